@@ -1,0 +1,177 @@
+"""Records that travel between layers. All times are UTC, read from Postgres' clock."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus, Scope
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What one request names, by external id. Encrypted at rest under a key of its own."""
+
+    #: The nodes of a `node` or `features` request, without duplicates, in the order asked.
+    nodes: tuple[str, ...] = ()
+    #: The edges of an `edge` request, each as a pair of external ids.
+    edges: tuple[tuple[str, str], ...] = ()
+    #: External id -> hex salt under which the transparency log commits to it.
+    node_salts: Mapping[str, str] | None = None
+    #: Hex salt of the reference, or None when the request has no reference.
+    reference_salt: str | None = None
+
+    @property
+    def count(self) -> int:
+        """How many nodes or edges the request names."""
+        return len(self.nodes) or len(self.edges)
+
+
+@dataclass(frozen=True)
+class DeletionRequest:
+    """One row of `requests`, without its targets."""
+
+    id: UUID
+    model: str
+    kind: RequestKind
+    status: RequestStatus
+    #: Number of nodes or edges asked for.
+    count: int
+    #: The caller's own reference, such as the number of a data subject request.
+    reference: str | None
+    #: The API key that asked.
+    api_key_id: UUID
+    received_at: datetime
+    #: The batch that applies the request, from step 6 on.
+    batch_id: UUID | None = None
+    applied_at: datetime | None = None
+    completed_at: datetime | None = None
+    failed_at: datetime | None = None
+    cancelled_at: datetime | None = None
+    guarantee: Guarantee | None = None
+    repair: RepairStatus | None = None
+    #: One or two sentences for a reader without mathematics: what was done.
+    explanation: str | None = None
+    #: Why a `failed` request failed and what to do about it.
+    failure: str | None = None
+    #: The earlier request that already deleted every target, when there was nothing left to do.
+    already_deleted_by: UUID | None = None
+
+
+@dataclass(frozen=True)
+class QueuedRequest:
+    """What the unlearner needs of a request: its kind, and its targets still encrypted."""
+
+    id: UUID
+    kind: RequestKind
+    status: RequestStatus
+    count: int
+    ciphertext: bytes | None
+    reference: str | None
+    received_at: datetime
+    batch_id: UUID | None
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Which version of a model is committed."""
+
+    model: str
+    version: int
+    #: Fencing number of the lease under which the version was written.
+    fencing: int
+    #: Folder below `versions/`, `<version>-<fencing>`.
+    folder: str
+    #: SHA-256, hex, of the version's manifest.
+    digest: str
+    #: SHA-256, hex, of the weights.
+    weights_sha256: str
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to write one model, until `expires_at` by Postgres' clock."""
+
+    name: str
+    holder: str
+    #: Grows with each acquisition; every write transaction checks it.
+    fencing: int
+    ttl_seconds: float
+    #: `time.monotonic()` after which the holder must not start a write (seconds).
+    give_up_at: float
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """What one update of the model did, as the audit keeps it."""
+
+    id: UUID
+    model: str
+    requests: int
+    nodes: int
+    model_version_before: int
+    model_version_after: int
+    weights_sha256_before: str
+    weights_sha256_after: str
+    rank_before: int
+    rank_after: int
+    directions_removed: int
+    lost_direction_norm_before: float | None
+    lost_direction_norm_after: float | None
+    #: |W_after - W_before|_F / |W_before|_F.
+    weight_change: float
+    #: |W - (B + M T)|_F / |W|_F, the arithmetic check of the coefficients.
+    coefficient_residual: float
+    #: How the pseudo-inverse was obtained: `downdate` or `refactorise`.
+    factor_method: str
+    device: str
+    #: Milliseconds by step of the batch.
+    durations_ms: Mapping[str, float]
+    #: Recomputed from the surviving rows on disk; None until `completed`.
+    span_residual: float | None = None
+    distance_bound_before: float | None = None
+    distance_bound_after: float | None = None
+    distance_bound_before_relative: float | None = None
+    distance_bound_after_relative: float | None = None
+    repair_iterations: int | None = None
+
+
+@dataclass(frozen=True)
+class RequestNorms:
+    """The norms measured for one request of a batch."""
+
+    injected_norm_before: float | None
+    injected_norm_after: float | None
+    channel_norm_before: float | None
+    channel_norm_after: float | None
+
+
+@dataclass(frozen=True)
+class RequestAudit:
+    """The audit of one request: its own norms, and the batch it was applied in."""
+
+    batch: BatchRecord
+    norms: RequestNorms
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """The keyed hash by which Lethe still knows that an id was deleted."""
+
+    kind: RequestKind
+    #: HMAC-SHA-256 of the model's name, the kind and the external id(s).
+    hash: bytes
+    #: Which tombstone key made `hash`.
+    key_number: int
+    request_id: UUID
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """An API key as the service knows it; the key itself is never stored."""
+
+    id: UUID
+    name: str
+    scopes: frozenset[Scope]
+    created_at: datetime
+    revoked_at: datetime | None = None

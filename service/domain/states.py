@@ -1,0 +1,71 @@
+"""The states of a deletion request and the moves between them."""
+
+from enum import StrEnum
+
+
+class RequestKind(StrEnum):
+    """What a request asks Lethe to forget."""
+
+    NODE = "node"
+    EDGE = "edge"
+    FEATURES = "features"
+
+
+class RequestStatus(StrEnum):
+    """How far a request has come; see `TRANSITIONS`."""
+
+    QUEUED = "queued"
+    APPLIED = "applied"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Guarantee(StrEnum):
+    """What holds of the weights after a request."""
+
+    #: The weights lie in the span of the remaining nodes' features (the paper's guarantee).
+    SPAN = "span"
+    #: The weights are those of retraining, within a stated bound.
+    RETRAINED = "retrained"
+    #: Only the graph forgot: an edge request on a model that is never repaired.
+    GRAPH_ONLY = "graph_only"
+
+
+class RepairStatus(StrEnum):
+    """Whether the weights were brought to the optimum of the remaining graph."""
+
+    NONE = "none"
+    PENDING = "pending"
+    CONVERGED = "converged"
+    NOT_CONVERGED = "not_converged"
+
+
+class EventType(StrEnum):
+    """What an audit event reports of a request."""
+
+    APPLIED = "applied"
+    REPAIRED = "repaired"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class Scope(StrEnum):
+    """What an API key may do."""
+
+    DELETIONS_WRITE = "deletions:write"
+    DELETIONS_READ = "deletions:read"
+    PREDICTIONS_READ = "predictions:read"
+    AUDIT_READ = "audit:read"
+
+
+#: From each state, the states that may follow it. The database's own check forbids the rest.
+TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
+    RequestStatus.QUEUED: frozenset(
+        {RequestStatus.APPLIED, RequestStatus.COMPLETED, RequestStatus.FAILED, RequestStatus.CANCELLED}
+    ),
+    RequestStatus.APPLIED: frozenset({RequestStatus.COMPLETED}),
+    RequestStatus.COMPLETED: frozenset(),
+    RequestStatus.FAILED: frozenset({RequestStatus.QUEUED}),
+    RequestStatus.CANCELLED: frozenset(),
+}

@@ -1,0 +1,151 @@
+"""Typed errors of the service; each says what was wrong and what to do (RFC 9457 fields)."""
+
+from typing import Any, ClassVar
+
+
+class LetheError(Exception):
+    """Base of every error that reaches a user.
+
+    `detail` says what was wrong with this case, `remedy` what the user can do; `extra` holds further
+    members of the problem document. Subclasses fix the HTTP status, the type's slug and the title.
+    """
+
+    status: ClassVar[int] = 500
+    slug: ClassVar[str] = "internal-error"
+    title: ClassVar[str] = "Internal error"
+
+    def __init__(self, detail: str, remedy: str, **extra: Any) -> None:
+        super().__init__(f"{detail} {remedy}")
+        self.detail = detail
+        self.remedy = remedy
+        self.extra = extra
+
+
+class ConfigurationError(LetheError):
+    """A setting is missing or contradicts another."""
+
+    slug = "configuration"
+    title = "Configuration error"
+
+
+class AlreadyRunning(ConfigurationError):
+    """Another process owns this LETHE_HOME."""
+
+    slug = "already-running"
+    title = "Lethe is already running here"
+
+
+class EmbeddedServerError(LetheError):
+    """A private Postgres or Valkey could not be started."""
+
+    slug = "embedded-server"
+    title = "A private server could not be started"
+
+
+class InvalidRequest(LetheError):
+    """The body or a parameter of a request is not what the interface takes."""
+
+    status = 422
+    slug = "invalid-request"
+    title = "Invalid request"
+
+
+class MalformedCursor(LetheError):
+    """A page cursor that this server did not issue."""
+
+    status = 400
+    slug = "malformed-cursor"
+    title = "Malformed cursor"
+
+
+class Unauthenticated(LetheError):
+    """No API key, or one that is unknown or revoked."""
+
+    status = 401
+    slug = "unauthenticated"
+    title = "API key required"
+
+
+class MissingScope(LetheError):
+    """The API key may not do this."""
+
+    status = 403
+    slug = "missing-scope"
+    title = "Scope missing"
+
+
+class NotFound(LetheError):
+    """No such request or node, as far as this key may know."""
+
+    status = 404
+    slug = "not-found"
+    title = "Not found"
+
+
+class UnknownNodes(NotFound):
+    """Some named nodes are not in the model; `extra["unknown"]` lists all of them."""
+
+    slug = "unknown-nodes"
+    title = "Unknown nodes"
+
+
+class NodeDeleted(LetheError):
+    """The node was deleted at a user's request."""
+
+    status = 410
+    slug = "node-deleted"
+    title = "Node deleted"
+
+
+class Conflict(LetheError):
+    """The request's state, or an earlier use of the same idempotency key, forbids this."""
+
+    status = 409
+    slug = "conflict"
+    title = "Conflict"
+
+
+class BodyTooLarge(LetheError):
+    """The body, or the number of nodes in it, is over the limit."""
+
+    status = 413
+    slug = "too-large"
+    title = "Request too large"
+
+
+class QueueFull(LetheError):
+    """Too many nodes wait already; `extra["retry_after"]` is in seconds."""
+
+    status = 429
+    slug = "queue-full"
+    title = "Deletion queue full"
+
+
+class Unavailable(LetheError):
+    """A part that this needs does not answer at present."""
+
+    status = 503
+    slug = "unavailable"
+    title = "Temporarily unavailable"
+
+
+class LeaseLost(LetheError):
+    """Another unlearner holds the model's lease; nothing was written."""
+
+    slug = "lease-lost"
+    title = "Lease lost"
+
+
+class KeyMissing(LetheError):
+    """A key that the database refers to is not in the key folder."""
+
+    status = 503
+    slug = "key-missing"
+    title = "Key missing"
+
+
+class StateMismatch(LetheError):
+    """Store and database disagree, as after restoring one of them from a backup."""
+
+    slug = "state-mismatch"
+    title = "Store and database disagree"
