@@ -1,0 +1,167 @@
+"""Predictions of the committed version, read without locks while the next version is computed."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import Unavailable
+from service.unlearning.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The class probabilities of one node, by one model version."""
+
+    node: str
+    #: The name of the most probable class; of equally probable ones, the first.
+    label: str
+    #: Class name -> probability, in the order of the model's classes.
+    probabilities: dict[str, float]
+    model_version: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _View:
+    """What one read sees, whatever is published meanwhile."""
+
+    version: int
+    probabilities: NDArray[np.float64]
+    live: NDArray[np.bool_]
+    live_nodes: int
+    #: Why predictions are not answered at present, or None when they are.
+    suspended: str | None = None
+
+
+class Reader:
+    """Answers predictions from one immutable view; writers replace the view by one assignment.
+
+    The index of ids is shared by all views and ids only ever leave it. A read that still holds an older
+    view therefore no longer finds a node that a newer version forgot, and a read that holds the newer view
+    before the id has left the index sees that its row is not live.
+    """
+
+    def __init__(self, node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot) -> None:
+        """Raise ValueError when ids or classes do not fit the snapshot's shape, or a live id occurs twice."""
+        if snapshot.probabilities.shape != (len(node_ids), len(class_names)):
+            raise ValueError(
+                f"{len(node_ids)} node ids and {len(class_names)} classes do not fit "
+                f"probabilities of shape {snapshot.probabilities.shape}"
+            )
+        self._class_names = tuple(class_names)
+        self._ids = [node if alive else "" for node, alive in zip(node_ids, snapshot.live.tolist(), strict=True)]
+        self._index = {node: row for row, node in enumerate(self._ids) if snapshot.live[row]}
+        if len(self._index) != int(snapshot.live.sum()):
+            raise ValueError("two live nodes have the same id")
+        self._writing = threading.Lock()
+        self._view = _view(snapshot, suspended=None)
+
+    @property
+    def version(self) -> int:
+        """The model version that predictions come from."""
+        return self._view.version
+
+    @property
+    def live_nodes(self) -> int:
+        """How many nodes the version predicts."""
+        return self._view.live_nodes
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the probabilities' columns."""
+        return self._class_names
+
+    def row(self, node: str) -> int | None:
+        """The row of a live node; None for an id that is unknown or no longer live."""
+        return self._find(self._view, node)
+
+    def knows(self, node: str) -> bool:
+        """Whether the id belongs to a live node; answered also while predictions are suspended."""
+        return self._find(self._view, node) is not None
+
+    def predict(self, node: str) -> Prediction | None:
+        """The node's prediction; None for an id that is unknown or no longer live.
+
+        Raises:
+            Unavailable: while suspended.
+        """
+        view = self._readable()
+        row = self._find(view, node)
+        return None if row is None else self._prediction(view, node, row)
+
+    def predict_many(self, nodes: Sequence[str]) -> tuple[int, list[Prediction], list[str]]:
+        """The version, its predictions in the order asked, and the ids that are not live nodes.
+
+        All predictions are of the one version returned.
+
+        Raises:
+            Unavailable: while suspended.
+        """
+        view = self._readable()
+        predictions: list[Prediction] = []
+        missing: list[str] = []
+        for node in nodes:
+            row = self._find(view, node)
+            if row is None:
+                missing.append(node)
+            else:
+                predictions.append(self._prediction(view, node, row))
+        return view.version, predictions, missing
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Make `snapshot` what is read, and forget the ids of nodes it no longer holds; a suspension stays.
+
+        Raises:
+            ValueError: the snapshot has another shape, is of an older version, or revives a forgotten node.
+        """
+        with self._writing:
+            before = self._view
+            if snapshot.probabilities.shape != before.probabilities.shape:
+                raise ValueError(f"shape {snapshot.probabilities.shape} instead of {before.probabilities.shape}")
+            if snapshot.version < before.version:
+                raise ValueError(f"version {snapshot.version} is older than the published {before.version}")
+            if (snapshot.live & ~before.live).any():
+                raise ValueError("a node that was forgotten cannot become live again")
+            self._view = _view(snapshot, suspended=before.suspended)
+            for row in np.flatnonzero(before.live & ~snapshot.live).tolist():
+                del self._index[self._ids[row]]
+                self._ids[row] = ""
+
+    def suspend(self, reason: str) -> None:
+        """Refuse predictions from now on, saying why, until `resume`."""
+        with self._writing:
+            self._view = replace(self._view, suspended=reason)
+
+    def resume(self) -> None:
+        """Answer predictions again, from the version published last."""
+        with self._writing:
+            self._view = replace(self._view, suspended=None)
+
+    def _readable(self) -> _View:
+        view = self._view
+        if view.suspended is not None:
+            raise Unavailable(f"Predictions are suspended: {view.suspended}", "Try again in a moment.")
+        return view
+
+    def _find(self, view: _View, node: str) -> int | None:
+        row = self._index.get(node)
+        return row if row is not None and view.live[row] else None
+
+    def _prediction(self, view: _View, node: str, row: int) -> Prediction:
+        values: list[float] = view.probabilities[row].tolist()
+        return Prediction(
+            node=node,
+            label=self._class_names[values.index(max(values))],
+            probabilities=dict(zip(self._class_names, values, strict=True)),
+            model_version=view.version,
+        )
+
+
+def _view(snapshot: Snapshot, *, suspended: str | None) -> _View:
+    probabilities = snapshot.probabilities
+    if probabilities[~snapshot.live].any():
+        # What a forgotten node was predicted must not outlive it, whoever computed the snapshot.
+        probabilities = np.where(snapshot.live[:, None], probabilities, 0.0)
+    return _View(snapshot.version, probabilities, snapshot.live, int(snapshot.live.sum()), suspended)
