@@ -1,0 +1,129 @@
+"""Every setting of the service: a flag of the command line and an environment variable `LETHE_<NAME>`."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.errors import ConfigurationError
+
+ENV_PREFIX = "LETHE_"
+
+
+def _scheme(*allowed: str) -> AfterValidator:
+    def check(url: str | None) -> str | None:
+        if url is not None and url.partition("://")[0] not in allowed:
+            raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in allowed)}")
+        return url
+
+    return AfterValidator(check)
+
+
+class Settings(BaseSettings):
+    """The settings of one process; read once, by `load_settings`, and passed on."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        protected_namespaces=(),
+    )
+
+    home: Path = Field(Path("var"), description="Folder of Lethe's own data: private servers, keys, secrets, models.")
+    database_url: Annotated[str | None, _scheme("postgresql", "postgres", "postgresql+asyncpg")] = Field(
+        None,
+        validation_alias="DATABASE_URL",
+        repr=False,
+        description="Postgres to use, as postgresql://user:password@host/database; unset: a private server.",
+    )
+    redis_url: Annotated[str | None, _scheme("redis", "rediss", "unix")] = Field(
+        None,
+        validation_alias="REDIS_URL",
+        repr=False,
+        description="Redis or Valkey to use, as redis://:password@host:port/0; unset: a private server.",
+    )
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65_535, description="TCP port to listen on; 0 takes a free one.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model lives; auto: cuda if present.")
+
+    dataset: str = Field("cora", min_length=1, description="What the first `serve` trains on when there is no model.")
+    model: Path | None = Field(None, description="Folder of the model to serve; unset: `model` below LETHE_HOME.")
+    data_dir: Path | None = Field(None, description="Folder searched first for datasets.")
+    repair: Literal["never"] = Field("never", description="Whether weights are re-optimised after a projection.")
+
+    max_batch_nodes: int = Field(1024, ge=1, le=1_000_000, description="Most nodes in one update of the model.")
+    max_wait_ms: int = Field(20, ge=0, le=60_000, description="Longest wait for a batch to fill (milliseconds).")
+    max_queued_nodes: int = Field(100_000, ge=1, description="Waiting nodes above which deletions are answered 429.")
+    max_nodes_per_request: int = Field(10_000, ge=1, description="Most nodes or edges in one deletion request.")
+    max_body_bytes: int = Field(1_048_576, ge=1_024, le=1 << 30, description="Largest request body (bytes).")
+
+    lease_ttl_s: float = Field(10.0, ge=1.0, le=600.0, description="Life of the unlearner's lease (seconds).")
+    readiness_timeout_s: float = Field(2.0, gt=0.0, le=60.0, description="Longest wait for one readiness check.")
+    shutdown_grace_s: float = Field(10.0, ge=0.0, le=600.0, description="Time open requests get at shutdown.")
+
+    admin_key: SecretStr | None = Field(None, description="First API key, all scopes; unset: generated.")
+    log_format: Literal["console", "json"] = Field("console", description="How log lines are written.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level logged.")
+
+    @field_validator("home", "model", "data_dir")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        """Resolve against the current folder now, so that a later change of folder changes nothing."""
+        return None if path is None else Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - keeps symlinks
+
+    @field_validator("admin_key")
+    @classmethod
+    def _long_enough(cls, key: SecretStr | None) -> SecretStr | None:
+        """Refuse a key that is guessed in no time."""
+        if key is not None and not 8 <= len(key.get_secret_value()) <= 256:
+            raise ValueError("must have 8 to 256 characters")
+        return key
+
+    @property
+    def model_dir(self) -> Path:
+        """The folder of the model that is served."""
+        return self.model or self.home / "model"
+
+    def with_servers(self, *, database_url: str, redis_url: str) -> Self:
+        """Return a copy that names the servers to use."""
+        return self.model_copy(update={"database_url": database_url, "redis_url": redis_url})
+
+
+def variable_name(field: str) -> str:
+    """Return the environment variable of a field of `Settings`."""
+    alias = Settings.model_fields[field].validation_alias
+    return alias if isinstance(alias, str) else ENV_PREFIX + field.upper()
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Return the settings from the environment, overridden by the flags that are not None.
+
+    Raises ConfigurationError with one line per bad value: the variable's name and what was wrong with it.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        lines = list(_explain(error, given))
+    raise ConfigurationError("\n".join(lines), "Correct the variable or flag and start again.") from None
+
+
+def _explain(error: ValidationError, flags: Iterable[str]) -> Iterable[str]:
+    fields = {variable_name(name): name for name in Settings.model_fields} | {n: n for n in Settings.model_fields}
+    for problem in error.errors(include_url=False):
+        field = fields.get(str(problem["loc"][0]), str(problem["loc"][0]))
+        if field not in Settings.model_fields:
+            yield f"{field}: there is no such setting."
+            continue
+        name = variable_name(field)
+        source = f"--{field.replace('_', '-')} ({name})" if field in flags else name
+        message = problem["msg"].removeprefix("Value error, ").replace("Input should", "must")
+        secret = field == "admin_key" or field.endswith("_url")
+        shown = "" if secret else f", not {str(problem['input'])!r}"
+        yield f"{source}: {message}{shown}."
