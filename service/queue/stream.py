@@ -1,0 +1,184 @@
+"""The Redis stream that carries request ids from the relay to the unlearner.
+
+Postgres is the truth: the stream may be emptied, trimmed, duplicated or reordered at any time, and holds
+nothing but request ids. An entry leaves it when it is acknowledged.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from service.errors import Unavailable
+
+_GROUP = "unlearner"
+_FIELD = b"request"
+#: Entries read, claimed or written by one command.
+_PAGE = 500
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One delivery of a request id; a request may be delivered more than once."""
+
+    #: Redis' id of the entry, `<milliseconds>-<sequence>`.
+    entry_id: str
+    request_id: UUID
+
+
+class DeletionStream:
+    """The stream of one model, and the consumer group of its unlearners.
+
+    Every method raises Unavailable when Redis does not answer, or answers that it cannot serve.
+    """
+
+    def __init__(self, redis: Redis, model: str) -> None:
+        self._redis = redis
+        self._key = f"lethe:{model}:deletions"
+
+    async def ensure_group(self) -> None:
+        """Create stream and consumer group where they are missing; the group reads from the stream's beginning."""
+        async with _outages():
+            try:
+                # From 0, not from the end: what was published before the group existed must be delivered.
+                await self._redis.xgroup_create(self._key, _GROUP, id="0", mkstream=True)
+            except ResponseError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+
+    async def publish(self, request_ids: Iterable[UUID]) -> None:
+        """Append one entry per id, in order."""
+        async with _outages():
+            for page in _pages(list(request_ids)):
+                async with self._redis.pipeline(transaction=False) as pipeline:
+                    for request_id in page:
+                        pipeline.xadd(self._key, {_FIELD: str(request_id)})
+                    await pipeline.execute()
+
+    async def claim(self, consumer: str, *, count: int, block_ms: int) -> list[Entry]:
+        """Up to `count` entries that no consumer has had, waiting up to `block_ms` for the first; maybe none.
+
+        `block_ms` must be shorter than the connection's socket timeout; 0 does not wait.
+        """
+        async with _outages():
+            try:
+                response = await self._redis.xreadgroup(
+                    _GROUP, consumer, {self._key: ">"}, count=count, block=block_ms or None
+                )
+            except ResponseError as error:
+                if not _group_is_missing(error):
+                    raise
+                await self.ensure_group()
+                return []
+            return await self._entries(_only_stream(response))
+
+    async def reclaim(self, consumer: str, *, idle_ms: int) -> list[Entry]:
+        """Take over every entry delivered at least `idle_ms` ago and never acknowledged, whoever had it."""
+        found: list[Entry] = []
+        cursor: Any = "0-0"
+        async with _outages():
+            while True:
+                try:
+                    cursor, raw, *_ = await self._redis.xautoclaim(
+                        self._key, _GROUP, consumer, idle_ms, start_id=cursor, count=_PAGE
+                    )
+                except ResponseError as error:
+                    if not _group_is_missing(error):
+                        raise
+                    await self.ensure_group()
+                    return found
+                found += await self._entries(raw)
+                if _text(cursor) == "0-0":
+                    return found
+
+    async def acknowledge(self, entries: Sequence[Entry]) -> None:
+        """Remove the entries; those already gone do no harm."""
+        await self._remove([entry.entry_id for entry in entries])
+
+    async def request_ids(self) -> set[UUID]:
+        """Every request id in the stream, delivered or not."""
+        present: set[UUID] = set()
+        start = "-"
+        async with _outages():
+            while page := await self._redis.xrange(self._key, min=start, max="+", count=_PAGE):
+                present.update(request_id for _, fields in page if (request_id := _request_id(fields)) is not None)
+                start = f"({_text(page[-1][0])}"
+        return present
+
+    async def length(self) -> int:
+        """How many entries the stream holds, delivered or not."""
+        async with _outages():
+            return int(await self._redis.xlen(self._key))
+
+    async def _entries(self, raw: Iterable[tuple[Any, Mapping[Any, Any] | None]]) -> list[Entry]:
+        """The entries that name a request; anything else somebody wrote here is removed."""
+        entries: list[Entry] = []
+        foreign: list[str] = []
+        for entry_id, fields in raw:
+            if entry_id is None:
+                continue
+            request_id = _request_id(fields)
+            if request_id is None:
+                foreign.append(_text(entry_id))
+            else:
+                entries.append(Entry(_text(entry_id), request_id))
+        if foreign:
+            structlog.get_logger(__name__).warning("stream.foreign_entries_removed", entries=len(foreign))
+            await self._remove(foreign)
+        return entries
+
+    async def _remove(self, entry_ids: Sequence[str]) -> None:
+        async with _outages():
+            for page in _pages(entry_ids):
+                async with self._redis.pipeline(transaction=True) as pipeline:
+                    # Acknowledging alone leaves the entry in the stream.
+                    pipeline.xack(self._key, _GROUP, *page)
+                    pipeline.xdel(self._key, *page)
+                    await pipeline.execute()
+
+
+@asynccontextmanager
+async def _outages() -> AsyncIterator[None]:
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise Unavailable(
+            f"The queue (Redis) cannot be used: {error or type(error).__name__}.",
+            "Nothing is lost and Lethe goes on by itself when Redis is back; see that it runs and REDIS_URL is right.",
+        ) from error
+
+
+def _group_is_missing(error: ResponseError) -> bool:
+    # UNBLOCKED: the stream was deleted under a blocked read.
+    return "NOGROUP" in str(error) or "UNBLOCKED" in str(error)
+
+
+def _only_stream(response: Any) -> list[tuple[Any, Mapping[Any, Any] | None]]:
+    """The entries of a read of one stream, as RESP 2 (list of pairs) or RESP 3 (mapping to pages) gives them."""
+    if not response:
+        return []
+    if isinstance(response, Mapping):
+        return [entry for pages in response.values() for page in pages for entry in page]
+    return [entry for _, entries in response for entry in entries]
+
+
+def _request_id(fields: Mapping[Any, Any] | None) -> UUID | None:
+    try:
+        return UUID(_text((fields or {})[_FIELD]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _pages(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    return (items[start : start + _PAGE] for start in range(0, len(items), _PAGE))
