@@ -1,0 +1,96 @@
+"""The node features on a device, dense or CSR, as the operations the Gram matrix and the live graph need."""
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_store.graph import Features
+
+#: Rows turned into float64 at a time when features are stored in float32.
+_CHUNK_ROWS = 32_768
+
+
+class FeatureMatrix:
+    """X, (n, d), kept in the dtype it is stored in; every product is taken in float64."""
+
+    def __init__(self, features: Features, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.nodes, self.num_features = features.shape
+        self._sparse: sp.csr_array | None = None
+        if sp.issparse(features):
+            self._sparse = sp.csr_array(features, copy=True)
+            self._matrix = _to_torch(self._sparse, self.device)
+        else:
+            self._matrix = torch.from_numpy(np.array(features)).to(self.device)
+
+    def dense_rows(self, rows: NDArray[np.int64]) -> Tensor:
+        """X[rows], (m, d) float64 on the device."""
+        if self._sparse is not None:
+            return torch.from_numpy(self._sparse[rows].toarray().astype(np.float64)).to(self.device)
+        return self._matrix[torch.from_numpy(rows).to(self.device)].to(torch.float64)
+
+    def matmul(self, right: Tensor) -> Tensor:
+        """X @ right for `right` (d, c) float64: (n, c) float64."""
+        if self._sparse is not None or self._matrix.dtype == torch.float64:
+            return self._matrix @ right
+        out = torch.empty((self.nodes, right.shape[1]), dtype=torch.float64, device=self.device)
+        for start in range(0, self.nodes, _CHUNK_ROWS):
+            out[start : start + _CHUNK_ROWS] = self._matrix[start : start + _CHUNK_ROWS].to(torch.float64) @ right
+        return out
+
+    def transposed_matmul(self, right: Tensor, rows: NDArray[np.bool_]) -> Tensor:
+        """X[rows]^T right[rows] for a row mask (n,) and `right` (n, c) float64: (d, c) float64."""
+        if self._sparse is not None:
+            masked = right.cpu().numpy() * rows[:, None]
+            return torch.from_numpy(self._sparse.astype(np.float64).T @ masked).to(self.device)
+        out = torch.zeros((self.num_features, right.shape[1]), dtype=torch.float64, device=self.device)
+        for chosen in _chunks(rows):
+            index = torch.from_numpy(chosen).to(self.device)
+            out += self._matrix[index].to(torch.float64).T @ right[index]
+        return out
+
+    def gram(self, rows: NDArray[np.bool_]) -> Tensor:
+        """X[rows]^T X[rows] for a row mask (n,): (d, d) float64, exactly symmetric."""
+        if self._sparse is not None:
+            kept = self._sparse[np.flatnonzero(rows)].astype(np.float64)
+            return torch.from_numpy((kept.T @ kept).toarray()).to(self.device)
+        out = torch.zeros((self.num_features, self.num_features), dtype=torch.float64, device=self.device)
+        for chosen in _chunks(rows):
+            block = self._matrix[torch.from_numpy(chosen).to(self.device)].to(torch.float64)
+            out.addmm_(block.T, block)
+        return symmetrised(out)
+
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """Overwrites rows with zeros in place, once no state in use needs them any more."""
+        if self._sparse is None:
+            self._matrix[torch.from_numpy(rows).to(self.device)] = 0
+            return
+        for row in rows:
+            self._sparse.data[self._sparse.indptr[row] : self._sparse.indptr[row + 1]] = 0
+        values = self._matrix.values()
+        starts, ends = self._sparse.indptr[rows], self._sparse.indptr[rows + 1]
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            values[start:end] = 0
+
+
+def symmetrised(matrix: Tensor) -> Tensor:
+    """The symmetric part of a (d, d) matrix; the diagonal and the rank are kept."""
+    return (matrix + matrix.T).mul_(0.5)
+
+
+def _to_torch(matrix: sp.csr_array, device: torch.device) -> Tensor:
+    return torch.sparse_csr_tensor(
+        torch.from_numpy(matrix.indptr.astype(np.int64)),
+        torch.from_numpy(matrix.indices.astype(np.int64)),
+        torch.from_numpy(matrix.data.astype(np.float64)),
+        size=matrix.shape,
+        device=device,
+        check_invariants=False,
+    )
+
+
+def _chunks(rows: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+    chosen = np.flatnonzero(rows)
+    return [chosen[start : start + _CHUNK_ROWS] for start in range(0, chosen.size, _CHUNK_ROWS)]

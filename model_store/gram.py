@@ -1,0 +1,191 @@
+"""The Gram matrix of the features and its pseudo-inverse, kept exact while rows leave.
+
+`M = X^T X` and `M+` describe the span of the features of all live nodes. `factorise` computes both from the
+rows; `downdate` takes rows away and says which directions of the span went with them; `pinv_residual` and
+`rank_residual` tell whether a downdated pseudo-inverse is still one.
+
+Letters: X (n, d) features, M (d, d) Gram matrix, M+ its Moore-Penrose inverse, D the deleted rows,
+K = X_D M+ X_D^T their leverages, Q (d, k) the lost directions. Everything is float64.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_store.features import FeatureMatrix, symmetrised
+
+#: Eigenvalues of M at or below this share of `sigma_ref_squared` count as zero (1e-5 on singular values of X).
+RANK_TOLERANCE = 1e-10
+#: Leverages closer to 1 than this are settled on the surviving rows: rounding in K grows like eps cond(X)^2, so
+#: no narrow band around 1 tells a lost direction from one that few other nodes support.
+LEVERAGE_MARGIN = 1e-3
+#: A downdated pseudo-inverse is kept while both residuals stay below this.
+ACCEPTANCE = 1e-6
+#: Random vectors on which the pseudo-inverse is tested after each downdate.
+_PROBES = 8
+
+
+class FactorMethod(StrEnum):
+    """How a pseudo-inverse was obtained."""
+
+    DOWNDATE = "downdate"
+    REFACTORISE = "refactorise"
+
+
+@dataclass(frozen=True, eq=False)
+class Gram:
+    """M, M+ and the rank of the span, with the scale against which every rank decision is taken."""
+
+    #: X^T X over the rows in the span, (d, d).
+    M: Tensor
+    #: Its pseudo-inverse, (d, d).
+    M_pinv: Tensor
+    rank: int
+    #: Largest eigenvalue of M at import; never updated, since later maxima may be noise.
+    sigma_ref_squared: float
+    #: sigma_max / sigma_min over the directions kept when last factorised.
+    condition_number: float
+    rank_tolerance: float = RANK_TOLERANCE
+
+
+@dataclass(frozen=True, eq=False)
+class Downdate:
+    """What taking rows away did."""
+
+    gram: Gram
+    #: Orthonormal basis of the directions only the deleted rows supported, (d, k); k may be 0.
+    lost_directions: Tensor
+    method: FactorMethod
+
+
+def factorise(
+    features: FeatureMatrix,
+    in_span: NDArray[np.bool_],
+    *,
+    sigma_ref_squared: float | None = None,
+    rank_tolerance: float = RANK_TOLERANCE,
+) -> Gram:
+    """Computes M from the rows of the mask `in_span` (n,) and M+ from its eigendecomposition.
+
+    `sigma_ref_squared` is the scale fixed at import; None makes this factorisation the import.
+    """
+    M = features.gram(in_span)
+    eigenvalues, vectors = torch.linalg.eigh(M)
+    if sigma_ref_squared is None:
+        sigma_ref_squared = max(float(eigenvalues[-1]), 0.0) if eigenvalues.numel() else 0.0
+    # Strictly above: with an all-zero matrix the cutoff is 0 and nothing is kept.
+    kept = eigenvalues > rank_tolerance * sigma_ref_squared
+    values, basis = eigenvalues[kept], vectors[:, kept]
+    scaled = basis / values.sqrt()
+    condition = float((values[-1] / values[0]).sqrt()) if values.numel() else 1.0
+    return Gram(M, symmetrised(scaled @ scaled.T), int(kept.sum()), sigma_ref_squared, condition, rank_tolerance)
+
+
+def downdate(
+    gram: Gram,
+    features: FeatureMatrix,
+    deleted: NDArray[np.int64],
+    surviving: NDArray[np.bool_],
+) -> Downdate:
+    """Takes the rows `deleted` (m,) out of the span; `surviving` (n,) masks the rows that stay.
+
+    The rank-revealing Woodbury update: eigenvectors of the leverages near 1 are candidates for lost directions,
+    and the surviving rows decide which of them are lost. Falls back to `factorise` when the batch is large against
+    d, when a candidate survives, or when the result fails the acceptance test.
+    """
+    X_D = features.dense_rows(deleted)
+    if deleted.size >= gram.M.shape[0]:
+        return _refactorised(gram, features, X_D, surviving)
+    Y = X_D @ gram.M_pinv
+    K = symmetrised(Y @ X_D.T)
+    identity = torch.eye(K.shape[0], dtype=K.dtype, device=K.device)
+    # A Cholesky factor exists exactly when no leverage eigenvalue reaches 1 - margin.
+    if int(torch.linalg.cholesky_ex(identity * (1.0 - LEVERAGE_MARGIN) - K).info) == 0:
+        scaled = torch.linalg.solve_triangular(torch.linalg.cholesky(identity - K), Y, upper=False)
+        M_pinv = torch.addmm(gram.M_pinv, scaled.T, scaled)
+        lost = gram.M.new_zeros((gram.M.shape[0], 0))
+    else:
+        eigenvalues, vectors = torch.linalg.eigh(K)
+        candidate = eigenvalues >= 1.0 - LEVERAGE_MARGIN
+        lost, all_lost = _lost_directions(gram, features, Y.T @ vectors[:, candidate], surviving)
+        if not all_lost:
+            return _refactorised(gram, features, X_D, surviving)
+        others = vectors[:, ~candidate]
+        scaled = (others.T @ Y) / (1.0 - eigenvalues[~candidate]).sqrt()[:, None]
+        M_pinv = _without(torch.addmm(gram.M_pinv, scaled.T, scaled), lost)
+    updated = replace(
+        gram,
+        M=torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0),
+        M_pinv=M_pinv,
+        rank=gram.rank - lost.shape[1],
+    )
+    if pinv_residual(updated) > ACCEPTANCE or rank_residual(updated) > ACCEPTANCE:
+        return _refactorised(gram, features, X_D, surviving)
+    return Downdate(updated, lost, FactorMethod.DOWNDATE)
+
+
+def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:
+    """|M+ M M+ - M+|_F / |M+|_F, estimated on `probes` Gaussian vectors, or exactly for None.
+
+    The estimate is unbiased for the squared norms and costs O(d^2) instead of O(d^3); see
+    `tests/unit/model_store/test_gram.py` for how close it comes. (|M M+ M - M| would be blind to errors of M+.)
+    """
+    M_pinv = gram.M_pinv
+    if probes is None:
+        applied = M_pinv
+    else:
+        generator = torch.Generator().manual_seed(gram.rank)
+        draws = torch.randn((M_pinv.shape[0], probes), dtype=torch.float64, generator=generator)
+        applied = M_pinv @ draws.to(M_pinv.device)
+    norm = float(torch.linalg.norm(applied))
+    if norm == 0.0:
+        return 0.0
+    return float(torch.linalg.norm(M_pinv @ (gram.M @ applied) - applied)) / norm
+
+
+def rank_residual(gram: Gram) -> float:
+    """|tr(M M+) - rank|: the trace of a projector is its rank."""
+    return abs(float((gram.M * gram.M_pinv).sum()) - gram.rank)
+
+
+def _lost_directions(
+    gram: Gram, features: FeatureMatrix, candidates: Tensor, surviving: NDArray[np.bool_]
+) -> tuple[Tensor, bool]:
+    """Which of the directions spanned by `candidates` (d, c) no surviving row supports, and whether all are lost."""
+    basis = torch.linalg.qr(candidates).Q
+    support = features.matmul(basis)
+    support[torch.from_numpy(~surviving).to(support.device)] = 0
+    # Singular values through R: the Gram matrix of `support` would square them below its own rounding.
+    _, sigma, right = torch.linalg.svd(torch.linalg.qr(support, mode="r").R, full_matrices=False)
+    is_lost = sigma <= (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
+    return basis @ right.T[:, is_lost], bool(is_lost.all())
+
+
+def _without(matrix: Tensor, directions: Tensor) -> Tensor:
+    """(I - QQ^T) matrix (I - QQ^T) for symmetric `matrix` (d, d) and orthonormal Q (d, k), as a rank-2k update."""
+    if directions.shape[1] == 0:
+        return matrix
+    applied = matrix @ directions
+    half = applied - 0.5 * directions @ (directions.T @ applied)
+    left, right = torch.cat([directions, half], dim=1), torch.cat([half, directions], dim=1)
+    return torch.addmm(matrix, left, right.T, alpha=-1.0)
+
+
+def _refactorised(gram: Gram, features: FeatureMatrix, X_D: Tensor, surviving: NDArray[np.bool_]) -> Downdate:
+    fresh = factorise(
+        features, surviving, sigma_ref_squared=gram.sigma_ref_squared, rank_tolerance=gram.rank_tolerance
+    )
+    removed = gram.rank - fresh.rank
+    if removed <= 0:
+        lost = gram.M.new_zeros((gram.M.shape[0], 0))
+    else:
+        # The old span is the new one plus the deleted rows, so their parts outside the new span are what was lost.
+        rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
+        outside = rows.T - fresh.M @ (fresh.M_pinv @ rows.T)
+        outside -= fresh.M_pinv @ (fresh.M @ outside)
+        lost = torch.linalg.svd(outside, full_matrices=False).U[:, :removed]
+    return Downdate(fresh, lost, FactorMethod.REFACTORISE)

@@ -1,0 +1,177 @@
+"""Projector with rank loss: weights and span coefficients after rows have left the span.
+
+Letters as in the paper's Algorithm 1: W_b (d, C) the weights of block b, X_D (m, d) the deleted rows, M+ the
+pseudo-inverse of X^T X. beta_b (n, C) are the span coefficients, W_b = X^T beta_b; the effective coefficient of node j
+is beta_{b,j} + x_j^T T_b, so that an update touches m rows and two (d, C) matrices instead of n rows. B_b is
+X^T beta_b over the nodes still in the span.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_store.features import FeatureMatrix
+from model_store.gram import FactorMethod, Gram, downdate
+
+#: Above this relative residual of W = B + M T the coefficients are summed afresh from the rows.
+COEFFICIENT_ACCEPTANCE = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class ModelState:
+    """One version of the model on the device; never changed in place."""
+
+    version: int
+    #: (blocks, d, C) float64, as `B` and `T`.
+    W: Tensor
+    B: Tensor
+    T: Tensor
+    gram: Gram
+    #: Mask (n,) of the nodes that have not been deleted.
+    live: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Norms:
+    """What one request's nodes meant to the weights, before and after the batch (DESIGN's injected channel)."""
+
+    injected_before: float
+    injected_after: float
+    channel_before: float | None
+    channel_after: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """The state after a batch, and what was measured on the way."""
+
+    state: ModelState
+    #: One entry per request, in the order given.
+    norms: tuple[Norms, ...]
+    directions_removed: int
+    #: |Q^T W|_F over all blocks, None when no direction was lost.
+    lost_direction_norm_before: float | None
+    lost_direction_norm_after: float | None
+    #: |W_after - W_before|_F / |W_before|_F.
+    weight_change: float
+    #: |W - (B + M T)|_F / |W|_F.
+    coefficient_residual: float
+    factor_method: FactorMethod
+
+
+def project(
+    state: ModelState,
+    features: FeatureMatrix,
+    beta: Tensor,
+    requests: Sequence[NDArray[np.int64]],
+    channels: Sequence[int] = (),
+) -> Projection:
+    """Deletes the rows of every request at once and returns the new state; `state` and `beta` stay as they are.
+
+    `requests` holds row numbers, disjoint, each still live; `beta` is (blocks, n, C); `channels` are the feature columns
+    of physical injected channels. Costs O(m d^2), whatever n is, unless the Gram factors must be recomputed.
+    """
+    deleted = np.concatenate(requests)
+    live = state.live.copy()
+    live[deleted] = False
+    down = downdate(state.gram, features, deleted, live)
+
+    X_D = features.dense_rows(deleted)
+    beta_D = beta[:, _index(deleted, X_D)]
+    Q = down.lost_directions
+    W = state.W if Q.shape[1] == 0 else state.W - Q @ (Q.T @ state.W)
+    after = ModelState(
+        version=state.version + 1,
+        W=W,
+        B=state.B - X_D.T @ beta_D,
+        T=state.T + down.gram.M_pinv @ (X_D.T @ (beta_D + X_D @ state.T)),
+        gram=down.gram,
+        live=live,
+    )
+    residual = coefficient_residual(after)
+    if residual > COEFFICIENT_ACCEPTANCE:
+        after = replace(after, B=summed_coefficients(features, beta, live))
+        residual = coefficient_residual(after)
+    removed = Q.shape[1]
+    return Projection(
+        state=after,
+        norms=_request_norms(state, after, features, beta, requests, channels),
+        directions_removed=removed,
+        lost_direction_norm_before=_norm(Q.T @ state.W) if removed else None,
+        lost_direction_norm_after=_norm(Q.T @ after.W) if removed else None,
+        weight_change=_ratio(_norm(after.W - state.W), _norm(state.W)) if removed else 0.0,
+        coefficient_residual=residual,
+        factor_method=down.method,
+    )
+
+
+def coefficient_residual(state: ModelState) -> float:
+    """|W - (B + M T)|_F / |W|_F: checks the arithmetic of the coefficients, not what was forgotten."""
+    return _ratio(_norm(state.W - (state.B + state.gram.M @ state.T)), _norm(state.W))
+
+
+def summed_coefficients(features: FeatureMatrix, beta: Tensor, live: NDArray[np.bool_]) -> Tensor:
+    """B (blocks, d, C) summed afresh as X_live^T beta_live."""
+    return torch.stack([features.transposed_matmul(block, live) for block in beta])
+
+
+def _request_norms(
+    before: ModelState,
+    after: ModelState,
+    features: FeatureMatrix,
+    beta: Tensor,
+    requests: Sequence[NDArray[np.int64]],
+    channels: Sequence[int],
+) -> tuple[Norms, ...]:
+    deleted = np.concatenate(requests)
+    X_D = features.dense_rows(deleted)
+    owner = torch.from_numpy(np.repeat(np.arange(len(requests)), [rows.size for rows in requests])).to(X_D.device)
+    injected_before = _injected_norms(before, X_D, beta[:, _index(deleted, X_D)], owner, len(requests))
+    # Nodes that a request leaves in the model would go on carrying weight for it.
+    remains = torch.from_numpy(after.live[deleted]).to(X_D.device)
+    left = _index(deleted[after.live[deleted]], X_D)
+    injected_after = _injected_norms(after, X_D[remains], beta[:, left], owner[remains], len(requests))
+    carried = _channels_carried(X_D, owner, len(requests), channels)
+    return tuple(
+        Norms(norm_before, norm_after, _channel_norm(before.W, columns), _channel_norm(after.W, columns))
+        for norm_before, norm_after, columns in zip(injected_before, injected_after, carried, strict=True)
+    )
+
+
+def _injected_norms(state: ModelState, X_rows: Tensor, beta_rows: Tensor, owner: Tensor, requests: int) -> list[float]:
+    """For each request, the sum over blocks of |sum over its rows of (beta_j + x_j^T T)|_2."""
+    effective = beta_rows + X_rows @ state.T
+    sums = effective.new_zeros((effective.shape[0], requests, effective.shape[2])).index_add_(1, owner, effective)
+    return [float(norm) for norm in torch.linalg.vector_norm(sums, dim=2).sum(dim=0)]
+
+
+def _channels_carried(X_D: Tensor, owner: Tensor, requests: int, channels: Sequence[int]) -> list[list[int]]:
+    """For each request, the injected channels that any of its nodes carries."""
+    carried: list[list[int]] = [[] for _ in range(requests)]
+    for column in channels:
+        for request in owner[X_D[:, column] != 0].unique().tolist():
+            carried[request].append(column)
+    return carried
+
+
+def _channel_norm(W: Tensor, columns: Sequence[int]) -> float | None:
+    """The norms of W's own rows for the injected channels, summed over blocks and channels."""
+    if not columns:
+        return None
+    return float(torch.linalg.vector_norm(W[:, list(columns), :], dim=2).sum())
+
+
+def _index(rows: NDArray[np.int64], like: Tensor) -> Tensor:
+    return torch.from_numpy(rows).to(like.device)
+
+
+def _norm(matrix: Tensor) -> float:
+    return float(torch.linalg.norm(matrix))
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0.0 else numerator

@@ -1,0 +1,265 @@
+"""The Gram factors against a fresh float64 singular value decomposition of the surviving rows."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+
+from model_store.errors import RankError
+from model_store.features import FeatureMatrix
+from model_store.gram import FactorMethod, Gram, downdate, factorise, pinv_residual, rank_residual
+from model_store.scaling import check_rank, column_scale, hidden_directions, rescale
+
+Rows = NDArray[np.float64]
+
+
+def full_rank(rng: np.random.Generator) -> Rows:
+    return rng.standard_normal((60, 12))
+
+
+def rank_deficient(rng: np.random.Generator) -> Rows:
+    return rng.standard_normal((60, 5)) @ rng.standard_normal((5, 12))
+
+
+def wide(rng: np.random.Generator) -> Rows:
+    return rng.standard_normal((20, 45))
+
+
+def binary_sparse(rng: np.random.Generator) -> Rows:
+    return (rng.random((70, 30)) < 0.08).astype(np.float64)
+
+
+def duplicated_rows(rng: np.random.Generator) -> Rows:
+    return np.repeat(rng.standard_normal((10, 12)), 4, axis=0)
+
+
+def with_zero_rows(rng: np.random.Generator) -> Rows:
+    rows = rng.standard_normal((40, 12))
+    rows[::3] = 0.0
+    return rows
+
+
+def all_zero(rng: np.random.Generator) -> Rows:
+    return np.zeros((8, 5))
+
+
+def all_equal(rng: np.random.Generator) -> Rows:
+    return np.tile(rng.standard_normal(9), (15, 1))
+
+
+def identical_one_hot(rng: np.random.Generator) -> Rows:
+    return np.eye(8)[np.repeat(np.arange(8), 3)]
+
+
+def exclusive_tiny_feature(rng: np.random.Generator) -> Rows:
+    rows = rng.standard_normal((40, 10))
+    rows[:, -1] = 0.0
+    rows[7, -1] = 1e-3
+    return rows
+
+
+def nearly_supported_direction(rng: np.random.Generator) -> Rows:
+    """One node carries almost all of a direction, another a trace of it: leverage near 1 but nothing is lost."""
+    rows = rng.standard_normal((40, 10))
+    rows[:, -1] = 0.0
+    rows[7, -1], rows[8, -1] = 100.0, 0.5
+    return rows
+
+
+def columns_of_different_scale(rng: np.random.Generator) -> Rows:
+    return rng.standard_normal((80, 12)) * np.logspace(-1.5, 1.5, 12)
+
+
+def single_node(rng: np.random.Generator) -> Rows:
+    return rng.standard_normal((1, 6))
+
+
+STRUCTURES: list[Callable[[np.random.Generator], Rows]] = [
+    full_rank, rank_deficient, wide, binary_sparse, duplicated_rows, with_zero_rows, all_zero, all_equal,
+    identical_one_hot, exclusive_tiny_feature, nearly_supported_direction, columns_of_different_scale, single_node,
+]  # fmt: skip
+
+
+def oracle(rows: Rows, cutoff: float) -> tuple[int, Rows, Rows]:
+    """Rank, pseudo-inverse of the Gram matrix and orthonormal basis (d, r) of the span, through the SVD of the rows."""
+    _, sigma, right = np.linalg.svd(rows, full_matrices=False)
+    kept = sigma > cutoff
+    basis = right[kept].T
+    return int(kept.sum()), (basis / sigma[kept] ** 2) @ basis.T, basis
+
+
+def assert_exact(gram: Gram, rows: Rows, *, tolerance: float = 1e-8) -> None:
+    rank, M_pinv, _ = oracle(rows, (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5)
+    assert gram.rank == rank
+    scale = max(np.linalg.norm(M_pinv), 1e-300)
+    assert np.linalg.norm(gram.M_pinv.numpy() - M_pinv) <= tolerance * scale
+    reference = max(gram.sigma_ref_squared, 1e-300)
+    assert np.linalg.norm(gram.M.numpy() - rows.T @ rows) <= 1e-12 * reference
+    assert torch.equal(gram.M.isfinite(), torch.ones_like(gram.M, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("layout", ["dense", "csr"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_factors_stay_exact_while_all_rows_are_deleted_in_random_batches(
+    structure: Callable[[np.random.Generator], Rows], layout: str
+) -> None:
+    rng = np.random.default_rng(7)
+    rows = structure(rng)
+    features = FeatureMatrix(rows if layout == "dense" else sp.csr_array(rows))
+    live = np.ones(len(rows), dtype=np.bool_)
+    gram = factorise(features, live)
+    assert_exact(gram, rows)
+    order = rng.permutation(len(rows))
+    while order.size:
+        batch, order = np.split(order, [min(order.size, int(rng.integers(1, 8)))])
+        before = live.copy()
+        live[batch] = False
+        down = downdate(gram, features, batch, live)
+        gram = down.gram
+        assert_exact(gram, rows[live])
+        assert_lost_directions(down.lost_directions.numpy(), gram, rows[before], rows[live])
+    assert gram.rank == 0
+    assert torch.linalg.norm(gram.M_pinv @ gram.M) < 1e-9
+
+
+def assert_lost_directions(Q: Rows, gram: Gram, before: Rows, surviving: Rows) -> None:
+    """Q is orthonormal, lies in the old span, and no surviving row has a part along it."""
+    assert np.allclose(Q.T @ Q, np.eye(Q.shape[1]), atol=1e-10)
+    if Q.shape[1]:
+        cutoff = (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
+        _, _, basis = oracle(before, cutoff)
+        assert np.linalg.norm(basis @ (basis.T @ Q) - Q) <= 1e-8
+        assert np.linalg.norm(surviving @ Q) <= cutoff * Q.shape[1]
+
+
+def test_the_rank_of_a_batch_larger_than_the_dimension_is_recomputed() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((50, 6))
+    features = FeatureMatrix(rows)
+    live = np.ones(50, dtype=np.bool_)
+    gram = factorise(features, live)
+    live[:48] = False
+    down = downdate(gram, features, np.arange(48), live)
+    assert down.method is FactorMethod.REFACTORISE
+    assert down.lost_directions.shape == (6, 4)
+    assert_exact(down.gram, rows[live])
+    assert_lost_directions(down.lost_directions.numpy(), gram, rows, rows[live])
+
+
+def test_an_exclusive_direction_is_lost_by_downdate_and_not_by_recomputation() -> None:
+    rng = np.random.default_rng(0)
+    rows = exclusive_tiny_feature(rng)
+    features, live = FeatureMatrix(rows), np.ones(len(rows), dtype=np.bool_)
+    gram = factorise(features, live)
+    live[7] = False
+    down = downdate(gram, features, np.array([7]), live)
+    assert down.method is FactorMethod.DOWNDATE
+    assert abs(abs(down.lost_directions.numpy()[-1, 0]) - 1.0) < 1e-12
+
+
+def test_a_direction_that_another_node_supports_faintly_is_kept() -> None:
+    rng = np.random.default_rng(0)
+    rows = nearly_supported_direction(rng)
+    features, live = FeatureMatrix(rows), np.ones(len(rows), dtype=np.bool_)
+    gram = factorise(features, live)
+    live[7] = False
+    down = downdate(gram, features, np.array([7]), live)
+    assert down.lost_directions.shape[1] == 0
+    assert_exact(down.gram, rows[live])
+
+
+def test_rank_decisions_keep_the_scale_of_the_import() -> None:
+    """After nearly everything is deleted the largest eigenvalue is noise; against it noise would count as rank."""
+    rows = np.vstack([np.eye(4) * 1e4, 1e-3 * np.ones((1, 4))])
+    features, live = FeatureMatrix(rows), np.ones(5, dtype=np.bool_)
+    gram = factorise(features, live)
+    live[:4] = False
+    assert downdate(gram, features, np.arange(4), live).gram.rank == 0
+
+
+@pytest.mark.parametrize("error", [1e-9, 1e-6, 1e-4, 1e-2])
+def test_the_sampled_residual_estimates_the_exact_one(error: float) -> None:
+    rng = np.random.default_rng(3)
+    gram = factorise(FeatureMatrix(rng.standard_normal((300, 80))), np.ones(300, dtype=np.bool_))
+    noise = torch.from_numpy(rng.standard_normal((80, 80)))
+    noise = (noise + noise.T) * (torch.linalg.norm(gram.M_pinv) / torch.linalg.norm(noise)) * error
+    spoiled = Gram(gram.M, gram.M_pinv + noise, gram.rank, gram.sigma_ref_squared, gram.condition_number)
+    exact = pinv_residual(spoiled, probes=None)
+    assert exact > error / 10
+    assert exact / 3 <= pinv_residual(spoiled) <= 3 * exact
+
+
+def test_a_pseudo_inverse_that_fails_acceptance_is_recomputed_from_the_surviving_rows() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((40, 10))
+    features, live = FeatureMatrix(rows), np.ones(40, dtype=np.bool_)
+    good = factorise(features, live)
+    drifted = Gram(good.M, good.M_pinv * (1 + 1e-4), good.rank, good.sigma_ref_squared, good.condition_number)
+    live[3] = False
+    down = downdate(drifted, features, np.array([3]), live)
+    assert down.method is FactorMethod.REFACTORISE
+    assert_exact(down.gram, rows[live])
+
+
+def test_the_trace_tells_a_wrong_rank() -> None:
+    gram = factorise(FeatureMatrix(np.eye(5)), np.ones(5, dtype=np.bool_))
+    assert rank_residual(gram) < 1e-12
+    assert rank_residual(Gram(gram.M, gram.M_pinv, 4, gram.sigma_ref_squared, 1.0)) == pytest.approx(1.0)
+
+
+def test_columns_of_very_different_scale_are_rescaled_by_powers_of_two() -> None:
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((200, 19)) * np.logspace(-3, 3, 19)
+    live = np.ones(200, dtype=np.bool_)
+    assert factorise(FeatureMatrix(rows), live).rank < 19
+    exponents = column_scale(rows, live)
+    assert exponents is not None
+    scaled = rescale(rows, exponents)
+    assert np.array_equal(scaled / np.exp2(exponents), rows)
+    gram = factorise(FeatureMatrix(scaled), live)
+    assert gram.rank == 19
+    check_rank(FeatureMatrix(scaled), live, gram, scaled.dtype)
+    assert column_scale(scaled, live) is None
+    sparse = rescale(sp.csr_array(rows), exponents)
+    assert np.array_equal(sparse.toarray(), scaled)
+
+
+def test_well_scaled_columns_are_left_alone() -> None:
+    rows = np.random.default_rng(5).standard_normal((50, 12))
+    assert column_scale(rows, np.ones(50, dtype=np.bool_)) is None
+
+
+def test_features_whose_gram_hides_a_direction_are_refused() -> None:
+    rng = np.random.default_rng(6)
+    rows = rng.standard_normal((60, 8))
+    rows[:, 7] = rows[:, 6] + 1e-6 * rng.standard_normal(60)
+    live = np.ones(60, dtype=np.bool_)
+    matrix = FeatureMatrix(rows)
+    gram = factorise(matrix, live)
+    assert gram.rank == 7
+    assert hidden_directions(matrix, live, gram, rows.dtype) == 1
+    with pytest.raises(RankError, match="1 direction"):
+        check_rank(matrix, live, gram, rows.dtype)
+
+
+def test_exactly_dependent_columns_are_no_hidden_direction() -> None:
+    rng = np.random.default_rng(6)
+    rows = rng.integers(0, 3, (60, 8)).astype(np.float64)
+    rows[:, 7] = rows[:, 6] + rows[:, 5]
+    live = np.ones(60, dtype=np.bool_)
+    gram = factorise(FeatureMatrix(rows), live)
+    assert gram.rank == 7
+    check_rank(FeatureMatrix(rows), live, gram, rows.dtype)
+
+
+def test_forgotten_rows_are_zero_in_memory() -> None:
+    rows = np.random.default_rng(2).standard_normal((6, 4))
+    for features in (FeatureMatrix(rows), FeatureMatrix(sp.csr_array(rows))):
+        features.forget(np.array([1, 4]))
+        kept = rows.copy()
+        kept[[1, 4]] = 0.0
+        assert np.array_equal(features.matmul(torch.eye(4, dtype=torch.float64)).numpy(), kept)
+        assert np.array_equal(features.dense_rows(np.arange(6)).numpy(), kept)
