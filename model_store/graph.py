@@ -1,0 +1,214 @@
+"""The graph a model is trained on, and the checks that it can be."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from model_store.errors import GraphError
+
+#: X, (n, d): dense, or CSR when sparse.
+Features: TypeAlias = NDArray[np.float32] | NDArray[np.float64] | sp.csr_array
+
+#: How many offenders an error names.
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """n nodes, the edges between them, their features, labels and split. `validate` says what must hold."""
+
+    #: A, (n, n) float64 ones: symmetric, without self loops, column indices sorted.
+    adjacency: sp.csr_array
+    #: X, (n, d) float32 or float64.
+    features: Features
+    #: y, (n,) int64; -1 where a node has no label.
+    labels: NDArray[np.int64]
+    #: (n,) bool, disjoint; every node in one of them has a label.
+    train_mask: NDArray[np.bool_]
+    val_mask: NDArray[np.bool_]
+    test_mask: NDArray[np.bool_]
+    #: External ids, one per row.
+    node_ids: tuple[str, ...]
+    #: What label c is called outside.
+    class_names: tuple[str, ...]
+
+    @property
+    def nodes(self) -> int:
+        """n."""
+        return int(self.adjacency.shape[0])
+
+    @property
+    def edges(self) -> int:
+        """Number of undirected edges."""
+        return int(self.adjacency.nnz) // 2
+
+    @property
+    def num_features(self) -> int:
+        """d."""
+        return int(self.features.shape[1])
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return len(self.class_names)
+
+
+def feature_rows(features: Features, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Features of the given rows, dense, (m, d) float64."""
+    chosen = features[rows]
+    return np.asarray(chosen if isinstance(chosen, np.ndarray) else chosen.toarray(), dtype=np.float64)
+
+
+def validate(graph: Graph) -> None:
+    """Raises GraphError, naming examples, unless a model can be trained on `graph`."""
+    _check_node_ids(graph)
+    _check_adjacency(graph)
+    _check_features(graph)
+    _check_labels(graph)
+    _check_split(graph)
+
+
+def _check_node_ids(graph: Graph) -> None:
+    ids = graph.node_ids
+    if graph.adjacency.shape != (graph.nodes, graph.nodes) or graph.nodes == 0:
+        raise GraphError(
+            f"The adjacency matrix has shape {graph.adjacency.shape}.", "Give a square matrix of at least one node."
+        )
+    if len(ids) != graph.nodes:
+        raise GraphError(f"{len(ids)} node ids are given for {graph.nodes} nodes.", "Give one id per node.")
+    if any(not isinstance(name, str) or not name for name in ids):
+        row = next(i for i, name in enumerate(ids) if not isinstance(name, str) or not name)
+        raise GraphError(f"The id of the node in row {row} is empty or not a string.", "Give every node a string id.")
+    if len(set(ids)) != len(ids):
+        repeated = [name for name, times in Counter(ids).items() if times > 1]
+        raise GraphError(f"Node ids are not unique: {some(repeated)}.", "Give every node an id of its own.")
+    undecodable = [row for row, name in enumerate(ids) if not _is_unicode(name)]
+    if undecodable:
+        raise GraphError(
+            f"The ids of the nodes in rows {some(undecodable)} are not valid Unicode.",
+            "Give ids that can be encoded as UTF-8.",
+        )
+
+
+def _check_adjacency(graph: Graph) -> None:
+    adjacency, ids = graph.adjacency, graph.node_ids
+    if not isinstance(adjacency, sp.csr_array) or adjacency.dtype != np.float64:
+        raise GraphError(
+            f"The adjacency is a {type(adjacency).__name__} of {adjacency.dtype}.",
+            "Give a scipy csr_array of float64 ones.",
+        )
+    rows = np.repeat(np.arange(graph.nodes), np.diff(adjacency.indptr))
+    columns = adjacency.indices
+    if columns.size and (columns.min() < 0 or columns.max() >= graph.nodes):
+        raise GraphError("An edge names a node that does not exist.", "Give edges between existing nodes only.")
+    loops = rows[rows == columns]
+    if loops.size:
+        raise GraphError(
+            f"{loops.size} self loop(s) are stored, such as at {some(ids[i] for i in loops)}.",
+            "Remove them; propagation adds self loops of its own (`self_loops`).",
+        )
+    ascending = (np.diff(columns.astype(np.int64)) > 0) | (np.diff(rows) > 0)
+    if not ascending.all() or not (adjacency.data == 1.0).all():
+        raise GraphError(
+            "The adjacency has repeated or unsorted entries, or values other than 1.",
+            "Give each edge once in either direction, with weight 1.",
+        )
+    one_way = sp.coo_array(adjacency > adjacency.T)
+    if one_way.nnz:
+        pairs = zip(one_way.row[:_EXAMPLES], one_way.col[:_EXAMPLES], strict=True)
+        raise GraphError(
+            f"{one_way.nnz} edge(s) are given in one direction only, such as "
+            f"{', '.join(f'{ids[i]} -> {ids[j]}' for i, j in pairs)}.",
+            "Give every edge in both directions: Lethe works on undirected graphs.",
+        )
+
+
+def _check_features(graph: Graph) -> None:
+    features = graph.features
+    if features.ndim != 2 or features.shape[0] != graph.nodes or features.shape[1] == 0:
+        raise GraphError(
+            f"The features have shape {features.shape} for {graph.nodes} nodes.",
+            "Give one row of at least one feature per node.",
+        )
+    if features.dtype not in (np.float32, np.float64):
+        raise GraphError(f"The features are {features.dtype}.", "Give float32 or float64 features.")
+    if isinstance(features, np.ndarray):
+        bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    else:
+        if not features.has_canonical_format or (features.nnz and features.indices.max() >= features.shape[1]):
+            raise GraphError(
+                "The sparse features have repeated, unsorted or out-of-range column indices.",
+                "Give each row's columns once, in ascending order.",
+            )
+        rows = np.repeat(np.arange(graph.nodes), np.diff(features.indptr))
+        bad = np.unique(rows[~np.isfinite(features.data)])
+    if bad.size:
+        raise GraphError(
+            f"{bad.size} node(s) have NaN or infinite features, such as {some(graph.node_ids[i] for i in bad)}.",
+            "Replace these values by finite numbers.",
+        )
+
+
+def _check_labels(graph: Graph) -> None:
+    if graph.num_classes < 2:
+        raise GraphError(f"There are {graph.num_classes} class(es).", "Give labels of at least two classes.")
+    if len(set(graph.class_names)) != graph.num_classes or not all(graph.class_names):
+        raise GraphError("Class names are empty or repeated.", "Give every class a name of its own.")
+    if graph.labels.shape != (graph.nodes,) or graph.labels.dtype != np.int64:
+        raise GraphError(
+            f"The labels are {graph.labels.dtype} of shape {graph.labels.shape} for {graph.nodes} nodes.",
+            "Give one int64 label per node, -1 where there is none.",
+        )
+    outside = np.flatnonzero((graph.labels < -1) | (graph.labels >= graph.num_classes))
+    if outside.size:
+        first = outside[0]
+        raise GraphError(
+            f"{outside.size} label(s) are out of range, such as {graph.labels[first]} of node {graph.node_ids[first]}.",
+            f"Give labels from 0 to {graph.num_classes - 1}, or -1 for a node without one.",
+        )
+
+
+def _check_split(graph: Graph) -> None:
+    masks = {"training": graph.train_mask, "validation": graph.val_mask, "test": graph.test_mask}
+    for name, mask in masks.items():
+        if mask.shape != (graph.nodes,) or mask.dtype != np.bool_:
+            raise GraphError(
+                f"The {name} mask is {mask.dtype} of shape {mask.shape} for {graph.nodes} nodes.",
+                "Give one boolean per node.",
+            )
+        unlabelled = np.flatnonzero(mask & (graph.labels < 0))
+        if unlabelled.size:
+            raise GraphError(
+                f"{unlabelled.size} node(s) of the {name} set have no label, "
+                f"such as {some(graph.node_ids[i] for i in unlabelled)}.",
+                "Take nodes without a label out of the masks.",
+            )
+    shared = np.flatnonzero(graph.train_mask.astype(int) + graph.val_mask + graph.test_mask > 1)
+    if shared.size:
+        raise GraphError(
+            f"{shared.size} node(s) are in more than one of the training, validation and test sets, "
+            f"such as {some(graph.node_ids[i] for i in shared)}.",
+            "Give each node to one set at most.",
+        )
+    if not graph.train_mask.any():
+        raise GraphError("There is no training node.", "Give a training mask with at least one labelled node.")
+
+
+def some(names: Iterable[object]) -> str:
+    """The first few of `names`, comma separated, for an error message."""
+    listed = [str(name) for name in islice(names, _EXAMPLES + 1)]
+    return ", ".join(listed[:_EXAMPLES]) + (", …" if len(listed) > _EXAMPLES else "")
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
