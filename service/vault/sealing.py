@@ -1,0 +1,52 @@
+"""Encryption of what a request names: AES-256-GCM under the request's own key, bound to the request's id."""
+
+import os
+from uuid import UUID
+
+import orjson
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from service.domain.records import Targets
+from service.errors import LetheError
+
+_NONCE_BYTES = 12
+
+
+class SealBroken(LetheError):
+    """The encrypted targets of a request cannot be read with the key that is kept for it."""
+
+    slug = "seal-broken"
+    title = "Encrypted targets unreadable"
+
+
+def seal(targets: Targets, key: bytes, request_id: UUID) -> bytes:
+    """Return nonce and ciphertext of `targets` under the 32-byte `key`."""
+    plain = orjson.dumps(
+        {
+            "nodes": targets.nodes,
+            "edges": targets.edges,
+            "node_salts": None if targets.node_salts is None else dict(targets.node_salts),
+            "reference_salt": targets.reference_salt,
+        }
+    )
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + AESGCM(key).encrypt(nonce, plain, request_id.bytes)
+
+
+def unseal(ciphertext: bytes, key: bytes, request_id: UUID) -> Targets:
+    """Return what `seal` was given; raises `SealBroken` for another key, another request or altered bytes."""
+    try:
+        plain = AESGCM(key).decrypt(ciphertext[:_NONCE_BYTES], ciphertext[_NONCE_BYTES:], request_id.bytes)
+    except (InvalidTag, ValueError):
+        raise SealBroken(
+            f"The encrypted targets of request {request_id} do not open with its key.",
+            "The key file and the database are from different backups; restore the pair that belongs together.",
+        ) from None
+    fields = orjson.loads(plain)
+    return Targets(
+        nodes=tuple(fields["nodes"]),
+        edges=tuple((first, second) for first, second in fields["edges"]),
+        node_salts=fields["node_salts"],
+        reference_salt=fields["reference_salt"],
+    )
