@@ -1,0 +1,21 @@
+"""Where tensors live."""
+
+import torch
+
+from model_store.errors import DeviceError
+
+
+def torch_device(name: str) -> torch.device:
+    """The device called `cpu`, `cuda` or `cuda:N`; raises DeviceError when it is not there, without a fallback."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"There is no device called {name!r}.", "Use cpu or cuda.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise DeviceError(f"Lethe does not run on {name!r}.", "Use cpu or cuda.")
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise DeviceError(
+            f"The device {name!r} was asked for, but torch sees {torch.cuda.device_count()} CUDA device(s).",
+            "Use --device cpu, or install a CUDA build of torch and check the driver.",
+        )
+    return device
