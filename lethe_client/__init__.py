@@ -1,0 +1,35 @@
+"""The typed HTTP client of Lethe: `LetheClient`, its results and its errors."""
+
+from lethe_client.client import LetheClient
+from lethe_client.errors import DeletionStopped, LetheClientError, ProblemError, ServerUnreachable, WaitTimeout
+from lethe_client.results import (
+    Accepted,
+    Audit,
+    BatchSummary,
+    Deletion,
+    DeletionPage,
+    ModelInfo,
+    NodePrediction,
+    Prediction,
+    Predictions,
+    Salts,
+)
+
+__all__ = [
+    "Accepted",
+    "Audit",
+    "BatchSummary",
+    "Deletion",
+    "DeletionPage",
+    "DeletionStopped",
+    "LetheClient",
+    "LetheClientError",
+    "ModelInfo",
+    "NodePrediction",
+    "Prediction",
+    "Predictions",
+    "ProblemError",
+    "Salts",
+    "ServerUnreachable",
+    "WaitTimeout",
+]

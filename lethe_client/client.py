@@ -1,0 +1,220 @@
+"""A synchronous client of Lethe's HTTP interface."""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+import msgspec
+
+from lethe_client.errors import DeletionStopped, ProblemError, ServerUnreachable, WaitTimeout
+from lethe_client.results import Accepted, Deletion, DeletionPage, ModelInfo, Prediction, Predictions
+
+#: Answers that say "not now" and nothing about the request itself.
+_TRANSIENT = frozenset({429, 502, 503, 504})
+_LONGEST_PAUSE_S = 10.0
+
+_T = TypeVar("_T")
+
+
+class LetheClient:
+    """Talks to one Lethe server with one API key; use it as a context manager, or `close` it.
+
+    A call is repeated, at most `retries` times with growing, jittered pauses, when no answer came or the answer
+    was "not now" (429, 502, 503, 504), and only where repeating cannot do anything twice: reads, and deletion
+    requests, which carry an idempotency key. Every call raises ProblemError when the server refuses, and
+    ServerUnreachable when it does not answer.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 10.0,
+        retries: int = 3,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        headers = {"Accept": "application/json", "User-Agent": "lethe-client"}
+        if api_key is not None:
+            headers["Authorization"] = f"Bearer {api_key}"
+        self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout_s, transport=transport)
+        self._retries = retries
+        self._sleep = sleep
+        self._clock = clock
+        self._rng = rng or random.Random()
+
+    def __enter__(self) -> Self:
+        """The client itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def request_deletion(
+        self,
+        nodes: Sequence[str] = (),
+        *,
+        kind: Literal["node", "edge", "features"] = "node",
+        edges: Sequence[tuple[str, str]] = (),
+        reference: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Accepted:
+        """Ask Lethe to forget `nodes` (or their features), or `edges`.
+
+        Without an `idempotency_key` one is generated, so that a repetition after a lost answer is the same request.
+        """
+        body: dict[str, Any] = {"kind": kind}
+        if edges:
+            body["edges"] = [list(edge) for edge in edges]
+        if nodes or not edges:
+            body["nodes"] = list(nodes)
+        if reference is not None:
+            body["reference"] = reference
+        headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+        return self._call(Accepted, "POST", "/deletions", json=body, headers=headers)
+
+    def deletion(self, request_id: str) -> Deletion:
+        """The request as it stands; from `applied` on with its audit."""
+        return self._call(Deletion, "GET", f"/deletions/{_segment(request_id)}")
+
+    def cancel(self, request_id: str) -> None:
+        """Withdraw a request that is still queued."""
+        self._send("DELETE", f"/deletions/{_segment(request_id)}", repeat=False)
+
+    def deletions(
+        self,
+        *,
+        status: str | None = None,
+        kind: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Iterator[Deletion]:
+        """All requests that match, newest first, fetched page by page."""
+        given = {"status": status, "kind": kind, "since": _time(since), "until": _time(until)}
+        parameters = {name: value for name, value in given.items() if value is not None}
+        while True:
+            page = self._call(DeletionPage, "GET", "/deletions", params=parameters)
+            yield from page.deletions
+            if page.next_cursor is None:
+                return
+            parameters["cursor"] = page.next_cursor
+
+    def predict(self, node: str) -> Prediction:
+        """The prediction of one node."""
+        return self._call(Prediction, "GET", f"/predict/{_segment(node)}")
+
+    def predict_many(self, nodes: Sequence[str]) -> Predictions:
+        """The predictions of several nodes, all by one model version."""
+        return self._call(Predictions, "POST", "/predict", json={"nodes": list(nodes)})
+
+    def model(self) -> ModelInfo:
+        """The model that serves predictions."""
+        return self._call(ModelInfo, "GET", "/model")
+
+    def wait(
+        self, request_id: str, until: Literal["applied", "completed"] = "completed", *, timeout_s: float = 60.0
+    ) -> Deletion:
+        """Wait until the request is `until` (or further), through outages of the server, at most `timeout_s` seconds.
+
+        Raises:
+            DeletionStopped: it failed or was cancelled.
+            WaitTimeout: it has not come so far in time.
+        """
+        reached = {"completed"} if until == "completed" else {"applied", "completed"}
+        deadline = self._clock() + timeout_s
+        pause = 0.05
+        while True:
+            try:
+                deletion = self.deletion(request_id)
+            except ServerUnreachable as error:
+                last = error.detail.rstrip(".")
+            except ProblemError as error:
+                if error.status not in _TRANSIENT:
+                    raise
+                last = error.detail.rstrip(".")
+            else:
+                if deletion.status in reached:
+                    return deletion
+                if deletion.status in {"failed", "cancelled"}:
+                    raise DeletionStopped(deletion)
+                last = f"it is {deletion.status}"
+            left = deadline - self._clock()
+            if left <= 0:
+                raise WaitTimeout(request_id, until, timeout_s, last)
+            self._sleep(min(pause, left))
+            pause = min(pause * 1.5, 1.0)
+
+    def _call(self, result: type[_T], method: str, path: str, **arguments: Any) -> _T:
+        response = self._send(method, path, repeat=True, **arguments)
+        try:
+            return msgspec.json.decode(response.content, type=result)
+        except msgspec.DecodeError as error:
+            raise ServerUnreachable(str(self._http.base_url), f"what answers is not Lethe ({error})") from error
+
+    def _send(self, method: str, path: str, *, repeat: bool, **arguments: Any) -> httpx.Response:
+        attempts = self._retries if repeat else 0
+        for attempt in range(attempts + 1):
+            last = attempt == attempts
+            try:
+                response = self._http.request(method, path, **arguments)
+            except (httpx.TransportError, httpx.InvalidURL) as error:
+                if last or isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
+                    raise ServerUnreachable(str(self._http.base_url), str(error) or type(error).__name__) from error
+                self._sleep(self._pause(attempt))
+                continue
+            if response.is_success:
+                return response
+            if last or response.status_code not in _TRANSIENT:
+                raise _problem(response)
+            self._sleep(max(self._pause(attempt), _retry_after(response)))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _pause(self, attempt: int) -> float:
+        return self._rng.uniform(0.0, min(_LONGEST_PAUSE_S, 0.2 * 2.0**attempt))
+
+
+def _problem(response: httpx.Response) -> ProblemError:
+    """The problem document of a refusal, or one made of whatever answered instead (a proxy, say)."""
+    try:
+        document: Mapping[str, Any] = msgspec.json.decode(response.content, type=dict[str, Any])
+    except msgspec.DecodeError:
+        document = {}
+    known = {"type", "title", "status", "detail", "remedy"}
+    return ProblemError(
+        status=response.status_code,
+        type=str(document.get("type", "about:blank")),
+        title=str(document.get("title", response.reason_phrase)),
+        detail=str(document.get("detail") or f"The server answered {response.status_code} {response.reason_phrase}."),
+        remedy=str(document.get("remedy", "")),
+        extra={name: value for name, value in document.items() if name not in known},
+    )
+
+
+def _retry_after(response: httpx.Response) -> float:
+    """Seconds the server asks to wait, at most the longest pause; 0 when it does not say, or says a date."""
+    text = response.headers.get("Retry-After", "")
+    return min(float(text), _LONGEST_PAUSE_S) if text.isascii() and text.isdigit() else 0.0
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

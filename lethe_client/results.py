@@ -1,0 +1,153 @@
+"""The answers of Lethe's HTTP interface, by the names it uses. Unknown fields of newer servers are ignored."""
+
+from datetime import datetime
+
+import msgspec
+
+
+class Salts(msgspec.Struct, frozen=True):
+    """Secrets under which the transparency log names ids and reference; given once, keep them with your records."""
+
+    #: Hex salt by node id.
+    nodes: dict[str, str] = {}
+    reference: str | None = None
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A deletion request that was accepted (202)."""
+
+    id: str
+    status: str
+    kind: str
+    #: How many nodes or edges it names.
+    count: int
+    received_at: datetime
+    #: Addresses; `self` is that of the request.
+    links: dict[str, str] = {}
+    #: None once the request is completed, when they are erased.
+    salts: Salts | None = None
+    #: Nodes that an earlier request deleted, with that request's id.
+    already_deleted: dict[str, str] = {}
+
+
+class BatchSummary(msgspec.Struct, frozen=True):
+    """The batch that a request was applied in."""
+
+    id: str
+    requests: int
+    nodes: int
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """What was measured when the request was applied; None where a quantity does not exist."""
+
+    batch: BatchSummary
+    model_version_before: int
+    model_version_after: int
+    weights_sha256_before: str
+    weights_sha256_after: str
+    rank_before: int
+    rank_after: int
+    directions_removed: int
+    injected_norm_before: float | None = None
+    injected_norm_after: float | None = None
+    lost_direction_norm_before: float | None = None
+    lost_direction_norm_after: float | None = None
+    channel_norm_before: float | None = None
+    channel_norm_after: float | None = None
+    span_residual: float | None = None
+    weight_change: float | None = None
+    distance_bound_before: float | None = None
+    distance_bound_after: float | None = None
+    distance_bound_before_relative: float | None = None
+    distance_bound_after_relative: float | None = None
+    repair_iterations: int | None = None
+    #: |W - (B + M T)|_F / |W|_F, the arithmetic check of the coefficients.
+    coefficient_residual: float | None = None
+    #: How the pseudo-inverse was obtained: `downdate` or `refactorise`.
+    factor_method: str | None = None
+    #: Milliseconds by step of the batch.
+    durations_ms: dict[str, float] = {}
+    device: str | None = None
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """A deletion request as it stands."""
+
+    id: str
+    status: str
+    kind: str
+    count: int
+    received_at: datetime
+    reference: str | None = None
+    applied_at: datetime | None = None
+    completed_at: datetime | None = None
+    failed_at: datetime | None = None
+    cancelled_at: datetime | None = None
+    guarantee: str | None = None
+    repair: str | None = None
+    explanation: str | None = None
+    failure: str | None = None
+    #: The earlier request that had already deleted everything named.
+    already_deleted_by: str | None = None
+    audit: Audit | None = None
+
+
+class DeletionPage(msgspec.Struct, frozen=True):
+    """One page of a listing, newest first; `next_cursor` is None on the last."""
+
+    deletions: list[Deletion]
+    next_cursor: str | None = None
+
+
+class NodePrediction(msgspec.Struct, frozen=True):
+    """The class probabilities of one of several nodes."""
+
+    node: str
+    label: str
+    probabilities: dict[str, float]
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """The class probabilities of one node, by one model version."""
+
+    node: str
+    label: str
+    probabilities: dict[str, float]
+    model_version: int
+
+
+class Predictions(msgspec.Struct, frozen=True):
+    """Predictions of several nodes, all by one model version."""
+
+    model_version: int
+    predictions: list[NodePrediction]
+    unknown: list[str] = []
+    #: Nodes deleted on request; named to keys with deletions:read only.
+    deleted: list[str] = []
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """The model that serves predictions."""
+
+    name: str
+    version: int
+    nodes: int
+    live_nodes: int
+    edges: int
+    features: int
+    classes: list[str]
+    hops: int
+    combine: str
+    loss: str
+    rank: int
+    device: str
+    weights_sha256: str
+    #: The regularisation; `lambda` in the interface.
+    lambda_: float = msgspec.field(name="lambda")
+    propagation: str | None = None
+    condition_number: float | None = None
+    span_residual: float | None = None
+    distance_bound_relative: float | None = None
+    repair: str | None = None
+    guarantee: str | None = None

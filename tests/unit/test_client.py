@@ -1,0 +1,206 @@
+"""The HTTP client: what it sends, what it repeats, what it raises."""
+
+import json
+import random
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from lethe_client import DeletionStopped, LetheClient, ProblemError, ServerUnreachable, WaitTimeout
+
+ACCEPTED = {
+    "id": "r1",
+    "status": "queued",
+    "kind": "node",
+    "count": 1,
+    "received_at": "2026-03-02T09:15:04.120000Z",
+    "links": {"self": "/deletions/r1"},
+    "salts": {"nodes": {"12": "5f1d"}, "reference": None},
+    "already_deleted": {},
+    "a_field_of_tomorrow": 1,
+}
+
+
+def deletion(status: str, **fields: object) -> dict[str, object]:
+    return {"id": "r1", "status": status, "kind": "node", "count": 1, "received_at": ACCEPTED["received_at"], **fields}
+
+
+class Server:
+    """Answers from a script, keeps what it was asked, and a clock that only sleeping moves."""
+
+    def __init__(self, *script: object) -> None:
+        self.script = list(script)
+        self.asked: list[httpx.Request] = []
+        self.slept: list[float] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(step, Exception):
+            raise step
+        return step if isinstance(step, httpx.Response) else httpx.Response(200, json=step)
+
+    def client(self, **options: int) -> LetheClient:
+        return LetheClient(
+            "http://lethe.test",
+            "lethe_key",
+            transport=httpx.MockTransport(self),
+            sleep=self.slept.append,
+            clock=lambda: sum(self.slept),
+            rng=random.Random(0),
+            **options,
+        )
+
+
+def problem(status: int, headers: dict[str, str] | None = None, **members: object) -> httpx.Response:
+    body = {"type": "urn:lethe:problem:x", "title": "T", "status": status, "detail": "D.", "remedy": "R.", **members}
+    return httpx.Response(status, json=body, headers=headers)
+
+
+def test_a_deletion_request_carries_key_body_and_an_idempotency_key() -> None:
+    server = Server(ACCEPTED)
+    accepted = server.client().request_deletion(["12"], reference="DSR-17")
+    request = server.asked[0]
+    assert (request.method, request.url.path) == ("POST", "/deletions")
+    assert request.headers["Authorization"] == "Bearer lethe_key"
+    assert request.headers["Idempotency-Key"]
+    assert json.loads(request.content) == {"kind": "node", "nodes": ["12"], "reference": "DSR-17"}
+    assert accepted.received_at == datetime(2026, 3, 2, 9, 15, 4, 120000, tzinfo=UTC)
+    assert accepted.salts is not None
+    assert accepted.salts.nodes == {"12": "5f1d"}
+
+
+def test_edges_are_requested_as_pairs_without_nodes() -> None:
+    server = Server({**ACCEPTED, "kind": "edge"})
+    server.client().request_deletion(kind="edge", edges=[("1", "2")])
+    assert json.loads(server.asked[0].content) == {"kind": "edge", "edges": [["1", "2"]]}
+
+
+def test_a_repeated_deletion_request_is_the_same_request() -> None:
+    server = Server(httpx.ReadTimeout("no answer"), problem(503), ACCEPTED)
+    assert server.client().request_deletion(["12"]).id == "r1"
+    keys = {request.headers["Idempotency-Key"] for request in server.asked}
+    assert len(server.asked) == 3
+    assert len(keys) == 1
+
+
+def test_two_calls_are_two_requests() -> None:
+    server = Server(ACCEPTED)
+    client = server.client()
+    client.request_deletion(["12"])
+    client.request_deletion(["12"])
+    assert len({request.headers["Idempotency-Key"] for request in server.asked}) == 2
+
+
+def test_a_cancellation_is_never_repeated() -> None:
+    server = Server(httpx.ReadError("broken"))
+    with pytest.raises(ServerUnreachable, match=r"http://lethe\.test"):
+        server.client().cancel("r1")
+    assert len(server.asked) == 1
+
+
+def test_repetitions_are_bounded_and_heed_retry_after() -> None:
+    server = Server(problem(429, {"Retry-After": "7"}))
+    with pytest.raises(ProblemError):
+        server.client(retries=3).model()
+    assert len(server.asked) == 4
+    assert all(7.0 <= pause <= 10.0 for pause in server.slept)
+
+
+def test_an_absurd_retry_after_does_not_stall_the_caller() -> None:
+    server = Server(problem(503, {"Retry-After": "86400"}), {"node": "a"})
+    with pytest.raises(ServerUnreachable, match="not Lethe"):
+        server.client().predict("a")
+    assert server.slept == [10.0]
+
+
+def test_a_refusal_is_raised_with_every_member_and_not_repeated() -> None:
+    server = Server(problem(404, unknown=["99"]))
+    with pytest.raises(ProblemError) as caught:
+        server.client().request_deletion(["99"])
+    error = caught.value
+    assert (error.status, error.type, error.title) == (404, "urn:lethe:problem:x", "T")
+    assert (error.detail, error.remedy, error.extra) == ("D.", "R.", {"unknown": ["99"]})
+    assert len(server.asked) == 1
+
+
+def test_a_refusal_by_something_else_than_lethe_is_still_a_problem() -> None:
+    with pytest.raises(ProblemError, match="answered 502") as caught:
+        Server(httpx.Response(502, text="<html>bad gateway")).client(retries=0).model()
+    assert caught.value.type == "about:blank"
+
+
+def test_node_ids_travel_in_one_path_segment() -> None:
+    server = Server({"node": "a/b?ü", "label": "x", "probabilities": {"x": 1.0}, "model_version": 3})
+    prediction = server.client().predict("a/b?ü")
+    assert server.asked[0].url.raw_path == b"/predict/a%2Fb%3F%C3%BC"
+    assert (prediction.node, prediction.label, prediction.model_version) == ("a/b?ü", "x", 3)
+
+
+def test_many_predictions_come_with_what_is_unknown_and_deleted() -> None:
+    prediction = {"node": "1", "label": "x", "probabilities": {"x": 1.0}}
+    answer = {"model_version": 4, "predictions": [prediction], "unknown": ["z"], "deleted": ["2"]}
+    result = Server(answer).client().predict_many(["1", "2", "z"])
+    assert ([p.node for p in result.predictions], result.unknown, result.deleted) == (["1"], ["z"], ["2"])
+
+
+def test_a_listing_follows_its_cursor_with_the_same_filters() -> None:
+    first = {"deletions": [deletion("queued")], "next_cursor": "abc"}
+    server = Server(first, {"deletions": [deletion("completed")], "next_cursor": None})
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    assert [one.status for one in server.client().deletions(kind="node", since=since)] == ["queued", "completed"]
+    parameters = [dict(request.url.params) for request in server.asked]
+    assert parameters[0] == {"kind": "node", "since": "2026-01-01T00:00:00+00:00"}
+    assert parameters[1] == {**parameters[0], "cursor": "abc"}
+
+
+def test_the_model_names_its_lambda() -> None:
+    answer = {"name": "cora", "version": 1, "nodes": 4, "live_nodes": 3, "edges": 2, "features": 5, "classes": ["0"]}
+    answer |= {"hops": 2, "combine": "last", "loss": "softmax", "lambda": 1e-4, "rank": 3, "device": "cpu"}
+    model = Server({**answer, "weights_sha256": "00"}).client().model()
+    assert (model.lambda_, model.rank, model.condition_number) == (1e-4, 3, None)
+
+
+def test_waiting_goes_on_through_an_outage_until_the_state_is_reached() -> None:
+    server = Server(deletion("queued"), problem(503), httpx.ConnectError("refused"), deletion("completed"))
+    assert server.client(retries=0).wait("r1", until="applied").status == "completed"
+    assert len(server.asked) == 4
+
+
+def test_waiting_for_completion_does_not_stop_at_applied() -> None:
+    server = Server(deletion("applied"), deletion("applied"), deletion("completed"))
+    assert server.client().wait("r1").status == "completed"
+
+
+def test_waiting_ends_when_the_time_is_over() -> None:
+    server = Server(deletion("queued"))
+    with pytest.raises(WaitTimeout, match="goes on by itself"):
+        server.client().wait("r1", timeout_s=5.0)
+    assert sum(server.slept) == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_waiting_for_a_request_that_stopped_is_an_error(status: str) -> None:
+    with pytest.raises(DeletionStopped, match=status):
+        Server(deletion(status, failure="bad data.")).client().wait("r1")
+
+
+def test_a_refused_key_ends_the_waiting() -> None:
+    with pytest.raises(ProblemError):
+        Server(problem(401)).client().wait("r1")
+
+
+@pytest.mark.parametrize("url", [lambda: f"http://127.0.0.1:{unused_port()}", lambda: "lethe.example", lambda: "x://y"])
+def test_an_address_where_nothing_answers_is_named(url: Callable[[], str]) -> None:
+    address = url()
+    with LetheClient(address, retries=0) as client, pytest.raises(ServerUnreachable, match="--url"):
+        client.model()
+
+
+def unused_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
