@@ -40,6 +40,7 @@ class DeletionStream:
     """
 
     def __init__(self, redis: Redis, model: str) -> None:
+        self.model = model
         self._redis = redis
         self._key = f"lethe:{model}:deletions"
 

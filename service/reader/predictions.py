@@ -28,9 +28,12 @@ class _View:
     """What one read sees, whatever is published meanwhile."""
 
     version: int
+    class_names: tuple[str, ...]
     probabilities: NDArray[np.float64]
     live: NDArray[np.bool_]
     live_nodes: int
+    #: External id -> row; one dict for all views of a loaded model, and ids only ever leave it.
+    index: dict[str, int]
     #: Why predictions are not answered at present, or None when they are.
     suspended: str | None = None
 
@@ -38,25 +41,22 @@ class _View:
 class Reader:
     """Answers predictions from one immutable view; writers replace the view by one assignment.
 
-    The index of ids is shared by all views and ids only ever leave it. A read that still holds an older
-    view therefore no longer finds a node that a newer version forgot, and a read that holds the newer view
-    before the id has left the index sees that its row is not live.
+    Only the index of ids is changed in place. A read that still holds an older view no longer finds a node that a
+    newer version forgot, and a read that holds the newer view before the id has left the index sees that its row
+    is not live.
     """
 
     def __init__(self, node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot) -> None:
-        """Raise ValueError when ids or classes do not fit the snapshot's shape, or a live id occurs twice."""
-        if snapshot.probabilities.shape != (len(node_ids), len(class_names)):
-            raise ValueError(
-                f"{len(node_ids)} node ids and {len(class_names)} classes do not fit "
-                f"probabilities of shape {snapshot.probabilities.shape}"
-            )
-        self._class_names = tuple(class_names)
-        self._ids = [node if alive else "" for node, alive in zip(node_ids, snapshot.live.tolist(), strict=True)]
-        self._index = {node: row for row, node in enumerate(self._ids) if snapshot.live[row]}
-        if len(self._index) != int(snapshot.live.sum()):
-            raise ValueError("two live nodes have the same id")
+        """Answer from `snapshot`; see `load`."""
         self._writing = threading.Lock()
-        self._view = _view(snapshot, suspended=None)
+        self._ids, self._view = _load(node_ids, class_names, snapshot)
+
+    @classmethod
+    def empty(cls, reason: str) -> "Reader":
+        """A reader that answers nothing, saying why, until a model is loaded."""
+        reader = cls((), (), Snapshot(0, np.empty((0, 0)), np.empty(0, dtype=np.bool_)))
+        reader.suspend(reason)
+        return reader
 
     @property
     def version(self) -> int:
@@ -68,18 +68,22 @@ class Reader:
         """How many nodes the version predicts."""
         return self._view.live_nodes
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the probabilities' columns."""
-        return self._class_names
-
     def row(self, node: str) -> int | None:
-        """The row of a live node; None for an id that is unknown or no longer live."""
-        return self._find(self._view, node)
+        """The row of a live node; None for an id that is unknown or no longer live.
+
+        Answered also while predictions are suspended.
+
+        Raises:
+            Unavailable: no model is loaded yet, so that nothing can be said of any id.
+        """
+        view = self._view
+        if not view.class_names:
+            raise _refusal(view)
+        return _find(view, node)
 
     def knows(self, node: str) -> bool:
-        """Whether the id belongs to a live node; answered also while predictions are suspended."""
-        return self._find(self._view, node) is not None
+        """Whether the id belongs to a live node; like `row`."""
+        return self.row(node) is not None
 
     def predict(self, node: str) -> Prediction | None:
         """The node's prediction; None for an id that is unknown or no longer live.
@@ -88,8 +92,8 @@ class Reader:
             Unavailable: while suspended.
         """
         view = self._readable()
-        row = self._find(view, node)
-        return None if row is None else self._prediction(view, node, row)
+        row = _find(view, node)
+        return None if row is None else _prediction(view, node, row)
 
     def predict_many(self, nodes: Sequence[str]) -> tuple[int, list[Prediction], list[str]]:
         """The version, its predictions in the order asked, and the ids that are not live nodes.
@@ -103,12 +107,22 @@ class Reader:
         predictions: list[Prediction] = []
         missing: list[str] = []
         for node in nodes:
-            row = self._find(view, node)
+            row = _find(view, node)
             if row is None:
                 missing.append(node)
             else:
-                predictions.append(self._prediction(view, node, row))
+                predictions.append(_prediction(view, node, row))
         return view.version, predictions, missing
+
+    def load(self, node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot) -> None:
+        """Answer from a model that has just been loaded, whatever was answered from before.
+
+        Raises:
+            ValueError: ids or classes do not fit the snapshot's shape, or two live nodes have the same id.
+        """
+        ids, view = _load(node_ids, class_names, snapshot)
+        with self._writing:
+            self._ids, self._view = ids, view
 
     def publish(self, snapshot: Snapshot) -> None:
         """Make `snapshot` what is read, and forget the ids of nodes it no longer holds; a suspension stays.
@@ -124,9 +138,15 @@ class Reader:
                 raise ValueError(f"version {snapshot.version} is older than the published {before.version}")
             if (snapshot.live & ~before.live).any():
                 raise ValueError("a node that was forgotten cannot become live again")
-            self._view = _view(snapshot, suspended=before.suspended)
+            self._view = replace(
+                before,
+                version=snapshot.version,
+                probabilities=_without_forgotten(snapshot),
+                live=snapshot.live,
+                live_nodes=int(snapshot.live.sum()),
+            )
             for row in np.flatnonzero(before.live & ~snapshot.live).tolist():
-                del self._index[self._ids[row]]
+                del before.index[self._ids[row]]
                 self._ids[row] = ""
 
     def suspend(self, reason: str) -> None:
@@ -142,26 +162,48 @@ class Reader:
     def _readable(self) -> _View:
         view = self._view
         if view.suspended is not None:
-            raise Unavailable(f"Predictions are suspended: {view.suspended}", "Try again in a moment.")
+            raise _refusal(view)
         return view
 
-    def _find(self, view: _View, node: str) -> int | None:
-        row = self._index.get(node)
-        return row if row is not None and view.live[row] else None
 
-    def _prediction(self, view: _View, node: str, row: int) -> Prediction:
-        values: list[float] = view.probabilities[row].tolist()
-        return Prediction(
-            node=node,
-            label=self._class_names[values.index(max(values))],
-            probabilities=dict(zip(self._class_names, values, strict=True)),
-            model_version=view.version,
+def _refusal(view: _View) -> Unavailable:
+    return Unavailable(f"Predictions are suspended: {view.suspended}.", "Try again in a moment.")
+
+
+def _find(view: _View, node: str) -> int | None:
+    row = view.index.get(node)
+    return row if row is not None and view.live[row] else None
+
+
+def _prediction(view: _View, node: str, row: int) -> Prediction:
+    values: list[float] = view.probabilities[row].tolist()
+    return Prediction(
+        node=node,
+        label=view.class_names[values.index(max(values))],
+        probabilities=dict(zip(view.class_names, values, strict=True)),
+        model_version=view.version,
+    )
+
+
+def _load(node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot) -> tuple[list[str], _View]:
+    """The id of every live row ("" for the others), and the view of them."""
+    if snapshot.probabilities.shape != (len(node_ids), len(class_names)):
+        raise ValueError(
+            f"{len(node_ids)} node ids and {len(class_names)} classes do not fit "
+            f"probabilities of shape {snapshot.probabilities.shape}"
         )
+    live = snapshot.live.tolist()
+    ids = [node if alive else "" for node, alive in zip(node_ids, live, strict=True)]
+    index = {node: row for row, node in enumerate(ids) if live[row]}
+    if len(index) != sum(live):
+        raise ValueError("two live nodes have the same id")
+    probabilities = _without_forgotten(snapshot)
+    return ids, _View(snapshot.version, tuple(class_names), probabilities, snapshot.live, len(index), index)
 
 
-def _view(snapshot: Snapshot, *, suspended: str | None) -> _View:
-    probabilities = snapshot.probabilities
-    if probabilities[~snapshot.live].any():
+def _without_forgotten(snapshot: Snapshot) -> NDArray[np.float64]:
+    """The probabilities, (n, C), with zeros for nodes that are not live."""
+    if snapshot.probabilities[~snapshot.live].any():
         # What a forgotten node was predicted must not outlive it, whoever computed the snapshot.
-        probabilities = np.where(snapshot.live[:, None], probabilities, 0.0)
-    return _View(snapshot.version, probabilities, snapshot.live, int(snapshot.live.sum()), suspended)
+        return np.where(snapshot.live[:, None], snapshot.probabilities, 0.0)
+    return snapshot.probabilities

@@ -75,7 +75,7 @@ def test_many_predictions_are_of_one_version_in_the_order_asked() -> None:
 
 def test_a_suspended_reader_refuses_with_the_reason_until_resumed() -> None:
     reader = Reader(IDS, CLASSES, snapshot(0))
-    reader.suspend("the commit was not answered.")
+    reader.suspend("the commit was not answered")
     with pytest.raises(Unavailable, match="the commit was not answered"):
         reader.predict("a")
     with pytest.raises(Unavailable):
@@ -109,6 +109,25 @@ def test_ids_that_do_not_fit_the_model_are_refused() -> None:
         Snapshot(0, np.zeros((4, 2)), np.ones(3, dtype=np.bool_))
 
 
+def test_a_reader_without_a_model_refuses_until_one_is_loaded() -> None:
+    reader = Reader.empty("the model is being loaded")
+    with pytest.raises(Unavailable, match="being loaded"):
+        reader.predict("a")
+    with pytest.raises(Unavailable, match="being loaded"):
+        reader.knows("a")
+    reader.load(IDS, CLASSES, snapshot(2, 3))
+    assert (reader.version, reader.live_nodes, reader.knows("d")) == (2, 3, False)
+    assert reader.predict("a") is not None
+
+
+def test_loading_again_ends_a_suspension_and_replaces_ids_and_classes() -> None:
+    reader = Reader(IDS, CLASSES, snapshot(9))
+    reader.suspend("why")
+    reader.load(("x", "y"), ("only",), Snapshot(3, np.ones((2, 1)), np.ones(2, dtype=np.bool_)))
+    assert reader.predict("y") == Prediction("y", "only", {"only": 1.0}, 3)
+    assert not reader.knows("a")
+
+
 def test_concurrent_reads_see_the_value_of_the_version_they_name() -> None:
     """Version v predicts v/1000 for every node, so a mixture of versions would show."""
     versions = 400
@@ -140,7 +159,7 @@ def test_concurrent_reads_see_the_value_of_the_version_they_name() -> None:
 
 def reachable_strings(reader: Reader) -> set[str]:
     seen: dict[int, object] = {}
-    waiting: list[object] = [reader._ids, reader._index, reader._view]
+    waiting: list[object] = [reader._ids, reader._view]
     while waiting:
         item = waiting.pop()
         if id(item) not in seen and not isinstance(item, type):

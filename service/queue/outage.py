@@ -1,0 +1,56 @@
+"""Going on after an outage, and stopping at once when told to."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+from service.errors import Unavailable
+from service.queue.backoff import Backoff
+
+
+class Outage:
+    """Counts the failures in a row of one activity and waits between its attempts."""
+
+    def __init__(self, activity: str, backoff: Backoff, rng: random.Random) -> None:
+        self._activity = activity
+        self._backoff = backoff
+        self._rng = rng
+        self._failures = 0
+        self._log = structlog.get_logger(__name__)
+
+    async def pause(self, error: Unavailable | OSError) -> None:
+        """Wait before the next attempt, longer with each failure in a row."""
+        self._failures += 1
+        delay = self._backoff.delay(self._failures, self._rng)
+        reason = error.detail if isinstance(error, Unavailable) else str(error)
+        self._log.warning(
+            "outage", activity=self._activity, failures=self._failures, retry_in_s=round(delay, 3), reason=reason
+        )
+        await asyncio.sleep(delay)
+
+    def over(self) -> None:
+        """An attempt succeeded: the next failure counts as the first again."""
+        if self._failures:
+            self._log.info("outage.over", activity=self._activity, failures=self._failures)
+            self._failures = 0
+
+
+async def run_until(stop: asyncio.Event, activity: Coroutine[Any, Any, None]) -> None:
+    """Run `activity` until it ends or `stop` is set, whichever is first; an error of the activity is raised.
+
+    On `stop` the activity is cancelled wherever it waits, and has ended when this returns.
+    """
+    task = asyncio.ensure_future(activity)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        task.cancel()
+        # Both have ended when this returns, also when the caller itself was cancelled.
+        await asyncio.wait({task, stopping})
+    if not task.cancelled():
+        task.result()
