@@ -1,0 +1,181 @@
+"""The manifest of a model: what it is, what it was trained on and how well; fixed when the model is made."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, get_type_hints
+
+from model_store.sealed import FORMAT, Document, Fields
+from model_store.spec import ModelSpec
+
+
+class FeatureLayout(StrEnum):
+    """How the features are kept, on disk and in memory."""
+
+    DENSE = "dense"
+    CSR = "csr"
+
+
+class FeatureDtype(StrEnum):
+    """The type of one feature; it stays what it was in the dataset."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+
+@dataclass(frozen=True)
+class InjectedChannel:
+    """A physical binary column added for the feature injection test."""
+
+    #: Which column of the features it is.
+    column: int
+    #: How many nodes carried it at training.
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Shares of nodes predicted rightly at training, in [0, 1]; None for an empty mask."""
+
+    train: float | None
+    val: float | None
+    test: float | None
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """How the training of the weights went."""
+
+    #: |grad|_F / lambda / |W|_F at the end.
+    relative_gradient: float
+    #: |W - H^T U|_F / |W|_F.
+    identity_error: float
+    iterations: int
+    seconds: float
+    device: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a model is. The quantities are those of the import; deletions do not change them."""
+
+    name: str
+    #: UTC.
+    created_at: datetime
+    #: The dataset's name or path, and its split (`full` or `public`).
+    dataset: str
+    split: str
+    spec: ModelSpec
+    nodes: int
+    #: Undirected edges.
+    edges: int
+    #: Number of feature columns, d.
+    features: int
+    feature_layout: FeatureLayout
+    feature_dtype: FeatureDtype
+    classes: tuple[str, ...]
+    #: Rank of the features' Gram matrix, and what it was decided against.
+    rank: int
+    sigma_ref_squared: float
+    rank_tolerance: float
+    condition_number: float
+    accuracy: Accuracy
+    training: TrainingRecord
+    #: Column j of the features was multiplied by 2**column_scale[j]; None when nothing was rescaled.
+    column_scale: tuple[int, ...] | None = None
+    injected_channels: tuple[InjectedChannel, ...] = ()
+    #: Sentences for the operator.
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> Document:
+        """The manifest as a JSON object; `from_json` restores an equal one."""
+        document = asdict(self)
+        return {"format": FORMAT, **document, "created_at": self.created_at.astimezone(UTC).isoformat()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], *, source: str = "manifest.json") -> "Manifest":
+        """The manifest in a JSON object; StoreForeign, naming `source` and the field, when it is not one."""
+        return cls.read(Fields(document, source))
+
+    @classmethod
+    def read(cls, document: Fields) -> "Manifest":
+        """The manifest in a document whose digest has been checked; StoreForeign when it is not one."""
+        document.check_format()
+        column_scale = document.optional_integers("column_scale")
+        manifest = cls(
+            name=document.text("name"),
+            created_at=_time(document),
+            dataset=document.text("dataset"),
+            split=document.text("split"),
+            spec=_spec(document.section("spec")),
+            nodes=document.integer("nodes"),
+            edges=document.integer("edges"),
+            features=document.integer("features"),
+            feature_layout=document.choice("feature_layout", FeatureLayout),
+            feature_dtype=document.choice("feature_dtype", FeatureDtype),
+            classes=tuple(document.texts("classes")),
+            rank=document.integer("rank"),
+            sigma_ref_squared=document.number("sigma_ref_squared"),
+            rank_tolerance=document.number("rank_tolerance"),
+            condition_number=document.number("condition_number"),
+            accuracy=_accuracy(document.section("accuracy")),
+            training=_training(document.section("training")),
+            column_scale=None if column_scale is None else tuple(column_scale),
+            injected_channels=tuple(_channel(item) for item in document.list_of_sections("injected_channels")),
+            warnings=tuple(document.texts("warnings")),
+        )
+        document.finish()
+        return manifest
+
+
+def _time(read: Fields) -> datetime:
+    text = read.text("created_at")
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise read.wrong("created_at", "a time in ISO 8601", text) from error
+    if time.tzinfo is None:
+        raise read.wrong("created_at", "a time with its offset from UTC", text)
+    return time.astimezone(UTC)
+
+
+def _spec(read: Fields) -> ModelSpec:
+    hints = get_type_hints(ModelSpec)
+    values: dict[str, Any] = {}
+    for field in fields(ModelSpec):
+        kind = hints[field.name]
+        if kind is float:
+            values[field.name] = read.number(field.name)
+        elif kind is int:
+            values[field.name] = read.integer(field.name)
+        else:
+            values[field.name] = read.choice(field.name, kind)
+    read.finish()
+    return ModelSpec(**values)
+
+
+def _accuracy(read: Fields) -> Accuracy:
+    accuracy = Accuracy(
+        train=read.optional_number("train"), val=read.optional_number("val"), test=read.optional_number("test")
+    )
+    read.finish()
+    return accuracy
+
+
+def _training(read: Fields) -> TrainingRecord:
+    training = TrainingRecord(
+        relative_gradient=read.number("relative_gradient"),
+        identity_error=read.number("identity_error"),
+        iterations=read.integer("iterations"),
+        seconds=read.number("seconds"),
+        device=read.text("device"),
+    )
+    read.finish()
+    return training
+
+
+def _channel(read: Fields) -> InjectedChannel:
+    channel = InjectedChannel(column=read.integer("column"), nodes=read.integer("nodes"))
+    read.finish()
+    return channel

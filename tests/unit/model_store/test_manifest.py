@@ -1,0 +1,153 @@
+"""What the manifest of a model promises its readers."""
+
+import json
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model_store.errors import StoreDamaged, StoreForeign
+from model_store.manifest import (
+    Accuracy,
+    FeatureDtype,
+    FeatureLayout,
+    InjectedChannel,
+    Manifest,
+    TrainingRecord,
+)
+from model_store.sealed import read_sealed, seal
+from model_store.spec import Combine, ModelSpec, PropagationKind, SolverKind
+
+MANIFEST = Manifest(
+    name="cora",
+    created_at=datetime(2026, 3, 1, 12, 30, 5, 250, tzinfo=UTC),
+    dataset="cora",
+    split="full",
+    spec=ModelSpec(propagation=PropagationKind.ROW, combine=Combine.CONCAT, solver=SolverKind.SGD, regularization=1e-6),
+    nodes=2708,
+    edges=5278,
+    features=1433,
+    feature_layout=FeatureLayout.CSR,
+    feature_dtype=FeatureDtype.FLOAT32,
+    classes=("0", "théorie", "\N{SNOWMAN}"),
+    rank=1431,
+    sigma_ref_squared=1234.000000000001,
+    rank_tolerance=1e-10,
+    condition_number=157.3,
+    accuracy=Accuracy(train=0.99, val=None, test=0.875),
+    training=TrainingRecord(
+        relative_gradient=3e-12, identity_error=1e-13, iterations=17, seconds=2.5, device="cuda: NVIDIA H200"
+    ),
+    column_scale=(0, -3, 12),
+    injected_channels=(InjectedChannel(column=1433, nodes=60),),
+    warnings=("The condition number stays above 1e4.",),
+)
+
+
+def through_text(document: Any) -> Any:
+    return json.loads(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [MANIFEST, replace(MANIFEST, column_scale=None, injected_channels=(), warnings=(), spec=ModelSpec())],
+)
+def test_a_manifest_survives_being_written_as_json(manifest: Manifest) -> None:
+    assert Manifest.from_json(through_text(manifest.to_json())) == manifest
+
+
+def members(document: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = []
+    for name, value in document.items():
+        found.append((*path, name))
+        if isinstance(value, dict):
+            found += members(value, (*path, name))
+    return found
+
+
+ALL_MEMBERS = members(through_text(MANIFEST.to_json()))
+
+
+def inside(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    for name in path[:-1]:
+        document = document[name]
+    return document
+
+
+@pytest.mark.parametrize("path", ALL_MEMBERS, ids=".".join)
+def test_a_missing_field_is_refused_by_name(path: tuple[str, ...]) -> None:
+    document = through_text(MANIFEST.to_json())
+    del inside(document, path)[path[-1]]
+    with pytest.raises(StoreForeign, match=f"'{path[-1]}' is missing"):
+        Manifest.from_json(document, source="m.json")
+
+
+def wrong_values(path: tuple[str, ...]) -> list[Any]:
+    """Values of another type than the one the member has, and a list of what no list may hold."""
+    before = inside(through_text(MANIFEST.to_json()), path)[path[-1]]
+    accepted = float if before is None else type(before)
+    return [value for value in (True, -1.5, "x", {"x": 1}) if type(value) is not accepted] + [[None]]
+
+
+@pytest.mark.parametrize("path", ALL_MEMBERS, ids=".".join)
+def test_a_field_of_another_type_is_refused_by_name(path: tuple[str, ...]) -> None:
+    for value in wrong_values(path):
+        document = through_text(MANIFEST.to_json())
+        inside(document, path)[path[-1]] = value
+        with pytest.raises(StoreForeign, match=path[-1]):
+            Manifest.from_json(document, source="m.json")
+
+
+@pytest.mark.parametrize("path", [(), ("spec",), ("accuracy",), ("training",)], ids=".".join)
+def test_an_unknown_field_is_refused_by_name(path: tuple[str, ...]) -> None:
+    document = through_text(MANIFEST.to_json())
+    inside(document, (*path, "x"))["flux_capacity"] = 1
+    with pytest.raises(StoreForeign, match="flux_capacity"):
+        Manifest.from_json(document, source="m.json")
+
+
+def test_another_format_is_refused_naming_both_numbers() -> None:
+    document = {**MANIFEST.to_json(), "format": 7}
+    with pytest.raises(StoreForeign, match=r"m\.json has format 7.*reads format 1"):
+        Manifest.from_json(document, source="m.json")
+
+
+def test_a_time_without_offset_is_refused() -> None:
+    document = {**MANIFEST.to_json(), "created_at": "2026-03-01T12:00:00"}
+    with pytest.raises(StoreForeign, match="created_at"):
+        Manifest.from_json(document)
+
+
+def test_figures_that_json_cannot_hold_are_refused_when_written() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        seal(replace(MANIFEST, condition_number=math.inf).to_json())
+
+
+def test_a_sealed_document_is_plain_json_that_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_bytes(seal(MANIFEST.to_json(), indent=1))
+    assert json.loads(path.read_text())["name"] == "cora"
+    assert Manifest.read(read_sealed(path)) == MANIFEST
+
+
+def test_every_flipped_bit_of_a_sealed_document_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    sealed = seal(MANIFEST.to_json())
+    for place in range(len(sealed)):
+        altered = bytearray(sealed)
+        altered[place] ^= 1 << (place % 8)
+        path.write_bytes(altered)
+        with pytest.raises((StoreDamaged, StoreForeign), match=r"m\.json"):
+            read_sealed(path)
+
+
+def test_every_truncation_of_a_sealed_document_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    sealed = seal(MANIFEST.to_json())
+    for length in range(len(sealed)):
+        path.write_bytes(sealed[:length])
+        with pytest.raises((StoreDamaged, StoreForeign), match=r"m\.json"):
+            read_sealed(path)
