@@ -1,0 +1,222 @@
+"""The guardian: a small process that starts the private servers and outlives Lethe just long enough to stop them.
+
+Run as a script with the standard library alone. Its standard input is a pipe whose other end only Lethe holds. The
+first line is the plan; the line `watch` says that Lethe is content with the start; the end of the pipe means that
+Lethe has stopped or died, by SIGKILL too, and the servers are stopped. Should the guardian itself be killed, the
+kernel sends each server its stop signal (Linux). Before `watch` a server that ends is an error that stops everything;
+afterwards it is started again.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_TICK_SECONDS = 0.1
+#: Restarts in a row after which a server that keeps ending is left alone.
+_MAX_RESTARTS = 20
+#: A server that ran this long (seconds) before it ended has not failed "in a row".
+_STEADY_SECONDS = 60.0
+
+
+class Server:
+    """One server of the plan and, while it runs, its process."""
+
+    def __init__(self, plan: dict[str, Any], lock: int) -> None:
+        self.name: str = plan["name"]
+        self._plan = plan
+        self._lock = lock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._restarts = 0
+        self._restart_at: float | None = None
+
+    def start(self) -> int:
+        """Start the process and return its id; OSError when that is not possible."""
+        plan = self._plan
+        account = {} if plan["uid"] is None else {"user": plan["uid"], "group": plan["gid"], "extra_groups": []}
+        log = os.open(plan["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._process = subprocess.Popen(
+                plan["argv"],
+                cwd=plan["folder"],
+                env=plan["environment"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                umask=0o077,
+                pass_fds=(self._lock,),  # held as long as any process of the server lives, children included
+                preexec_fn=_die_with_parent(plan["stop_signals"][0]),  # noqa: PLW1509 - this process has one thread
+                **account,
+            )
+        finally:
+            os.close(log)
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # the server ended at once; `ended` reports it
+                self._process.stdin.write(plan["stdin"].encode())
+                self._process.stdin.close()
+        self._started_at = time.monotonic()
+        return self._process.pid
+
+    def ended(self) -> int | None:
+        """Return the exit status once, when the process has ended since the last call."""
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            self._process = None
+        return code
+
+    def schedule_restart(self) -> bool:
+        """Plan the next start with a growing delay; False when it has failed too often in a row."""
+        now = time.monotonic()
+        self._restarts = self._restarts + 1 if now - self._started_at < _STEADY_SECONDS else 1
+        if self._restarts > _MAX_RESTARTS:
+            return False
+        self._restart_at = now + min(0.1 * 2**self._restarts, 5.0)
+        return True
+
+    def due(self) -> bool:
+        """Tell once whether a planned start is due."""
+        if self._restart_at is None or time.monotonic() < self._restart_at:
+            return False
+        self._restart_at = None
+        return True
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if the process runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def runs(self) -> bool:
+        """Tell whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def stop_signals(self) -> list[int]:
+        """Signals that stop the server, the gentlest first."""
+        return list(self._plan["stop_signals"])
+
+
+class Guardian:
+    """Starts, watches and stops the servers of one plan."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._servers = [Server(server, plan["lock"]) for server in plan["servers"]]
+        self._stop_seconds: list[float] = plan["stop_seconds"]
+        self._parent: int = plan["parent"]
+        self._watching = False
+        self._stop_asked = False
+
+    def run(self) -> int:
+        """Serve the plan until told to stop; return the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._ask_to_stop)
+        try:
+            return self._serve()
+        finally:
+            self._stop_servers()
+
+    def _ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop_asked = True
+
+    def _serve(self) -> int:
+        for server in self._servers:
+            if not self._start(server):
+                return 1
+        while not self._stop_asked and os.getppid() == self._parent:
+            if select.select([0], [], [], _TICK_SECONDS)[0]:
+                received = os.read(0, 4096)
+                if not received:
+                    return 0
+                self._watching = self._watching or b"watch" in received
+            for server in self._servers:
+                if not self._look_after(server):
+                    return 1
+        return 0
+
+    def _look_after(self, server: Server) -> bool:
+        """Notice an end, restart when due; False when the whole start has failed."""
+        code = server.ended()
+        if code is not None:
+            self._report(event="exited", server=server.name, code=code)
+            if not self._watching:
+                return False
+            if not server.schedule_restart():
+                self._report(event="given up", server=server.name)
+        if server.due() and not self._start(server):
+            server.schedule_restart()
+        return True
+
+    def _start(self, server: Server) -> bool:
+        try:
+            pid = server.start()
+        except (OSError, subprocess.SubprocessError) as error:
+            self._report(event="failed", server=server.name, error=str(error))
+            return False
+        self._report(event="started", server=server.name, pid=pid)
+        return True
+
+    def _report(self, **event: object) -> None:
+        """Tell Lethe during the start, and the log ever after."""
+        descriptor = 2 if self._watching else 1
+        stamp = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())} if self._watching else {}
+        with contextlib.suppress(OSError):  # Lethe may be gone; the end of the pipe says so too
+            os.write(descriptor, (json.dumps({**stamp, **event}) + "\n").encode())
+
+    def _stop_servers(self) -> None:
+        """Send ever harsher signals, each with its time, until every server has ended."""
+        for step, seconds in enumerate(self._stop_seconds):
+            for server in self._servers:
+                signals = server.stop_signals
+                server.signal(signals[min(step, len(signals) - 1)])
+            if _wait_until(lambda: not any(server.runs() for server in self._servers), seconds):
+                return
+
+
+def _die_with_parent(number: int) -> Callable[[], None] | None:
+    """Return what a child runs before its program, so that the kernel signals it when the guardian ends."""
+    if not sys.platform.startswith("linux"):
+        return None
+    guardian = os.getpid()
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def ask_the_kernel() -> None:
+        prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if os.getppid() != guardian:  # it ended before the request was made
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return ask_the_kernel
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _read_plan() -> dict[str, Any] | None:
+    """Read the first line of standard input, byte by byte, so that nothing after it is consumed."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        received = os.read(0, 1)
+        if not received:
+            return None
+        line += received
+    plan: dict[str, Any] = json.loads(line)
+    return plan
+
+
+if __name__ == "__main__":
+    the_plan = _read_plan()
+    sys.exit(0 if the_plan is None else Guardian(the_plan).run())

@@ -1,0 +1,131 @@
+"""The folder LETHE_HOME: who holds it, and the passwords kept in it."""
+
+import fcntl
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from service.errors import AlreadyRunning, ConfigurationError
+
+
+@dataclass(frozen=True)
+class Ports:
+    """TCP ports of the private servers on 127.0.0.1; None for a server that is not private."""
+
+    postgres: int | None
+    valkey: int | None
+
+
+class Home:
+    """Paths and small files below LETHE_HOME. Everything in it is for its owner only."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.postgres = self.path / "postgres"
+        self.valkey = self.path / "valkey"
+        self.logs = self.path / "logs"
+        self.lock_file = self.path / "lock"
+        self.servers_lock_file = self.path / "run" / "servers.lock"
+        self._ports_file = self.path / "run" / "ports.json"
+        self._secrets = self.path / "secrets"
+
+    def prepare(self) -> None:
+        """Make the folders that are missing; ConfigurationError when that is not possible."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.logs, self._secrets, self.path / "run"):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"LETHE_HOME {self.path} cannot be used: {error.strerror}.", "Choose a folder you may write to."
+            ) from error
+
+    def password(self, name: str) -> tuple[str, bool]:
+        """Return the password of a server and whether it was made just now; it is kept in a 0600 file."""
+        path = self._secrets / f"{name}-password"
+        if path.exists() and path.stat().st_size:
+            return path.read_text().strip(), False
+        password = secrets.token_urlsafe(32)
+        write_private(path, password + "\n")
+        return password, True
+
+    def write_ports(self, ports: Ports) -> None:
+        """Publish where the servers of this process listen, for other commands of the same user."""
+        write_private(self._ports_file, json.dumps({"pid": os.getpid(), **asdict(ports)}))
+
+    def read_ports(self, pid: int) -> Ports | None:
+        """Return where the servers of process `pid` listen, or None while that is not known."""
+        try:
+            found = json.loads(self._ports_file.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return Ports(found["postgres"], found["valkey"]) if found["pid"] == pid else None
+
+    def forget_ports(self) -> None:
+        """Remove what `write_ports` wrote."""
+        self._ports_file.unlink(missing_ok=True)
+
+
+class HomeLock:
+    """The right to run Lethe in one LETHE_HOME; released by `release` or the end of the process."""
+
+    def __init__(self, home: Home) -> None:
+        """Take the lock; AlreadyRunning, naming the process, when another one holds it."""
+        self._descriptor: int | None = os.open(home.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+        if not try_lock(self._descriptor):
+            self.release()
+            pid = holder(home)
+            raise AlreadyRunning(
+                f"Lethe already runs in {home.path}" + (f" as process {pid}." if pid else "."),
+                "Stop that process, or give this one a LETHE_HOME of its own.",
+                pid=pid,
+            )
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock back; harmless when it was given back already."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def holder(home: Home) -> int | None:
+    """Return the id of the process that last took the lock of `home`, if it is written down."""
+    try:
+        return int(home.lock_file.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take an exclusive lock that lasts as long as any copy of `descriptor`, in this or a child process."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a small file, readable by its owner only, atomically and durably."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

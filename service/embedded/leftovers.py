@@ -1,0 +1,108 @@
+"""Servers of an earlier Lethe that still run, or that left files which say so."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import psutil
+
+from service.embedded.home import Home, try_lock
+from service.embedded.plan import ServerPlan
+from service.embedded.postgres import works_in
+from service.errors import EmbeddedServerError
+
+_GENTLE_SECONDS = 30.0
+_HARSH_SECONDS = 10.0
+_SERVER_PROGRAMS = ("postgres", "valkey-server", "redis-server")
+
+
+class Server(Protocol):
+    """What starting a server asks of `Postgres` and `Valkey`."""
+
+    @property
+    def name(self) -> str:
+        """The server's short name."""
+
+    def prepare(self) -> None:
+        """Make what is missing before the first start."""
+
+    def plan(self, port: int) -> ServerPlan:
+        """Return how the guardian is to start it."""
+
+    def is_ready(self, pid: int, port: int) -> bool:
+        """Tell whether process `pid` serves on `port`."""
+
+    def main_process(self) -> psutil.Process | None:
+        """Return the process that serves the data folder now."""
+
+    def clear_stale_files(self) -> None:
+        """Remove what a server that is known to be gone left behind."""
+
+    def recover(self) -> bool:
+        """Try to mend data that keep the server from starting; tell whether anything was done."""
+
+
+def take_over(home: Home, servers: Sequence[Server]) -> int:
+    """Stop servers that outlived their Lethe, clear what they left, and return the lock's open descriptor.
+
+    The guardian and every server process hold a copy of that descriptor, so the lock is free exactly when all of them
+    are gone, whatever process ids were reused meanwhile. The caller holds the lock of `home`.
+    Raises EmbeddedServerError when a leftover does not end.
+    """
+    descriptor = os.open(home.servers_lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _stop_leftovers(home, servers, lambda: try_lock(descriptor))
+        for server in servers:
+            server.clear_stale_files()
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _stop_leftovers(home: Home, servers: Sequence[Server], is_free: Callable[[], bool]) -> None:
+    def gone() -> bool:
+        return is_free() and not any(server.main_process() for server in servers)
+
+    if gone():
+        return
+    for server in servers:
+        process = server.main_process()
+        if process is not None:
+            # A shutdown under way is not disturbed by asking for it once more.
+            _send(process, signal.SIGINT if server.name == "postgres" else signal.SIGTERM)
+    if _wait(gone, _GENTLE_SECONDS):
+        return
+    for process in _processes_of(home):
+        _send(process, signal.SIGKILL)
+    if not _wait(gone, _HARSH_SECONDS):
+        pids = ", ".join(str(process.pid) for process in _processes_of(home)) or "unknown"
+        raise EmbeddedServerError(
+            f"Servers of an earlier Lethe in {home.path} do not end (processes: {pids}).", "Stop them by hand."
+        )
+
+
+def _processes_of(home: Home) -> list[psutil.Process]:
+    folders = (home.postgres, home.valkey)
+    return [
+        process
+        for process in psutil.process_iter()
+        if any(works_in(process, folder, *_SERVER_PROGRAMS) for folder in folders)
+    ]
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

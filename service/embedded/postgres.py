@@ -1,0 +1,203 @@
+"""The private Postgres: making its data folder, its command line, and telling when it is ready."""
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from service.embedded.account import server_account
+from service.embedded.home import Home, sync_folder
+from service.embedded.plan import ServerPlan, environment
+from service.embedded.programs import find_postgres
+from service.errors import EmbeddedServerError
+
+#: Role and database of Lethe. The role is no superuser; it may make roles and databases.
+ROLE = DATABASE = "lethe"
+_STATUS_LINE = 7  # of postmaster.pid; see the server's miscadmin.h
+_HBA = "host all all 127.0.0.1/32 scram-sha-256\n"
+#: Nothing a statement or a conflict names may reach the log: it would outlive a deletion.
+_SETTINGS = (
+    "listen_addresses=127.0.0.1",
+    "unix_socket_directories=",
+    "password_encryption=scram-sha-256",
+    "log_min_error_statement=panic",
+    "log_error_verbosity=terse",
+    "log_timezone=UTC",
+    "timezone=UTC",
+    "jit=off",
+)
+_NOT_DURABLE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+
+
+class Postgres:
+    """One private Postgres below a LETHE_HOME; makes its data folder when there is none."""
+
+    name = "postgres"
+
+    def __init__(self, home: Home, *, durable: bool) -> None:
+        self.folder = home.postgres
+        self.log = home.logs / "postgres.log"
+        self._home = home
+        self._durable = durable
+        self._account = server_account(self.folder)
+        self._programs = find_postgres(self._account, _data_version(self.folder))
+        self._password = ""
+
+    def prepare(self) -> None:
+        """Make the data folder and the password where they are missing; EmbeddedServerError when that fails."""
+        self._password, is_new = self._home.password(self.name)
+        if not self.folder.exists():
+            self._create_cluster()
+        elif is_new:
+            self._single_user(self.folder, f"ALTER ROLE {ROLE} PASSWORD '{self._password}'\n")
+
+    def plan(self, port: int) -> ServerPlan:
+        """Return how the guardian is to start the server on `port`."""
+        settings = (f"port={port}", *_SETTINGS, *(() if self._durable else _NOT_DURABLE))
+        return ServerPlan(
+            name=self.name,
+            argv=[
+                str(self._programs.folder / "postgres"),
+                "-D",
+                self._account.folder_argument(self.folder),
+                *(part for setting in settings for part in ("-c", setting)),
+            ],
+            folder=self.folder,
+            log=self.log,
+            account=self._account,
+            stop_signals=(signal.SIGINT, signal.SIGQUIT, signal.SIGKILL),
+        )
+
+    def is_ready(self, pid: int, port: int) -> bool:
+        """Tell whether process `pid` serves on `port`, from what it writes down itself."""
+        lines = _postmaster_lines(self.folder)
+        return (
+            len(lines) > _STATUS_LINE
+            and lines[0] == str(pid)
+            and lines[3] == str(port)
+            and lines[_STATUS_LINE].strip() == "ready"
+        )
+
+    def main_process(self) -> psutil.Process | None:
+        """Return the process that serves the data folder now, if there is one."""
+        lines = _postmaster_lines(self.folder)
+        try:
+            process = psutil.Process(int(lines[0]))
+        except (psutil.Error, IndexError, ValueError):
+            return None
+        return process if works_in(process, self.folder, "postgres") else None
+
+    def clear_stale_files(self) -> None:
+        """Remove the pid file of a server that is known to be gone.
+
+        Postgres itself believes the file whenever another process of the same account has the number by now.
+        """
+        (self.folder / "postmaster.pid").unlink(missing_ok=True)
+
+    def recover(self) -> bool:
+        """Postgres recovers from a crash by itself; there is nothing else to try."""
+        return False
+
+    def _create_cluster(self) -> None:
+        staging = self.folder.with_name("postgres.new")
+        shutil.rmtree(staging, ignore_errors=True)
+        self._account.make_folder(staging)
+        data = self._account.folder_argument(staging)
+        initdb: list[str | Path] = [
+            self._programs.folder / "initdb",
+            "-D",
+            data,
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--locale=C",
+        ]
+        # `trust` holds for no connection: pg_hba.conf is replaced before the server listens for the first time.
+        self._run([*initdb, "-A", "trust", "--no-sync", "--no-instructions"], staging)
+        (staging / "pg_hba.conf").write_text(_HBA)
+        self._single_user(
+            staging,
+            f"CREATE ROLE {ROLE} LOGIN CREATEDB CREATEROLE PASSWORD '{self._password}'\n"
+            f"CREATE DATABASE {DATABASE} OWNER {ROLE}\n",
+        )
+        if self._durable:
+            self._run([*initdb, "--sync-only"], staging)
+        staging.rename(self.folder)
+        sync_folder(self.folder.parent)
+
+    def _single_user(self, folder: Path, statements: str) -> None:
+        """Run statements, one a line, without a listening server."""
+        self._run(
+            [
+                self._programs.folder / "postgres",
+                "--single",
+                "-D",
+                self._account.folder_argument(folder),
+                *("-c", "log_min_error_statement=panic", "-c", "exit_on_error=on"),
+                *(() if self._durable else ("-c", "fsync=off")),
+                "postgres",
+            ],
+            folder,
+            statements,
+        )
+
+    def _run(self, argv: list[str | Path], folder: Path, statements: str | None = None) -> None:
+        account: dict[str, Any] = {}
+        if self._account.is_other:
+            account = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
+        try:
+            done = subprocess.run(
+                argv,
+                cwd=folder,
+                env=environment(),
+                input=statements,
+                stdin=subprocess.DEVNULL if statements is None else None,
+                capture_output=True,
+                text=True,
+                check=False,
+                **account,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise EmbeddedServerError(f"{argv[0]} cannot be run: {error}.", "Set DATABASE_URL instead.") from error
+        if done.returncode != 0:
+            told = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
+            raise EmbeddedServerError(
+                f"Preparing Postgres' data in {folder} failed:\n{told}\n",
+                "Mend what it names (often a full disk), or set DATABASE_URL to a server of your own.",
+            )
+
+
+def database_url(home: Home, port: int) -> str:
+    """Return the address of Lethe's database, password included, in the form every Postgres client reads."""
+    password, _ = home.password(Postgres.name)
+    return f"postgresql://{ROLE}:{password}@127.0.0.1:{port}/{DATABASE}"
+
+
+def works_in(process: psutil.Process, folder: Path, *programs: str) -> bool:
+    """Tell whether a live process is one of `programs` and has `folder` as its working folder."""
+    try:
+        return process.name() in programs and Path(process.cwd()).samefile(folder)
+    except (psutil.Error, OSError):
+        return False
+
+
+def _postmaster_lines(folder: Path) -> list[str]:
+    try:
+        return (folder / "postmaster.pid").read_text().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _data_version(folder: Path) -> int | None:
+    try:
+        return int((folder / "PG_VERSION").read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise EmbeddedServerError(
+            f"{folder / 'PG_VERSION'} is damaged.", "Restore LETHE_HOME from a backup, or set DATABASE_URL."
+        ) from None

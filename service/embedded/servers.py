@@ -1,0 +1,192 @@
+"""Private Postgres and Valkey servers that live and die with this process."""
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from service.embedded.home import Home, HomeLock, Ports, holder
+from service.embedded.launch import Launch, StartFailed
+from service.embedded.leftovers import Server, take_over
+from service.embedded.postgres import Postgres, database_url
+from service.embedded.valkey import Valkey, redis_url
+from service.errors import AlreadyRunning, EmbeddedServerError
+from service.settings import Settings
+
+_START_ATTEMPTS = 4
+_JOIN_SECONDS = 30.0
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateServers:
+    """Where the private servers are reached, passwords included; None for a server that is not private."""
+
+    database_url: str | None
+    redis_url: str | None
+
+
+class Embedded:
+    """The private servers of one LETHE_HOME: `start`, use, `stop`; also a context manager.
+
+    They stop with this process however it ends (see `guardian`), and are started again when they crash. A second
+    `start` of the same object takes the same ports where they are free, so that the URLs stay valid.
+    """
+
+    def __init__(self, home: Path, *, postgres: bool = True, valkey: bool = True, durable: bool = True) -> None:
+        """Choose the servers; `durable=False`, for tests alone, turns fsync off."""
+        self._home = Home(home)
+        self._postgres = postgres
+        self._valkey = valkey
+        self._durable = durable
+        self._lock: HomeLock | None = None
+        self._launch: Launch | None = None
+        self._ports: dict[str, int] = {}
+
+    def start(self) -> PrivateServers:
+        """Start the servers and return their URLs once they serve.
+
+        Raises AlreadyRunning when another process holds the home, EmbeddedServerError when a server does not start.
+        """
+        self._home.prepare()
+        self._lock = HomeLock(self._home)
+        try:
+            self._home.forget_ports()
+            servers = self._servers()
+            descriptor = take_over(self._home, servers)
+            try:
+                for server in servers:
+                    server.prepare()
+                self._launch_servers(servers, descriptor)
+            finally:
+                os.close(descriptor)  # the guardian and the servers hold copies
+            ports = Ports(self._ports.get(Postgres.name), self._ports.get(Valkey.name))
+            self._home.write_ports(ports)
+        except BaseException:
+            self.stop()
+            raise
+        return _urls(self._home, ports)
+
+    def stop(self) -> None:
+        """Stop the servers and let go of the home; harmless when nothing runs."""
+        if self._lock is None:
+            return
+        self._home.forget_ports()
+        self._stop_launch()
+        self._lock.release()
+        self._lock = None
+
+    @property
+    def guardian_pid(self) -> int | None:
+        """Process id of the guardian while it runs."""
+        if self._launch is None or self._launch.process.poll() is not None:
+            return None
+        return self._launch.process.pid
+
+    def __enter__(self) -> PrivateServers:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _servers(self) -> list[Server]:
+        servers: list[Server] = []
+        if self._postgres:
+            servers.append(Postgres(self._home, durable=self._durable))
+        if self._valkey:
+            servers.append(Valkey(self._home, durable=self._durable))
+        return servers
+
+    def _launch_servers(self, servers: Sequence[Server], descriptor: int) -> None:
+        """Try a few times: a port may be taken between choosing and using it, and Valkey's file be damaged."""
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            ports = {server.name: self._ports.get(server.name) or _free_port() for server in servers}
+            self._launch = Launch(self._home, servers, ports, descriptor)
+            try:
+                self._launch.wait_until_ready()
+            except StartFailed as failure:
+                self._stop_launch()
+                self._ports = {}
+                if attempt == _START_ATTEMPTS or failure.timed_out:
+                    raise EmbeddedServerError(
+                        f"The private {failure.server.name} server did not start. {failure}\n",
+                        "Mend what it names, or set DATABASE_URL and REDIS_URL to servers of your own.",
+                    ) from failure
+                _logger.warning("the private %s server ended while starting; trying again", failure.server.name)
+                if attempt == 2:  # the first failure may have been a port that was taken just then
+                    failure.server.recover()
+            else:
+                self._ports = ports
+                return
+
+    def _stop_launch(self) -> None:
+        if self._launch is not None:
+            self._launch.stop()
+            self._launch = None
+
+
+@contextlib.contextmanager
+def open_servers(settings: Settings, *, share: bool = False) -> Iterator[Settings]:
+    """Give settings with both URLs, starting private servers for those not set, until the end of the block.
+
+    With `share`, servers that another process of this home runs are used instead of raising AlreadyRunning: what
+    every command but `serve` wants.
+    """
+    if settings.database_url is not None and settings.redis_url is not None:
+        yield settings
+        return
+    embedded = Embedded(settings.home, postgres=settings.database_url is None, valkey=settings.redis_url is None)
+    try:
+        servers = _start_or_join(embedded, settings.home) if share else embedded.start()
+        database, redis = settings.database_url or servers.database_url, settings.redis_url or servers.redis_url
+        if database is None or redis is None:
+            raise EmbeddedServerError(
+                f"The Lethe that runs in {settings.home} uses a server of its operator's.",
+                f"Set {'DATABASE_URL' if database is None else 'REDIS_URL'} here as it is set there.",
+            )
+        yield settings.with_servers(database_url=database, redis_url=redis)
+    finally:
+        embedded.stop()
+
+
+def running_servers(home: Path) -> PrivateServers | None:
+    """Return where the servers that another process runs in `home` are reached, or None while it does not say."""
+    place = Home(home)
+    pid = holder(place)
+    ports = None if pid is None else place.read_ports(pid)
+    return None if ports is None else _urls(place, ports)
+
+
+def _start_or_join(embedded: Embedded, home: Path) -> PrivateServers:
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while True:
+        try:
+            return embedded.start()
+        except AlreadyRunning:
+            servers = running_servers(home)
+            if servers is not None:
+                return servers
+            if time.monotonic() > deadline:  # it neither ends nor gets ready
+                raise
+        time.sleep(0.05)
+
+
+def _urls(home: Home, ports: Ports) -> PrivateServers:
+    return PrivateServers(
+        None if ports.postgres is None else database_url(home, ports.postgres),
+        None if ports.valkey is None else redis_url(home, ports.valkey),
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

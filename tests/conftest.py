@@ -1,0 +1,115 @@
+"""Fixtures shared by all tests: real Postgres and Valkey servers, empty for each test, and the datasets' folder."""
+
+import asyncio
+import os
+import threading
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+import redis
+
+from service.embedded import Embedded, PrivateServers
+
+
+@pytest.fixture(scope="session")
+def private_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServers]:
+    """One Postgres and one Valkey for the whole session, without fsync."""
+    with Embedded(tmp_path_factory.mktemp("servers"), durable=False) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def postgres_url(private_servers: PrivateServers) -> str:
+    """`postgresql://…` of the session's server; its database is shared, so tests use `database_url`."""
+    assert private_servers.database_url is not None
+    return private_servers.database_url
+
+
+@pytest.fixture
+def make_database(postgres_url: str) -> Iterator[Callable[[], str]]:
+    """Call it for the URL of a fresh empty database, dropped after the test."""
+    made: list[str] = []
+
+    def make() -> str:
+        name = f"test_{uuid.uuid4().hex}"
+        _execute(postgres_url, f"CREATE DATABASE {name}")
+        made.append(name)
+        return f"{postgres_url.rpartition('/')[0]}/{name}"
+
+    yield make
+    for name in made:
+        _execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def database_url(make_database: Callable[[], str]) -> str:
+    """`postgresql://…` of a fresh empty database."""
+    return make_database()
+
+
+@pytest.fixture
+def redis_url(private_servers: PrivateServers) -> str:
+    """`redis://…` of the session's server, emptied before the test."""
+    assert private_servers.redis_url is not None
+    with redis.Redis.from_url(private_servers.redis_url) as client:
+        client.flushall()
+    return private_servers.redis_url
+
+
+@pytest.fixture
+def own_postgres(tmp_path: Path) -> Iterator[Embedded]:
+    """A Postgres of the test's own, not started: `start()` gives the URL, `stop()` takes it down, on one port."""
+    embedded = Embedded(tmp_path / "own-postgres", valkey=False, durable=False)
+    yield embedded
+    embedded.stop()
+
+
+@pytest.fixture
+def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
+    """A Valkey of the test's own, not started: `start()` gives the URL, `stop()` takes it down, on one port."""
+    embedded = Embedded(tmp_path / "own-valkey", postgres=False, durable=False)
+    yield embedded
+    embedded.stop()
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path | None:
+    """The folder that holds `cora.npz`, or None."""
+    root = Path(__file__).resolve().parents[1]
+    candidates = [root.parent / "shared" / "data", root / "data"]
+    if os.environ.get("LETHE_DATA_DIR"):
+        candidates.insert(0, Path(os.environ["LETHE_DATA_DIR"]))
+    return next((folder for folder in candidates if (folder / "cora.npz").is_file()), None)
+
+
+def _execute(url: str, statement: str) -> None:
+    """Run one statement outside any event loop the test may have."""
+
+    async def execute() -> None:
+        connection = await asyncpg.connect(url)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    _run_apart(execute())
+
+
+def _run_apart(work: Coroutine[Any, Any, None]) -> None:
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(work)
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the test's own thread
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
