@@ -69,7 +69,8 @@ def check_rank(
     hidden = hidden_directions(features, in_span, gram, dtype)
     if hidden:
         raise RankError(
-            f"The features have {hidden} direction(s) beside the {gram.rank} that their Gram matrix shows: some columns "
-            "nearly repeat combinations of others, so deletions along them could not be told from rounding.",
-            "Drop or orthogonalise the nearly dependent columns, or round the features to fewer digits, and train again.",
+            f"The features have {hidden} direction(s) beside the {gram.rank} that their Gram matrix shows: some "
+            "columns nearly repeat combinations of others, so deletions along them could not be told from rounding.",
+            "Drop or orthogonalise the nearly dependent columns, or round the features to fewer digits, and train "
+            "again.",
         )

@@ -72,8 +72,8 @@ def project(
 ) -> Projection:
     """Deletes the rows of every request at once and returns the new state; `state` and `beta` stay as they are.
 
-    `requests` holds row numbers, disjoint, each still live; `beta` is (blocks, n, C); `channels` are the feature columns
-    of physical injected channels. Costs O(m d^2), whatever n is, unless the Gram factors must be recomputed.
+    `requests` holds row numbers, disjoint, each still live; `beta` is (blocks, n, C); `channels` are the feature
+    columns of physical injected channels. Costs O(m d^2), whatever n is, unless the Gram factors must be recomputed.
     """
     deleted = np.concatenate(requests)
     live = state.live.copy()
@@ -92,6 +92,10 @@ def project(
         gram=down.gram,
         live=live,
     )
+    if down.gram.rank == 0:
+        # Nothing supports any direction; what is left of W is rounding, and rounding of deleted rows.
+        nothing = torch.zeros_like(after.W)
+        after = replace(after, W=nothing, B=nothing, T=nothing)
     residual = coefficient_residual(after)
     if residual > COEFFICIENT_ACCEPTANCE:
         after = replace(after, B=summed_coefficients(features, beta, live))

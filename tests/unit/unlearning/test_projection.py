@@ -1,0 +1,174 @@
+"""Projection, coefficients and norms against explicit float64 recomputation, on every structure of features."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from model_store.features import FeatureMatrix
+from model_store.gram import factorise
+from service.unlearning.projection import ModelState, Norms, Projection, project
+from tests.structures import STRUCTURES, Rows, oracle
+
+BLOCKS, CLASSES = 2, 3
+
+
+class Model:
+    """A model whose weights are X^T beta, and the same kept explicitly: one effective coefficient per node."""
+
+    def __init__(self, X: Rows, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.X = X
+        self.features = FeatureMatrix(X)
+        self.live = np.ones(len(X), dtype=np.bool_)
+        self.effective = rng.standard_normal((BLOCKS, len(X), CLASSES))
+        self.W = np.einsum("nd,bnc->bdc", X, self.effective)
+        self.beta = torch.from_numpy(self.effective.copy())
+        gram = factorise(self.features, self.live)
+        W = torch.from_numpy(self.W.copy())
+        self.state = ModelState(0, W, W.clone(), torch.zeros_like(W), gram, self.live.copy())
+        self.cutoff = (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
+        self.scale = float(np.linalg.norm(self.W))
+
+    def delete(self, requests: Sequence[NDArray[np.int64]]) -> Projection:
+        """Deletes in both, and returns what the code under test measured."""
+        projection = project(self.state, self.features, self.beta, requests)
+        rows = np.concatenate(requests)
+        self.live[rows] = False
+        rank, M_pinv, basis = oracle(self.X[self.live], self.cutoff)
+        share = M_pinv @ np.einsum("md,bmc->bdc", self.X[rows], self.effective[:, rows])
+        self.effective += np.einsum("nd,bdc->bnc", self.X, share)
+        self.effective[:, ~self.live] = 0.0
+        self.W = basis @ (basis.T @ self.W)
+        self.state = projection.state
+        self.beta[:, torch.from_numpy(rows)] = 0.0
+        assert self.state.gram.rank == rank
+        return projection
+
+    def assert_exact(self, tolerance: float = 1e-8) -> None:
+        assert np.linalg.norm(self.state.W.numpy() - self.W) <= tolerance * self.scale
+        effective = self.beta.numpy() + np.einsum("nd,bdc->bnc", self.X, self.state.T.numpy())
+        effective[:, ~self.live] = 0.0
+        spanned = np.einsum("nd,bnc->bdc", self.X, effective)
+        assert np.linalg.norm(self.state.W.numpy() - spanned) <= tolerance * self.scale
+        assert np.array_equal(self.state.live, self.live)
+
+
+def injected(model: Model, rows: NDArray[np.int64]) -> float:
+    return float(np.linalg.norm(model.effective[:, rows].sum(axis=1), axis=1).sum())
+
+
+def random_batches(rng: np.random.Generator, nodes: int, largest: int) -> list[NDArray[np.int64]]:
+    order, batches = rng.permutation(nodes), []
+    while order.size:
+        batch, order = np.split(order, [min(order.size, int(rng.integers(1, largest + 1)))])
+        batches.append(batch)
+    return batches
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_weights_coefficients_and_norms_stay_exact_until_nothing_is_left(
+    structure: Callable[[np.random.Generator], Rows],
+) -> None:
+    rng = np.random.default_rng(11)
+    model = Model(structure(rng))
+    for batch in random_batches(rng, len(model.X), 8):
+        requests = [part for part in np.array_split(batch, 2) if part.size]
+        expected = [injected(model, rows) for rows in requests]
+        projection = model.delete(requests)
+        for norms, before in zip(projection.norms, expected, strict=True):
+            assert norms.injected_before == pytest.approx(before, rel=1e-7, abs=1e-9 * model.scale)
+            assert norms.injected_after == 0.0
+        assert projection.coefficient_residual <= 1e-8
+        model.assert_exact()
+    assert model.state.gram.rank == 0
+    assert np.linalg.norm(model.state.W.numpy()) <= 1e-9 * max(model.scale, 1.0)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_single_deletions_in_any_order_equal_one_batch(structure: Callable[[np.random.Generator], Rows]) -> None:
+    rng = np.random.default_rng(5)
+    X = structure(rng)
+    rows = rng.permutation(len(X))[: max(1, len(X) // 2)]
+    batch, singles, backwards = Model(X), Model(X), Model(X)
+    batch.delete([rows])
+    for row in rows:
+        singles.delete([np.array([row])])
+    for row in rows[::-1]:
+        backwards.delete([np.array([row])])
+    for other in (singles, backwards):
+        assert other.state.gram.rank == batch.state.gram.rank
+        assert torch.linalg.norm(other.state.W - batch.state.W) <= 1e-8 * max(batch.scale, 1e-12)
+        remaining = np.flatnonzero(batch.live)
+        left = [project(m.state, m.features, m.beta, [remaining]).norms[0].injected_before
+                for m in (batch, other) if remaining.size]  # fmt: skip
+        assert len({round(norm / max(batch.scale, 1e-12), 7) for norm in left}) <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    nodes=st.integers(1, 30),
+    columns=st.integers(1, 20),
+    density=st.sampled_from([0.1, 0.4, 1.0]),
+    copies=st.integers(1, 3),
+    largest=st.integers(1, 12),
+)
+def test_any_binary_features_can_be_deleted_in_any_batches(
+    seed: int, nodes: int, columns: int, density: float, copies: int, largest: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    X = np.repeat((rng.random((nodes, columns)) < density).astype(np.float64), copies, axis=0)
+    model = Model(X, seed)
+    for batch in random_batches(rng, len(X), largest):
+        model.delete([batch])
+        model.assert_exact(1e-7)
+
+
+def test_a_lost_direction_is_reported_with_its_norm_before_and_after() -> None:
+    X = np.vstack([np.random.default_rng(0).standard_normal((30, 6)), np.zeros((1, 6))])
+    X = np.hstack([X, np.zeros((31, 1))])
+    X[30, 6] = 2.0
+    model = Model(X)
+    along = float(np.linalg.norm(model.W[:, 6]))
+    projection = model.delete([np.array([30, 2])])
+    assert projection.directions_removed == 1
+    assert projection.lost_direction_norm_before == pytest.approx(along)
+    assert projection.lost_direction_norm_after == pytest.approx(0.0, abs=1e-12 * along)
+    assert projection.weight_change == pytest.approx(along / model.scale)
+
+
+def test_no_lost_direction_leaves_the_weights_bit_for_bit() -> None:
+    model = Model(np.random.default_rng(0).standard_normal((40, 5)))
+    before = model.state.W.clone()
+    projection = model.delete([np.array([3, 4])])
+    assert projection.directions_removed == 0
+    assert projection.lost_direction_norm_before is None
+    assert projection.weight_change == 0.0
+    assert torch.equal(projection.state.W, before)
+
+
+def test_a_physical_channel_is_read_from_the_weights_and_equals_the_injected_norm() -> None:
+    rng = np.random.default_rng(0)
+    X = np.hstack([rng.standard_normal((40, 5)), np.zeros((40, 1))])
+    carriers = np.array([1, 7, 9])
+    X[carriers, 5] = 1.0
+    model = Model(X)
+    norms: Norms = project(model.state, model.features, model.beta, [carriers], channels=[5]).norms[0]
+    assert norms.channel_before == pytest.approx(norms.injected_before, rel=1e-12)
+    assert norms.channel_after == pytest.approx(0.0, abs=1e-12)
+    others: Norms = project(model.state, model.features, model.beta, [np.array([2])], channels=[5]).norms[0]
+    assert others.channel_before is None
+    partly: Norms = project(model.state, model.features, model.beta, [carriers[:2]], channels=[5]).norms[0]
+    assert partly.channel_after == partly.channel_before
+
+
+def test_coefficients_that_no_longer_match_the_weights_are_summed_afresh() -> None:
+    model = Model(np.random.default_rng(0).standard_normal((40, 5)))
+    spoiled = ModelState(0, model.state.W, model.state.B * (1 + 1e-5), model.state.T, model.state.gram, model.live)
+    live_beta = model.beta.clone()
+    assert project(spoiled, model.features, live_beta, [np.array([1])]).coefficient_residual <= 1e-12
