@@ -1,0 +1,64 @@
+"""Start-up: which version is committed, and whether store and database tell the same story."""
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from model_store.store import Store, VersionRef
+from service.db.pointers import PointerRepository
+from service.db.transactions import fenced_transaction
+from service.domain.records import Lease, Pointer
+from service.errors import StateMismatch
+
+
+async def agreed_pointer(engine: AsyncEngine, store: Store, lease: Lease, model: str) -> Pointer:
+    """The committed version by the database, once the store has been found to agree with it.
+
+    A new database takes over a store that has never deleted anything. A store that is one version behind its own
+    committed folder (a crash between the pointer's commit and CURRENT) is rolled forward.
+
+    Raises StateMismatch when one of the two was restored from a backup; nothing is removed then.
+    """
+    current = store.current()
+    async with fenced_transaction(engine, lease) as connection:
+        pointers = PointerRepository(connection)
+        pointer = await pointers.read(model)
+        if pointer is None:
+            pointer = _first_pointer(store, current, model)
+            await pointers.create(pointer)
+    committed = VersionRef(pointer.version, pointer.fencing)
+    if committed != current:
+        _check_one_step(store, current, committed)
+    if store.version_digest(committed) != pointer.digest:
+        raise StateMismatch(
+            f"Version {committed.folder} in the store is not the one that the database committed (its digest differs).",
+            "Restore store and database from the same backup.",
+        )
+    if committed != current:
+        store.set_current(committed)
+    return pointer
+
+
+def _first_pointer(store: Store, current: VersionRef, model: str) -> Pointer:
+    if current.version != 0:
+        raise StateMismatch(
+            f"The store holds version {current.folder} of model {model!r}, but the database knows nothing of it: it "
+            "would not know which nodes were deleted.",
+            "Point DATABASE_URL at the database that belongs to this store, or restore it from its backup.",
+        )
+    return Pointer(
+        model=model,
+        version=current.version,
+        fencing=current.fencing,
+        folder=current.folder,
+        digest=store.version_digest(current),
+        weights_sha256=store.weights_sha256(current),
+    )
+
+
+def _check_one_step(store: Store, current: VersionRef, committed: VersionRef) -> None:
+    if committed.version == current.version + 1 and committed in store.versions():
+        return
+    raise StateMismatch(
+        f"The database has committed version {committed.folder}, the store is at {current.folder}: one of them was "
+        "restored from an older backup.",
+        "Nothing was removed. Restore store and database from the same moment.",
+    )
