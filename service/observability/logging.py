@@ -1,0 +1,156 @@
+"""Log lines on standard error, in one form for Lethe's own and its libraries', and never with a person's id in them.
+
+Two guards stand behind the rule, for the day somebody forgets it: values under names that could hold an id are withheld
+unless they are plain counts, and of an exception only type and place are written, because its message may quote
+what was sent (`KeyError: '12'`).
+"""
+
+import logging
+import sys
+import traceback
+from collections.abc import Iterator, MutableMapping
+from types import TracebackType
+from typing import Any, Literal, TextIO
+
+import orjson
+import structlog
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+from service.errors import (
+    ConfigurationError,
+    EmbeddedServerError,
+    KeyMissing,
+    LeaseLost,
+    LetheError,
+    StateMismatch,
+    Unavailable,
+)
+
+LogFormat = Literal["console", "json"]
+
+#: Names under which an id, or something with an id in it, could stand.
+_PERSONAL = frozenset(
+    {"node", "nodes", "edge", "edges", "external_id", "ids", "unknown", "deleted", "reference", "targets", "body"}
+    | {"path", "query", "url", "headers", "client"}
+)
+_WITHHELD = "[withheld]"
+#: Errors about the operation of the service, whose text is ours and names no person.
+_OPERATIONAL = (ConfigurationError, EmbeddedServerError, KeyMissing, LeaseLost, StateMismatch, Unavailable)
+
+
+def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None = None) -> None:
+    """Send every log line of the process, structlog's and the standard library's, to `stream` (standard error).
+
+    Start uvicorn with `log_config=None, access_log=False`: its own lines then come here, and its access log, which
+    has paths in it, is replaced by `log_answer`.
+    """
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        _place_of_exception,
+        _withhold_personal,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    target = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, _first_line],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _drop_color_message,
+                *_renderers(log_format, colors=target.isatty()),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "sqlalchemy", "alembic"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = name != "uvicorn.access"
+    logging.getLogger("uvicorn.access").disabled = True
+    for name in ("sqlalchemy", "alembic", "httpx", "httpcore"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.captureWarnings(capture=True)
+
+
+def _renderers(log_format: LogFormat, *, colors: bool) -> Iterator[Processor]:
+    if log_format == "json":
+        yield structlog.processors.EventRenamer("message")
+        yield structlog.processors.JSONRenderer(serializer=_to_json)
+    else:
+        yield structlog.dev.ConsoleRenderer(colors=colors)
+
+
+def _to_json(line: MutableMapping[str, Any], **_: object) -> str:
+    return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _withhold_personal(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+    for name in _PERSONAL & line.keys():
+        if not isinstance(line[name], int | float):
+            line[name] = _WITHHELD
+    return line
+
+
+def _drop_color_message(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+    line.pop("color_message", None)
+    return line
+
+
+def _first_line(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+    """Keep the first line of a library's message: asyncio, for one, quotes an exception's message on the next."""
+    line["event"] = str(line["event"]).strip().partition("\n")[0]
+    return line
+
+
+def _place_of_exception(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+    error = _exception(line.pop("exc_info", None))
+    if error is not None:
+        line["exception"] = "\n".join(_describe(error))
+    return line
+
+
+def _exception(exc_info: bool | BaseException | ExcInfo | None) -> BaseException | None:
+    if isinstance(exc_info, BaseException):
+        return exc_info
+    if isinstance(exc_info, tuple):
+        return exc_info[1]
+    return sys.exc_info()[1] if exc_info else None
+
+
+def _describe(error: BaseException, depth: int = 0) -> Iterator[str]:
+    """Yield types and places of `error`, of what caused it and of what it groups; texts only where they are ours."""
+    operational = isinstance(error, LetheError) and type(error) in _OPERATIONAL
+    yield f"{type(error).__module__}.{type(error).__qualname__}" + (f": {error}" if operational else "")
+    yield from _frames(error.__traceback__)
+    if depth >= 5:
+        return
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None:
+        yield "after"
+        yield from _describe(cause, depth + 1)
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield "containing"
+            yield from _describe(part, depth + 1)
+
+
+def _frames(trace: TracebackType | None) -> Iterator[str]:
+    for frame in traceback.extract_tb(trace)[-12:]:
+        yield f"  {frame.filename}:{frame.lineno} in {frame.name}"

@@ -1,0 +1,106 @@
+"""Prometheus metrics of the service. No label ever carries an id."""
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+
+from service.domain.records import BatchRecord
+from service.domain.states import RequestKind, RequestStatus
+
+_NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
+_STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
+_AGE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3600.0, 86_400.0)
+
+
+def new_registry() -> CollectorRegistry:
+    """Return a registry of its own with the metrics of the process; `/metrics` exposes it."""
+    registry = CollectorRegistry(auto_describe=True)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+class UnlearningMetrics:
+    """What happens to deletion requests and to the model."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._received = Counter(
+            "lethe_deletions_received_total", "Deletion requests accepted.", ("kind",), registry=registry
+        )
+        self._ended = Counter(
+            "lethe_deletions_ended_total",
+            "Deletion requests that reached a final state.",
+            ("status",),
+            registry=registry,
+        )
+        self._age = Histogram(
+            "lethe_deletion_age_seconds",
+            "Time from the receipt of a deletion request to its state.",
+            ("status",),
+            buckets=_AGE_SECONDS,
+            registry=registry,
+        )
+        self._queued_nodes = Gauge("lethe_queued_nodes", "Nodes that wait to be deleted.", registry=registry)
+        self._batches = Counter(
+            "lethe_batches_total", "Updates of the model, by how M+ was obtained.", ("method",), registry=registry
+        )
+        self._batch_nodes = Histogram(
+            "lethe_batch_nodes", "Nodes in one update of the model.", buckets=_NODES, registry=registry
+        )
+        self._steps = Histogram(
+            "lethe_batch_step_seconds",
+            "Duration of one step of a batch.",
+            ("step",),
+            buckets=_STEP_SECONDS,
+            registry=registry,
+        )
+        self._directions = Counter(
+            "lethe_directions_removed_total", "Directions that only deleted nodes supported.", registry=registry
+        )
+        self._version = Gauge("lethe_model_version", "Version of the model that is served.", registry=registry)
+        self._rank = Gauge("lethe_model_rank", "Rank of the live nodes' features.", registry=registry)
+        self._live_nodes = Gauge("lethe_model_live_nodes", "Nodes that were not deleted.", registry=registry)
+        self._span_residual = Gauge(
+            "lethe_span_residual", "Relative distance of W from the live nodes' span, as last read.", registry=registry
+        )
+        self._coefficient_residual = Gauge(
+            "lethe_coefficient_residual", "|W - (B + M T)| / |W| of the last batch.", registry=registry
+        )
+
+    def received(self, kind: RequestKind) -> None:
+        """Count a request that was accepted."""
+        self._received.labels(kind.value).inc()
+
+    def reached(self, status: RequestStatus, age_seconds: float) -> None:
+        """Note that a request came to `status` this long (seconds, by Postgres' clock) after its receipt."""
+        self._age.labels(status.value).observe(age_seconds)
+        if status not in (RequestStatus.QUEUED, RequestStatus.APPLIED):
+            self._ended.labels(status.value).inc()
+
+    def queued(self, nodes: int) -> None:
+        """Set how many nodes wait."""
+        self._queued_nodes.set(nodes)
+
+    def model(self, *, version: int, rank: int, live_nodes: int) -> None:
+        """Describe the model that is served."""
+        self._version.set(version)
+        self._rank.set(rank)
+        self._live_nodes.set(live_nodes)
+
+    def completed(self, batch: BatchRecord) -> None:
+        """Count a batch, once, when it is complete."""
+        self._batches.labels(batch.factor_method).inc()
+        self._batch_nodes.observe(batch.nodes)
+        self._directions.inc(batch.directions_removed)
+        self._coefficient_residual.set(batch.coefficient_residual)
+        if batch.span_residual is not None:
+            self._span_residual.set(batch.span_residual)
+        for step, milliseconds in batch.durations_ms.items():
+            self._steps.labels(step).observe(milliseconds / 1000)

@@ -1,0 +1,154 @@
+"""Log lines have one form and name nobody; metrics carry no ids."""
+
+import asyncio
+import gc
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+import structlog
+from prometheus_client import generate_latest
+
+from service.domain.records import BatchRecord
+from service.domain.states import RequestKind, RequestStatus
+from service.errors import Unavailable, UnknownNodes
+from service.observability.access import log_answer
+from service.observability.logging import configure_logging
+from service.observability.metrics import UnlearningMetrics, new_registry
+
+SOMEBODY = "alice-4711"
+
+
+@pytest.fixture
+def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
+    """Logging configured as JSON; call it for the lines written so far."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure_logging("json", "info", stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+
+
+def test_lines_of_the_service_and_of_its_libraries_have_one_form(lines: Callable[[], list[dict[str, object]]]) -> None:
+    structlog.get_logger("service.worker").info("batch.completed", nodes=5)
+    logging.getLogger("uvicorn.error").info("Started server process [%d]", 7, extra={"color_message": "x"})
+
+    ours, theirs = lines()
+
+    assert ours.keys() - {"nodes"} == theirs.keys() == {"timestamp", "level", "logger", "message"}
+    assert (ours["message"], ours["nodes"]) == ("batch.completed", 5)
+    assert (theirs["message"], theirs["logger"]) == ("Started server process [7]", "uvicorn.error")
+
+
+def test_an_id_in_an_exception_never_reaches_the_log(lines: Callable[[], list[dict[str, object]]]) -> None:
+    def fail() -> None:
+        try:
+            raise ExceptionGroup(SOMEBODY, [KeyError(SOMEBODY), UnknownNodes(SOMEBODY, "Ask for others.")])
+        except ExceptionGroup as group:
+            raise ValueError(SOMEBODY) from group
+
+    for logger in (structlog.get_logger("service.api"), logging.getLogger("uvicorn.error")):
+        try:
+            fail()
+        except ValueError:
+            logger.exception("failed")
+
+    assert SOMEBODY not in json.dumps(lines())
+    for line in lines():
+        written = str(line["exception"])
+        assert all(name in written for name in ("ValueError", "ExceptionGroup", "KeyError", "UnknownNodes", "in fail"))
+
+
+def test_an_id_in_a_lost_task_never_reaches_the_log(lines: Callable[[], list[dict[str, object]]]) -> None:
+    async def fail() -> None:
+        raise KeyError(SOMEBODY)
+
+    async def lose_a_task() -> None:
+        await asyncio.wait([asyncio.ensure_future(fail())])
+
+    asyncio.run(lose_a_task())
+    gc.collect()
+
+    (line,) = lines()
+    assert line["message"] == "Task exception was never retrieved"
+    assert SOMEBODY not in json.dumps(line)
+
+
+def test_values_under_personal_names_are_withheld_and_counts_are_not(
+    lines: Callable[[], list[dict[str, object]]],
+) -> None:
+    structlog.get_logger("service.api").warning("refused", nodes=[SOMEBODY], reference=SOMEBODY, edges=3)
+
+    (line,) = lines()
+    assert (line["nodes"], line["reference"], line["edges"]) == ("[withheld]", "[withheld]", 3)
+
+
+def test_the_text_of_an_operational_error_is_kept(lines: Callable[[], list[dict[str, object]]]) -> None:
+    try:
+        raise Unavailable("Postgres does not answer.", "Wait.")
+    except Unavailable:
+        structlog.get_logger("service.db").exception("outage")
+
+    assert "Postgres does not answer." in str(lines()[0]["exception"])
+
+
+def test_the_access_log_knows_route_templates_only(lines: Callable[[], list[dict[str, object]]]) -> None:
+    logging.getLogger("uvicorn.access").info("GET /predict/%s", SOMEBODY)
+    log_answer(request_id="ab", method="GET", route="/predict/{node}", status=200, seconds=0.00123)
+    log_answer(request_id="ac", method="GET", route="/healthz", status=200, seconds=0.001)
+
+    (line,) = lines()
+    assert (line["route"], line["status"], line["ms"]) == ("/predict/{node}", 200, 1.23)
+
+
+def test_a_batch_shows_in_the_metrics() -> None:
+    registry = new_registry()
+    metrics = UnlearningMetrics(registry)
+    batch = BatchRecord(
+        id=uuid4(),
+        model="cora",
+        requests=2,
+        nodes=3,
+        model_version_before=0,
+        model_version_after=1,
+        weights_sha256_before="0" * 64,
+        weights_sha256_after="1" * 64,
+        rank_before=10,
+        rank_after=9,
+        directions_removed=1,
+        lost_direction_norm_before=0.1,
+        lost_direction_norm_after=0.0,
+        weight_change=0.01,
+        coefficient_residual=1e-15,
+        factor_method="downdate",
+        device="cpu",
+        durations_ms={"project": 2.0},
+        span_residual=3e-15,
+    )
+
+    metrics.received(RequestKind.NODE)
+    metrics.completed(batch)
+    metrics.reached(RequestStatus.APPLIED, 0.02)
+    metrics.reached(RequestStatus.COMPLETED, 0.2)
+    metrics.model(version=1, rank=9, live_nodes=97)
+
+    shown = generate_latest(registry).decode()
+    for expected in (
+        'lethe_deletions_received_total{kind="node"} 1.0',
+        'lethe_batches_total{method="downdate"} 1.0',
+        'lethe_batch_step_seconds_sum{step="project"} 0.002',
+        'lethe_deletions_ended_total{status="completed"} 1.0',
+        "lethe_directions_removed_total 1.0",
+        "lethe_model_rank 9.0",
+        "lethe_span_residual 3e-15",
+        "process_resident_memory_bytes",
+    ):
+        assert expected in shown
+    assert 'status="applied"} 1.0' not in shown.split("lethe_deletions_ended_total")[-1].split("#")[0]

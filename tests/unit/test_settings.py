@@ -1,0 +1,102 @@
+"""Settings come from flags and the environment, and a bad one is named with what was wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from service.errors import ConfigurationError
+from service.settings import Settings, load_settings, variable_name
+
+
+@pytest.fixture(autouse=True)
+def _only_our_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(variable_name(name), raising=False)
+
+
+def test_every_setting_is_described() -> None:
+    assert all(field.description for field in Settings.model_fields.values())
+
+
+def test_the_environment_is_read_and_a_flag_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LETHE_PORT", "9000")
+    monkeypatch.setenv("LETHE_LOG_FORMAT", "json")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://u:p@h/d")
+
+    settings = load_settings(port=9001, log_format=None)
+
+    assert (settings.port, settings.log_format, settings.database_url) == (9001, "json", "postgresql://u:p@h/d")
+
+
+def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LETHE_PORT", "")
+    monkeypatch.setenv("REDIS_URL", "")
+
+    assert (load_settings().port, load_settings().redis_url) == (8000, None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("LETHE_PORT", "70000", "LETHE_PORT: must be less than or equal to 65535, not '70000'."),
+        ("LETHE_PORT", "tcp://10.0.0.1:80", "LETHE_PORT: must be a valid integer"),
+        ("LETHE_DEVICE", "tpu", "LETHE_DEVICE: must be 'auto', 'cpu' or 'cuda', not 'tpu'."),
+        ("LETHE_MAX_BATCH_NODES", "0", "LETHE_MAX_BATCH_NODES: must be greater than or equal to 1, not '0'."),
+        ("LETHE_LEASE_TTL_S", "nan", "LETHE_LEASE_TTL_S: must be"),
+        ("LETHE_ADMIN_KEY", "short", "LETHE_ADMIN_KEY: must have 8 to 256 characters."),
+        ("DATABASE_URL", "mysql://u:p@h/d", "DATABASE_URL: must begin with postgresql://"),
+        ("REDIS_URL", "http://h", "REDIS_URL: must begin with redis://"),
+    ],
+)
+def test_a_bad_value_is_named_with_what_was_wrong(
+    variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings()
+
+    assert said in caught.value.detail
+
+
+def test_all_bad_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LETHE_PORT", "x")
+    monkeypatch.setenv("LETHE_MAX_WAIT_MS", "1.5")
+
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(device="tpu", nonsense=1)
+
+    for name in ("LETHE_PORT", "LETHE_MAX_WAIT_MS", "--device (LETHE_DEVICE)", "nonsense: there is no such setting"):
+        assert name in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("LETHE_ADMIN_KEY", "hunter2"), ("DATABASE_URL", "mysql://u:hunter2@h")]
+)
+def test_a_refused_secret_is_not_repeated(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings()
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LETHE_ADMIN_KEY", "correct horse")
+    settings = load_settings(database_url="postgresql://u:hunter2@h/d", redis_url="redis://:hunter2@h/0")
+
+    assert "hunter2" not in repr(settings)
+    assert "correct horse" not in repr(settings)
+
+
+def test_folders_stay_where_they_were_meant_when_the_process_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(model=Path("m"))
+    monkeypatch.chdir("/")
+
+    assert settings.home == tmp_path / "var"
+    assert settings.model_dir == tmp_path / "m"
+    assert load_settings(home=tmp_path / "x").model_dir == tmp_path / "x" / "model"
