@@ -1,0 +1,86 @@
+"""The training objective F(W) = (1/n_train) sum_i loss(h_i W, y_i) + (lambda/2) |W|_F^2."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from model_store.losses import Loss
+from model_store.representation import Representation
+
+_EPSILON = torch.finfo(torch.float64).eps
+_PROBES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """F and its gradient at one W."""
+
+    W: Tensor
+    #: H W, (n_train, C).
+    logits: Tensor
+    #: Gradient of the summed loss by the logits, (n_train, C).
+    residual: Tensor
+    value: float
+    #: Gradient of F, (blocks, d, C).
+    gradient: Tensor
+    #: |gradient|_F / lambda / |W|_F; bounds the relative distance to the optimum. 0 where both vanish.
+    relative_gradient: float
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """F, strongly convex for lambda > 0."""
+
+    representation: Representation
+    loss: Loss
+    #: y of the training rows, (n_train,) int64 on the representation's device.
+    labels: Tensor
+    #: lambda.
+    regularization: float
+
+    def at(self, W: Tensor) -> Point:
+        """F, its gradient and the relative gradient at W (blocks, d, C)."""
+        n = self.representation.rows
+        logits = self.representation.logits(W)
+        residual = self.loss.residual(logits, self.labels)
+        loss_gradient = self.representation.transposed(residual) / n
+        gradient = loss_gradient + self.regularization * W
+        value = self.loss.value(logits, self.labels) / n + self.regularization / 2 * float((W * W).sum())
+        relative = self.relative(float(torch.linalg.norm(gradient)) / self.regularization, W, residual)
+        return Point(W, logits, residual, value, gradient, relative)
+
+    def hessian_product(self, point: Point, direction: Tensor) -> Tensor:
+        """The Hessian of F at `point` applied to `direction` (blocks, d, C)."""
+        curved = self.loss.hessian_product(point.logits, self.labels, self.representation.logits(direction))
+        product = self.representation.transposed(curved) / self.representation.rows
+        return product.add_(direction, alpha=self.regularization)
+
+    def dual(self, point: Point) -> Tensor:
+        """U = -residual / (lambda n_train), (n_train, C): W = H^T U where the gradient vanishes."""
+        return point.residual / (-self.regularization * self.representation.rows)
+
+    def identity_error(self, W: Tensor, U: Tensor) -> float:
+        """|W - H^T U|_F / |W|_F for U (n_train, C)."""
+        error = float(torch.linalg.norm(W - self.representation.transposed(U)))
+        return self.relative(error, W, self.loss.residual(self.representation.logits(W), self.labels))
+
+    def relative(self, error: float, W: Tensor, residual: Tensor) -> float:
+        """`error` / |W|_F; for W = 0, 0 when `error` is no more than the rounding of the gradient over lambda."""
+        size = float(torch.linalg.norm(W))
+        if size > 0:
+            return error / size
+        n = self.representation.rows
+        rounding = _EPSILON * self._norm_of_H * float(torch.linalg.norm(residual)) / n
+        return 0.0 if error * self.regularization <= 4 * rounding else float("inf")
+
+    @cached_property
+    def _norm_of_H(self) -> float:
+        """|H|_F, estimated on Gaussian vectors."""
+        generator = torch.Generator().manual_seed(0)
+        probes = torch.randn((self.representation.rows, _PROBES), dtype=torch.float64, generator=generator)
+        return float(torch.linalg.norm(self.representation.transposed(probes.to(self.labels.device)))) / math.sqrt(
+            _PROBES
+        )

@@ -1,0 +1,135 @@
+"""Training: the weights of a specification on a graph, and their dual variable."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_store.descent import descend
+from model_store.errors import DeviceError, TrainingError
+from model_store.graph import Graph, validate
+from model_store.losses import loss_of
+from model_store.newton import minimise
+from model_store.objective import Objective, Point
+from model_store.propagation import Propagator
+from model_store.representation import Representation
+from model_store.spec import ModelSpec, SolverKind
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """One Newton step or epoch, for a progress bar."""
+
+    #: 0 before the first.
+    iteration: int
+    #: Epochs to come in all; None for `newton`, which stops at its tolerance.
+    iterations: int | None
+    #: The training objective.
+    objective: float
+    #: |grad|_F / lambda / |W|_F; infinite at W = 0.
+    relative_gradient: float
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Trained weights, with W = H^T U."""
+
+    #: W, (blocks, d, C) float64.
+    weights: Tensor
+    #: U, (n_train, C) float64.
+    dual: Tensor
+    #: The rows of U, (n_train,) int64, ascending.
+    train_rows: NDArray[np.int64]
+    #: Logits of every node, (n, C) float64.
+    logits: Tensor
+    #: |grad|_F / lambda / |W|_F, a bound on the relative distance to the optimum.
+    relative_gradient: float
+    #: |W - H^T U|_F / |W|_F.
+    identity_error: float
+    #: Newton steps, or epochs.
+    iterations: int
+    seconds: float
+
+
+def train(
+    spec: ModelSpec,
+    graph: Graph,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Callable[[TrainingProgress], None] | None = None,
+) -> Trained:
+    """Trains from W = 0 on the training nodes of `graph`, in float64 on `device`; the same inputs give the same bits.
+
+    Raises GraphError for a graph that cannot be trained on, TrainingError when a setting is out of range or the solver
+    fails, DeviceError when the device is missing or too small.
+    """
+    validate(graph)
+    check_spec(spec)
+    try:
+        return _train(spec, graph, device, progress or _ignore)
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(
+            f"The device {device} has too little memory for {graph.nodes} nodes and {graph.num_features} features.",
+            "Use --combine last, a larger device, or --device cpu.",
+        ) from error
+
+
+def check_spec(spec: ModelSpec) -> None:
+    """Raises TrainingError naming the first setting that is out of range."""
+    ranges = {
+        "self_loops": (spec.self_loops, spec.self_loops >= 0, "0 or more"),
+        "hops": (spec.hops, spec.hops >= 1, "1 or more"),
+        "regularization": (spec.regularization, spec.regularization > 0, "more than 0"),
+        "tolerance": (spec.tolerance, spec.tolerance >= 0, "0 or more"),
+        "learning_rate": (spec.learning_rate, spec.learning_rate > 0, "more than 0"),
+        "momentum": (spec.momentum, 0 <= spec.momentum < 1, "at least 0 and less than 1"),
+        "batch_size": (spec.batch_size, spec.batch_size >= 0, "0 (all training nodes) or more"),
+        "epochs": (spec.epochs, spec.epochs >= 1, "1 or more"),
+    }
+    for name, (value, in_range, allowed) in ranges.items():
+        if not (in_range and math.isfinite(value)):
+            raise TrainingError(f"The setting {name} is {value}.", f"Choose a finite value of {allowed}.")
+
+
+def _train(
+    spec: ModelSpec, graph: Graph, device: torch.device | str, progress: Callable[[TrainingProgress], None]
+) -> Trained:
+    started = time.perf_counter()
+    propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
+    train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
+    representation = Representation(graph.features, propagator, train_rows, spec.block_hops)
+    labels = torch.from_numpy(graph.labels[train_rows]).to(propagator.device)
+    objective = Objective(representation, loss_of(spec.loss), labels, spec.regularization)
+    start = torch.zeros(
+        (len(spec.block_hops), graph.num_features, graph.num_classes), dtype=torch.float64, device=propagator.device
+    )
+    total = None if spec.solver is SolverKind.NEWTON else spec.epochs
+
+    def report(iteration: int, point: Point) -> None:
+        progress(TrainingProgress(iteration, total, point.value, point.relative_gradient))
+
+    if spec.solver is SolverKind.NEWTON:
+        minimum = minimise(objective, start, spec.tolerance, report)
+        point, dual, iterations = minimum.point, objective.dual(minimum.point), minimum.iterations
+    else:
+        descent = descend(objective, spec, start, report)
+        point, dual, iterations = descent.point, descent.dual, spec.epochs
+    return Trained(
+        weights=point.W,
+        dual=dual,
+        train_rows=train_rows,
+        logits=representation.all_logits(point.W),
+        relative_gradient=point.relative_gradient,
+        identity_error=objective.identity_error(point.W, dual),
+        iterations=iterations,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _ignore(progress: TrainingProgress) -> None:
+    """Nobody watches."""
