@@ -1,0 +1,176 @@
+"""Every error as an RFC 9457 problem document: type, title, status, detail and what to do (`remedy`)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError, ResponseValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from service.errors import (
+    BodyTooLarge,
+    InvalidRequest,
+    LetheError,
+    MissingScope,
+    QueueFull,
+    Unauthenticated,
+    Unavailable,
+)
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:lethe:problem:"
+#: What to do about a body over the limit.
+BODY_REMEDY = "Split it into several requests, or have the operator raise LETHE_MAX_BODY_BYTES."
+
+#: For errors the web framework raises itself: slug, title, detail, remedy.
+_FRAMEWORK_ERRORS: dict[int, tuple[str, str, str, str]] = {
+    400: (
+        "malformed-body",
+        "Malformed body",
+        "The body is not UTF-8 encoded JSON.",
+        "Send a JSON document; /docs has an example for every route.",
+    ),
+    404: (
+        "no-such-route",
+        "No such route",
+        "Nothing is served under this path.",
+        "See /docs for the routes and their methods.",
+    ),
+    405: (
+        "method-not-allowed",
+        "Method not allowed",
+        "This path does not take this method.",
+        "Use one of the methods named in the Allow header; see /docs.",
+    ),
+}
+
+
+def problem(
+    status: int,
+    slug: str,
+    title: str,
+    detail: str,
+    remedy: str,
+    *,
+    extra: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """A response of type application/problem+json; `extra` adds members, and never replaces the standard ones."""
+    body: dict[str, Any] = dict(extra or {})
+    body.update(type=TYPE_PREFIX + slug, title=title, status=status, detail=detail, remedy=remedy)
+    return Response(
+        orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS),
+        status_code=status,
+        headers=dict(headers or {}),
+        media_type=MEDIA_TYPE,
+    )
+
+
+def internal_error() -> Response:
+    """The answer to an error nobody foresaw: it says nothing of what went wrong inside."""
+    return problem(
+        500,
+        "internal-error",
+        "Internal error",
+        "The server failed to answer this request.",
+        "Try again; if it stays, give the X-Request-ID of this answer to the operator.",
+    )
+
+
+def of_error(error: LetheError) -> Response:
+    """The problem document of a typed error, with the headers that go with its status."""
+    if error.status == 500:
+        return internal_error()
+    headers: dict[str, str] = {}
+    if isinstance(error, Unauthenticated):
+        invalid = ', error="invalid_token"' if error.extra.get("presented") else ""
+        headers["WWW-Authenticate"] = f'Bearer realm="lethe"{invalid}'
+    elif isinstance(error, MissingScope):
+        scope = error.extra.get("scope", "")
+        headers["WWW-Authenticate"] = f'Bearer realm="lethe", error="insufficient_scope", scope="{scope}"'
+    elif isinstance(error, QueueFull | Unavailable):
+        headers["Retry-After"] = str(error.extra.get("retry_after", 1))
+    extra = {name: value for name, value in error.extra.items() if name != "presented"}
+    return problem(error.status, error.slug, error.title, error.detail, error.remedy, extra=extra, headers=headers)
+
+
+def of_validation(errors: Sequence[Mapping[str, Any]], content_type: str | None) -> Response:
+    """The problem document of a body or parameters that do not fit the schema.
+
+    It lists `{loc, msg}` for each fault and never repeats the values sent. A body that is no JSON at all is 400,
+    one of another media type 415.
+    """
+    first = errors[0] if errors else {}
+    if first.get("type") == "json_invalid":
+        return problem(400, *_FRAMEWORK_ERRORS[400])
+    if tuple(first.get("loc", ())) == ("body",) and first.get("type") != "missing" and not _is_json(content_type):
+        return problem(
+            415,
+            "unsupported-media-type",
+            "Unsupported media type",
+            "The body is not declared as JSON.",
+            "Send the header Content-Type: application/json.",
+            headers={"Accept": "application/json"},
+        )
+    faults = [{"loc": list(fault["loc"]), "msg": fault["msg"]} for fault in errors]
+    return problem(
+        InvalidRequest.status,
+        InvalidRequest.slug,
+        InvalidRequest.title,
+        "The request does not fit the schema of this route.",
+        "Correct what `errors` names; /docs has the schema and an example.",
+        extra={"errors": faults},
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Make `app` answer every error as a problem document."""
+    log = structlog.stdlib.get_logger(__name__)
+
+    async def lethe_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, LetheError)
+        if error.status == 500:
+            log.error("http.error", error=type(error).__name__, route=route_template(request.scope))
+        return of_error(error)
+
+    async def validation_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return of_validation(error.errors(), request.headers.get("content-type"))
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == BodyTooLarge.status:
+            return of_error(BodyTooLarge(error.detail, BODY_REMEDY))
+        slug, title, detail, remedy = _FRAMEWORK_ERRORS.get(
+            error.status_code,
+            ("http-error", "Request refused", "The request was refused.", "See /docs for what this route takes."),
+        )
+        return problem(error.status_code, slug, title, detail, remedy, headers=error.headers)
+
+    async def unserialisable(request: Request, error: Exception) -> Response:
+        log.error("http.answer_does_not_fit_schema", route=route_template(request.scope))
+        return internal_error()
+
+    app.add_exception_handler(LetheError, lethe_error)
+    app.add_exception_handler(RequestValidationError, validation_error)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(ResponseValidationError, unserialisable)
+
+
+def route_template(scope: Scope) -> str:
+    """The template of the route that took a request, such as `/predict/{node}`; `unmatched` when none did.
+
+    What is logged or counted is this and never the path, which may hold an id.
+    """
+    path = getattr(scope.get("route"), "path", None)
+    return path if isinstance(path, str) else "unmatched"
+
+
+def _is_json(content_type: str | None) -> bool:
+    essence = (content_type or "").partition(";")[0].strip().lower()
+    return essence == "application/json" or (essence.startswith("application/") and essence.endswith("+json"))

@@ -1,0 +1,175 @@
+"""What surrounds every answer: problem documents, the size limit, headers, and what is logged of it."""
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import httpx
+import pytest
+from fastapi import Body, FastAPI
+from pydantic import BaseModel, ConfigDict
+
+from service.api import problems
+from service.api.boundary import Answer, Boundary
+from service.errors import LeaseLost, Unavailable
+
+LIMIT = 2_000
+SECRET = "node-4711"
+
+
+class Thing(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str
+
+
+@pytest.fixture
+def answers() -> list[Answer]:
+    return []
+
+
+@pytest.fixture
+async def client(answers: list[Answer]) -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    problems.install(app)
+
+    @app.post("/things")
+    async def take(thing: Annotated[Thing, Body()]) -> str:
+        return thing.name
+
+    @app.get("/broken/{node}")
+    async def broken(node: str) -> str:
+        raise KeyError(node)
+
+    @app.get("/lost")
+    async def lost() -> str:
+        raise LeaseLost(f"about {SECRET}", "Nothing.")
+
+    @app.get("/away")
+    async def away() -> str:
+        raise Unavailable("The database does not answer.", "Try again.")
+
+    app.add_middleware(Boundary, max_body_bytes=LIMIT, observe=answers.append)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://lethe") as client:
+        yield client
+
+
+def check_problem(response: httpx.Response, status: int, slug: str) -> dict[str, object]:
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/problem+json"
+    document: dict[str, object] = response.json()
+    assert document["type"] == f"urn:lethe:problem:{slug}"
+    assert document["status"] == status
+    assert document["title"]
+    assert document["detail"]
+    assert document["remedy"]
+    return document
+
+
+async def test_a_declared_body_over_the_limit_is_refused_unread(client: httpx.AsyncClient) -> None:
+    document = check_problem(await client.post("/things", content=b"x" * (LIMIT + 1)), 413, "too-large")
+    assert str(LIMIT) in str(document["detail"])
+
+
+async def test_a_body_that_does_not_tell_its_length_is_cut_off_at_the_limit(client: httpx.AsyncClient) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 500
+            yield b" " * 500
+
+    response = await client.post("/things", content=endless(), headers={"Content-Type": "application/json"})
+    check_problem(response, 413, "too-large")
+    assert sent <= LIMIT + 1_000
+
+
+async def test_a_body_of_exactly_the_limit_is_read(client: httpx.AsyncClient) -> None:
+    frame = len('{"name":""}')
+    response = await client.post("/things", json={"name": "x" * (LIMIT - frame)})
+    assert response.status_code == 200
+
+
+async def test_an_unexpected_error_says_nothing_of_what_went_wrong(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    response = await client.get(f"/broken/{SECRET}")
+    check_problem(response, 500, "internal-error")
+    assert SECRET not in response.text
+    assert "KeyError" not in response.text
+    assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", ["/lost"])
+async def test_an_internal_error_of_ours_keeps_its_detail_to_itself(client: httpx.AsyncClient, path: str) -> None:
+    response = await client.get(path)
+    check_problem(response, 500, "internal-error")
+    assert SECRET not in response.text
+
+
+async def test_an_outage_asks_to_come_back(client: httpx.AsyncClient) -> None:
+    response = await client.get("/away")
+    check_problem(response, 503, "unavailable")
+    assert int(response.headers["retry-after"]) >= 1
+
+
+async def test_an_unknown_route_and_a_wrong_method_are_problem_documents(client: httpx.AsyncClient) -> None:
+    check_problem(await client.get("/nothing/here"), 404, "no-such-route")
+    response = await client.get("/things")
+    check_problem(response, 405, "method-not-allowed")
+    assert response.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b"[" * 1_900, b'{"name": NaN'])
+async def test_a_body_that_is_no_json_is_400(client: httpx.AsyncClient, body: bytes) -> None:
+    response = await client.post("/things", content=body, headers={"Content-Type": "application/json"})
+    check_problem(response, 400, "malformed-body")
+
+
+async def test_a_body_of_another_media_type_is_415(client: httpx.AsyncClient) -> None:
+    response = await client.post("/things", content=b'{"name":"a"}', headers={"Content-Type": "text/plain"})
+    check_problem(response, 415, "unsupported-media-type")
+    assert response.headers["accept"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [({}, "name"), ({"name": 4711}, "name"), ({"name": "a", "more": SECRET}, "more"), ({"name": None}, "name")],
+)
+async def test_what_does_not_fit_the_schema_is_named_and_not_repeated(
+    client: httpx.AsyncClient, body: dict[str, object], place: str
+) -> None:
+    response = await client.post("/things", json=body)
+    document = check_problem(response, 422, "invalid-request")
+    (fault,) = document["errors"]  # type: ignore[misc]
+    assert fault["loc"] == ["body", place]
+    assert set(fault) == {"loc", "msg"}
+    assert "4711" not in response.text
+
+
+async def test_every_answer_carries_the_security_headers_and_an_id_of_its_own(client: httpx.AsyncClient) -> None:
+    ids = set()
+    for response in (await client.get("/nothing"), await client.post("/things", json={"name": "a"})):
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["cache-control"] == "no-store"
+        assert "default-src 'none'" in response.headers["content-security-policy"]
+        assert response.headers["x-frame-options"] == "DENY"
+        assert response.headers["referrer-policy"] == "no-referrer"
+        ids.add(response.headers["x-request-id"])
+    assert len(ids) == 2
+
+
+async def test_what_is_observed_names_routes_and_never_paths(
+    client: httpx.AsyncClient, answers: list[Answer], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    await client.get(f"/broken/{SECRET}")
+    await client.get(f"/no/route/{SECRET}")
+    await client.post("/things", json={SECRET: 1})
+    assert [(one.route, one.status) for one in answers] == [
+        ("/broken/{node}", 500),
+        ("unmatched", 404),
+        ("/things", 422),
+    ]
+    assert all(SECRET not in str(one) for one in answers)
