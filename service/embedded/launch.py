@@ -39,7 +39,8 @@ class Launch:
         self._ports = ports
         self._logs = {name: _Log(home.logs / f"{name}.log") for name in ("guardian", *self._servers)}
         self._pids: dict[str, int] = {}
-        with self._logs["guardian"].path.open("ab") as log:
+        log = os.open(self._logs["guardian"].path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", guardian.__file__, str(home.path)],
                 stdin=subprocess.PIPE,
@@ -50,6 +51,8 @@ class Launch:
                 pass_fds=(lock,),
                 bufsize=0,
             )
+        finally:
+            os.close(log)
         plan = {
             "parent": os.getpid(),
             "lock": lock,

