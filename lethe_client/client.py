@@ -93,9 +93,9 @@ class LetheClient:
         """The request as it stands; from `applied` on with its audit."""
         return self._call(Deletion, "GET", f"/deletions/{_segment(request_id)}")
 
-    def cancel(self, request_id: str) -> None:
-        """Withdraw a request that is still queued."""
-        self._send("DELETE", f"/deletions/{_segment(request_id)}", repeat=False)
+    def cancel(self, request_id: str) -> Deletion:
+        """Withdraw a request that is still queued; repeated by hand alone, as a second try would be refused."""
+        return self._call(Deletion, "DELETE", f"/deletions/{_segment(request_id)}", repeat=False)
 
     def deletions(
         self,
@@ -160,8 +160,8 @@ class LetheClient:
             self._sleep(min(pause, left))
             pause = min(pause * 1.5, 1.0)
 
-    def _call(self, result: type[_T], method: str, path: str, **arguments: Any) -> _T:
-        response = self._send(method, path, repeat=True, **arguments)
+    def _call(self, result: type[_T], method: str, path: str, *, repeat: bool = True, **arguments: Any) -> _T:
+        response = self._send(method, path, repeat=repeat, **arguments)
         try:
             return msgspec.json.decode(response.content, type=result)
         except msgspec.DecodeError as error:

@@ -1,11 +1,9 @@
 """Outbox to stream: what a committed transaction promised is published, at least once."""
 
-from __future__ import annotations
-
 import asyncio
 import random
-from typing import TYPE_CHECKING
 
+from service.db.engine import Engine
 from service.db.notifications import listen
 from service.db.outbox import OutboxRepository
 from service.db.transactions import transaction
@@ -13,9 +11,6 @@ from service.errors import Unavailable
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 from service.queue.stream import DeletionStream
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
 #: Outbox rows moved by one transaction.
 _PAGE = 1000
@@ -26,7 +21,7 @@ class Relay:
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        engine: Engine,
         stream: DeletionStream,
         *,
         poll_s: float = 1.0,

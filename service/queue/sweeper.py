@@ -1,22 +1,17 @@
 """Finds requests that the stream no longer carries, and publishes them again."""
 
-from __future__ import annotations
-
 import asyncio
 import random
-from typing import TYPE_CHECKING
 
 import structlog
 
+from service.db.engine import Engine
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.errors import Unavailable
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 from service.queue.stream import DeletionStream
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
 #: Requests looked at in one sweep; the others follow in the next.
 _PAGE = 10_000
@@ -33,7 +28,7 @@ class Sweeper:
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        engine: Engine,
         stream: DeletionStream,
         *,
         older_than_s: float = 15.0,

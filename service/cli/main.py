@@ -1,0 +1,59 @@
+"""The command line as a whole: which commands there are, and how they fail."""
+
+from collections.abc import Callable, Sequence
+
+import typer
+
+from lethe_client import LetheClientError
+from model_store.errors import ModelStoreError
+from service.cli import audit, delete, doctor, keys, migrate, model, predict, serve, train
+from service.cli.console import report
+from service.errors import AlreadyRunning, ConfigurationError, LetheError
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run one command and exit: 0, 1 when it failed, 2 when it was called wrongly."""
+    try:
+        build()(args=list(arguments), prog_name="lethe")
+    except LetheError as error:
+        report(error.detail, error.remedy)
+        usage = isinstance(error, ConfigurationError) and not isinstance(error, AlreadyRunning)
+        raise SystemExit(2 if usage else 1) from None
+    except (ModelStoreError, LetheClientError) as error:
+        report(error.detail, error.remedy)
+        raise SystemExit(1) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        report(f"{error.filename}: {error.strerror}.", "Check the path and who may read and write it.")
+        raise SystemExit(1) from None
+
+
+def build() -> typer.Typer:
+    """The application with every command."""
+    lethe = typer.Typer(
+        help="Lethe makes a trained linear graph neural network forget nodes, and keeps evidence of it.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+    lethe.command("serve")(serve.command())
+    lethe.command("train")(train.command)
+    lethe.command("delete")(delete.command)
+    lethe.command("predict")(predict.command)
+    lethe.command("migrate")(migrate.command)
+    lethe.command("doctor")(doctor.command)
+    lethe.add_typer(_group("Import trained models.", {"import": model.import_}), name="model")
+    lethe.add_typer(_group("Read the evidence.", {"show": audit.show}), name="audit")
+    lethe.add_typer(
+        _group("Manage API keys.", {"create": keys.create, "list": keys.list_, "revoke": keys.revoke}), name="keys"
+    )
+    return lethe
+
+
+def _group(help_text: str, commands: dict[str, Callable[..., None]]) -> typer.Typer:
+    group = typer.Typer(help=help_text, no_args_is_help=True)
+    for name, function in commands.items():
+        group.command(name)(function)
+    return group

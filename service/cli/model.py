@@ -1,0 +1,53 @@
+"""`lethe model import`: take over a model that was trained elsewhere."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.console import stdout
+from service.cli.server import Home
+from service.errors import ConfigurationError, Conflict
+
+
+class ModelPresent(Conflict):
+    """A model is already where one would be imported to."""
+
+
+def import_(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the model, as `lethe train` wrote it.")],
+    home: Home = Path("var"),
+) -> None:
+    """Check a model folder, every digest of it, and copy it to where `lethe serve` looks.
+
+    Example: [bold]./lethe model import models/cora[/bold]
+    """
+    from model_store.store import Store
+
+    target = home / "model"
+    if target.exists():
+        raise ModelPresent(
+            f"There is a model in {target} already.",
+            "To serve another one beside it, give that a LETHE_HOME of its own (and another --port).",
+        )
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder} is not a folder.", "Give the folder that `lethe train --out` wrote.")
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # The copy is what gets checked, and it appears under its name only when it is whole and right.
+    copy = target.with_name(f".model.import-{os.getpid()}")
+    try:
+        shutil.copytree(folder, copy)
+        store = Store.open(copy)
+        store.load_base()
+        store.read_version(store.current())
+        copy.rename(target)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+    manifest = store.manifest
+    stdout().print(
+        f"{manifest.name}: {manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features, "
+        f"{len(manifest.classes)} classes; `./lethe serve` serves it from {target}.",
+        markup=False,
+    )

@@ -1,0 +1,34 @@
+"""`lethe predict`: what the served model says of nodes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.console import note, stdout, table
+from service.cli.server import Home, Key, Url, connect
+
+
+def command(
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="External ids of the nodes.")],
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+) -> None:
+    """Predict the class of nodes, by the model as it is now.
+
+    Exits with 1 when one of them is unknown or deleted.
+
+    Example: [bold]./lethe predict 12 57[/bold]
+    """
+    with connect(url, key, home) as client:
+        answer = client.predict_many(nodes)
+    rows = [(one.node, one.label, f"{one.probabilities[one.label]:.4f}") for one in answer.predictions]
+    if rows:
+        stdout().print(table(f"Model version {answer.model_version}", ("node", "class", "probability"), rows))
+    for node in answer.deleted:
+        note(f"{node}: deleted on request.")
+    for node in answer.unknown:
+        note(f"{node}: no such node.")
+    if answer.deleted or answer.unknown:
+        raise typer.Exit(1)

@@ -1,0 +1,95 @@
+"""`lethe serve`: run the service; every setting is a flag here."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+
+from model_store.errors import DatasetNotFound
+from model_store.spec import ModelSpec
+from service.cli.console import note
+from service.errors import ConfigurationError
+from service.settings import Settings, load_settings, variable_name
+
+#: What is trained on when the default dataset cannot be found; large enough that every page has something to show.
+_SYNTHETIC = "synthetic:n=2000,d=64,classes=5,seed=0"
+
+
+def command() -> Callable[..., None]:
+    """The command, with one option per field of `Settings`."""
+
+    def serve(**flags: Any) -> None:
+        settings = load_settings(**flags)
+        ensure_model(settings)
+
+        from service.app import run
+
+        run(settings)
+
+    serve.__doc__ = """Serve deletions and predictions until stopped.
+
+    Starts Postgres and Valkey of its own unless DATABASE_URL and REDIS_URL are set.
+    Trains a model first when there is none. Every option is also an environment variable.
+
+    Examples:
+
+    [bold]./lethe serve[/bold]
+
+    [bold]LETHE_DEVICE=cpu ./lethe serve --model models/cora --port 8080[/bold]
+    """
+    serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [_option(name) for name in Settings.model_fields], return_annotation=None
+    )
+    serve.__annotations__ = {name: _option(name).annotation for name in Settings.model_fields}
+    return serve
+
+
+def ensure_model(settings: Settings) -> None:
+    """Train a model into the folder that is served when none is there.
+
+    Raises:
+        ConfigurationError: a folder was named in which there is no model.
+        DatasetNotFound: a dataset was named that cannot be found.
+    """
+    folder = settings.model_dir
+    if (folder / "manifest.json").exists():
+        return
+    if settings.model is not None:
+        raise ConfigurationError(
+            f"There is no model in {folder}.", f"Train one with `./lethe train --dataset cora --out {folder}`."
+        )
+    from service.cli.train import train_and_report
+
+    note(f"There is no model yet. Training one on {settings.dataset}.")
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        train_and_report(settings.dataset, folder, ModelSpec(), device=settings.device, data_dir=settings.data_dir)
+    except DatasetNotFound as error:
+        if "dataset" in settings.model_fields_set:
+            raise
+        note(f"{error.detail}\nWARNING: training on SYNTHETIC data instead; its predictions mean nothing.")
+        train_and_report(_SYNTHETIC, folder, ModelSpec(), device=settings.device, data_dir=settings.data_dir)
+
+
+def _option(name: str) -> inspect.Parameter:
+    field = Settings.model_fields[name]
+    default = field.get_default()
+    option = typer.Option(
+        f"--{name.replace('_', '-')}",
+        metavar=_metavar(field.annotation),
+        help=f"{field.description} \\[{variable_name(name)}]",
+        show_default=False if default is None else str(default),
+    )
+    # Text, not the field's type: the settings check flags and variables alike, and name both in their errors.
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+def _metavar(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return "|".join(map(str, get_args(annotation)))
+    kinds = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
+    return next((kinds[kind] for kind in (annotation, *get_args(annotation)) if kind in kinds), "TEXT")

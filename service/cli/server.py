@@ -1,0 +1,82 @@
+"""Where a running Lethe is, and the key to talk to it."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lethe_client import LetheClient
+from service.errors import ConfigurationError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+Home = Annotated[
+    Path, typer.Option("--home", envvar="LETHE_HOME", show_default="./var", help="Folder of Lethe's own data.")
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="LETHE_URL",
+        show_default=f"the Lethe running in LETHE_HOME, else {DEFAULT_URL}",
+        help="Address of the Lethe to ask.",
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        envvar="LETHE_KEY",
+        show_default="the admin key in LETHE_HOME/run, if you may read it",
+        help="API key. The environment variable keeps it out of the shell's history.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What a running `serve` says of itself in LETHE_HOME/run/server.json."""
+
+    pid: int
+    url: str
+
+
+def read_facts(home: Path) -> ServerFacts | None:
+    """The facts of the `serve` that runs in `home`; None when none runs there, or they may not be read."""
+    try:
+        found = json.loads((home / "run" / "server.json").read_text())
+        facts = ServerFacts(int(found["pid"]), str(found["url"]))
+        os.kill(facts.pid, 0)
+    except PermissionError as error:
+        # From kill: it runs, as another user. From the file: that user keeps it to itself.
+        return facts if error.filename is None else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return facts
+
+
+def connect(url: str | None, key: str | None, home: Path) -> LetheClient:
+    """A client of the Lethe meant by --url, --key and LETHE_HOME.
+
+    Raises:
+        ConfigurationError: no key was given and none can be read.
+    """
+    if url is None:
+        facts = read_facts(home)
+        url = facts.url if facts else DEFAULT_URL
+    return LetheClient(url, key or _admin_key(home))
+
+
+def _admin_key(home: Path) -> str:
+    try:
+        key = (home / "run" / "admin.key").read_text().strip()
+    except OSError:
+        key = ""
+    if not key:
+        raise ConfigurationError(
+            "No API key was given.", "Give one with --key or LETHE_KEY; `./lethe keys create NAME` makes one."
+        )
+    return key

@@ -1,0 +1,100 @@
+"""What `lethe doctor` finds by asking Postgres, Redis and a running Lethe."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import httpx
+from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.cli.findings import Finding
+from service.cli.server import ServerFacts
+from service.db import migrate
+from service.db.engine import create_engine
+from service.db.models import LeaseRow
+from service.db.transactions import transaction
+from service.errors import LetheError
+from service.queue.connection import connect
+
+#: A difference of clocks above this is found wrong: times in logs and evidence no longer agree (seconds).
+_MOST_APART_S = 5.0
+_TIMEOUT_S = 5.0
+
+
+async def postgres(url: str | None) -> Sequence[Finding]:
+    """Whether Postgres answers, has this version's schema, agrees on the time, and who holds the leases."""
+    if url is None:
+        return [Finding("postgres", None, "private, and not running; `./lethe serve` starts it")]
+    engine = create_engine(url, pool_size=1)
+    try:
+        async with transaction(engine) as connection:
+            version = await connection.scalar(text("SHOW server_version"))
+            clock = await _clock(connection)
+        found = [Finding("postgres", True, f"answers, version {version}"), clock]
+        migrations = await _migrations(url)
+        found.append(migrations)
+        if migrations.ok:
+            async with transaction(engine) as connection:
+                found.append(await _leases(connection))
+    except LetheError as error:
+        return [Finding("postgres", False, error.detail, error.remedy)]
+    finally:
+        await engine.dispose()
+    return found
+
+
+async def redis(url: str | None) -> Finding:
+    """Whether Redis answers."""
+    if url is None:
+        return Finding("redis", None, "private, and not running; `./lethe serve` starts it")
+    try:
+        async with connect(url, socket_timeout_s=_TIMEOUT_S) as client:
+            information = await client.info("server")
+    except Exception as error:  # noqa: BLE001 - whatever the client raises is what is wrong
+        remedy = "Start it and see that REDIS_URL is right; what was accepted meanwhile is applied then."
+        return Finding("redis", False, str(error) or type(error).__name__, remedy)
+    return Finding("redis", True, f"answers, version {information.get('valkey_version', information['redis_version'])}")
+
+
+def service(facts: ServerFacts | None) -> list[Finding]:
+    """What a running Lethe says of its own readiness."""
+    if facts is None:
+        return [Finding("service", None, "not running in this LETHE_HOME")]
+    try:
+        answer = httpx.get(f"{facts.url}/readyz", timeout=_TIMEOUT_S).json()
+        checks = [
+            Finding(f"service: {one['name']}", bool(one["ok"]), str(one["detail"]), str(one["remedy"]))
+            for one in answer["checks"]
+        ]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        found = f"process {facts.pid} does not answer at {facts.url}: {error}"
+        return [Finding("service", False, found, "See its log; stop and start it if it stays so.")]
+    return [Finding("service", True, f"process {facts.pid} at {facts.url}"), *checks]
+
+
+async def _clock(connection: AsyncConnection) -> Finding:
+    before = datetime.now(UTC)
+    there: datetime | None = await connection.scalar(select(func.clock_timestamp()))
+    after = datetime.now(UTC)
+    if there is None:
+        raise AssertionError("clock_timestamp() is never null")
+    # Anything the clocks could show between the two readings here counts as agreement.
+    apart = max((before - there).total_seconds(), (there - after).total_seconds(), 0.0)
+    if apart <= _MOST_APART_S:
+        return Finding("clock", True, f"{apart:.3f} s from Postgres'")
+    return Finding("clock", False, f"{apart:.1f} s from Postgres'", "Synchronise both machines (NTP).")
+
+
+async def _migrations(url: str) -> Finding:
+    revision, head = await migrate.current(url), migrate.head()
+    if revision == head:
+        return Finding("migrations", True, f"at {head}")
+    return Finding("migrations", False, f"at {revision or 'none'}, needs {head}", "Run `./lethe migrate`.")
+
+
+async def _leases(connection: AsyncConnection) -> Finding:
+    rows = await connection.execute(select(LeaseRow.name, LeaseRow.expires_at > func.clock_timestamp()))
+    held = sorted(name for name, valid in rows.tuples() if valid)
+    if not held:
+        return Finding("lease", None, "held by nobody; nothing is unlearned until a service runs")
+    return Finding("lease", True, "held for " + ", ".join(held))

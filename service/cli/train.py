@@ -1,0 +1,181 @@
+"""`lethe train`: from a dataset to a model folder."""
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from model_store.spec import Combine, LossKind, ModelSpec, PropagationKind, SolverKind
+from service.cli.console import note, stdout
+from service.cli.training_display import summary, training_bar
+from service.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from model_store.manifest import Manifest
+    from model_store.training import TrainingProgress
+
+Split = Literal["full", "public"]
+Device = Literal["auto", "cpu", "cuda"]
+
+_DEFAULTS = ModelSpec()
+
+
+def command(
+    dataset: Annotated[str, typer.Option(help="Name, .npz or .pt file, or synthetic:n=…,d=…,classes=…,seed=….")],
+    out: Annotated[Path, typer.Option(help="New folder for the model.")],
+    name: Annotated[str | None, typer.Option(show_default="the dataset's", help="Name of the model.")] = None,
+    split: Annotated[Split, typer.Option(help="full: train on all labels outside validation and test.")] = "full",
+    hops: Annotated[int, typer.Option(min=1, help="L, how often features are propagated.")] = _DEFAULTS.hops,
+    combine: Annotated[Combine, typer.Option(help="last: P^L X; concat: X, P X, …, P^L X.")] = _DEFAULTS.combine,
+    propagation: Annotated[
+        PropagationKind, typer.Option(help="How the adjacency is normalised.")
+    ] = _DEFAULTS.propagation,
+    self_loops: Annotated[float, typer.Option(min=0.0, help="s in A + s I.")] = _DEFAULTS.self_loops,
+    regularization: Annotated[
+        float, typer.Option("--lambda", help="Weight of |W|²/2 in the loss.")
+    ] = _DEFAULTS.regularization,
+    loss: Annotated[LossKind, typer.Option(help="Averaged over the training nodes.")] = _DEFAULTS.loss,
+    solver: Annotated[SolverKind, typer.Option(help="newton goes to the optimum.")] = _DEFAULTS.solver,
+    tolerance: Annotated[float, typer.Option(help="newton: stop at this relative gradient.")] = _DEFAULTS.tolerance,
+    learning_rate: Annotated[float, typer.Option(help="sgd: step size.")] = _DEFAULTS.learning_rate,
+    momentum: Annotated[float, typer.Option(help="sgd: share of the last step kept.")] = _DEFAULTS.momentum,
+    batch_size: Annotated[int, typer.Option(min=0, help="sgd: nodes per step; 0 is all.")] = _DEFAULTS.batch_size,
+    epochs: Annotated[int, typer.Option(min=1, help="sgd: passes over the nodes.")] = _DEFAULTS.epochs,
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn at random.")] = _DEFAULTS.seed,
+    inject_channel: Annotated[
+        Path | None, typer.Option(help="File of node ids (one per line) that get a feature of their own.")
+    ] = None,
+    inject_class: Annotated[
+        bool, typer.Option("--inject-class", help="Also give those nodes a class of their own.")
+    ] = False,
+    device: Annotated[Device, typer.Option(envvar="LETHE_DEVICE", help="auto: cuda if present.")] = "auto",
+    data_dir: Annotated[
+        Path | None, typer.Option(envvar="LETHE_DATA_DIR", help="Folder searched first for datasets.")
+    ] = None,
+) -> None:
+    """Train a model and write its folder.
+
+    Examples:
+
+    [bold]./lethe train --dataset cora --out models/cora[/bold]
+
+    [bold]./lethe train --dataset cora --out models/canary --inject-channel ids.txt --inject-class[/bold]
+    """
+    if inject_class and inject_channel is None:
+        raise typer.BadParameter("needs --inject-channel FILE to name the nodes.", param_hint="--inject-class")
+    spec = ModelSpec(
+        propagation=propagation,
+        self_loops=self_loops,
+        hops=hops,
+        combine=combine,
+        loss=loss,
+        regularization=regularization,
+        solver=solver,
+        tolerance=tolerance,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        batch_size=batch_size,
+        epochs=epochs,
+        seed=seed,
+    )
+    injected = [] if inject_channel is None else _ids(inject_channel)
+    train_and_report(
+        dataset, out, spec, name=name, split=split, device=device, data_dir=data_dir, injected=injected,
+        extra_class=inject_class,
+    )  # fmt: skip
+
+
+def train_and_report(
+    dataset: str,
+    out: Path,
+    spec: ModelSpec,
+    *,
+    name: str | None = None,
+    split: Split = "full",
+    device: Device = "auto",
+    data_dir: Path | None = None,
+    injected: Sequence[str] = (),
+    extra_class: bool = False,
+) -> None:
+    """Train with a progress bar on a terminal, and print the summary; see `train_model`."""
+    from model_store.datasets import default_data_dirs
+
+    folders = default_data_dirs(os.environ)
+    with training_bar(spec) as progress:
+        manifest = train_model(
+            dataset,
+            out,
+            spec,
+            name=name,
+            split=split,
+            device=device,
+            data_dirs=folders if data_dir is None else [data_dir, *folders],
+            injected=injected,
+            extra_class=extra_class,
+            progress=progress,
+        )
+    stdout().print(summary(manifest, out))
+    for warning in manifest.warnings:
+        note(f"warning: {warning}")
+
+
+def train_model(
+    dataset: str,
+    out: Path,
+    spec: ModelSpec,
+    *,
+    name: str | None = None,
+    split: Split = "full",
+    device: Device = "auto",
+    data_dirs: Sequence[Path],
+    injected: Sequence[str] = (),
+    extra_class: bool = False,
+    progress: "Callable[[TrainingProgress], None] | None" = None,
+) -> "Manifest":
+    """Train on a dataset and write the model to the new folder `out`, which appears only when it is whole.
+
+    `injected` are the ids of nodes that get a binary feature of their own and, with `extra_class`, a class of their
+    own (the feature injection test).
+
+    Raises:
+        ConfigurationError: there is something at `out`.
+        ModelStoreError: the dataset, the device or the training fails.
+    """
+    from model_store.build import build_model
+    from model_store.datasets import inject_channel, load_dataset
+    from model_store.store import Store
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove that one first.")
+    graph = load_dataset(dataset, split=split, data_dirs=data_dirs, seed=spec.seed)
+    if injected:
+        graph = inject_channel(graph, injected, extra_class=extra_class)
+    built = build_model(graph, spec, name=name or _name_of(dataset), device=_resolved(device), progress=progress)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
+    try:
+        store = Store.create(
+            partial, manifest=built.manifest, graph=built.graph, beta=built.beta, weights=built.weights
+        )
+        partial.rename(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return store.manifest
+
+
+def _resolved(device: Device) -> str:
+    import torch
+
+    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _name_of(dataset: str) -> str:
+    """`cora` of `cora` and of `data/cora.npz`; `synthetic` of `synthetic:…`."""
+    return Path(dataset.partition(":")[0]).stem
+
+
+def _ids(file: Path) -> list[str]:
+    return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]

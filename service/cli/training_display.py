@@ -1,0 +1,68 @@
+"""What training shows: a bar while it runs, a table when it is done."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from model_store.spec import ModelSpec
+from service.cli.console import number, stderr, table
+
+if TYPE_CHECKING:
+    from model_store.manifest import Manifest
+    from model_store.training import TrainingProgress
+
+
+@contextmanager
+def training_bar(spec: ModelSpec) -> "Iterator[Callable[[TrainingProgress], None]]":
+    """A progress bar on stderr, for the time of the block; what it gives is called at each step.
+
+    On anything but a terminal nothing is shown.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr(), disable=not stderr().is_terminal, transient=True) as bar:
+        task = bar.add_task("loading the dataset", total=None)
+
+        def show(step: "TrainingProgress") -> None:
+            description = f"step {step.iteration}, relative gradient {step.relative_gradient:.1e}"
+            bar.update(task, description=description, total=1.0, completed=_share_done(step, spec.tolerance))
+
+        yield show
+
+
+def _share_done(step: "TrainingProgress", tolerance: float) -> float:
+    """Epochs are counted; Newton's steps gain digits, so its share is that of the digits asked for."""
+    if step.iterations is not None:
+        return step.iteration / step.iterations
+    if not 0.0 < step.relative_gradient < 1.0:
+        return 0.0 if step.relative_gradient else 1.0
+    return min(math.log(step.relative_gradient) / math.log(tolerance), 1.0)
+
+
+def summary(manifest: "Manifest", out: Path) -> Table:
+    """What was trained, and how well."""
+    accuracy, training = manifest.accuracy, manifest.training
+    channels = "".join(f", test column {one.column} on {one.nodes} nodes" for one in manifest.injected_channels)
+    rows = [
+        ("graph", f"{manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features{channels}"),
+        ("classes", str(len(manifest.classes))),
+        ("accuracy train", _percent(accuracy.train)),
+        ("accuracy validation", _percent(accuracy.val)),
+        ("accuracy test", _percent(accuracy.test)),
+        ("rank", f"{manifest.rank} of {manifest.features}"),
+        ("condition number", number(manifest.condition_number)),
+        ("|W - HᵀU| / |W|", number(training.identity_error)),
+        ("relative gradient", number(training.relative_gradient)),
+        ("steps", str(training.iterations)),
+        ("time", f"{training.seconds:.2f} s on {training.device}"),
+        ("warnings", str(len(manifest.warnings)) if manifest.warnings else "none"),
+    ]
+    return table(f"{manifest.name} in {out}", ("", ""), rows)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

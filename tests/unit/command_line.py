@@ -1,0 +1,33 @@
+"""Running the command line inside a test."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from service.cli.main import main
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class CommandLine:
+    """Calls `lethe …` in this process; anything but a clean exit fails the test."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> Ran:
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        printed = self._capsys.readouterr()
+        status = ended.value.code
+        assert status is None or isinstance(status, int)
+        assert "Traceback" not in printed.err
+        return Ran(status or 0, printed.out, printed.err)

@@ -1,0 +1,190 @@
+"""delete, predict and audit: what they ask the service for and what they print."""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import CommandLine
+from lethe_stub import LetheStub
+
+RECEIVED = "2026-03-02T09:15:04.120000Z"
+AUDIT = {
+    "batch": {"id": "b1", "requests": 5, "nodes": 9},
+    "model_version_before": 6,
+    "model_version_after": 7,
+    "weights_sha256_before": "aa",
+    "weights_sha256_after": "bb",
+    "rank_before": 1431,
+    "rank_after": 1430,
+    "directions_removed": 1,
+    "injected_norm_before": 0.2345678,
+    "injected_norm_after": 0.0,
+    "span_residual": 3e-15,
+    "weight_change": 0.011,
+    "durations_ms": {"project": 1.9},
+    "device": "cpu",
+}
+
+
+def accepted(**fields: Any) -> tuple[int, dict[str, Any]]:
+    document = {"id": "r1", "status": "queued", "kind": "node", "count": 2, "received_at": RECEIVED}
+    salts = {"nodes": {"12": "5f1d", "57": "aa01"}, "reference": None}
+    return 202, {**document, "salts": salts, "already_deleted": {}, **fields}
+
+
+def deletion(status: str, **fields: Any) -> tuple[int, dict[str, Any]]:
+    return 200, {"id": "r1", "status": status, "kind": "node", "count": 2, "received_at": RECEIVED, **fields}
+
+
+@pytest.fixture
+def stub() -> Iterator[LetheStub]:
+    with LetheStub({}) as stub:
+        yield stub
+
+
+@pytest.fixture
+def lethe(
+    stub: LetheStub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> CommandLine:
+    monkeypatch.setenv("LETHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LETHE_URL", stub.url)
+    monkeypatch.setenv("LETHE_KEY", "the key")
+    return CommandLine(capsys)
+
+
+def test_deleting_prints_the_request_and_the_salts_that_come_once(lethe: CommandLine, stub: LetheStub) -> None:
+    stub.answers["POST", "/deletions"] = accepted(already_deleted={"9": "r0"})
+    ran = lethe("delete", "12", "57", "12", "--reference", "DSR-17")
+    assert stub.asked == [("POST", "/deletions", {"kind": "node", "nodes": ["12", "57"], "reference": "DSR-17"})]
+    assert stub.keys == ["Bearer the key"]
+    assert (ran.status, ran.stdout) == (0, "r1 queued: 2 nodes\n")
+    assert "57  aa01" in ran.stderr
+    assert "9: already deleted by request r0" in ran.stderr
+
+
+def test_ids_come_from_a_file_and_salts_go_to_a_private_one(
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path
+) -> None:
+    stub.answers["POST", "/deletions"] = accepted()
+    ids, salts = tmp_path / "ids.txt", tmp_path / "salts.json"
+    ids.write_text("12\n\n 57 \n12\n")
+    assert lethe("delete", "--file", ids, "--salts", salts).status == 0
+    assert stub.asked[0][2]["nodes"] == ["12", "57"]
+    assert json.loads(salts.read_text())["nodes"] == {"12": "5f1d", "57": "aa01"}
+    assert stat.S_IMODE(salts.stat().st_mode) == 0o600
+    again = lethe("delete", "--file", ids, "--salts", salts)
+    assert again.status == 1
+    assert "salts.json: File exists" in again.stderr
+
+
+def test_edges_are_two_nodes_or_lines_of_a_file(lethe: CommandLine, stub: LetheStub, tmp_path: Path) -> None:
+    stub.answers["POST", "/deletions"] = accepted(kind="edge", count=1)
+    assert lethe("delete", "--kind", "edge", "1", "2").stdout == "r1 queued: 1 edge\n"
+    edges = tmp_path / "edges.txt"
+    edges.write_text("1 2\na b\tc\n")
+    assert lethe("delete", "--edges", edges).status == 0
+    assert [body["edges"] for _, _, body in stub.asked] == [[["1", "2"]], [["1", "2"], ["a b", "c"]]]
+    edges.write_text("1 2 3\n")
+    assert lethe("delete", "--edges", edges).status == 2
+
+
+def test_a_refusal_shows_what_was_wrong_and_what_to_do(lethe: CommandLine, stub: LetheStub) -> None:
+    problem = {"type": "urn:x", "title": "Unknown nodes", "status": 404, "detail": "No node 99.", "remedy": "Check it."}
+    stub.answers["POST", "/deletions"] = 404, problem
+    ran = lethe("delete", "99")
+    assert (ran.status, ran.stdout) == (1, "")
+    assert "No node 99." in ran.stderr
+    assert ran.stderr.rstrip().endswith("Check it.")
+
+
+def test_waiting_shows_the_evidence(lethe: CommandLine, stub: LetheStub) -> None:
+    stub.answers["POST", "/deletions"] = accepted()
+    stub.answers["GET", "/deletions/r1"] = [deletion("queued"), deletion("completed", audit=AUDIT, guarantee="span")]
+    ran = lethe("delete", "12", "57", "--wait")
+    assert ran.status == 0
+    assert "completed" in ran.stdout
+    assert "directions removed" in ran.stdout
+
+
+def test_waiting_for_a_request_that_fails_exits_with_1(lethe: CommandLine, stub: LetheStub) -> None:
+    stub.answers["POST", "/deletions"] = accepted()
+    stub.answers["GET", "/deletions/r1"] = deletion("failed", failure="Row 3 is damaged.")
+    ran = lethe("delete", "12", "--wait")
+    assert ran.status == 1
+    assert "Row 3 is damaged." in ran.stdout
+    assert "failed" in ran.stderr
+
+
+def test_waiting_too_short_says_that_it_goes_on(lethe: CommandLine, stub: LetheStub) -> None:
+    stub.answers["POST", "/deletions"] = accepted()
+    stub.answers["GET", "/deletions/r1"] = deletion("queued")
+    ran = lethe("delete", "12", "--wait", "--timeout", "0")
+    assert ran.status == 1
+    assert "goes on by itself" in ran.stderr
+
+
+def test_the_evidence_gives_each_figure_a_meaning_and_hides_absent_ones(lethe: CommandLine, stub: LetheStub) -> None:
+    words = "One direction was removed: [bold]not markup[/bold]."
+    stub.answers["GET", "/deletions/r1"] = deletion("completed", audit=AUDIT, explanation=words, reference="DSR-17")
+    ran = lethe("audit", "show", "r1")
+    lines = {line.split("  ")[0]: line for line in ran.stdout.splitlines()}
+    assert "0.2346" in lines["injected norm before"]
+    assert "weight the model had put on these nodes" in lines["injected norm before"]
+    assert "3e-15" in lines["span residual"]
+    assert "channel norm before" not in lines
+    assert "2026-03-02 09:15:04.120 UTC" in lines["received"]
+    assert words in ran.stdout
+    assert "5 requests, 9 nodes" in ran.stdout
+    assert "DSR-17" in lines["reference"]
+
+
+def test_the_evidence_of_a_queued_request_says_there_is_none_yet(lethe: CommandLine, stub: LetheStub) -> None:
+    stub.answers["GET", "/deletions/r1"] = deletion("queued")
+    ran = lethe("audit", "show", "r1")
+    assert ran.status == 0
+    assert "before it is applied" in ran.stderr
+
+
+def test_predictions_name_their_version_and_missing_nodes_fail(lethe: CommandLine, stub: LetheStub) -> None:
+    known = {"node": "12", "label": "Theory", "probabilities": {"Theory": 0.97123, "Art": 0.02877}}
+    stub.answers["POST", "/predict"] = 200, {"model_version": 7, "predictions": [known], "unknown": [], "deleted": []}
+    ran = lethe("predict", "12")
+    assert (ran.status, ran.stderr) == (0, "")
+    assert "Model version 7" in ran.stdout
+    assert "0.9712" in ran.stdout
+    answer = {"model_version": 7, "predictions": [known], "unknown": ["no"], "deleted": ["57"]}
+    stub.answers["POST", "/predict"] = 200, answer
+    ran = lethe("predict", "12", "57", "no")
+    assert ran.status == 1
+    assert "Theory" in ran.stdout
+    assert "57: deleted on request" in ran.stderr
+    assert "no: no such node" in ran.stderr
+
+
+def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
+    lethe: CommandLine, stub: LetheStub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("LETHE_URL")
+    monkeypatch.delenv("LETHE_KEY")
+    run = tmp_path / "home" / "run"
+    run.mkdir(parents=True)
+    (run / "server.json").write_text(json.dumps({"pid": os.getpid(), "url": stub.url, "database_url": "x"}))
+    (run / "admin.key").write_text("lethe_admin\n")
+    stub.answers["GET", "/deletions/r1"] = deletion("queued")
+    assert lethe("audit", "show", "r1").status == 0
+    assert stub.keys == ["Bearer lethe_admin"]
+
+
+@pytest.mark.parametrize("facts", ["", "{}", "[1]", '{"pid": "x", "url": "y"}', '{"pid": 999999999, "url": "y"}'])
+def test_facts_of_no_running_service_are_ignored(
+    lethe: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, facts: str
+) -> None:
+    from service.cli.server import read_facts
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "server.json").write_text(facts)
+    assert read_facts(tmp_path) is None
