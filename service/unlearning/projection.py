@@ -1,9 +1,11 @@
 """Projector with rank loss: weights and span coefficients after rows have left the span.
 
-Letters as in the paper's Algorithm 1: W_b (d, C) the weights of block b, X_D (m, d) the deleted rows, M+ the
-pseudo-inverse of X^T X. beta_b (n, C) are the span coefficients, W_b = X^T beta_b; the effective coefficient of node j
-is beta_{b,j} + x_j^T T_b, so that an update touches m rows and two (d, C) matrices instead of n rows. B_b is
-X^T beta_b over the nodes still in the span.
+Letters as in the paper's Algorithm 1: W the weights, X_D (m, d) the deleted rows, M+ the pseudo-inverse of X^T X.
+beta are the span coefficients, W = X^T beta; the effective coefficient of node j is beta_j + x_j^T T, so that an update
+touches m rows and two matrices of the size of W instead of n rows. B is X^T beta over the nodes still in the span.
+
+Every block is treated alike, so the blocks stand side by side: W, B, T are (d, blocks * C) and beta is
+(n, blocks * C), one matrix product for all of them.
 """
 
 from collections.abc import Sequence
@@ -26,13 +28,15 @@ class ModelState:
     """One version of the model on the device; never changed in place."""
 
     version: int
-    #: (blocks, d, C) float64, as `B` and `T`.
+    #: (d, blocks * C) float64, as `B` and `T`.
     W: Tensor
     B: Tensor
     T: Tensor
     gram: Gram
     #: Mask (n,) of the nodes that have not been deleted.
     live: NDArray[np.bool_]
+    #: C.
+    classes: int
 
 
 @dataclass(frozen=True)
@@ -72,23 +76,24 @@ def project(
 ) -> Projection:
     """Deletes the rows of every request at once and returns the new state; `state` and `beta` stay as they are.
 
-    `requests` holds row numbers, disjoint, each still live; `beta` is (blocks, n, C); `channels` are the feature
+    `requests` holds row numbers, disjoint, each still live; `beta` is (n, blocks * C); `channels` are the feature
     columns of physical injected channels. Costs O(m d^2), whatever n is, unless the Gram factors must be recomputed.
     """
     deleted = np.concatenate(requests)
     live = state.live.copy()
     live[deleted] = False
-    down = downdate(state.gram, features, deleted, live)
-
     X_D = features.dense_rows(deleted)
-    beta_D = beta[:, _index(deleted, X_D)]
+    down = downdate(state.gram, X_D, features, live)
+    beta_D = beta[torch.from_numpy(deleted).to(X_D.device)]
+    effective = beta_D + X_D @ state.T
     Q = down.lost_directions
     W = state.W if Q.shape[1] == 0 else state.W - Q @ (Q.T @ state.W)
-    after = ModelState(
+    after = replace(
+        state,
         version=state.version + 1,
         W=W,
         B=state.B - X_D.T @ beta_D,
-        T=state.T + down.gram.M_pinv @ (X_D.T @ (beta_D + X_D @ state.T)),
+        T=state.T + down.gram.M_pinv @ (X_D.T @ effective),
         gram=down.gram,
         live=live,
     )
@@ -103,7 +108,7 @@ def project(
     removed = Q.shape[1]
     return Projection(
         state=after,
-        norms=_request_norms(state, after, features, beta, requests, channels),
+        norms=_request_norms(state, after, X_D, effective, beta_D, requests, channels),
         directions_removed=removed,
         lost_direction_norm_before=_norm(Q.T @ state.W) if removed else None,
         lost_direction_norm_after=_norm(Q.T @ after.W) if removed else None,
@@ -119,58 +124,70 @@ def coefficient_residual(state: ModelState) -> float:
 
 
 def summed_coefficients(features: FeatureMatrix, beta: Tensor, live: NDArray[np.bool_]) -> Tensor:
-    """B (blocks, d, C) summed afresh as X_live^T beta_live."""
-    return torch.stack([features.transposed_matmul(block, live) for block in beta])
+    """B (d, blocks * C) summed afresh as X_live^T beta_live."""
+    return features.transposed_matmul(beta, live)
+
+
+def side_by_side(blocks: Tensor) -> Tensor:
+    """(blocks, k, C) as (k, blocks * C)."""
+    return blocks.permute(1, 0, 2).reshape(blocks.shape[1], -1)
+
+
+def by_block(matrix: Tensor, classes: int) -> Tensor:
+    """(k, blocks * C) as (blocks, k, C)."""
+    return matrix.reshape(matrix.shape[0], -1, classes).permute(1, 0, 2)
 
 
 def _request_norms(
     before: ModelState,
     after: ModelState,
-    features: FeatureMatrix,
-    beta: Tensor,
+    X_D: Tensor,
+    effective: Tensor,
+    beta_D: Tensor,
     requests: Sequence[NDArray[np.int64]],
     channels: Sequence[int],
 ) -> tuple[Norms, ...]:
-    deleted = np.concatenate(requests)
-    X_D = features.dense_rows(deleted)
-    owner = torch.from_numpy(np.repeat(np.arange(len(requests)), [rows.size for rows in requests])).to(X_D.device)
-    injected_before = _injected_norms(before, X_D, beta[:, _index(deleted, X_D)], owner, len(requests))
+    owner = np.repeat(np.arange(len(requests)), [rows.size for rows in requests])
+    injected_before = _injected_norms(effective, owner, len(requests), before.classes)
+    injected_after = [0.0] * len(requests)
     # Nodes that a request leaves in the model would go on carrying weight for it.
-    remains = torch.from_numpy(after.live[deleted]).to(X_D.device)
-    left = _index(deleted[after.live[deleted]], X_D)
-    injected_after = _injected_norms(after, X_D[remains], beta[:, left], owner[remains], len(requests))
+    remains = np.flatnonzero(after.live[np.concatenate(requests)])
+    if remains.size:
+        left = beta_D[remains] + X_D[remains] @ after.T
+        injected_after = _injected_norms(left, owner[remains], len(requests), before.classes)
     carried = _channels_carried(X_D, owner, len(requests), channels)
     return tuple(
-        Norms(norm_before, norm_after, _channel_norm(before.W, columns), _channel_norm(after.W, columns))
+        Norms(norm_before, norm_after, _channel_norm(before, columns), _channel_norm(after, columns))
         for norm_before, norm_after, columns in zip(injected_before, injected_after, carried, strict=True)
     )
 
 
-def _injected_norms(state: ModelState, X_rows: Tensor, beta_rows: Tensor, owner: Tensor, requests: int) -> list[float]:
-    """For each request, the sum over blocks of |sum over its rows of (beta_j + x_j^T T)|_2."""
-    effective = beta_rows + X_rows @ state.T
-    sums = effective.new_zeros((effective.shape[0], requests, effective.shape[2])).index_add_(1, owner, effective)
-    return [float(norm) for norm in torch.linalg.vector_norm(sums, dim=2).sum(dim=0)]
+def _injected_norms(effective: Tensor, owner: NDArray[np.int64], requests: int, classes: int) -> list[float]:
+    """For each request, the sum over blocks of |sum over its rows of the effective coefficients|_2."""
+    sums = effective.new_zeros((requests, effective.shape[1]))
+    sums.index_add_(0, torch.from_numpy(owner).to(effective.device), effective)
+    return _sum_of_block_norms(sums, classes).tolist()  # type: ignore[no-any-return]
 
 
-def _channels_carried(X_D: Tensor, owner: Tensor, requests: int, channels: Sequence[int]) -> list[list[int]]:
+def _channels_carried(X_D: Tensor, owner: NDArray[np.int64], requests: int, channels: Sequence[int]) -> list[list[int]]:
     """For each request, the injected channels that any of its nodes carries."""
     carried: list[list[int]] = [[] for _ in range(requests)]
     for column in channels:
-        for request in owner[X_D[:, column] != 0].unique().tolist():
+        for request in np.unique(owner[(X_D[:, column] != 0).cpu().numpy()]).tolist():
             carried[request].append(column)
     return carried
 
 
-def _channel_norm(W: Tensor, columns: Sequence[int]) -> float | None:
+def _channel_norm(state: ModelState, columns: Sequence[int]) -> float | None:
     """The norms of W's own rows for the injected channels, summed over blocks and channels."""
     if not columns:
         return None
-    return float(torch.linalg.vector_norm(W[:, list(columns), :], dim=2).sum())
+    return float(_sum_of_block_norms(state.W[list(columns)], state.classes).sum())
 
 
-def _index(rows: NDArray[np.int64], like: Tensor) -> Tensor:
-    return torch.from_numpy(rows).to(like.device)
+def _sum_of_block_norms(rows: Tensor, classes: int) -> Tensor:
+    """For each of `rows` (k, blocks * C), the 2-norms of its blocks added up, (k,)."""
+    return torch.linalg.vector_norm(rows.reshape(rows.shape[0], -1, classes), dim=2).sum(dim=1)
 
 
 def _norm(matrix: Tensor) -> float:

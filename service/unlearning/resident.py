@@ -15,7 +15,7 @@ from model_store.manifest import Manifest
 from model_store.propagation import Propagator
 from model_store.store import VersionState
 from service.unlearning.live_graph import LiveGraph
-from service.unlearning.projection import ModelState, Projection, project
+from service.unlearning.projection import ModelState, Projection, by_block, project, side_by_side
 from service.unlearning.snapshot import Snapshot
 
 
@@ -46,7 +46,7 @@ class Resident:
         channels: Sequence[int],
     ) -> None:
         self.features = features
-        #: Span coefficients (blocks, n, C) float64 on the device; rows of deleted nodes are zero.
+        #: Span coefficients (n, blocks * C) float64 on the device; rows of deleted nodes are zero.
         self.beta = beta
         self.state = state
         self.live_graph = live_graph
@@ -66,11 +66,12 @@ class Resident:
         )
         state = ModelState(
             version=number,
-            W=_on(version.weights, device),
-            B=_on(version.B, device),
-            T=_on(version.T, device),
+            W=side_by_side(_on(version.weights, device)),
+            B=side_by_side(_on(version.B, device)),
+            T=side_by_side(_on(version.T, device)),
             gram=gram,
             live=live,
+            classes=version.weights.shape[2],
         )
         propagator = Propagator.build(
             base.graph.adjacency, manifest.spec.propagation, manifest.spec.self_loops, live=live, device=device
@@ -78,7 +79,7 @@ class Resident:
         node_ids = base.graph.node_ids
         return cls(
             features=features,
-            beta=_on(base.beta, device),
+            beta=side_by_side(_on(base.beta, device)),
             state=state,
             live_graph=LiveGraph(manifest.spec, features, propagator),
             rows={node_ids[row]: int(row) for row in np.flatnonzero(live)},
@@ -87,7 +88,7 @@ class Resident:
 
     def predictions(self) -> Snapshot:
         """The predictions of the committed state."""
-        return self.live_graph.predictions(self.state.W, self.state.version)
+        return self.live_graph.predictions(by_block(self.state.W, self.state.classes), self.state.version)
 
     def prepare(self, requests: Sequence[NDArray[np.int64]]) -> Prepared:
         """Computes the deletion of every request's rows at once, beside the committed state.
@@ -97,8 +98,8 @@ class Resident:
         rows = np.concatenate(requests)
         projection = project(self.state, self.features, self.beta, requests, self._channels)
         live_graph = self.live_graph.without_nodes(rows)
-        snapshot = live_graph.predictions(projection.state.W, projection.state.version)
         state = projection.state
+        snapshot = live_graph.predictions(by_block(state.W, state.classes), state.version)
         finite = all(bool(part.isfinite().all()) for part in (state.W, state.B, state.T))
         if not (finite and np.isfinite(snapshot.probabilities).all()):
             raise NotFinite("The batch leads to weights or predictions that are not finite; it was not applied.")
@@ -109,7 +110,7 @@ class Resident:
         self.state = prepared.projection.state
         self.live_graph = prepared.live_graph
         self.features.forget(prepared.rows)
-        self.beta[:, torch.from_numpy(prepared.rows).to(self.beta.device)] = 0.0
+        self.beta[torch.from_numpy(prepared.rows).to(self.beta.device)] = 0.0
         deleted = set(prepared.rows.tolist())
         self.rows = {node: row for node, row in self.rows.items() if row not in deleted}
 

@@ -27,6 +27,7 @@ from service.domain.records import BatchRecord, Lease, Pointer, RequestNorms, To
 from service.errors import Unavailable
 from service.queue.outage import Outage
 from service.domain.states import Guarantee, RepairStatus, RequestKind
+from service.unlearning.projection import by_block
 from service.unlearning.resident import Prepared, Resident
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
@@ -183,9 +184,9 @@ class BatchWorker:
         return self._store.write_version(
             ref,
             VersionState(
-                weights=state.W.cpu().numpy(),
-                B=state.B.cpu().numpy(),
-                T=state.T.cpu().numpy(),
+                weights=by_block(state.W, state.classes).cpu().numpy(),
+                B=by_block(state.B, state.classes).cpu().numpy(),
+                T=by_block(state.T, state.classes).cpu().numpy(),
                 live=state.live,
                 rank=state.gram.rank,
             ),

@@ -40,7 +40,7 @@ def test_factors_stay_exact_while_all_rows_are_deleted_in_random_batches(
         batch, order = np.split(order, [min(order.size, int(rng.integers(1, 8)))])
         before = live.copy()
         live[batch] = False
-        down = downdate(gram, features, batch, live)
+        down = downdate(gram, features.dense_rows(batch), features, live)
         gram = down.gram
         assert_exact(gram, rows[live])
         assert_lost_directions(down.lost_directions.numpy(), gram, rows[before], rows[live])
@@ -58,18 +58,32 @@ def assert_lost_directions(Q: Rows, gram: Gram, before: Rows, surviving: Rows) -
         assert np.linalg.norm(surviving @ Q) <= cutoff * Q.shape[1]
 
 
-def test_the_rank_of_a_batch_larger_than_the_dimension_is_recomputed() -> None:
+def test_a_batch_larger_than_the_dimension_is_decomposed_at_once() -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((50, 6))
     features = FeatureMatrix(rows)
     live = np.ones(50, dtype=np.bool_)
     gram = factorise(features, live)
     live[:48] = False
-    down = downdate(gram, features, np.arange(48), live)
-    assert down.method is FactorMethod.REFACTORISE
+    down = downdate(gram, features.dense_rows(np.arange(48)), features, live)
+    assert down.method is FactorMethod.DECOMPOSE
     assert down.lost_directions.shape == (6, 4)
     assert_exact(down.gram, rows[live])
     assert_lost_directions(down.lost_directions.numpy(), gram, rows, rows[live])
+
+
+def test_a_large_batch_that_leaves_the_rank_in_doubt_goes_back_to_the_rows() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((50, 6))
+    rows[:44, 5] *= 100.0
+    live = np.ones(50, dtype=np.bool_)
+    rows[44:, 5] = 1e-2
+    features = FeatureMatrix(rows)
+    gram = factorise(features, live)
+    live[:44] = False
+    down = downdate(gram, features.dense_rows(np.arange(44)), features, live)
+    assert down.method is FactorMethod.REFACTORISE
+    assert_exact(down.gram, rows[live])
 
 
 def test_an_exclusive_direction_is_lost_by_downdate_and_not_by_recomputation() -> None:
@@ -78,7 +92,7 @@ def test_an_exclusive_direction_is_lost_by_downdate_and_not_by_recomputation() -
     features, live = FeatureMatrix(rows), np.ones(len(rows), dtype=np.bool_)
     gram = factorise(features, live)
     live[7] = False
-    down = downdate(gram, features, np.array([7]), live)
+    down = downdate(gram, features.dense_rows(np.array([7])), features, live)
     assert down.method is FactorMethod.DOWNDATE
     assert abs(abs(down.lost_directions.numpy()[-1, 0]) - 1.0) < 1e-12
 
@@ -89,7 +103,7 @@ def test_a_direction_that_another_node_supports_faintly_is_kept() -> None:
     features, live = FeatureMatrix(rows), np.ones(len(rows), dtype=np.bool_)
     gram = factorise(features, live)
     live[7] = False
-    down = downdate(gram, features, np.array([7]), live)
+    down = downdate(gram, features.dense_rows(np.array([7])), features, live)
     assert down.lost_directions.shape[1] == 0
     assert_exact(down.gram, rows[live])
 
@@ -100,7 +114,7 @@ def test_rank_decisions_keep_the_scale_of_the_import() -> None:
     features, live = FeatureMatrix(rows), np.ones(5, dtype=np.bool_)
     gram = factorise(features, live)
     live[:4] = False
-    assert downdate(gram, features, np.arange(4), live).gram.rank == 0
+    assert downdate(gram, features.dense_rows(np.arange(4)), features, live).gram.rank == 0
 
 
 @pytest.mark.parametrize("error", [1e-9, 1e-6, 1e-4, 1e-2])
@@ -122,7 +136,7 @@ def test_a_pseudo_inverse_that_fails_acceptance_is_recomputed_from_the_surviving
     good = factorise(features, live)
     drifted = Gram(good.M, good.M_pinv * (1 + 1e-4), good.rank, good.sigma_ref_squared, good.condition_number)
     live[3] = False
-    down = downdate(drifted, features, np.array([3]), live)
+    down = downdate(drifted, features.dense_rows(np.array([3])), features, live)
     assert down.method is FactorMethod.REFACTORISE
     assert_exact(down.gram, rows[live])
 

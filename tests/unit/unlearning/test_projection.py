@@ -1,6 +1,7 @@
 """Projection, coefficients and norms against explicit float64 recomputation, on every structure of features."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from model_store.features import FeatureMatrix
 from model_store.gram import factorise
-from service.unlearning.projection import ModelState, Norms, Projection, project
+from service.unlearning.projection import ModelState, Norms, Projection, by_block, project, side_by_side
 from tests.structures import STRUCTURES, Rows, oracle
 
 BLOCKS, CLASSES = 2, 3
@@ -27,10 +28,10 @@ class Model:
         self.live = np.ones(len(X), dtype=np.bool_)
         self.effective = rng.standard_normal((BLOCKS, len(X), CLASSES))
         self.W = np.einsum("nd,bnc->bdc", X, self.effective)
-        self.beta = torch.from_numpy(self.effective.copy())
+        self.beta = side_by_side(torch.from_numpy(self.effective))
         gram = factorise(self.features, self.live)
-        W = torch.from_numpy(self.W.copy())
-        self.state = ModelState(0, W, W.clone(), torch.zeros_like(W), gram, self.live.copy())
+        W = side_by_side(torch.from_numpy(self.W))
+        self.state = ModelState(0, W, W.clone(), torch.zeros_like(W), gram, self.live.copy(), CLASSES)
         self.cutoff = (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
         self.scale = float(np.linalg.norm(self.W))
 
@@ -45,16 +46,16 @@ class Model:
         self.effective[:, ~self.live] = 0.0
         self.W = basis @ (basis.T @ self.W)
         self.state = projection.state
-        self.beta[:, torch.from_numpy(rows)] = 0.0
+        self.beta[torch.from_numpy(rows)] = 0.0
         assert self.state.gram.rank == rank
         return projection
 
     def assert_exact(self, tolerance: float = 1e-8) -> None:
-        assert np.linalg.norm(self.state.W.numpy() - self.W) <= tolerance * self.scale
-        effective = self.beta.numpy() + np.einsum("nd,bdc->bnc", self.X, self.state.T.numpy())
-        effective[:, ~self.live] = 0.0
-        spanned = np.einsum("nd,bnc->bdc", self.X, effective)
-        assert np.linalg.norm(self.state.W.numpy() - spanned) <= tolerance * self.scale
+        W = by_block(self.state.W, CLASSES).numpy()
+        assert np.linalg.norm(W - self.W) <= tolerance * self.scale
+        effective = self.beta.numpy() + self.X @ self.state.T.numpy()
+        effective[~self.live] = 0.0
+        assert np.linalg.norm(self.state.W.numpy() - self.X.T @ effective) <= tolerance * self.scale
         assert np.array_equal(self.state.live, self.live)
 
 
@@ -169,6 +170,5 @@ def test_a_physical_channel_is_read_from_the_weights_and_equals_the_injected_nor
 
 def test_coefficients_that_no_longer_match_the_weights_are_summed_afresh() -> None:
     model = Model(np.random.default_rng(0).standard_normal((40, 5)))
-    spoiled = ModelState(0, model.state.W, model.state.B * (1 + 1e-5), model.state.T, model.state.gram, model.live)
-    live_beta = model.beta.clone()
-    assert project(spoiled, model.features, live_beta, [np.array([1])]).coefficient_residual <= 1e-12
+    spoiled = replace(model.state, B=model.state.B * (1 + 1e-5))
+    assert project(spoiled, model.features, model.beta, [np.array([1])]).coefficient_residual <= 1e-12
