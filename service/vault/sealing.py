@@ -8,7 +8,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from service.domain.records import Targets
-from service.errors import LetheError
+from service.errors import InvalidRequest, LetheError
 
 _NONCE_BYTES = 12
 
@@ -21,15 +21,20 @@ class SealBroken(LetheError):
 
 
 def seal(targets: Targets, key: bytes, request_id: UUID) -> bytes:
-    """Return nonce and ciphertext of `targets` under the 32-byte `key`."""
-    plain = orjson.dumps(
-        {
-            "nodes": targets.nodes,
-            "edges": targets.edges,
-            "node_salts": None if targets.node_salts is None else dict(targets.node_salts),
-            "reference_salt": targets.reference_salt,
-        }
-    )
+    """Return nonce and ciphertext of `targets` under the 32-byte `key`.
+
+    Raises `InvalidRequest` for an id with half of a surrogate pair, which no encoding can hold.
+    """
+    fields = {
+        "nodes": targets.nodes,
+        "edges": targets.edges,
+        "node_salts": None if targets.node_salts is None else dict(targets.node_salts),
+        "reference_salt": targets.reference_salt,
+    }
+    try:
+        plain = orjson.dumps(fields)
+    except orjson.JSONEncodeError:
+        raise InvalidRequest("An id is not valid Unicode text.", "Remove the unpaired surrogate from it.") from None
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, plain, request_id.bytes)
 

@@ -1,0 +1,40 @@
+"""Runs migrations on the connection that `service.db.migrate` passes in, or, from `alembic`, on `DATABASE_URL`."""
+
+import asyncio
+import os
+
+from alembic import context
+from sqlalchemy import Connection, func, select
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from service.db.engine import asyncpg_url
+from service.db.models import RequestRow
+
+#: Two starters of Lethe take turns at this advisory lock (the bytes of "lethe").
+MIGRATION_LOCK = 0x6C65746865
+
+
+def run(connection: Connection) -> None:
+    """Migrate in one transaction, alone."""
+    context.configure(connection=connection, target_metadata=RequestRow.metadata, compare_server_default=True)
+    with context.begin_transaction():
+        connection.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+        context.run_migrations()
+
+
+async def run_on_database_url() -> None:
+    """Open a connection to `DATABASE_URL` and migrate on it."""
+    if "DATABASE_URL" not in os.environ:
+        raise SystemExit("Set DATABASE_URL, or use ./lethe migrate.")
+    engine = create_async_engine(asyncpg_url(os.environ["DATABASE_URL"]))
+    async with engine.connect() as connection:
+        await connection.run_sync(run)
+    await engine.dispose()
+
+
+if context.is_offline_mode():
+    raise SystemExit("Migrations run on a live database; --sql is not supported.")
+if "connection" in context.config.attributes:
+    run(context.config.attributes["connection"])
+else:
+    asyncio.run(run_on_database_url())

@@ -1,0 +1,52 @@
+"""What the intake tells callers whose requests it does not take."""
+
+from uuid import UUID
+
+from service.errors import Conflict, InvalidRequest, LetheError, NotFound, QueueFull, Unavailable
+
+_RETRY_AFTER_SECONDS = 5
+
+
+def refusal(error: Exception, model: str) -> Exception:
+    """Return what to tell the one caller whose request could not be stored because of `error`."""
+    if "requests_model_fkey" in str(error):
+        return NotFound(f"There is no model {model}.", "Import it first.")
+    if isinstance(error, LetheError) or not _is_text_error(error):
+        return error
+    return InvalidRequest(
+        "The request holds text that cannot be stored: a NUL character or half of a surrogate pair.",
+        "Remove it from the reference and the Idempotency-Key.",
+    )
+
+
+def queue_full(limit: int | None) -> QueueFull:
+    """Return the error for a request that does not fit under `limit` waiting nodes."""
+    return QueueFull(
+        f"More than {limit} nodes would be waiting to be forgotten.",
+        f"Try again in {_RETRY_AFTER_SECONDS} seconds.",
+        retry_after=_RETRY_AFTER_SECONDS,
+    )
+
+
+def reused_key(request_id: UUID) -> Conflict:
+    """Return the error for an idempotency key that came with another body before."""
+    return Conflict(
+        f"This Idempotency-Key was used for another body, which became request {request_id}.",
+        "Use a new key for a new request, or send the first body again.",
+    )
+
+
+def shutting_down() -> Unavailable:
+    """Return the error for a request that comes too late for this process."""
+    return Unavailable("Lethe is shutting down.", "Nothing was recorded; try again in a few seconds.")
+
+
+def _is_text_error(error: Exception) -> bool:
+    """Tell whether the driver, or Postgres (SQLSTATE class 22), refused a value."""
+    original = getattr(error, "orig", None)
+    state = getattr(original, "sqlstate", None) or ""
+    return (
+        isinstance(error, UnicodeError)
+        or state.startswith("22")
+        or isinstance(getattr(original, "__cause__", None), ValueError)
+    )

@@ -1,0 +1,130 @@
+"""The statements of the intake; each handles a whole group of requests."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Integer, LargeBinary, Text, Uuid, func, literal, select, tuple_
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.db.arrays import unnested
+from service.db.models import OutboxRow, RequestRow
+from service.db.outbox import OUTBOX_CHANNEL
+from service.db.records import REQUEST_COLUMNS, deletion_request
+from service.domain.records import DeletionRequest
+from service.domain.states import RequestKind
+
+#: Advisory lock that transactions of an intake share, and that whoever decides which keys are orphaned takes alone.
+_INTAKE_LOCK = 0x696E74616B65
+
+
+@dataclass(frozen=True)
+class IdempotencyKey:
+    """The `Idempotency-Key` of one API key."""
+
+    api_key_id: UUID
+    text: str
+
+
+@dataclass(frozen=True)
+class NewRow:
+    """A request about to be inserted."""
+
+    id: UUID
+    model: str
+    kind: RequestKind
+    count: int
+    reference: str | None
+    ciphertext: bytes
+    api_key_id: UUID
+    idempotency_key: str | None
+    body_digest: bytes | None
+
+
+@dataclass(frozen=True)
+class StoredRequest:
+    """A request found by its idempotency key."""
+
+    request: DeletionRequest
+    body_digest: bytes
+    ciphertext: bytes | None
+
+
+async def enter(conn: AsyncConnection) -> None:
+    """Mark the caller's transaction as one that is about to store requests."""
+    await conn.execute(select(func.pg_advisory_xact_lock_shared(_INTAKE_LOCK)))
+
+
+async def exclude_writers(conn: AsyncConnection, *, wait: bool) -> bool:
+    """Keep out transactions that `enter`, until the caller's ends, once those under way have ended.
+
+    Among them are commits whose callers have died. Without `wait`, return False when there are any.
+    """
+    if wait:
+        await conn.execute(select(func.pg_advisory_xact_lock(_INTAKE_LOCK)))
+        return True
+    return bool(await conn.scalar(select(func.pg_try_advisory_xact_lock(_INTAKE_LOCK))))
+
+
+async def find_earlier(conn: AsyncConnection, keys: Collection[IdempotencyKey]) -> dict[IdempotencyKey, StoredRequest]:
+    """Return the requests that were stored under `keys`."""
+    if not keys:
+        return {}
+    wanted = unnested(
+        "wanted",
+        api_key_id=(Uuid(), [key.api_key_id for key in keys]),
+        idempotency_key=(Text(), [key.text for key in keys]),
+    )
+    query = select(*REQUEST_COLUMNS, RequestRow.idempotency_key, RequestRow.body_digest, RequestRow.ciphertext).where(
+        tuple_(RequestRow.api_key_id, RequestRow.idempotency_key).in_(select(*wanted.c))
+    )
+    found: dict[IdempotencyKey, StoredRequest] = {}
+    for row in await conn.execute(query):
+        key = IdempotencyKey(row.api_key_id, row.idempotency_key)
+        found[key] = StoredRequest(deletion_request(row), row.body_digest, row.ciphertext)
+    return found
+
+
+async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUID, datetime]:
+    """Insert requests with their outbox rows, wake the relay, and return when each was received.
+
+    A row whose idempotency key is taken is left out. Rows go in by idempotency key, so that two processes inserting the
+    same keys wait for each other instead of deadlocking.
+    """
+    if not rows:
+        return {}
+    ordered = sorted(rows, key=lambda row: (row.api_key_id, row.idempotency_key or ""))
+    added = unnested(
+        "added",
+        id=(Uuid(), [row.id for row in ordered]),
+        model=(Text(), [row.model for row in ordered]),
+        kind=(Text(), [row.kind.value for row in ordered]),
+        count=(Integer(), [row.count for row in ordered]),
+        reference=(Text(), [row.reference for row in ordered]),
+        ciphertext=(LargeBinary(), [row.ciphertext for row in ordered]),
+        api_key_id=(Uuid(), [row.api_key_id for row in ordered]),
+        idempotency_key=(Text(), [row.idempotency_key for row in ordered]),
+        body_digest=(LargeBinary(), [row.body_digest for row in ordered]),
+    )
+    stored = (
+        insert(RequestRow)
+        .from_select([column.name for column in added.c], select(*added.c))
+        .on_conflict_do_nothing(
+            index_elements=[RequestRow.api_key_id, RequestRow.idempotency_key],
+            index_where=RequestRow.idempotency_key.is_not(None),
+        )
+        .returning(RequestRow.id, RequestRow.model, RequestRow.received_at)
+        .cte("stored")
+    )
+    listed = insert(OutboxRow).from_select(["request_id", "model"], select(stored.c.id, stored.c.model)).cte("listed")
+    query = select(stored.c.id, stored.c.received_at, func.pg_notify(OUTBOX_CHANNEL, "")).add_cte(listed)
+    return {row.id: row.received_at for row in await conn.execute(query)}
+
+
+async def holding_targets(conn: AsyncConnection, ids: Collection[UUID]) -> set[UUID]:
+    """Return those of `ids` whose encrypted targets are in the database, so that their keys are needed."""
+    wanted = func.any(literal(list(ids), ARRAY(Uuid())))
+    query = select(RequestRow.id).where(RequestRow.id == wanted, RequestRow.ciphertext.is_not(None))
+    return set((await conn.execute(query)).scalars())

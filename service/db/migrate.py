@@ -1,0 +1,56 @@
+"""Bringing a database to the schema of this version of Lethe."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from service.db.engine import asyncpg_url
+from service.db.transactions import transaction
+
+
+async def upgrade(url: str, revision: str = "head") -> None:
+    """Apply the migrations up to `revision`; starters that collide take turns. Raises `Unavailable`."""
+    await _run(url, lambda connection: command.upgrade(_config(connection), revision))
+
+
+async def downgrade(url: str, revision: str) -> None:
+    """Take migrations back to `revision` (`base`: all of them, with all data). Raises `Unavailable`."""
+    await _run(url, lambda connection: command.downgrade(_config(connection), revision))
+
+
+async def current(url: str) -> str | None:
+    """Return the revision of the database, None when it has none. Raises `Unavailable`."""
+    found: list[str | None] = []
+    await _run(url, lambda conn: found.append(MigrationContext.configure(conn).get_current_revision()))
+    return found[0]
+
+
+def head() -> str:
+    """Return the revision this version of Lethe needs."""
+    revision = ScriptDirectory.from_config(_config(None)).get_current_head()
+    assert revision is not None
+    return revision
+
+
+async def _run(url: str, work: Callable[[Connection], None]) -> None:
+    # Not the service's engine: a migration may take longer than its statements may.
+    engine = create_async_engine(asyncpg_url(url), poolclass=NullPool)
+    try:
+        async with transaction(engine) as conn:
+            await conn.run_sync(work)
+    finally:
+        await engine.dispose()
+
+
+def _config(connection: Connection | None) -> Config:
+    config = Config(Path(__file__).parents[2] / "alembic.ini")
+    if connection is not None:
+        config.attributes["connection"] = connection
+    return config

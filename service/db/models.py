@@ -1,0 +1,319 @@
+"""The tables, with every constraint that keeps an illegal state out of the database.
+
+Triggers (the transitions of a request, a pointer that only moves forward, append-only events) are in the migrations.
+Times are Postgres' own; none is compared with another in a constraint, because a clock that is set back must not stop
+a deletion. Floating-point figures are finite: a NaN would poison every audit query.
+"""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    SmallInteger,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db.base import Base, finite, one_of, sha256
+from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind, RequestStatus, Scope
+
+_FIGURES = (
+    "lost_direction_norm_before",
+    "lost_direction_norm_after",
+    "weight_change",
+    "coefficient_residual",
+    "span_residual",
+    "distance_bound_before",
+    "distance_bound_after",
+    "distance_bound_before_relative",
+    "distance_bound_after_relative",
+)
+_NORMS = ("injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
+
+
+class ApiKeyRow(Base):
+    """An API key, known by the hash of its text."""
+
+    __tablename__ = "api_keys"
+    __table_args__ = (
+        CheckConstraint("name <> ''", name="named"),
+        CheckConstraint("octet_length(hash) = 32", name="hash"),
+        CheckConstraint(
+            "cardinality(scopes) > 0 AND scopes <@ ARRAY[" + ", ".join(f"'{scope}'" for scope in Scope) + "]::text[]",
+            name="scopes",
+        ),
+        Index("api_keys_name_in_use", "name", unique=True, postgresql_where=text("revoked_at IS NULL")),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text()))
+    hash: Mapped[bytes] = mapped_column(unique=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    revoked_at: Mapped[datetime | None]
+
+
+class LeaseRow(Base):
+    """Who may write a model, and until when."""
+
+    __tablename__ = "leases"
+    __table_args__ = (
+        CheckConstraint("fencing > 0", name="fencing"),
+        CheckConstraint("holder <> ''", name="holder"),
+        # No two rows could clash anyway: it makes `fencing` part of a key, so that changing it waits for FOR KEY SHARE.
+        UniqueConstraint("name", "fencing"),
+    )
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    holder: Mapped[str]
+    fencing: Mapped[int] = mapped_column(BigInteger)
+    expires_at: Mapped[datetime]
+
+
+class PointerRow(Base):
+    """Which version of a model is committed."""
+
+    __tablename__ = "pointers"
+    __table_args__ = (
+        CheckConstraint("version >= 0 AND fencing >= 0", name="numbers"),
+        CheckConstraint("folder = version || '-' || fencing", name="folder"),
+        CheckConstraint(f"{sha256('digest')} AND {sha256('weights_sha256')}", name="digests"),
+    )
+
+    model: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(BigInteger)
+    fencing: Mapped[int] = mapped_column(BigInteger)
+    folder: Mapped[str]
+    digest: Mapped[str]
+    weights_sha256: Mapped[str]
+    moved_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class BatchRow(Base):
+    """One update of a model: what was measured, and whether its erasure is finished."""
+
+    __tablename__ = "batches"
+    __table_args__ = (
+        CheckConstraint("fencing > 0 AND requests > 0 AND nodes >= 0", name="size"),
+        CheckConstraint(
+            "model_version_before >= 0 AND model_version_after > model_version_before", name="model_versions"
+        ),
+        CheckConstraint(
+            f"{sha256('weights_sha256_before')} AND {sha256('weights_sha256_after')}", name="weights_digests"
+        ),
+        CheckConstraint("rank_after >= 0 AND rank_before >= 0 AND directions_removed >= 0", name="ranks"),
+        CheckConstraint("factor_method IN ('downdate', 'refactorise')", name="factor_method"),
+        CheckConstraint(finite(_FIGURES), name="figures"),
+        CheckConstraint("jsonb_typeof(durations_ms) = 'object'", name="durations_ms"),
+        CheckConstraint("(finished_at IS NULL) = (span_residual IS NULL)", name="finished"),
+        UniqueConstraint("model", "model_version_after"),
+        Index("batches_unfinished", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    model: Mapped[str] = mapped_column(ForeignKey("pointers.model"))
+    fencing: Mapped[int] = mapped_column(BigInteger)
+    requests: Mapped[int] = mapped_column(Integer)
+    nodes: Mapped[int] = mapped_column(Integer)
+    model_version_before: Mapped[int] = mapped_column(BigInteger)
+    model_version_after: Mapped[int] = mapped_column(BigInteger)
+    weights_sha256_before: Mapped[str]
+    weights_sha256_after: Mapped[str]
+    rank_before: Mapped[int]
+    rank_after: Mapped[int]
+    directions_removed: Mapped[int]
+    lost_direction_norm_before: Mapped[float | None]
+    lost_direction_norm_after: Mapped[float | None]
+    weight_change: Mapped[float]
+    coefficient_residual: Mapped[float]
+    factor_method: Mapped[str]
+    device: Mapped[str]
+    durations_ms: Mapped[dict[str, float]] = mapped_column(JSONB)
+    span_residual: Mapped[float | None]
+    distance_bound_before: Mapped[float | None]
+    distance_bound_after: Mapped[float | None]
+    distance_bound_before_relative: Mapped[float | None]
+    distance_bound_after_relative: Mapped[float | None]
+    repair_iterations: Mapped[int | None]
+    committed_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    finished_at: Mapped[datetime | None]
+
+
+class RequestRow(Base):
+    """One deletion request; what it names is only in `ciphertext`, under a key kept outside the database."""
+
+    __tablename__ = "requests"
+    __table_args__ = (
+        CheckConstraint(one_of("kind", RequestKind), name="kind"),
+        CheckConstraint(one_of("status", RequestStatus), name="status"),
+        CheckConstraint(one_of("guarantee", Guarantee), name="guarantee"),
+        CheckConstraint(one_of("repair", RepairStatus), name="repair"),
+        CheckConstraint("count > 0", name="count"),
+        CheckConstraint(
+            "(idempotency_key IS NULL) = (body_digest IS NULL) AND octet_length(body_digest) = 32", name="idempotency"
+        ),
+        CheckConstraint(
+            "status <> 'queued' OR (ciphertext IS NOT NULL AND applied_at IS NULL AND completed_at IS NULL"
+            " AND failed_at IS NULL AND cancelled_at IS NULL AND guarantee IS NULL)",
+            name="queued",
+        ),
+        CheckConstraint(
+            "status <> 'applied' OR (applied_at IS NOT NULL AND completed_at IS NULL)",
+            name="applied",
+        ),
+        CheckConstraint(
+            "(applied_at IS NULL) = (guarantee IS NULL) AND (applied_at IS NULL) = (repair IS NULL)"
+            " AND (applied_at IS NULL OR (batch_id IS NOT NULL AND explanation IS NOT NULL))",
+            name="applied_at",
+        ),
+        CheckConstraint(
+            "(status = 'completed') = (completed_at IS NOT NULL) AND (status <> 'completed'"
+            " OR (ciphertext IS NULL AND explanation IS NOT NULL AND (applied_at IS NULL) = (batch_id IS NULL)))",
+            name="completed",
+        ),
+        CheckConstraint(
+            "(already_deleted_by IS NOT NULL) = (status = 'completed' AND batch_id IS NULL)"
+            " AND already_deleted_by <> id",
+            name="already_deleted_by",
+        ),
+        CheckConstraint(
+            "(status = 'failed') = (failed_at IS NOT NULL) AND (status = 'failed') = (failure IS NOT NULL)"
+            " AND (status <> 'failed' OR batch_id IS NULL)",
+            name="failed",
+        ),
+        CheckConstraint(
+            "(status = 'cancelled') = (cancelled_at IS NOT NULL)"
+            " AND (status <> 'cancelled' OR (ciphertext IS NULL AND batch_id IS NULL))",
+            name="cancelled",
+        ),
+        Index(
+            "requests_idempotency",
+            "api_key_id",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("idempotency_key IS NOT NULL"),
+        ),
+        Index("requests_newest", "received_at", "id"),
+        Index("requests_newest_of_key", "api_key_id", "received_at", "id"),
+        Index("requests_newest_by_status", "status", "received_at", "id"),
+        Index(
+            "requests_queued",
+            "model",
+            "received_at",
+            postgresql_where=text("status = 'queued'"),
+            postgresql_include=["count"],
+        ),
+        Index("requests_batch", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    model: Mapped[str] = mapped_column(ForeignKey("pointers.model"))
+    kind: Mapped[str]
+    status: Mapped[str] = mapped_column(server_default=text("'queued'"))
+    count: Mapped[int]
+    reference: Mapped[str | None]
+    ciphertext: Mapped[bytes | None]
+    api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
+    idempotency_key: Mapped[str | None]
+    body_digest: Mapped[bytes | None]
+    received_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    #: When the sweeper last put the request back into the stream.
+    swept_at: Mapped[datetime | None]
+    batch_id: Mapped[UUID | None] = mapped_column(ForeignKey("batches.id"))
+    applied_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None]
+    failed_at: Mapped[datetime | None]
+    cancelled_at: Mapped[datetime | None]
+    guarantee: Mapped[str | None]
+    repair: Mapped[str | None]
+    explanation: Mapped[str | None]
+    failure: Mapped[str | None]
+    already_deleted_by: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
+
+
+class RequestAuditRow(Base):
+    """The norms measured for one request, written together with its batch."""
+
+    __tablename__ = "request_audits"
+    __table_args__ = (
+        CheckConstraint(finite(_NORMS), name="norms"),
+        Index("request_audits_batch", "batch_id"),
+    )
+
+    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
+    batch_id: Mapped[UUID] = mapped_column(ForeignKey("batches.id"))
+    injected_norm_before: Mapped[float | None]
+    injected_norm_after: Mapped[float | None]
+    channel_norm_before: Mapped[float | None]
+    channel_norm_after: Mapped[float | None]
+
+
+class OutboxRow(Base):
+    """A request whose id has not been put into the stream yet."""
+
+    __tablename__ = "outbox"
+    __table_args__ = (Index("outbox_oldest", "model", "created_at"),)
+
+    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
+    model: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class TombstoneKeyRow(Base):
+    """A tombstone key that some tombstone was made with; the key itself is in the key folder."""
+
+    __tablename__ = "tombstone_keys"
+    __table_args__ = (
+        CheckConstraint("number > 0", name="number"),
+        CheckConstraint("octet_length(fingerprint) = 16", name="fingerprint"),
+    )
+
+    number: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    fingerprint: Mapped[bytes]
+
+
+class TombstoneRow(Base):
+    """The keyed hash of an id that was deleted, and the request that deleted it first."""
+
+    __tablename__ = "tombstones"
+    __table_args__ = (
+        CheckConstraint(one_of("kind", RequestKind), name="kind"),
+        CheckConstraint("octet_length(hash) = 32", name="hash"),
+        Index("tombstones_request", "request_id"),
+    )
+
+    hash: Mapped[bytes] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    key_number: Mapped[int] = mapped_column(SmallInteger, ForeignKey("tombstone_keys.number"))
+    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class EventRow(Base):
+    """What happened to a request; rows are never changed."""
+
+    __tablename__ = "events"
+    __table_args__ = (
+        CheckConstraint(one_of("type", EventType), name="type"),
+        CheckConstraint("jsonb_typeof(payload) = 'object'", name="payload"),
+        Index("events_request", "request_id", "id"),
+        Index("events_applied_once", "request_id", unique=True, postgresql_where=text("type = 'applied'")),
+        Index("events_completed_once", "request_id", unique=True, postgresql_where=text("type = 'completed'")),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
+    type: Mapped[str]
+    payload: Mapped[dict[str, Any]] = mapped_column(JSONB)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())

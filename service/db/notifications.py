@@ -1,0 +1,74 @@
+"""Waiting for Postgres' NOTIFY instead of asking again and again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from service.db.outbox import OUTBOX_CHANNEL
+from service.errors import Unavailable
+
+_CONNECT_SECONDS = 10.0
+
+
+class Wakeup:
+    """Tells whether anything was notified since the last `wait`."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._gone = False
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Return True when notified and False after `timeout_s`; raises `Unavailable` when the connection is gone."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        if self._gone:
+            self._event.set()
+            raise Unavailable("The connection that listens to the database is gone.", "Listen again.")
+        return True
+
+    def _notified(self, *_: object) -> None:
+        self._event.set()
+
+    def _terminated(self, *_: object) -> None:
+        self._gone = True
+        self._event.set()
+
+
+@asynccontextmanager
+async def listen(engine: AsyncEngine, channel: str = OUTBOX_CHANNEL) -> AsyncIterator[Wakeup]:
+    """Yield a `Wakeup` for `channel`, on a connection of its own outside the pool. Raises `Unavailable`."""
+    wakeup = Wakeup()
+    connection = await _connect(engine)
+    try:
+        connection.add_termination_listener(wakeup._terminated)
+        await _subscribe(connection, channel, wakeup)
+        yield wakeup
+    finally:
+        connection.remove_termination_listener(wakeup._terminated)
+        connection.terminate()
+
+
+async def _connect(engine: AsyncEngine) -> asyncpg.Connection:
+    arguments, options = engine.dialect.create_connect_args(engine.url)
+    try:
+        return await asyncpg.connect(*arguments, **options, timeout=_CONNECT_SECONDS)
+    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+        raise _unavailable(error) from error
+
+
+async def _subscribe(connection: asyncpg.Connection, channel: str, wakeup: Wakeup) -> None:
+    try:
+        await connection.add_listener(channel, wakeup._notified)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    return Unavailable(f"The database does not answer ({type(error).__name__}).", "Listen again in a few seconds.")

@@ -1,0 +1,40 @@
+"""From rows of the tables to the records of the domain."""
+
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import Row
+
+from service.db.models import BatchRow, RequestRow
+from service.domain.records import BatchRecord, DeletionRequest, QueuedRequest
+from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+
+#: The columns `deletion_request` reads.
+REQUEST_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(DeletionRequest))
+#: The columns `queued_request` reads.
+QUEUED_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(QueuedRequest))
+#: The columns `batch_record` reads.
+BATCH_COLUMNS = tuple(BatchRow.__table__.c[field.name] for field in fields(BatchRecord))
+
+
+def deletion_request(row: Row[*tuple[Any, ...]]) -> DeletionRequest:
+    """Return a row of `REQUEST_COLUMNS` as a record."""
+    values = dict(row._mapping)
+    values["kind"] = RequestKind(row.kind)
+    values["status"] = RequestStatus(row.status)
+    values["guarantee"] = None if row.guarantee is None else Guarantee(row.guarantee)
+    values["repair"] = None if row.repair is None else RepairStatus(row.repair)
+    return DeletionRequest(**values)
+
+
+def queued_request(row: Row[*tuple[Any, ...]]) -> QueuedRequest:
+    """Return a row of `QUEUED_COLUMNS` as a record."""
+    values = dict(row._mapping)
+    values["kind"] = RequestKind(row.kind)
+    values["status"] = RequestStatus(row.status)
+    return QueuedRequest(**values)
+
+
+def batch_record(row: Row[*tuple[Any, ...]]) -> BatchRecord:
+    """Return a row of `BATCH_COLUMNS` (and possibly more) as a record."""
+    return BatchRecord(**{column.name: row._mapping[column] for column in BATCH_COLUMNS})

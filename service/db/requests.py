@@ -1,0 +1,303 @@
+"""Deletion requests: looking them up, and moving them from one state to the next."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Text, Uuid, delete, exists, func, literal, null, or_, select, tuple_, update
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from service.db.arrays import unnested
+from service.db.events import EventRepository, Payload
+from service.db.models import BatchRow, OutboxRow, RequestAuditRow, RequestRow
+from service.db.records import (
+    BATCH_COLUMNS,
+    QUEUED_COLUMNS,
+    REQUEST_COLUMNS,
+    batch_record,
+    deletion_request,
+    queued_request,
+)
+from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit, RequestNorms
+from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.errors import Conflict, NotFound
+from service.vault.cursors import PageCursor
+
+_AUDITED = (RequestStatus.APPLIED, RequestStatus.COMPLETED)
+
+
+@dataclass(frozen=True)
+class RequestFilters:
+    """Which requests a page shows; None means any."""
+
+    status: RequestStatus | None = None
+    kind: RequestKind | None = None
+    #: Received at this time or later.
+    since: datetime | None = None
+    #: Received before this time.
+    until: datetime | None = None
+    #: Asked for with this API key.
+    api_key_id: UUID | None = None
+
+
+@dataclass(frozen=True)
+class AppliedOutcome:
+    """What to record of one request when its batch is applied."""
+
+    request_id: UUID
+    guarantee: Guarantee
+    repair: RepairStatus
+    explanation: str
+    #: The content of its `applied` event.
+    payload: Payload
+
+
+class RequestRepository:
+    """The table `requests` in the caller's transaction.
+
+    Each `mark_*` writes the event that belongs to the move. Repeating one that was committed changes nothing and writes
+    nothing, so that start-up recovery may; a move that `TRANSITIONS` forbids raises `Conflict`.
+    """
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def get(
+        self, request_id: UUID, api_key_id: UUID | None = None
+    ) -> tuple[DeletionRequest, RequestAudit | None] | None:
+        """Return a request, with its audit once it is applied; None when unknown or, if a key is given, not its own."""
+        query = select(*REQUEST_COLUMNS).where(RequestRow.id == request_id)
+        if api_key_id is not None:
+            query = query.where(RequestRow.api_key_id == api_key_id)
+        row = (await self._conn.execute(query)).one_or_none()
+        if row is None:
+            return None
+        request = deletion_request(row)
+        return request, await self._audit(request)
+
+    async def page(self, filters: RequestFilters, *, cursor: PageCursor | None, limit: int) -> list[DeletionRequest]:
+        """Return up to `limit` requests, newest first, that come after `cursor`."""
+        query = select(*REQUEST_COLUMNS).order_by(RequestRow.received_at.desc(), RequestRow.id.desc()).limit(limit)
+        if filters.status is not None:
+            query = query.where(RequestRow.status == filters.status)
+        if filters.kind is not None:
+            query = query.where(RequestRow.kind == filters.kind)
+        if filters.since is not None:
+            query = query.where(RequestRow.received_at >= filters.since)
+        if filters.until is not None:
+            query = query.where(RequestRow.received_at < filters.until)
+        if filters.api_key_id is not None:
+            query = query.where(RequestRow.api_key_id == filters.api_key_id)
+        if cursor is not None:
+            position = tuple_(RequestRow.received_at, RequestRow.id)
+            query = query.where(position < tuple_(literal(cursor.received_at), literal(cursor.id)))
+        return [deletion_request(row) for row in await self._conn.execute(query)]
+
+    async def queued(self, model: str, ids: Collection[UUID]) -> list[QueuedRequest]:
+        """Return those of `ids` that are queued and in no batch, oldest first."""
+        query = (
+            select(*QUEUED_COLUMNS)
+            .where(RequestRow.id == _any(ids), RequestRow.model == model)
+            .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
+            .order_by(RequestRow.received_at, RequestRow.id)
+        )
+        return [queued_request(row) for row in await self._conn.execute(query)]
+
+    async def in_batch(self, batch_id: UUID) -> list[QueuedRequest]:
+        """Return the requests of a batch, oldest first."""
+        query = select(*QUEUED_COLUMNS).where(RequestRow.batch_id == batch_id)
+        query = query.order_by(RequestRow.received_at, RequestRow.id)
+        return [queued_request(row) for row in await self._conn.execute(query)]
+
+    async def unclaimed(self, model: str, *, older_than_s: float, limit: int) -> list[UUID]:
+        """Return up to `limit` queued requests that nobody has taken up for `older_than_s`, oldest first.
+
+        Those still in the outbox are left to the relay. Each is named at most once in `older_than_s`.
+        """
+        age = literal(timedelta(seconds=older_than_s))
+        waiting = (
+            select(RequestRow.id)
+            .where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
+            .where(func.coalesce(RequestRow.swept_at, RequestRow.received_at) < func.now() - age)
+            .where(~exists().where(OutboxRow.request_id == RequestRow.id))
+            .order_by(RequestRow.received_at, RequestRow.id)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        swept = update(RequestRow).where(RequestRow.id.in_(waiting)).values(swept_at=func.now())
+        rows = await self._conn.execute(swept.returning(RequestRow.id, RequestRow.received_at))
+        return [row.id for row in sorted(rows, key=lambda row: (row.received_at, row.id))]
+
+    async def queued_nodes(self, model: str) -> int:
+        """Return how many nodes and edges the queued requests name."""
+        query = select(func.coalesce(func.sum(RequestRow.count), 0))
+        query = query.where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED)
+        return int(await self._conn.scalar(query) or 0)
+
+    async def mark_applied(self, batch_id: UUID, outcomes: Sequence[AppliedOutcome]) -> list[UUID]:
+        """Move requests of a batch to `applied`; returns those that were not there before.
+
+        Raises `Conflict` when one is neither queued in this batch nor past it.
+        """
+        rows = unnested(
+            "outcome",
+            request_id=(Uuid(), [outcome.request_id for outcome in outcomes]),
+            guarantee=(Text(), [outcome.guarantee.value for outcome in outcomes]),
+            repair=(Text(), [outcome.repair.value for outcome in outcomes]),
+            explanation=(Text(), [outcome.explanation for outcome in outcomes]),
+        )
+        moved = await self._moved(
+            update(RequestRow)
+            .where(RequestRow.id == rows.c.request_id, RequestRow.batch_id == batch_id)
+            .where(RequestRow.status == RequestStatus.QUEUED)
+            .values(
+                status=RequestStatus.APPLIED,
+                applied_at=func.now(),
+                guarantee=rows.c.guarantee,
+                repair=rows.c.repair,
+                explanation=rows.c.explanation,
+            )
+            .returning(RequestRow.id)
+        )
+        payloads = {outcome.request_id: outcome.payload for outcome in outcomes}
+        others = payloads.keys() - moved
+        await self._require(others, RequestStatus.APPLIED, _AUDITED, batch_id)
+        return await self._record(EventType.APPLIED, payloads, moved)
+
+    async def mark_completed(self, payloads: Mapping[UUID, Payload]) -> list[UUID]:
+        """Move applied requests to `completed` and drop their ciphertexts; returns those that were not there before.
+
+        After the commit the caller destroys their keys. Raises `Conflict` when one is neither applied nor completed.
+        """
+        moved = await self._moved(
+            update(RequestRow)
+            .where(RequestRow.id == _any(payloads), RequestRow.status == RequestStatus.APPLIED)
+            .values(status=RequestStatus.COMPLETED, completed_at=func.now(), ciphertext=null())
+            .returning(RequestRow.id)
+        )
+        await self._require(payloads.keys() - moved, RequestStatus.COMPLETED, (RequestStatus.COMPLETED,))
+        return await self._record(EventType.COMPLETED, payloads, moved)
+
+    async def mark_completed_without_work(
+        self, request_id: UUID, *, already_deleted_by: UUID, explanation: str, payload: Payload
+    ) -> bool:
+        """Complete a queued request all of whose targets an earlier one deleted; False when it was completed before.
+
+        After the commit the caller destroys its key. Raises `Conflict` when it is in a batch, failed or cancelled.
+        """
+        moved = await self._moved(
+            update(RequestRow)
+            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
+            .where(RequestRow.status == RequestStatus.QUEUED)
+            .values(
+                status=RequestStatus.COMPLETED,
+                completed_at=func.now(),
+                ciphertext=null(),
+                already_deleted_by=already_deleted_by,
+                explanation=explanation,
+            )
+            .returning(RequestRow.id)
+        )
+        await self._require({request_id} - moved, RequestStatus.COMPLETED, (RequestStatus.COMPLETED,))
+        return bool(await self._record(EventType.COMPLETED, {request_id: payload}, moved))
+
+    async def mark_failed(self, request_id: UUID, failure: str, payload: Payload) -> bool:
+        """Fail a queued request for its own data, saying why; False when it had failed before.
+
+        Its ciphertext stays, so that it can be tried again. Raises `Conflict` when it is in a batch or finished.
+        """
+        moved = await self._moved(
+            update(RequestRow)
+            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
+            .where(RequestRow.status == RequestStatus.QUEUED)
+            .values(status=RequestStatus.FAILED, failed_at=func.now(), failure=failure)
+            .returning(RequestRow.id)
+        )
+        await self._require({request_id} - moved, RequestStatus.FAILED, (RequestStatus.FAILED,))
+        return bool(await self._record(EventType.FAILED, {request_id: payload}, moved))
+
+    async def cancel(self, request_id: UUID, api_key_id: UUID | None) -> DeletionRequest:
+        """Cancel a queued request that no batch has taken; use `Intake.cancel`, which destroys its key as well.
+
+        Raises `NotFound` when it is unknown or, if a key is given, not its own; `Conflict` when it is too late.
+        """
+        cancelled = (
+            update(RequestRow)
+            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
+            .where(RequestRow.status == RequestStatus.QUEUED)
+            .where(or_(literal(api_key_id, Uuid()).is_(None), RequestRow.api_key_id == api_key_id))
+            .values(status=RequestStatus.CANCELLED, cancelled_at=func.now(), ciphertext=null())
+            .returning(*REQUEST_COLUMNS)
+        )
+        row = (await self._conn.execute(cancelled)).one_or_none()
+        if row is not None:
+            await self._conn.execute(delete(OutboxRow).where(OutboxRow.request_id == request_id))
+            return deletion_request(row)
+        found = await self.get(request_id, api_key_id)
+        if found is None:
+            raise NotFound(f"There is no deletion request {request_id}.", "Check the id.")
+        if found[0].status is RequestStatus.QUEUED:
+            raise Conflict(
+                f"Request {request_id} is being applied.", "It cannot be cancelled any more; wait for it to complete."
+            )
+        raise Conflict(f"Request {request_id} is {found[0].status}.", "Only a queued request can be cancelled.")
+
+    async def _audit(self, request: DeletionRequest) -> RequestAudit | None:
+        if request.status not in _AUDITED or request.batch_id is None:
+            return None
+        norms = RequestAuditRow.__table__.c
+        query = (
+            select(*BATCH_COLUMNS, norms.injected_norm_before, norms.injected_norm_after)
+            .add_columns(norms.channel_norm_before, norms.channel_norm_after)
+            .join_from(BatchRow, RequestAuditRow, RequestAuditRow.batch_id == BatchRow.id)
+            .where(RequestAuditRow.request_id == request.id)
+        )
+        row = (await self._conn.execute(query)).one()
+        return RequestAudit(
+            batch=batch_record(row),
+            norms=RequestNorms(
+                row.injected_norm_before, row.injected_norm_after, row.channel_norm_before, row.channel_norm_after
+            ),
+        )
+
+    async def _moved(self, move: ReturningUpdate[Any]) -> set[UUID]:
+        return set((await self._conn.execute(move)).scalars())
+
+    async def _require(
+        self,
+        ids: Collection[UUID],
+        target: RequestStatus,
+        allowed: tuple[RequestStatus, ...],
+        batch_id: UUID | None = None,
+    ) -> None:
+        """Raise `Conflict` unless each of `ids` has an allowed status (and is in the batch, if one is given)."""
+        if not ids:
+            return
+        query = select(RequestRow.id, RequestRow.status, RequestRow.batch_id).where(RequestRow.id == _any(ids))
+        found = {row.id: row for row in await self._conn.execute(query)}
+        for request_id in ids:
+            row = found.get(request_id)
+            if row is None:
+                raise Conflict(f"There is no request {request_id}.", "Database and caller disagree; restart Lethe.")
+            if row.status not in allowed or (batch_id is not None and row.batch_id != batch_id):
+                raise Conflict(
+                    f"Request {request_id} is {row.status} (batch {row.batch_id}) and cannot become {target}.",
+                    "Read its state again.",
+                )
+
+    async def _record(
+        self, event_type: EventType, payloads: Mapping[UUID, Payload], moved: Collection[UUID]
+    ) -> list[UUID]:
+        """Append an event to each moved request, in the order of `payloads`, and return them in that order."""
+        new = {request_id: payload for request_id, payload in payloads.items() if request_id in moved}
+        if new:
+            await EventRepository(self._conn).append_many(event_type, new)
+        return list(new)
+
+
+def _any(ids: Collection[UUID]) -> Any:
+    return func.any(literal(list(ids), ARRAY(Uuid())))

@@ -1,0 +1,53 @@
+"""The keyed hashes of what was deleted, and which keys made them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from uuid import UUID
+
+from sqlalchemy import LargeBinary, SmallInteger, Text, Uuid, func, literal, select
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.db.arrays import unnested
+from service.db.models import TombstoneKeyRow, TombstoneRow
+from service.domain.records import Tombstone
+
+
+class TombstoneRepository:
+    """The tables `tombstones` and `tombstone_keys` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def insert(self, tombstones: Sequence[Tombstone], fingerprints: Mapping[int, bytes]) -> None:
+        """Record what was deleted; a hash that is there already keeps its earlier request.
+
+        `fingerprints` are those of the keyring; those of the keys used are registered.
+        """
+        used = {tombstone.key_number for tombstone in tombstones}
+        if not used:
+            return
+        keys = [{"number": number, "fingerprint": fingerprints[number]} for number in sorted(used)]
+        await self._conn.execute(insert(TombstoneKeyRow).values(keys).on_conflict_do_nothing())
+        rows = unnested(
+            "added",
+            hash=(LargeBinary(), [tombstone.hash for tombstone in tombstones]),
+            kind=(Text(), [tombstone.kind.value for tombstone in tombstones]),
+            key_number=(SmallInteger(), [tombstone.key_number for tombstone in tombstones]),
+            request_id=(Uuid(), [tombstone.request_id for tombstone in tombstones]),
+        )
+        names = ["hash", "kind", "key_number", "request_id"]
+        added = insert(TombstoneRow).from_select(names, select(*rows.c))
+        await self._conn.execute(added.on_conflict_do_nothing())
+
+    async def find(self, hashes: Collection[bytes]) -> dict[bytes, UUID]:
+        """Return those of `hashes` that are recorded, with the request that deleted them first."""
+        if not hashes:
+            return {}
+        wanted = func.any(literal(list(hashes), ARRAY(LargeBinary())))
+        query = select(TombstoneRow.hash, TombstoneRow.request_id).where(TombstoneRow.hash == wanted)
+        return {row.hash: row.request_id for row in await self._conn.execute(query)}
+
+    async def key_fingerprints(self) -> dict[int, bytes]:
+        """Return the fingerprints of the keys that recorded tombstones were made with, for `Keyring.check`."""
+        query = select(TombstoneKeyRow.number, TombstoneKeyRow.fingerprint)
+        return {row.number: row.fingerprint for row in await self._conn.execute(query)}

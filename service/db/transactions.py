@@ -1,0 +1,91 @@
+"""Opening transactions, and telling an outage of Postgres from a mistake."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from service.db.fencing import fence
+from service.domain.records import Lease
+from service.errors import LeaseLost, LetheError, Unavailable
+
+#: SQLSTATE classes that mean "not now": connection, authorisation, no such database yet, deadlock, resources, operator
+#: intervention, system error.
+_OUTAGE_CLASSES = frozenset({"08", "28", "3D", "40", "53", "57", "58"})
+#: Lock time-out, idle time-out, a standby that cannot be written.
+_OUTAGE_STATES = frozenset({"55P03", "25P03", "25006"})
+#: Answers to COMMIT that say it did not happen.
+_ROLLED_BACK_CLASS = "40"
+
+
+class CommitUnanswered(Unavailable):
+    """The connection broke while Postgres was committing: the transaction may or may not be there."""
+
+    slug = "commit-unanswered"
+    title = "Outcome unknown"
+
+
+@asynccontextmanager
+async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """Yield a connection in a transaction, committed at the end and rolled back on any exception.
+
+    The body does database work only. Raises `Unavailable` when Postgres does not answer (nothing was written), and
+    `CommitUnanswered` when it stopped answering during the commit.
+    """
+    committing = False
+    try:
+        async with engine.connect() as conn:
+            begun = await conn.begin()
+            yield conn
+            committing = True
+            await begun.commit()
+    except LetheError:
+        raise
+    except Exception as error:
+        if not is_outage(error):
+            raise
+        if committing and not _sqlstate(error).startswith(_ROLLED_BACK_CLASS):
+            raise CommitUnanswered(
+                f"The database stopped answering during a commit ({_name(error)}).",
+                "It is unknown whether this was recorded: ask again, a request with the same Idempotency-Key.",
+            ) from error
+        raise Unavailable(
+            f"The database does not answer ({_name(error)}).", "Nothing was recorded; try again in a few seconds."
+        ) from error
+
+
+@asynccontextmanager
+async def fenced_transaction(engine: AsyncEngine, lease: Lease) -> AsyncIterator[AsyncConnection]:
+    """Yield a connection in a transaction that only the holder of `lease` can commit.
+
+    Raises `LeaseLost` when the lease is too near its end by this process's clock, or gone by Postgres'; otherwise as
+    `transaction`. While the transaction is open nobody else can acquire the lease.
+    """
+    if time.monotonic() >= lease.give_up_at:
+        raise LeaseLost(
+            f"The lease on {lease.name} was not renewed in time.", "Another attempt starts with a new lease."
+        )
+    async with transaction(engine) as conn:
+        await fence(conn, lease)
+        yield conn
+
+
+def is_outage(error: BaseException) -> bool:
+    """Tell whether `error` means that Postgres cannot serve now, as opposed to a wrong statement or value."""
+    if isinstance(error, DBAPIError):
+        state = _sqlstate(error)
+        return error.connection_invalidated or state[:2] in _OUTAGE_CLASSES or state in _OUTAGE_STATES
+    return isinstance(error, OSError | TimeoutError | PoolTimeout)
+
+
+def _sqlstate(error: BaseException) -> str:
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return state if isinstance(state, str) else ""
+
+
+def _name(error: BaseException) -> str:
+    cause = getattr(error, "orig", None)
+    return type(getattr(cause, "__cause__", None) or cause or error).__name__
