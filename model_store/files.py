@@ -112,6 +112,14 @@ def make_folder(path: Path) -> None:
     path.mkdir(_FOLDER_MODE)
 
 
+def make_folders(path: Path) -> None:
+    """Makes a folder and its missing parents, durably."""
+    if not path.exists():
+        make_folders(path.parent)
+        make_folder(path)
+        sync_folder(path.parent)
+
+
 def sync_folder(path: Path) -> None:
     """Makes the names in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -27,7 +27,8 @@ _OTHER_VERSION = "It was written by another program or another version of Lethe;
 
 def seal(document: Document, *, indent: int | None = None) -> bytes:
     """The bytes of `document` with its digest; ValueError for NaN and infinities."""
-    text = json.dumps({**document, _SEAL: _UNSEALED}, indent=indent, allow_nan=False, ensure_ascii=True) + "\n"
+    separators = (",", ":") if indent is None else None
+    text = json.dumps({**document, _SEAL: _UNSEALED}, indent=indent, separators=separators, allow_nan=False) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
     head, _, tail = text.rpartition(_UNSEALED)
     return (head + digest + tail).encode()

@@ -1,0 +1,225 @@
+"""A model on disk: its graph and span coefficients in `base/`, its weights in `versions/`.
+
+    manifest.json                    what the model is
+    CURRENT                          the committed version and the digest of its manifest
+    base/<table>.<array>             fixed size, erased in place; digests in base/index-….json
+    base/erasing-….json              the intent of an erasure under way
+    versions/<version>-<fencing>/    state.safetensors, manifest.json
+
+One process writes, under a lease with a fencing number. Every change is durable before it is visible and visible in
+one step; what a crash leaves behind is either unused or finished by repeating the call. Files are removed and
+replaced only when they were written under a fencing number that is not above the caller's.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store.base_store import Base, BaseStore, SpanChunk
+from model_store.base_tables import NO_ROW
+from model_store.erasure import Erasure
+from model_store.errors import StoreForeign
+from model_store.files import (
+    damaged,
+    make_folder,
+    make_folders,
+    read_file,
+    remove_file,
+    remove_tree,
+    rename,
+    replace_file,
+    write_file,
+)
+from model_store.graph import Graph, validate
+from model_store.manifest import FeatureLayout, Manifest
+from model_store.sealed import read_sealed, seal
+from model_store.versions import StoreConflict, VersionRef, Versions, VersionState
+
+_MANIFEST, _CURRENT, _BASE, _VERSIONS = "manifest.json", "CURRENT", "base", "versions"
+_FIRST = VersionRef(0, 0)
+
+
+class Store:
+    """One model's folder. Every call reads the disk afresh."""
+
+    def __init__(self, path: Path, manifest: Manifest, manifest_sha256: str) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._base = BaseStore(path / _BASE, manifest, manifest_sha256=manifest_sha256)
+        self._versions = Versions(path / _VERSIONS, manifest_sha256=manifest_sha256)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        manifest: Manifest,
+        graph: Graph,
+        beta: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        chunk_rows: int = 256,
+    ) -> "Store":
+        """Writes a new model with version 0-0: B = `weights` (blocks, d, C), T = 0, all nodes live.
+
+        `beta` is (blocks, n, C). Raises StoreForeign when `path` exists and is not an empty folder, GraphError for a
+        graph that does not pass `validate`, ValueError when the arrays are not of the manifest's sizes.
+        """
+        validate(graph)
+        _check_sizes(manifest, graph, beta, weights)
+        if not 0 < chunk_rows <= NO_ROW:
+            raise ValueError(f"chunk_rows must lie in [1, {NO_ROW}], not {chunk_rows}")
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise StoreForeign(f"{path} exists and is not an empty folder.", "Name another folder, or remove it first.")
+        unfinished = path.parent / f".{path.name}.creating"
+        make_folders(path.parent)
+        if unfinished.exists():
+            remove_tree(unfinished)
+        make_folder(unfinished)
+        manifest_bytes = seal(manifest.to_json(), indent=1)
+        manifest_sha256 = hashlib.sha256(manifest_bytes).hexdigest()
+        write_file(unfinished / _MANIFEST, [manifest_bytes])
+        store = cls(unfinished, manifest, manifest_sha256)
+        store._base.create(graph, beta, chunk_rows=chunk_rows)
+        make_folder(unfinished / _VERSIONS)
+        live = np.ones(graph.nodes, dtype=np.bool_)
+        store.write_version(_FIRST, VersionState(weights, weights, np.zeros_like(weights), live, manifest.rank))
+        store.set_current(_FIRST)
+        rename(unfinished, path)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "Store":
+        """The model in a folder, its manifests and the sizes of its files checked.
+
+        Raises StoreForeign when there is no model, StoreDamaged naming the file when one is missing or altered.
+        """
+        manifest_path = path / _MANIFEST
+        if not manifest_path.exists() and not any((path / name).exists() for name in (_CURRENT, _BASE, _VERSIONS)):
+            raise StoreForeign(
+                f"{path} holds no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
+            )
+        manifest = Manifest.read(read_sealed(manifest_path))
+        store = cls(path, manifest, hashlib.sha256(read_file(manifest_path)).hexdigest())
+        store._base.check()
+        store.versions()
+        store.current()
+        return store
+
+    def current(self) -> VersionRef:
+        """The version that CURRENT names; StoreDamaged when it names none that is there."""
+        path = self.path / _CURRENT
+        try:
+            folder, digest, end = read_file(path).decode("ascii").split("\n")
+            ref = VersionRef.parse(folder)
+        except ValueError as error:
+            raise damaged(path, "does not name a version: it is truncated or altered") from error
+        if end or self._versions.manifest(ref).digest != digest:
+            raise damaged(path, f"does not have the digest of version {ref.folder}")
+        return ref
+
+    def set_current(self, ref: VersionRef) -> None:
+        """Makes CURRENT name a version; StoreConflict when it names a later one already."""
+        digest = self.version_digest(ref)
+        path = self.path / _CURRENT
+        if path.exists() and self.current() > ref:
+            raise StoreConflict(
+                f"CURRENT names version {self.current().folder}, which is later than {ref.folder}.",
+                "Another unlearner has gone on; read the database's pointer again.",
+            )
+        replace_file(path, f"{ref.folder}\n{digest}\n".encode(), temporary=f".{_CURRENT}-{ref.folder}")
+
+    def versions(self) -> list[VersionRef]:
+        """All versions on disk, oldest first; StoreForeign names a file that is none."""
+        return self._versions.refs()
+
+    def version_digest(self, ref: VersionRef) -> str:
+        """SHA-256, hex, of a version's manifest."""
+        return self._versions.manifest(ref).digest
+
+    def weights_sha256(self, ref: VersionRef) -> str:
+        """SHA-256, hex, of a version's weights as row-major little-endian float64."""
+        return self._versions.manifest(ref).weights_sha256
+
+    def read_version(self, ref: VersionRef, *, digest: str | None = None) -> VersionState:
+        """A version's state, verified, also against the digest of its manifest when given."""
+        return self._versions.read(ref, digest=digest)
+
+    def write_version(self, ref: VersionRef, state: VersionState) -> str:
+        """Writes a version durably and returns its digest; an unused version of that name is replaced.
+
+        Raises StoreConflict when CURRENT names that version or a later one.
+        """
+        if (self.path / _CURRENT).exists() and self.current() >= ref:
+            raise StoreConflict(
+                f"Version {ref.folder} is not later than {self.current().folder}, which CURRENT names.",
+                "Another unlearner has gone on; read the database's pointer again.",
+            )
+        return self._versions.write(ref, state)
+
+    def remove_versions(self, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
+        """Removes every other version and temporary folder whose fencing number is at most `below_fencing`.
+
+        Returns the versions removed. Raises StoreConflict, with nothing removed, when `keep` is not what CURRENT names.
+        """
+        if self.current() != keep:
+            raise StoreConflict(
+                f"CURRENT names version {self.current().folder}, not {keep.folder}; older versions are kept.",
+                "Set CURRENT to the committed version first.",
+            )
+        for path in sorted(self.path.glob(f".{_CURRENT}-*")):
+            if VersionRef.parse(path.name.removeprefix(f".{_CURRENT}-")).fencing <= below_fencing:
+                remove_file(path)
+        return self._versions.remove(keep=keep, below_fencing=below_fencing)
+
+    def load_base(self) -> Base:
+        """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
+        return self._base.load()
+
+    def span_chunks(self, live: NDArray[np.bool_]) -> Iterator[SpanChunk]:
+        """Features and coefficients of all rows, about 16 MiB at a time, read and verified as they are asked for.
+
+        Rows that are not in `live` (n,) are zero.
+        """
+        return self._base.span_chunks(live)
+
+    def pending_erasure(self) -> Erasure | None:
+        """The erasure that a crash interrupted; `erase` finishes it before anything else."""
+        return self._base.pending_erasure()
+
+    def erase(self, erasure: Erasure, *, fencing: int) -> None:
+        """Overwrites nodes, features or edges in place, durably; what is erased already is left alone.
+
+        An erasure that was interrupted is finished first. Raises StoreConflict when a writer with a higher fencing
+        number has changed the base, IndexError for a row that the graph does not have.
+        """
+        self._base.erase(erasure, fencing=fencing)
+
+    def write_beta(self, beta: NDArray[np.float64], *, fencing: int) -> None:
+        """Replaces all span coefficients, (blocks, n, C); the rows of deleted nodes must be zero.
+
+        Raises StoreConflict as `erase` does, ValueError for another shape.
+        """
+        self._base.write_beta(beta, fencing=fencing)
+
+
+def _check_sizes(manifest: Manifest, graph: Graph, beta: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+    blocks, classes = len(manifest.spec.block_hops), len(manifest.classes)
+    layout = FeatureLayout.DENSE if isinstance(graph.features, np.ndarray) else FeatureLayout.CSR
+    checks = {
+        "nodes": (manifest.nodes, graph.nodes),
+        "edges": (manifest.edges, graph.edges),
+        "features": (manifest.features, graph.num_features),
+        "classes": (manifest.classes, graph.class_names),
+        "feature_layout": (manifest.feature_layout, layout),
+        "feature_dtype": (manifest.feature_dtype, graph.features.dtype.name),
+        "beta": ((blocks, manifest.nodes, classes), beta.shape),
+        "weights": ((blocks, manifest.features, classes), weights.shape),
+    }
+    wrong = [
+        f"{name}: {said} in the manifest, {found} given" for name, (said, found) in checks.items() if said != found
+    ]
+    if wrong:
+        raise ValueError("; ".join(wrong))

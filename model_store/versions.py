@@ -1,0 +1,205 @@
+"""The versions of a model: a folder each, written whole under another name and then never changed."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from model_store.errors import ModelStoreError, StoreForeign
+from model_store.files import damaged, make_folder, read_file, remove_tree, rename, sync_folder, write_file
+from model_store.sealed import FORMAT, read_sealed, seal
+
+_FOLDER = re.compile(r"(?P<version>0|[1-9]\d*)-(?P<fencing>0|[1-9]\d*)")
+_TEMPORARY = ".tmp-"
+_MANIFEST = "manifest.json"
+_STATE = "state.safetensors"
+
+
+class StoreConflict(ModelStoreError):
+    """Another writer, with a higher fencing number, has taken over the store; nothing was changed."""
+
+
+@dataclass(frozen=True, order=True)
+class VersionRef:
+    """A version and the fencing number of the lease under which it was written."""
+
+    version: int
+    fencing: int
+
+    @property
+    def folder(self) -> str:
+        """Its name below `versions/`, `<version>-<fencing>`."""
+        return f"{self.version}-{self.fencing}"
+
+    @classmethod
+    def parse(cls, folder: str) -> "VersionRef":
+        """The version in a folder of that name; ValueError when the name is not of that form."""
+        found = _FOLDER.fullmatch(folder)
+        if found is None:
+            raise ValueError(f"{folder!r} is not of the form <version>-<fencing>")
+        return cls(int(found["version"]), int(found["fencing"]))
+
+
+@dataclass(frozen=True, eq=False)
+class VersionState:
+    """What changes from version to version."""
+
+    #: W, B and T, each (blocks, d, C) float64: the weights, and the lazy part of the span coefficients.
+    weights: NDArray[np.float64]
+    B: NDArray[np.float64]
+    T: NDArray[np.float64]
+    #: Which nodes are not deleted, (n,).
+    live: NDArray[np.bool_]
+    #: Rank of the live nodes' features.
+    rank: int
+
+
+@dataclass(frozen=True)
+class VersionManifest:
+    """The manifest of one version."""
+
+    ref: VersionRef
+    #: SHA-256, hex, of the store's manifest.json.
+    manifest_sha256: str
+    #: SHA-256, hex, of state.safetensors.
+    state_sha256: str
+    #: SHA-256, hex, of the weights' bytes (float64, little-endian, row-major).
+    weights_sha256: str
+    rank: int
+    #: SHA-256, hex, of this manifest's own file.
+    digest: str
+
+
+class Versions:
+    """The folder `versions/` of a store."""
+
+    def __init__(self, folder: Path, *, manifest_sha256: str) -> None:
+        self.folder = folder
+        self.manifest_sha256 = manifest_sha256
+
+    def refs(self) -> list[VersionRef]:
+        """All versions, oldest first; StoreForeign names a file that is none."""
+        if not self.folder.is_dir():
+            raise damaged(self.folder, "is missing")
+        return sorted(_ref(path) for path in self.folder.iterdir() if not path.name.startswith("."))
+
+    def write(self, ref: VersionRef, state: VersionState) -> str:
+        """Writes a version, durably and in one step, over an unused one of that name; returns its digest."""
+        state_bytes = save(
+            {
+                "weights": np.ascontiguousarray(state.weights, dtype="<f8"),
+                "B": np.ascontiguousarray(state.B, dtype="<f8"),
+                "T": np.ascontiguousarray(state.T, dtype="<f8"),
+                "live": np.ascontiguousarray(state.live, dtype=np.uint8),
+            }
+        )
+        manifest = seal(
+            {
+                "format": FORMAT,
+                "version": ref.version,
+                "fencing": ref.fencing,
+                "manifest_sha256": self.manifest_sha256,
+                "files": {_STATE: hashlib.sha256(state_bytes).hexdigest()},
+                "weights_sha256": hashlib.sha256(np.ascontiguousarray(state.weights, dtype="<f8").data).hexdigest(),
+                "rank": state.rank,
+            },
+            indent=1,
+        )
+        self._discard(ref)
+        unfinished = self._temporary(ref)
+        make_folder(unfinished)
+        write_file(unfinished / _STATE, [state_bytes])
+        write_file(unfinished / _MANIFEST, [manifest])
+        sync_folder(unfinished)
+        rename(unfinished, self.folder / ref.folder)
+        return hashlib.sha256(manifest).hexdigest()
+
+    def read(self, ref: VersionRef, *, digest: str | None) -> VersionState:
+        """A version's state; StoreDamaged or StoreForeign, naming the file, when it is not as written.
+
+        `digest`, when given, is what the version's manifest must have as SHA-256.
+        """
+        manifest = self.manifest(ref)
+        if digest is not None and manifest.digest != digest:
+            raise damaged(self.folder / ref.folder / _MANIFEST, f"does not have the expected digest {digest}")
+        path = self.folder / ref.folder / _STATE
+        data = read_file(path)
+        if hashlib.sha256(data).hexdigest() != manifest.state_sha256:
+            raise damaged(path, f"does not match the digest in {_MANIFEST} beside it")
+        tensors = load(data)
+        if set(tensors) != {"weights", "B", "T", "live"}:
+            raise StoreForeign(f"{path} holds {', '.join(sorted(tensors))}.", "Train and import the model again.")
+        return VersionState(
+            weights=tensors["weights"],
+            B=tensors["B"],
+            T=tensors["T"],
+            live=tensors["live"].astype(np.bool_),
+            rank=manifest.rank,
+        )
+
+    def manifest(self, ref: VersionRef) -> VersionManifest:
+        """The manifest of a version; StoreDamaged or StoreForeign, naming it, when it is not as written."""
+        path = self.folder / ref.folder / _MANIFEST
+        document = read_sealed(path)
+        document.check_format()
+        files = document.section("files")
+        manifest = VersionManifest(
+            ref=VersionRef(document.integer("version"), document.integer("fencing")),
+            manifest_sha256=document.text("manifest_sha256"),
+            state_sha256=files.text(_STATE),
+            weights_sha256=document.text("weights_sha256"),
+            rank=document.integer("rank"),
+            digest=hashlib.sha256(read_file(path)).hexdigest(),
+        )
+        files.finish()
+        document.finish()
+        if manifest.ref != ref:
+            raise damaged(path, f"is that of version {manifest.ref.folder}")
+        if manifest.manifest_sha256 != self.manifest_sha256:
+            raise StoreForeign(f"{path} belongs to another model.", "Put back the folder of this model's version.")
+        return manifest
+
+    def remove(self, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
+        """Removes what was written under fencing numbers up to `below_fencing`, but for `keep`; returns the versions.
+
+        Temporary folders go as well. StoreDamaged when `keep` is not there: nothing is removed then.
+        """
+        self.manifest(keep)
+        removed = [ref for ref in self.refs() if ref != keep and ref.fencing <= below_fencing]
+        for ref in removed:
+            self._set_aside(ref)
+        for path in sorted(self.folder.iterdir()):
+            unfinished = _FOLDER.fullmatch(path.name.removeprefix(_TEMPORARY))
+            if path.name.startswith(_TEMPORARY) and unfinished and int(unfinished["fencing"]) <= below_fencing:
+                remove_tree(path)
+        sync_folder(self.folder)
+        return removed
+
+    def _discard(self, ref: VersionRef) -> None:
+        """Removes whatever an earlier attempt left of a version."""
+        if (self.folder / ref.folder).exists():
+            self._set_aside(ref)
+        if self._temporary(ref).exists():
+            remove_tree(self._temporary(ref))
+
+    def _set_aside(self, ref: VersionRef) -> None:
+        """Takes a version away in one step; what is left is a temporary folder."""
+        if self._temporary(ref).exists():
+            remove_tree(self._temporary(ref))
+        rename(self.folder / ref.folder, self._temporary(ref))
+
+    def _temporary(self, ref: VersionRef) -> Path:
+        return self.folder / f"{_TEMPORARY}{ref.folder}"
+
+
+def _ref(path: Path) -> VersionRef:
+    try:
+        return VersionRef.parse(path.name)
+    except ValueError as error:
+        raise StoreForeign(
+            f"{path} is no version of a model, and erasure would not reach it.", "Move it out of the store."
+        ) from error
