@@ -114,10 +114,17 @@ def _check_adjacency(graph: Graph) -> None:
             "Remove them; propagation adds self loops of its own (`self_loops`).",
         )
     ascending = (np.diff(columns.astype(np.int64)) > 0) | (np.diff(rows) > 0)
-    if not ascending.all() or not (adjacency.data == 1.0).all():
+    if not ascending.all():
         raise GraphError(
-            "The adjacency has repeated or unsorted entries, or values other than 1.",
-            "Give each edge once in either direction, with weight 1.",
+            "The columns of the adjacency are repeated or unsorted in some rows.",
+            "Give a CSR matrix in canonical format.",
+        )
+    weighted = np.flatnonzero(adjacency.data != 1.0)
+    if weighted.size:
+        i, j, weight = rows[weighted[0]], columns[weighted[0]], adjacency.data[weighted[0]]
+        raise GraphError(
+            f"{weighted.size} edge(s) are repeated or weighted, such as {ids[i]} -> {ids[j]}, given {weight:g} times.",
+            "Give every edge once in either direction: Lethe works on unweighted graphs.",
         )
     one_way = sp.coo_array(adjacency > adjacency.T)
     if one_way.nnz:

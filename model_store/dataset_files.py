@@ -1,0 +1,150 @@
+"""Datasets in files: `.npz` of named arrays, and saved torch-geometric `Data`."""
+
+import pickle
+import warnings
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+
+from model_store.errors import DatasetNotFound, GraphError
+from model_store.raw_graph import RawGraph
+
+_MASKS = ("train_mask", "val_mask", "test_mask")
+_SPARSE_PARTS = ("x_indptr", "x_indices", "x_data", "x_shape")
+#: Dense features with at most this share of non-zeros are turned into CSR.
+_SPARSE_SHARE = 0.2
+
+
+def read_npz(path: Path) -> RawGraph:
+    """The dataset in an `.npz`: `edge_index`, `y`, `x` or the CSR parts `x_indptr, x_indices, x_data, x_shape`,
+    optionally `train_mask, val_mask, test_mask` and `node_ids`. Pickled objects are refused.
+
+    Raises DatasetNotFound when there is no such file, GraphError when it is not such a dataset.
+    """
+    arrays = _npz_arrays(path)
+    for name in ("edge_index", "y"):
+        if name not in arrays:
+            raise GraphError(f"{path}: there is no array {name!r}.", "Save one; see the README on datasets.")
+    return RawGraph.of(
+        str(path),
+        edge_index=arrays["edge_index"],
+        features=_npz_features(path, arrays),
+        labels=arrays["y"],
+        masks=tuple(arrays.get(name) for name in _MASKS),
+        node_ids=arrays.get("node_ids"),
+    )
+
+
+def write_npz(path: Path, graph: RawGraph) -> None:
+    """Writes `graph` so that `read_npz` returns it; the file appears at `path` only when it is whole."""
+    arrays: dict[str, NDArray[Any]] = {"edge_index": graph.edge_index.astype(np.int32), "y": graph.labels}
+    if isinstance(graph.features, np.ndarray):
+        arrays["x"] = graph.features
+    else:
+        X = graph.features
+        parts = (X.indptr, X.indices, X.data, np.array(X.shape))
+        arrays |= dict(zip(_SPARSE_PARTS, parts, strict=True))
+    if graph.masks is not None:
+        arrays |= dict(zip(_MASKS, (graph.masks.train, graph.masks.val, graph.masks.test), strict=True))
+    if graph.node_ids is not None:
+        arrays["node_ids"] = np.array(graph.node_ids)
+    partial = path.with_name(f".{path.name}.partial.npz")
+    np.savez_compressed(partial, allow_pickle=False, **arrays)
+    partial.replace(path)
+
+
+def read_torch_geometric(path: Path) -> RawGraph:
+    """The dataset in a `torch_geometric.data.Data` saved with `torch.save`; nothing but data is unpickled.
+
+    Reads `edge_index`, `x`, `y`, optionally the three masks and `node_ids`. Raises as `read_npz` does.
+    """
+    if not path.is_file():
+        raise DatasetNotFound(f"There is no file {path}.", "Check the path.")
+    with warnings.catch_warnings():
+        # torch-geometric calls deprecated functions of torch while it is imported.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch_geometric.data import Data
+        from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+        from torch_geometric.data.storage import GlobalStorage
+    try:
+        with torch.serialization.safe_globals([Data, GlobalStorage, DataEdgeAttr, DataTensorAttr]):
+            data = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+        raise GraphError(
+            f"{path} cannot be read as a saved torch-geometric Data: {_first_line(error)}.",
+            "Save a plain `Data` with torch.save.",
+        ) from error
+    if not isinstance(data, Data):
+        raise GraphError(f"{path} holds a {type(data).__name__}.", "Save one torch_geometric.data.Data in it.")
+    return from_torch_geometric(data.to_dict(), str(path))
+
+
+def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
+    """The graph in the attributes of a torch-geometric `Data`; sparse features become CSR."""
+    for name in ("edge_index", "x", "y"):
+        if not isinstance(data.get(name), torch.Tensor):
+            raise GraphError(f"{origin}: the Data has no tensor {name!r}.", "Set edge_index, x and y.")
+    node_ids = data.get("node_ids")
+    if isinstance(node_ids, torch.Tensor):
+        node_ids = node_ids.numpy()
+    return RawGraph.of(
+        origin,
+        edge_index=data["edge_index"].numpy(),
+        features=_tensor_features(data["x"]),
+        labels=data["y"].numpy(),
+        masks=tuple(None if data.get(name) is None else data[name].numpy() for name in _MASKS),
+        node_ids=None if node_ids is None else np.asarray(node_ids),
+    )
+
+
+def _npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise DatasetNotFound(f"There is no file {path}.", "Check the path.")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise GraphError(
+            f"{path} cannot be read as an .npz of plain arrays: {_first_line(error)}.",
+            "Write it again with numpy.savez_compressed, without object arrays.",
+        ) from error
+
+
+def _npz_features(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any] | sp.csr_array:
+    if "x" in arrays:
+        if arrays["x"].ndim != 2:
+            raise GraphError(f"{path}: x has shape {arrays['x'].shape}.", "Give one row of features per node.")
+        return arrays["x"]
+    if not all(part in arrays for part in _SPARSE_PARTS):
+        raise GraphError(
+            f"{path}: there are no features.", f"Save them as x, or in CSR form as {', '.join(_SPARSE_PARTS)}."
+        )
+    indptr, indices, data, shape = (arrays[part] for part in _SPARSE_PARTS)
+    try:
+        features = sp.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
+        features.check_format(full_check=True)
+    except (ValueError, TypeError) as error:
+        raise GraphError(
+            f"{path}: the CSR parts of x do not fit together: {_first_line(error)}.", "Save them again."
+        ) from error
+    return features
+
+
+def _tensor_features(x: torch.Tensor) -> NDArray[Any] | sp.csr_array:
+    if x.layout is not torch.strided:
+        x = x.to_dense()
+    dense = x.numpy()
+    if dense.ndim == 2 and np.count_nonzero(dense) <= _SPARSE_SHARE * dense.size:
+        return sp.csr_array(dense)
+    return dense
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,149 @@
+"""Datasets by name, by path or made up, as graphs to train on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+from model_store.dataset_files import read_npz, read_torch_geometric
+from model_store.downloads import DOWNLOADABLE, download
+from model_store.errors import DatasetNotFound, GraphError
+from model_store.graph import Graph, some, validate
+from model_store.raw_graph import Masks, RawGraph
+from model_store.synthetic import PREFIX, generate, parse
+
+Split = Literal["full", "public"]
+
+#: What the class of `inject_channel` is called.
+INJECTED_CLASS = "injected"
+#: Shares of training and validation nodes where a dataset has no split.
+_TRAIN_SHARE, _VAL_SHARE = 0.6, 0.2
+_READERS: Mapping[str, Callable[[Path], RawGraph]] = {
+    ".npz": read_npz,
+    ".pt": read_torch_geometric,
+    ".pth": read_torch_geometric,
+}
+
+
+def default_data_dirs(env: Mapping[str, str]) -> list[Path]:
+    """Where datasets are looked for by name: LETHE_DATA_DIR, ../shared/data, ./data, ~/.cache/lethe."""
+    given = [Path(env["LETHE_DATA_DIR"])] if env.get("LETHE_DATA_DIR") else []
+    return [*given, Path("../shared/data"), Path("data"), Path(env.get("HOME") or Path.home()) / ".cache" / "lethe"]
+
+
+def load_dataset(
+    source: str,
+    *,
+    split: Split = "full",
+    data_dirs: Sequence[Path],
+    seed: int = 0,
+    download: Callable[[str, Path], Path] | None = download,
+) -> Graph:
+    """The graph called `source`, checked by `validate`.
+
+    `source` is a name looked for as `NAME.npz` in `data_dirs`, a path to an `.npz` or a saved torch-geometric `Data`
+    (`.pt`), or `synthetic:n=…,d=…,classes=…,seed=…`. A known name found nowhere is downloaded into the last of
+    `data_dirs`, unless `download` is None.
+
+    With `split` "full", every labelled node outside validation and test is a training node, as in the paper; "public"
+    is the dataset's own split. Where there is none, "full" draws 60/20/20 with `seed`.
+
+    Raises DatasetNotFound listing where it looked, or GraphError saying what is wrong with the data.
+    """
+    raw = _read(source, data_dirs, download)
+    graph = _with_split(raw, split, seed)
+    validate(graph)
+    return graph
+
+
+def inject_channel(graph: Graph, node_ids: Sequence[str], *, extra_class: bool) -> Graph:
+    """`graph` with one more feature, the last: 1 on the given nodes and 0 elsewhere (the paper's injection test).
+
+    With `extra_class` these nodes are also labelled with a new class of their own. Raises GraphError when an id is
+    unknown or none is given.
+    """
+    row_of = {name: row for row, name in enumerate(graph.node_ids)}
+    unknown = [name for name in node_ids if name not in row_of]
+    if unknown:
+        raise GraphError(
+            f"{len(unknown)} node id(s) to inject a channel on are not in the graph: {some(unknown)}.",
+            "Give ids of nodes of this dataset.",
+        )
+    if not node_ids:
+        raise GraphError("No node is named to inject a channel on.", "Give at least one node id.")
+    rows = np.unique(np.array([row_of[name] for name in node_ids], dtype=np.int64))
+    channel = np.zeros((graph.nodes, 1), dtype=graph.features.dtype)
+    channel[rows] = 1
+    if isinstance(graph.features, np.ndarray):
+        injected = replace(graph, features=np.hstack([graph.features, channel]))
+    else:
+        injected = replace(graph, features=sp.hstack([graph.features, sp.csr_array(channel)], format="csr"))
+    if not extra_class:
+        return injected
+    if INJECTED_CLASS in graph.class_names:
+        raise GraphError(f"The dataset has a class {INJECTED_CLASS!r} already.", "Inject a channel without a class.")
+    labels = graph.labels.copy()
+    labels[rows] = graph.num_classes
+    return replace(injected, labels=labels, class_names=(*graph.class_names, INJECTED_CLASS))
+
+
+def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path], Path] | None) -> RawGraph:
+    if source.startswith(PREFIX):
+        return generate(parse(source))
+    path = Path(source)
+    if path.suffix in _READERS:
+        return _READERS[path.suffix](path)
+    name = source.lower()
+    looked = [folder / f"{name}.npz" for folder in data_dirs]
+    for candidate in looked:
+        if path.name == source and candidate.is_file():
+            return read_npz(candidate)
+    places = ", ".join(str(candidate) for candidate in looked) or "no folder"
+    remedy = (
+        "Set LETHE_DATA_DIR to the folder of the .npz, give the path of an .npz or .pt file, "
+        f"or use {PREFIX}n=…,d=…,classes=…,seed=…."
+    )
+    if name not in DOWNLOADABLE or download is None or not data_dirs:
+        raise DatasetNotFound(f"There is no dataset {source!r}; looked for {places}.", remedy)
+    try:
+        return read_npz(download(name, data_dirs[-1]))
+    except DatasetNotFound as error:
+        raise DatasetNotFound(f"{error.detail} Looked for {places}.", remedy) from error
+
+
+def _with_split(raw: RawGraph, split: Split, seed: int) -> Graph:
+    if raw.masks is None:
+        if split == "public":
+            raise GraphError(f"{raw.origin} has no public split.", "Use --split full.")
+        masks = _drawn_masks(raw, seed)
+    elif split == "public":
+        masks = raw.masks
+    else:
+        masks = replace(raw.masks, train=(raw.labels >= 0) & ~raw.masks.val & ~raw.masks.test)
+    classes = int(raw.labels.max(initial=-1)) + 1
+    return Graph(
+        adjacency=raw.adjacency(),
+        features=raw.features,
+        labels=raw.labels,
+        train_mask=masks.train,
+        val_mask=masks.val,
+        test_mask=masks.test,
+        node_ids=raw.node_ids if raw.node_ids is not None else tuple(str(row) for row in range(raw.nodes)),
+        class_names=tuple(str(label) for label in range(classes)),
+    )
+
+
+def _drawn_masks(raw: RawGraph, seed: int) -> Masks:
+    """60/20/20 of the labelled nodes; the first share is rounded up, so that there is a training node."""
+    labelled = np.flatnonzero(raw.labels >= 0)
+    order = np.random.default_rng(seed).permutation(labelled)
+    train = int(np.ceil(_TRAIN_SHARE * order.size))
+    val = train + int(np.floor(_VAL_SHARE * order.size))
+    parts = (order[:train], order[train:val], order[val:])
+    drawn = [np.zeros(raw.nodes, dtype=np.bool_) for _ in parts]
+    for mask, part in zip(drawn, parts, strict=True):
+        mask[part] = True
+    return Masks(*drawn)
