@@ -1,0 +1,71 @@
+"""A database with a model, through which tests put deletion requests into the queue."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from service.db import migrate
+from service.db.api_keys import ApiKeyRepository
+from service.db.engine import Engine, create_engine
+from service.db.intake import Intake, NewRequest
+from service.db.outbox import OutboxRepository
+from service.db.pointers import PointerRepository
+from service.db.transactions import transaction
+from service.domain.records import Pointer, Targets
+from service.domain.states import RequestKind, Scope
+from service.queue.stream import DeletionStream
+from service.vault.request_keys import RequestKeys
+
+MODEL = "cora"
+
+
+@dataclass(frozen=True)
+class QueueWorld:
+    """What the tests of the queue share."""
+
+    engine: Engine
+    intake: Intake
+    api_key_id: UUID
+
+    async def accept(self, count: int) -> list[UUID]:
+        """Ids of so many requests that have just been accepted, each for one node."""
+        made: list[UUID] = []
+        for number in range(count):
+            targets = Targets(nodes=(str(number),), node_salts={str(number): "00"})
+            new = NewRequest(MODEL, RequestKind.NODE, targets, None, self.api_key_id)
+            made.append((await self.intake.accept(new)).request.id)
+        return made
+
+    async def waiting(self) -> int:
+        """How many requests the outbox holds."""
+        async with transaction(self.engine) as connection:
+            return await OutboxRepository(connection).waiting(MODEL)
+
+
+@asynccontextmanager
+async def queue_world(database_url: str, folder: Path) -> AsyncIterator[QueueWorld]:
+    """A migrated database, a model's pointer, a key, and an intake."""
+    await migrate.upgrade(database_url)
+    engine = create_engine(database_url)
+    api_key_id = uuid4()
+    try:
+        async with transaction(engine) as connection:
+            await ApiKeyRepository(connection).create(api_key_id, "tests", list(Scope), b"h" * 32)
+            await PointerRepository(connection).create(Pointer(MODEL, 0, 0, "0-0", "0" * 64, "0" * 64))
+        with RequestKeys.open(folder / "requests.slots") as keys:
+            intake = Intake(engine, keys, max_queued_nodes=None)
+            yield QueueWorld(engine, intake, api_key_id)
+            await intake.close()
+    finally:
+        await engine.dispose()
+
+
+async def claim_all(stream: DeletionStream, wanted: int, consumer: str = "test") -> list[UUID]:
+    """The ids of the first `wanted` different requests that arrive, in order."""
+    found: dict[UUID, None] = {}
+    while len(found) < wanted:
+        for entry in await stream.claim(consumer, count=1000, block_ms=200):
+            found[entry.request_id] = None
+    return list(found)
