@@ -23,8 +23,8 @@ class SpanRows(Protocol):
     """Some rows of a model: their features and their span coefficients."""
 
     @property
-    def features(self) -> Features:
-        """(k, d), dense or CSR."""
+    def X(self) -> Features:
+        """Features, (k, d), dense or CSR."""
 
     @property
     def beta(self) -> NDArray[np.float64]:
@@ -56,7 +56,7 @@ def span_residual(weights: NDArray[np.float64], T: NDArray[np.float64], chunks: 
     explained = np.zeros_like(weights)
     magnitudes = np.zeros(len(weights))
     for chunk in chunks:
-        X = chunk.features.astype(np.float64)
+        X = chunk.X.astype(np.float64)
         size = float(np.linalg.norm(X if isinstance(X, np.ndarray) else X.data))
         for block, beta in enumerate(chunk.beta):
             effective = beta + X @ T[block]

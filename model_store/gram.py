@@ -219,4 +219,5 @@ def _outside(fresh: Gram, X_D: Tensor, removed: int) -> Tensor:
     rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
     outside = rows.T - fresh.M @ (fresh.M_pinv @ rows.T)
     outside -= fresh.M_pinv @ (fresh.M @ outside)
-    return torch.linalg.svd(outside, full_matrices=False).U[:, :removed]
+    left: Tensor = torch.linalg.svd(outside, full_matrices=False).U
+    return left[:, :removed]

@@ -81,7 +81,9 @@ class Setting:
 def ours(setting: Setting, rows: np.ndarray) -> str:
     """The whole batch, one request per node."""
     requests = list(rows[:, None])
-    return project(setting.state, setting.features, setting.beta, requests).factor_method.value
+    surviving = setting.state.live.copy()
+    surviving[rows] = False
+    return project(setting.state, setting.features, setting.beta, requests, surviving).factor_method.value
 
 
 def option_1(setting: Setting, rows: np.ndarray) -> None:

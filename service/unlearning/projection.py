@@ -72,18 +72,18 @@ def project(
     features: FeatureMatrix,
     beta: Tensor,
     requests: Sequence[NDArray[np.int64]],
+    surviving: NDArray[np.bool_],
     channels: Sequence[int] = (),
 ) -> Projection:
     """Deletes the rows of every request at once and returns the new state; `state` and `beta` stay as they are.
 
-    `requests` holds row numbers, disjoint, each still live; `beta` is (n, blocks * C); `channels` are the feature
-    columns of physical injected channels. Costs O(m d^2), whatever n is, unless the Gram factors must be recomputed.
+    `requests` holds row numbers, disjoint, each still live; `surviving` (n,) masks the live rows that are in none of
+    them; `beta` is (n, blocks * C); `channels` are the feature columns of physical injected channels. Costs O(m d^2),
+    whatever n is, unless the Gram factors must be recomputed.
     """
     deleted = np.concatenate(requests)
-    live = state.live.copy()
-    live[deleted] = False
     X_D = features.dense_rows(deleted)
-    down = downdate(state.gram, X_D, features, live)
+    down = downdate(state.gram, X_D, features, surviving)
     beta_D = beta[torch.from_numpy(deleted).to(X_D.device)]
     effective = beta_D + X_D @ state.T
     Q = down.lost_directions
@@ -95,7 +95,7 @@ def project(
         B=state.B - X_D.T @ beta_D,
         T=state.T + down.gram.M_pinv @ (X_D.T @ effective),
         gram=down.gram,
-        live=live,
+        live=surviving,
     )
     if down.gram.rank == 0:
         # Nothing supports any direction; what is left of W is rounding, and rounding of deleted rows.
@@ -103,7 +103,7 @@ def project(
         after = replace(after, W=nothing, B=nothing, T=nothing)
     residual = coefficient_residual(after)
     if residual > COEFFICIENT_ACCEPTANCE:
-        after = replace(after, B=summed_coefficients(features, beta, live))
+        after = replace(after, B=summed_coefficients(features, beta, surviving))
         residual = coefficient_residual(after)
     removed = Q.shape[1]
     return Projection(
@@ -166,7 +166,7 @@ def _injected_norms(effective: Tensor, owner: NDArray[np.int64], requests: int, 
     """For each request, the sum over blocks of |sum over its rows of the effective coefficients|_2."""
     sums = effective.new_zeros((requests, effective.shape[1]))
     sums.index_add_(0, torch.from_numpy(owner).to(effective.device), effective)
-    return _sum_of_block_norms(sums, classes).tolist()  # type: ignore[no-any-return]
+    return [float(norm) for norm in _sum_of_block_norms(sums, classes).tolist()]
 
 
 def _channels_carried(X_D: Tensor, owner: NDArray[np.int64], requests: int, channels: Sequence[int]) -> list[list[int]]:
@@ -187,7 +187,8 @@ def _channel_norm(state: ModelState, columns: Sequence[int]) -> float | None:
 
 def _sum_of_block_norms(rows: Tensor, classes: int) -> Tensor:
     """For each of `rows` (k, blocks * C), the 2-norms of its blocks added up, (k,)."""
-    return torch.linalg.vector_norm(rows.reshape(rows.shape[0], -1, classes), dim=2).sum(dim=1)
+    by_block: Tensor = torch.linalg.vector_norm(rows.reshape(rows.shape[0], -1, classes), dim=2)
+    return by_block.sum(dim=1)
 
 
 def _norm(matrix: Tensor) -> float:

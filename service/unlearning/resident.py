@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.base import Base
+from model_store.base_store import Base
 from model_store.features import FeatureMatrix
 from model_store.gram import factorise
 from model_store.manifest import Manifest
 from model_store.propagation import Propagator
-from model_store.store import VersionState
+from model_store.versions import VersionState
 from service.unlearning.live_graph import LiveGraph
 from service.unlearning.projection import ModelState, Projection, by_block, project, side_by_side
 from service.unlearning.snapshot import Snapshot
@@ -96,7 +96,9 @@ class Resident:
         Raises NotFinite when the result is not made of finite numbers.
         """
         rows = np.concatenate(requests)
-        projection = project(self.state, self.features, self.beta, requests, self._channels)
+        surviving = self.state.live.copy()
+        surviving[rows] = False
+        projection = project(self.state, self.features, self.beta, requests, surviving, self._channels)
         live_graph = self.live_graph.without_nodes(rows)
         state = projection.state
         snapshot = live_graph.predictions(by_block(state.W, state.classes), state.version)

@@ -16,7 +16,9 @@ import numpy as np
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from model_store.coefficients import span_residual
-from model_store.store import Erasure, Store, VersionRef, VersionState
+from model_store.erasure import Erasure
+from model_store.store import Store
+from model_store.versions import VersionRef, VersionState
 from service.db.batches import BatchRepository
 from service.db.lease import settle
 from service.db.pointers import PointerRepository
@@ -24,9 +26,9 @@ from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
 from service.domain.records import BatchRecord, Lease, Pointer, RequestNorms, Tombstone
+from service.domain.states import Guarantee, RepairStatus, RequestKind
 from service.errors import Unavailable
 from service.queue.outage import Outage
-from service.domain.states import Guarantee, RepairStatus, RequestKind
 from service.unlearning.projection import by_block
 from service.unlearning.resident import Prepared, Resident
 from service.vault.keyring import Keyring
@@ -88,6 +90,8 @@ class BatchWorker:
         self._readers = readers
         self._executor = executor
         self._outage = outage
+        #: Nodes whose data may still be on disk, (n,): all of them until the first erasure has looked.
+        self._on_disk = np.ones(store.manifest.nodes, dtype=np.bool_)
 
     @property
     def pointer(self) -> Pointer:
@@ -203,11 +207,11 @@ class BatchWorker:
     def erase(self) -> None:
         """Step 9: what belonged to nodes no longer live leaves the disk, and so do all other versions."""
         ref = VersionRef(self._pointer.version, self._pointer.fencing)
+        fencing = self.lease.fencing
         live = self._store.read_version(ref, digest=self._pointer.digest).live
-        rows = np.setdiff1d(np.flatnonzero(~live), self._store.erased_rows())
-        if rows.size:
-            self._store.erase(Erasure(nodes=rows))
-        self._store.remove_versions(keep=ref, below_fencing=self.lease.fencing)
+        self._store.erase(Erasure(nodes=np.flatnonzero(~live & self._on_disk)), fencing=fencing)
+        self._on_disk = live
+        self._store.remove_versions(keep=ref, below_fencing=fencing)
 
     async def _complete(self, committed: Committed, watch: Stopwatch) -> list[UUID]:
         """Step 10: the span residual from the surviving rows on disk, `completed`, and the id keys destroyed."""

@@ -2,7 +2,8 @@
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from model_store.store import Store, VersionRef
+from model_store.store import Store
+from model_store.versions import VersionRef
 from service.db.pointers import PointerRepository
 from service.db.transactions import fenced_transaction
 from service.domain.records import Lease, Pointer

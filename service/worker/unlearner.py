@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import StrEnum
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import structlog
 import torch
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from model_store.store import Store, VersionRef
+from model_store.store import Store
+from model_store.versions import VersionRef
 from service.db import lease as leases
-from service.db.batches import BatchRepository, RequestsWithdrawn
+from service.db.batches import BatchRepository
 from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
-from service.db.transactions import fenced_transaction, transaction
+from service.db.transactions import transaction
 from service.domain.records import Pointer, QueuedRequest
-from service.domain.states import RequestKind
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.queue.backoff import Backoff
 from service.queue.batcher import BatchLimits, Take, Waiting, decide
@@ -30,22 +30,16 @@ from service.queue.stream import DeletionStream, Entry
 from service.unlearning.resident import Resident
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
-from service.vault.sealing import SealBroken, unseal
 from service.worker.batch import BatchWorker, Committed, Stopwatch
 from service.worker.lease_keeper import LeaseKeeper, holding
+from service.worker.processing import Processor, as_outage
 from service.worker.readers import Readers
 from service.worker.recovery import agreed_pointer
-from service.worker.resolve import Claimed, Deletion, Resolution, resolve
 
 #: Longest blocking read of the stream, and so the longest wait to notice `stop` (seconds).
 _POLL_S = 0.5
 #: Stream entries claimed at once.
 _PAGE = 1000
-_NOTHING_LEFT = "Every node of this request had already been deleted by an earlier request."
-_UNREADABLE = (
-    "The key of this request's encrypted id list is missing, so what it names cannot be read. Restore the key "
-    "folder, or send the request again."
-)
 
 
 class Phase(StrEnum):
@@ -125,7 +119,7 @@ class Unlearner:
                 self._log.warning("lease.lost", reason=error.detail)
             except (Unavailable, OSError) as error:
                 self.condition = Condition(Phase.FAILED, str(error))
-                await self._pause(error)
+                await self._outage.pause(as_outage(error))
             except LetheError as error:
                 # Store and database contradict each other, or a key is missing: trying again changes nothing.
                 self.condition = Condition(Phase.FAILED, str(error))
@@ -142,10 +136,11 @@ class Unlearner:
         async with holding(self._engine, lease) as keeper:
             self.condition = Condition(Phase.LOADING)
             worker = await self._load(keeper)
-            await self._resume(worker, stop)
+            processor = Processor(self._engine, worker, self._keyring, self._request_keys, self._outage, stop)
+            await self._resume(worker, processor)
             self.condition = Condition(Phase.SERVING)
             self._log.info("unlearner.serving", model=self._model, version=worker.pointer.version)
-            await self._serve(worker, keeper, stop)
+            await self._serve(processor, keeper, stop)
 
     async def _load(self, keeper: LeaseKeeper) -> BatchWorker:
         pointer = await agreed_pointer(self._engine, self._store, keeper.lease, self._model)
@@ -177,28 +172,42 @@ class Unlearner:
         self._readers.load(base.graph.node_ids, base.graph.class_names, resident.predictions())
         return resident
 
-    async def _resume(self, worker: BatchWorker, stop: asyncio.Event) -> None:
+    async def _resume(self, worker: BatchWorker, processor: Processor) -> None:
         """Finishes the batch that a crash interrupted; without one, removes what a crash left on the disk."""
         async with transaction(self._engine) as connection:
             unfinished = await BatchRepository(connection).unfinished(self._model)
         if unfinished is None:
             await asyncio.get_running_loop().run_in_executor(self._executor, worker.erase)
         else:
-            await self._finish(worker, Committed(unfinished.record, unfinished.norms), Stopwatch(), stop)
+            await processor.finish(Committed(unfinished.record, unfinished.norms), Stopwatch())
 
-    async def _serve(self, worker: BatchWorker, keeper: LeaseKeeper, stop: asyncio.Event) -> None:
-        # Under the lease nobody else works on what an earlier holder was given and never acknowledged.
-        held = await self._admit([], await self._stream.reclaim(self._consumer, idle_ms=0))
+    async def _serve(self, processor: Processor, keeper: LeaseKeeper, stop: asyncio.Event) -> None:
+        held = await self._admit([], await self._reclaim())
         while not stop.is_set():
             keeper.check()
             waiting = [Waiting(each.request.id, each.request.count, each.arrived_at) for each in held]
             decision = decide(waiting, self._limits, time.monotonic())
             if isinstance(decision, Take):
-                deferred = await self._process(worker, held[: decision.requests], stop)
-                held = deferred + held[decision.requests :]
+                held = await self._process(processor, held, decision.requests)
             else:
                 seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
                 held = await self._admit(held, await self._claim(seconds))
+
+    async def _process(self, processor: Processor, held: list[_Held], count: int) -> list[_Held]:
+        """Takes the first `count` of `held` to their end; returns those that still wait, the earliest first."""
+        batch = held[:count]
+        deferred = await processor.process([each.request for each in batch])
+        await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
+        return [each for each in batch if each.request.id in deferred] + held[count:]
+
+    async def _reclaim(self) -> list[Entry]:
+        """What an earlier holder of the lease was given and never acknowledged; nobody works on it any more."""
+        try:
+            return await self._stream.reclaim(self._consumer, idle_ms=0)
+        except Unavailable as error:
+            # The sweeper finds the same entries once Redis is back.
+            self._log.warning("stream.not_reclaimed", reason=error.detail)
+            return []
 
     async def _claim(self, seconds: float) -> list[Entry]:
         """New entries of the stream; none while Redis is away, which costs nothing but time."""
@@ -224,108 +233,6 @@ class Unlearner:
         now = time.monotonic()
         return [*held, *(_Held(request, first[request.id], now) for request in queued)]
 
-    async def _process(self, worker: BatchWorker, batch: Sequence[_Held], stop: asyncio.Event) -> list[_Held]:
-        """Takes `batch` to its end; returns the requests that wait for what it did before they can be settled."""
-        claimed, unreadable = self._open(batch)
-        rows = worker.resident.rows
-        missing = {node for each in claimed for node in each.targets.nodes if node not in rows}
-        resolution = resolve(claimed, rows, await self._deleted_by(missing))
-        await self._settle(worker, resolution, unreadable)
-        await self._apply(worker, resolution.deletions, stop)
-        deferred = {each.request.id for each in resolution.deferred}
-        await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
-        return [each for each in batch if each.request.id in deferred]
-
-    async def _settle(self, worker: BatchWorker, resolution: Resolution, unreadable: Sequence[UUID]) -> None:
-        """Ends the requests that have nothing to delete, or that cannot be carried out."""
-        failures = dict.fromkeys(unreadable, _UNREADABLE)
-        failures |= {
-            request: f"{count} of its nodes are not in the model." for request, count in resolution.unknown.items()
-        }
-        if not failures and not resolution.already_deleted:
-            return
-        async with fenced_transaction(self._engine, worker.lease) as connection:
-            requests = RequestRepository(connection)
-            for request, earlier in resolution.already_deleted.items():
-                await requests.mark_completed_without_work(
-                    request, already_deleted_by=earlier, explanation=_NOTHING_LEFT, payload={}
-                )
-            for request, failure in failures.items():
-                await requests.mark_failed(request, failure, {})
-        await asyncio.to_thread(self._request_keys.destroy, list(resolution.already_deleted))
-
-    async def _apply(self, worker: BatchWorker, deletions: Sequence[Deletion], stop: asyncio.Event) -> None:
-        """Applies the deletions as one batch; one that cannot be computed is halved until the guilty is alone."""
-        if not deletions:
-            return
-        watch = Stopwatch()
-        try:
-            prepared = await worker.prepare(deletions, watch)
-        except Exception as error:  # noqa: BLE001 - a pure computation: whatever it raises, its input is the cause
-            self._log.exception("batch.failed", requests=len(deletions))
-            if len(deletions) == 1:
-                await self._fail(worker, deletions[0], error)
-                return
-            half = len(deletions) // 2
-            await self._apply(worker, deletions[:half], stop)
-            await self._apply(worker, deletions[half:], stop)
-            return
-        try:
-            committed = await worker.commit(deletions, prepared, watch)
-        except RequestsWithdrawn as withdrawn:
-            remaining = [each for each in deletions if each.claimed.request.id not in withdrawn.ids]
-            await self._apply(worker, remaining, stop)
-            return
-        await self._finish(worker, committed, watch, stop)
-
-    async def _finish(self, worker: BatchWorker, committed: Committed, watch: Stopwatch, stop: asyncio.Event) -> None:
-        """Steps 8 to 10, again until they are done: the batch is committed and cannot be given up."""
-        while True:
-            try:
-                await worker.finish(committed, watch)
-            except (Unavailable, OSError) as error:
-                if stop.is_set():
-                    raise
-                await self._pause(error)
-            else:
-                self._log.info(
-                    "batch.completed",
-                    version=committed.record.model_version_after,
-                    requests=committed.record.requests,
-                    nodes=committed.record.nodes,
-                    directions_removed=committed.record.directions_removed,
-                    durations_ms=watch.durations_ms,
-                )
-                return
-
-    async def _fail(self, worker: BatchWorker, deletion: Deletion, error: Exception) -> None:
-        failure = f"The update of the model could not be computed ({type(error).__name__})."
-        async with fenced_transaction(self._engine, worker.lease) as connection:
-            await RequestRepository(connection).mark_failed(deletion.claimed.request.id, failure, {})
-
-    async def _deleted_by(self, nodes: set[str]) -> dict[str, UUID]:
-        """For those of `nodes` that were deleted, the request that did it."""
-        if not nodes:
-            return {}
-        hashes = self._keyring.tombstone_hashes(self._model, RequestKind.NODE, nodes)
-        async with transaction(self._engine) as connection:
-            found = await TombstoneRepository(connection).find(hashes)
-        return {str(hashes[digest]): request for digest, request in found.items()}
-
-    def _open(self, batch: Sequence[_Held]) -> tuple[list[Claimed], list[UUID]]:
-        """The requests with their targets, and those whose targets cannot be opened any more."""
-        claimed: list[Claimed] = []
-        unreadable: list[UUID] = []
-        for request in (each.request for each in batch):
-            key = self._request_keys.get(request.id)
-            try:
-                if key is None or request.ciphertext is None:
-                    raise SealBroken("the key or the sealed targets are gone")
-                claimed.append(Claimed(request, unseal(request.ciphertext, key, request.id)))
-            except SealBroken:
-                unreadable.append(request.id)
-        return claimed, unreadable
-
     async def _acknowledge(self, entries: Sequence[Entry]) -> None:
         """Removes the entries; what Redis keeps because it is away comes again and is then known not to be queued."""
         if not entries:
@@ -334,9 +241,6 @@ class Unlearner:
             await self._stream.acknowledge(entries)
         except Unavailable as error:
             self._log.warning("stream.unacknowledged", entries=len(entries), reason=error.detail)
-
-    async def _pause(self, error: Unavailable | OSError) -> None:
-        await self._outage.pause(error if isinstance(error, Unavailable) else Unavailable(str(error), "See the log."))
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:

@@ -35,9 +35,15 @@ class Model:
         self.cutoff = (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
         self.scale = float(np.linalg.norm(self.W))
 
+    def projected(self, requests: Sequence[NDArray[np.int64]], channels: Sequence[int] = ()) -> Projection:
+        """What deleting would do; nothing changes."""
+        surviving = self.live.copy()
+        surviving[np.concatenate(requests)] = False
+        return project(self.state, self.features, self.beta, requests, surviving, channels)
+
     def delete(self, requests: Sequence[NDArray[np.int64]]) -> Projection:
         """Deletes in both, and returns what the code under test measured."""
-        projection = project(self.state, self.features, self.beta, requests)
+        projection = self.projected(requests)
         rows = np.concatenate(requests)
         self.live[rows] = False
         rank, M_pinv, basis = oracle(self.X[self.live], self.cutoff)
@@ -105,7 +111,7 @@ def test_single_deletions_in_any_order_equal_one_batch(structure: Callable[[np.r
         assert other.state.gram.rank == batch.state.gram.rank
         assert torch.linalg.norm(other.state.W - batch.state.W) <= 1e-8 * max(batch.scale, 1e-12)
         remaining = np.flatnonzero(batch.live)
-        left = [project(m.state, m.features, m.beta, [remaining]).norms[0].injected_before
+        left = [m.projected([remaining]).norms[0].injected_before
                 for m in (batch, other) if remaining.size]  # fmt: skip
         assert len({round(norm / max(batch.scale, 1e-12), 7) for norm in left}) <= 1
 
@@ -159,16 +165,16 @@ def test_a_physical_channel_is_read_from_the_weights_and_equals_the_injected_nor
     carriers = np.array([1, 7, 9])
     X[carriers, 5] = 1.0
     model = Model(X)
-    norms: Norms = project(model.state, model.features, model.beta, [carriers], channels=[5]).norms[0]
+    norms: Norms = model.projected([carriers], channels=[5]).norms[0]
     assert norms.channel_before == pytest.approx(norms.injected_before, rel=1e-12)
     assert norms.channel_after == pytest.approx(0.0, abs=1e-12)
-    others: Norms = project(model.state, model.features, model.beta, [np.array([2])], channels=[5]).norms[0]
+    others: Norms = model.projected([np.array([2])], channels=[5]).norms[0]
     assert others.channel_before is None
-    partly: Norms = project(model.state, model.features, model.beta, [carriers[:2]], channels=[5]).norms[0]
+    partly: Norms = model.projected([carriers[:2]], channels=[5]).norms[0]
     assert partly.channel_after == partly.channel_before
 
 
 def test_coefficients_that_no_longer_match_the_weights_are_summed_afresh() -> None:
     model = Model(np.random.default_rng(0).standard_normal((40, 5)))
-    spoiled = replace(model.state, B=model.state.B * (1 + 1e-5))
-    assert project(spoiled, model.features, model.beta, [np.array([1])]).coefficient_residual <= 1e-12
+    model.state = replace(model.state, B=model.state.B * (1 + 1e-5))
+    assert model.projected([np.array([1])]).coefficient_residual <= 1e-12

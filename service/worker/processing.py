@@ -1,0 +1,157 @@
+"""What becomes of a batch of queued requests: opened, sorted, settled or applied, and taken to the end."""
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from service.db.batches import RequestsWithdrawn
+from service.db.requests import RequestRepository
+from service.db.tombstones import TombstoneRepository
+from service.db.transactions import fenced_transaction, transaction
+from service.domain.records import QueuedRequest
+from service.domain.states import RequestKind
+from service.errors import Unavailable
+from service.queue.outage import Outage
+from service.vault.keyring import Keyring
+from service.vault.request_keys import RequestKeys
+from service.vault.sealing import SealBroken, unseal
+from service.worker.batch import BatchWorker, Committed, Stopwatch
+from service.worker.resolve import Claimed, Deletion, Resolution, resolve
+
+_NOTHING_LEFT = "Every node of this request had already been deleted by an earlier request."
+_UNREADABLE = (
+    "What this request names cannot be read: the key of its encrypted id list is missing or does not fit. Restore the "
+    "key folder, or send the request again."
+)
+
+
+def as_outage(error: Unavailable | OSError) -> Unavailable:
+    """A disk that is full or away is waited for like a server that does not answer."""
+    if isinstance(error, Unavailable):
+        return error
+    return Unavailable(f"The disk cannot be used: {error.strerror or type(error).__name__}.", "Free or restore it.")
+
+
+class Processor:
+    """Takes requests to their end on one worker."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        worker: BatchWorker,
+        keyring: Keyring,
+        request_keys: RequestKeys,
+        outage: Outage,
+        stop: asyncio.Event,
+    ) -> None:
+        self._engine = engine
+        self._worker = worker
+        self._keyring = keyring
+        self._request_keys = request_keys
+        self._outage = outage
+        self._stop = stop
+        self._log = structlog.get_logger(__name__)
+
+    async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
+        """Takes `batch` to its end; returns the requests that wait for what it did before they can be settled."""
+        claimed, unreadable = self._open(batch)
+        rows = self._worker.resident.rows
+        missing = {node for each in claimed for node in each.targets.nodes if node not in rows}
+        resolution = resolve(claimed, rows, await self._deleted_by(missing))
+        await self._settle(resolution, unreadable)
+        await self._apply(resolution.deletions)
+        return frozenset(each.request.id for each in resolution.deferred)
+
+    async def _settle(self, resolution: Resolution, unreadable: Sequence[UUID]) -> None:
+        """Ends the requests that have nothing to delete, or that cannot be carried out."""
+        failures = dict.fromkeys(unreadable, _UNREADABLE)
+        failures |= {
+            request: f"{count} of its nodes are not in the model." for request, count in resolution.unknown.items()
+        }
+        if not failures and not resolution.already_deleted:
+            return
+        async with fenced_transaction(self._engine, self._worker.lease) as connection:
+            requests = RequestRepository(connection)
+            for request, earlier in resolution.already_deleted.items():
+                await requests.mark_completed_without_work(
+                    request, already_deleted_by=earlier, explanation=_NOTHING_LEFT, payload={}
+                )
+            for request, failure in failures.items():
+                await requests.mark_failed(request, failure, {})
+        await asyncio.to_thread(self._request_keys.destroy, list(resolution.already_deleted))
+
+    async def _apply(self, deletions: Sequence[Deletion]) -> None:
+        """Applies the deletions as one batch; one that cannot be computed is halved until the guilty is alone."""
+        if not deletions:
+            return
+        watch = Stopwatch()
+        try:
+            prepared = await self._worker.prepare(deletions, watch)
+        except Exception as error:  # noqa: BLE001 - a pure computation: whatever it raises, its input is the cause
+            self._log.exception("batch.failed", requests=len(deletions))
+            if len(deletions) == 1:
+                await self._fail(deletions[0], error)
+                return
+            half = len(deletions) // 2
+            await self._apply(deletions[:half])
+            await self._apply(deletions[half:])
+            return
+        try:
+            committed = await self._worker.commit(deletions, prepared, watch)
+        except RequestsWithdrawn as withdrawn:
+            remaining = [each for each in deletions if each.claimed.request.id not in withdrawn.ids]
+            await self._apply(remaining)
+            return
+        await self.finish(committed, watch)
+
+    async def finish(self, committed: Committed, watch: Stopwatch) -> None:
+        """Steps 8 to 10, again until they are done: the batch is committed and cannot be given up."""
+        while True:
+            try:
+                await self._worker.finish(committed, watch)
+            except (Unavailable, OSError) as error:
+                if self._stop.is_set():
+                    raise
+                await self._outage.pause(as_outage(error))
+            else:
+                self._log.info(
+                    "batch.completed",
+                    version=committed.record.model_version_after,
+                    requests=committed.record.requests,
+                    nodes=committed.record.nodes,
+                    directions_removed=committed.record.directions_removed,
+                    durations_ms=watch.durations_ms,
+                )
+                return
+
+    async def _fail(self, deletion: Deletion, error: Exception) -> None:
+        failure = f"The update of the model could not be computed ({type(error).__name__})."
+        async with fenced_transaction(self._engine, self._worker.lease) as connection:
+            await RequestRepository(connection).mark_failed(deletion.claimed.request.id, failure, {})
+
+    async def _deleted_by(self, nodes: set[str]) -> dict[str, UUID]:
+        """For those of `nodes` that were deleted, the request that did it."""
+        if not nodes:
+            return {}
+        hashes = self._keyring.tombstone_hashes(self._worker.pointer.model, RequestKind.NODE, nodes)
+        async with transaction(self._engine) as connection:
+            found = await TombstoneRepository(connection).find(hashes)
+        return {str(hashes[digest]): request for digest, request in found.items()}
+
+    def _open(self, batch: Sequence[QueuedRequest]) -> tuple[list[Claimed], list[UUID]]:
+        """The requests with their targets, and those whose targets cannot be opened any more."""
+        claimed: list[Claimed] = []
+        unreadable: list[UUID] = []
+        for request in batch:
+            key = self._request_keys.get(request.id)
+            if key is None or request.ciphertext is None:
+                unreadable.append(request.id)
+                continue
+            try:
+                claimed.append(Claimed(request, unseal(request.ciphertext, key, request.id)))
+            except SealBroken:
+                unreadable.append(request.id)
+        return claimed, unreadable
