@@ -45,7 +45,8 @@ class Account:
 
     def can_run(self, program: Path) -> bool:
         """Tell from the permission bits whether this account may read and execute `program`."""
-        return all(self._permits(step) for step in (program, *program.parents))
+        real = program.resolve()
+        return all(self._permits(step) for step in {program, *program.parents, real, *real.parents})
 
     def _permits(self, path: Path) -> bool:
         if self.uid is None:

@@ -370,15 +370,15 @@ def test_a_home_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_another_account_may_run_only_what_every_user_may_reach(tmp_path: Path) -> None:
-    nobody = Account(uid=65_534, gid=65_534)
+    stranger = Account(uid=os.getuid() + 60_000, gid=os.getgid() + 60_000)
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     program = closed / "program"
     program.write_text("")
     program.chmod(0o755)
 
-    assert nobody.can_run(Path("/bin/sh").resolve())
-    assert not nobody.can_run(program)
+    assert stranger.can_run(Path("/bin/sh").resolve())
+    assert not stranger.can_run(program)
 
 
 def test_programs_that_another_account_cannot_reach_are_copied_to_where_it_can(
@@ -394,13 +394,13 @@ def test_programs_that_another_account_cannot_reach_are_copied_to_where_it_can(
     with tempfile.TemporaryDirectory(dir="/var/tmp") as cache:
         Path(cache).chmod(0o755)
         monkeypatch.setattr(programs, "PROGRAM_CACHE", Path(cache))
-        nobody = Account(uid=65_534, gid=65_534)
+        stranger = Account(uid=os.getuid() + 60_000, gid=os.getgid() + 60_000)
 
-        found, again = (programs.find_postgres(nobody, None).folder for _ in range(2))
+        found, again = (programs.find_postgres(stranger, None).folder for _ in range(2))
 
         assert found == again
         assert found.is_relative_to(cache)
-        account: dict[str, Any] = {"user": 65_534, "group": 65_534} if os.geteuid() == 0 else {}
+        account: dict[str, Any] = {"user": stranger.uid, "group": stranger.gid} if os.geteuid() == 0 else {}
         for program in ("postgres", "initdb"):  # initdb loads a library from beside the package
             assert subprocess.run([found / program, "--version"], check=True, **account).returncode == 0
         assert len(list(Path(cache).iterdir())) == 1
