@@ -1,0 +1,157 @@
+"""From a graph and a specification to everything a store holds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store.coefficients import span_coefficients
+from model_store.features import FeatureMatrix
+from model_store.gram import Gram, factorise
+from model_store.graph import Graph, some, validate
+from model_store.manifest import (
+    Accuracy,
+    FeatureDtype,
+    FeatureLayout,
+    InjectedChannel,
+    Manifest,
+    TrainingRecord,
+)
+from model_store.newton import LARGEST_FLOOR
+from model_store.propagation import Propagator
+from model_store.scaling import CONDITION_LIMIT, check_rank, column_scale, rescale
+from model_store.spec import ModelSpec
+from model_store.training import Trained, TrainingProgress, check_spec, train
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltModel:
+    """A trained model in memory: what `Store.create` takes."""
+
+    manifest: Manifest
+    #: The graph trained on; its feature columns are rescaled as `manifest.column_scale` says.
+    graph: Graph
+    #: W, (blocks, d, C) float64.
+    weights: NDArray[np.float64]
+    #: U, (n_train, C) float64, with W = H^T U.
+    dual: NDArray[np.float64]
+    #: Span coefficients, (blocks, n, C) float64, with W_b = X^T beta_b.
+    beta: NDArray[np.float64]
+
+
+def build_model(
+    graph: Graph,
+    spec: ModelSpec,
+    *,
+    name: str,
+    dataset: str,
+    split: str,
+    injected_channels: Sequence[InjectedChannel] = (),
+    device: str = "cpu",
+    progress: Callable[[TrainingProgress], None] | None = None,
+) -> BuiltModel:
+    """Rescales the features where their Gram matrix needs it, trains, and computes span coefficients, on `device`.
+
+    `dataset` and `split` are recorded, as are `injected_channels`, the columns that `inject_channel` added to `graph`;
+    these are never rescaled, so that a row of W can be compared with the sum of its coefficients.
+
+    Raises GraphError, TrainingError, DeviceError as `train` does, and RankError when the Gram matrix cannot tell the
+    rank of the features.
+    """
+    validate(graph)
+    check_spec(spec)
+    graph, exponents = _rescaled(graph, injected_channels, device)
+    gram = _checked_gram(graph, device)
+    trained = train(spec, graph, device=device, progress=progress)
+    propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
+    beta = span_coefficients(spec, propagator, trained.train_rows, trained.dual)
+    manifest = Manifest(
+        name=name,
+        created_at=datetime.now(UTC),
+        dataset=dataset,
+        split=split,
+        spec=spec,
+        nodes=graph.nodes,
+        edges=graph.edges,
+        features=graph.num_features,
+        feature_layout=FeatureLayout.DENSE if isinstance(graph.features, np.ndarray) else FeatureLayout.CSR,
+        feature_dtype=FeatureDtype(graph.features.dtype.name),
+        classes=graph.class_names,
+        rank=gram.rank,
+        sigma_ref_squared=gram.sigma_ref_squared,
+        rank_tolerance=gram.rank_tolerance,
+        condition_number=gram.condition_number,
+        accuracy=_accuracy(graph, trained),
+        training=TrainingRecord(
+            relative_gradient=trained.relative_gradient,
+            identity_error=trained.identity_error,
+            iterations=trained.iterations,
+            seconds=trained.seconds,
+            device=device,
+        ),
+        column_scale=None if exponents is None else tuple(exponents.tolist()),
+        injected_channels=tuple(injected_channels),
+        warnings=tuple(_warnings(graph, gram, trained, rescaled=exponents is not None)),
+    )
+    return BuiltModel(
+        manifest=manifest,
+        graph=graph,
+        weights=trained.weights.cpu().numpy(),
+        dual=trained.dual.cpu().numpy(),
+        beta=beta.cpu().numpy(),
+    )
+
+
+def _rescaled(
+    graph: Graph, injected_channels: Sequence[InjectedChannel], device: str
+) -> tuple[Graph, NDArray[np.int64] | None]:
+    exponents = column_scale(graph.features, _everyone(graph), device)
+    if exponents is None:
+        return graph, None
+    exponents[[channel.column for channel in injected_channels]] = 0
+    return replace(graph, features=rescale(graph.features, exponents)), exponents
+
+
+def _checked_gram(graph: Graph, device: str) -> Gram:
+    matrix = FeatureMatrix(graph.features, device)
+    gram = factorise(matrix, _everyone(graph))
+    check_rank(matrix, _everyone(graph), gram, graph.features.dtype)
+    return gram
+
+
+def _everyone(graph: Graph) -> NDArray[np.bool_]:
+    """Rows in the span: all nodes, since every node's features reach the weights through its neighbours."""
+    return np.ones(graph.nodes, dtype=np.bool_)
+
+
+def _accuracy(graph: Graph, trained: Trained) -> Accuracy:
+    right = trained.logits.argmax(dim=1).cpu().numpy() == graph.labels
+
+    def share(mask: NDArray[np.bool_]) -> float | None:
+        return float(right[mask].mean()) if mask.any() else None
+
+    return Accuracy(train=share(graph.train_mask), val=share(graph.val_mask), test=share(graph.test_mask))
+
+
+def _warnings(graph: Graph, gram: Gram, trained: Trained, *, rescaled: bool) -> list[str]:
+    warnings = []
+    if gram.condition_number > CONDITION_LIMIT:
+        warnings.append(
+            f"The features' condition number is {gram.condition_number:.2g}, above {CONDITION_LIMIT:.0e}, even with "
+            "rescaled columns: deletions are exact to fewer digits."
+        )
+    if rescaled:
+        warnings.append(
+            "Feature columns were multiplied by powers of two to even out their sizes; lambda weighs them as rescaled."
+        )
+    if trained.relative_gradient > LARGEST_FLOOR:
+        warnings.append(
+            f"Training stopped away from the optimum (relative gradient {trained.relative_gradient:.1e}), so these "
+            "weights are not the ones that every training run reaches."
+        )
+    absent = set(range(graph.num_classes)) - set(graph.labels[graph.train_mask].tolist())
+    if absent:
+        warnings.append(f"No training node has the class {some(graph.class_names[label] for label in sorted(absent))}.")
+    return warnings
