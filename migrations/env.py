@@ -4,21 +4,18 @@ import asyncio
 import os
 
 from alembic import context
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from service.db.engine import asyncpg_url
+from service.db.migrate import take_turn
 from service.db.models import RequestRow
-
-#: Two starters of Lethe take turns at this advisory lock (the bytes of "lethe").
-MIGRATION_LOCK = 0x6C65746865
 
 
 def run(connection: Connection) -> None:
-    """Migrate in one transaction, alone."""
+    """Migrate inside the transaction that `connection` is in."""
     context.configure(connection=connection, target_metadata=RequestRow.metadata, compare_server_default=True)
     with context.begin_transaction():
-        connection.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
         context.run_migrations()
 
 
@@ -27,7 +24,8 @@ async def run_on_database_url() -> None:
     if "DATABASE_URL" not in os.environ:
         raise SystemExit("Set DATABASE_URL, or use ./lethe migrate.")
     engine = create_async_engine(asyncpg_url(os.environ["DATABASE_URL"]))
-    async with engine.connect() as connection:
+    async with engine.begin() as connection:
+        await connection.run_sync(take_turn)
         await connection.run_sync(run)
     await engine.dispose()
 

@@ -7,22 +7,25 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from service.db.engine import asyncpg_url
 from service.db.transactions import transaction
 
+#: Advisory lock that whoever migrates takes (the bytes of "lethe").
+_MIGRATION_LOCK = 0x6C65746865
+
 
 async def upgrade(url: str, revision: str = "head") -> None:
     """Apply the migrations up to `revision`; starters that collide take turns. Raises `Unavailable`."""
-    await _run(url, lambda connection: command.upgrade(_config(connection), revision))
+    await _run(url, lambda connection: _migrate(connection, command.upgrade, revision))
 
 
 async def downgrade(url: str, revision: str) -> None:
     """Take migrations back to `revision` (`base`: all of them, with all data). Raises `Unavailable`."""
-    await _run(url, lambda connection: command.downgrade(_config(connection), revision))
+    await _run(url, lambda connection: _migrate(connection, command.downgrade, revision))
 
 
 async def current(url: str) -> str | None:
@@ -37,6 +40,17 @@ def head() -> str:
     revision = ScriptDirectory.from_config(_config(None)).get_current_head()
     assert revision is not None
     return revision
+
+
+def take_turn(connection: Connection) -> None:
+    """Wait until no other transaction migrates this database, and keep others out until the caller's ends."""
+    connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+
+
+def _migrate(connection: Connection, move: Callable[[Config, str], None], revision: str) -> None:
+    # Before Alembic is entered: it keeps the migration under way in a global of its module.
+    take_turn(connection)
+    move(_config(connection), revision)
 
 
 async def _run(url: str, work: Callable[[Connection], None]) -> None:

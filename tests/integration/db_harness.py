@@ -1,0 +1,231 @@
+"""A migrated database with one model and one API key, and a proxy that loses connections at chosen moments."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+from uuid import UUID, uuid4
+
+from sqlalchemy import make_url, text
+
+from service.db import migrate
+from service.db.api_keys import ApiKeyRepository
+from service.db.batches import BatchRepository
+from service.db.engine import Engine, create_engine
+from service.db.intake import Accepted, Intake, NewRequest
+from service.db.pointers import PointerRepository
+from service.db.requests import AppliedOutcome, RequestRepository
+from service.db.transactions import transaction
+from service.domain.records import BatchRecord, Pointer, RequestNorms, Targets
+from service.domain.states import Guarantee, RepairStatus, RequestKind, Scope
+from service.vault.request_keys import RequestKeys
+
+MODEL = "tiny"
+POINTER = Pointer(MODEL, 0, 0, "0-0", "a" * 64, "b" * 64)
+NORMS = RequestNorms(0.25, 0.0, None, None)
+
+
+@dataclass
+class Database:
+    """An engine on a migrated database, with the key folder that belongs to it."""
+
+    url: str
+    engine: Engine
+    keys: RequestKeys
+    intake: Intake
+    api_key_id: UUID
+
+    async def rows(self, statement: str, **values: object) -> list[dict[str, Any]]:
+        """Run one statement and return what it answers."""
+        async with self.engine.begin() as conn:
+            result = await conn.execute(text(statement), values)
+            return [dict(row) for row in result.mappings()] if result.returns_rows else []
+
+    async def value(self, statement: str, **values: object) -> Any:
+        """The one value that a statement answers."""
+        [row] = await self.rows(statement, **values)
+        [found] = row.values()
+        return found
+
+    def new(self, *nodes: str, key: str | None = None, digest: bytes = bytes(32), model: str = MODEL) -> NewRequest:
+        """A node request, with salts that are recognisable."""
+        targets = Targets(nodes=nodes, node_salts={node: f"salt-{node}" for node in nodes}, reference_salt="r")
+        return NewRequest(
+            model=model,
+            kind=RequestKind.NODE,
+            targets=targets,
+            reference="DSR-17",
+            api_key_id=self.api_key_id,
+            idempotency_key=key,
+            body_digest=None if key is None else digest,
+        )
+
+    async def accept(self, *nodes: str) -> UUID:
+        """The id of a new queued request for `nodes`."""
+        return (await self.intake.accept(self.new(*(nodes or ("1",))))).request.id
+
+    async def batch(self, ids: Collection[UUID], version: int = 1) -> UUID:
+        """The id of a batch that took `ids`."""
+        record = batch_record(version=version, requests=len(ids))
+        async with transaction(self.engine) as conn:
+            await BatchRepository(conn).insert(record, 1, dict.fromkeys(ids, NORMS))
+        return record.id
+
+    async def applied(self, ids: Sequence[UUID], version: int = 1) -> UUID:
+        """The id of a batch in which `ids` were applied."""
+        batch_id = await self.batch(ids, version)
+        async with transaction(self.engine) as conn:
+            await RequestRepository(conn).mark_applied(batch_id, [outcome(request_id) for request_id in ids])
+        return batch_id
+
+
+@asynccontextmanager
+async def open_database(url: str, folder: Path, *, max_queued_nodes: int | None = None) -> AsyncIterator[Database]:
+    """Migrate the empty database at `url` and put a model and an API key into it."""
+    await migrate.upgrade(url)
+    async with AsyncExitStack() as stack:
+        engine = create_engine(url)
+        stack.push_async_callback(engine.dispose)
+        keys = stack.enter_context(RequestKeys.open(folder / "keys" / "requests.slots"))
+        intake = Intake(engine, keys, max_queued_nodes=max_queued_nodes)
+        stack.push_async_callback(intake.close)
+        api_key_id = uuid4()
+        async with transaction(engine) as conn:
+            await PointerRepository(conn).create(POINTER)
+            await ApiKeyRepository(conn).create(api_key_id, "tests", list(Scope), bytes(32))
+        yield Database(url, engine, keys, intake, api_key_id)
+
+
+def batch_record(version: int = 1, requests: int = 1) -> BatchRecord:
+    """What a batch that made `version` measured."""
+    return BatchRecord(
+        id=uuid4(),
+        model=MODEL,
+        requests=requests,
+        nodes=requests,
+        model_version_before=version - 1,
+        model_version_after=version,
+        weights_sha256_before="c" * 64,
+        weights_sha256_after="d" * 64,
+        rank_before=10,
+        rank_after=9,
+        directions_removed=1,
+        lost_direction_norm_before=0.5,
+        lost_direction_norm_after=1e-16,
+        weight_change=0.1,
+        coefficient_residual=1e-14,
+        factor_method="downdate",
+        device="cpu",
+        durations_ms={"project": 1.9},
+    )
+
+
+def outcome(request_id: UUID) -> AppliedOutcome:
+    """A request applied with the paper's guarantee."""
+    return AppliedOutcome(request_id, Guarantee.SPAN, RepairStatus.NONE, "One direction was removed.", {"n": 1})
+
+
+def next_pointer(pointer: Pointer, fencing: int) -> Pointer:
+    """The pointer one version further."""
+    version = pointer.version + 1
+    return replace(pointer, version=version, fencing=fencing, folder=f"{version}-{fencing}")
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Return when `condition` holds, asking Postgres again and again."""
+    async with asyncio.timeout(20):
+        while not await condition():  # noqa: ASYNC110 - another connection's state has no event to wait for
+            await asyncio.sleep(0.005)
+
+
+async def is_waiting(database: Database, for_what: str = "Lock") -> bool:
+    """Whether a connection to the database waits for a lock."""
+    return bool(
+        await database.value(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = :kind",
+            kind=for_what,
+        )
+    )
+
+
+class Proxy:
+    """Stands between a client and Postgres; on demand it loses the connection around the next COMMIT."""
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        self._target = (parsed.host or "", parsed.port or 0)
+        self._parsed = parsed
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: What to do at the next COMMIT: `lose` it, or `deliver` it and lose the answer, or `delay` it until released.
+        self.at_commit: str | None = None
+        self.release = asyncio.Event()
+        self.struck = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        """The database's URL through the proxy."""
+        assert self._server is not None
+        port = self._server.sockets[0].getsockname()[1]
+        return self._parsed.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        from_postgres, to_postgres = await asyncio.open_connection(*self._target)
+        answers = asyncio.create_task(_pump(from_postgres, writer))
+        try:
+            while data := await reader.read(65536):
+                if self.at_commit is not None and b"COMMIT" in data:
+                    await self._strike(data, to_postgres, answers, writer)
+                    return
+                to_postgres.write(data)
+        except (ConnectionError, asyncio.CancelledError):
+            return
+        finally:
+            answers.cancel()
+            await asyncio.gather(answers, return_exceptions=True)
+            writer.close()
+            to_postgres.close()
+
+    async def _strike(
+        self,
+        data: bytes,
+        to_postgres: asyncio.StreamWriter,
+        answers: "asyncio.Task[None]",
+        client: asyncio.StreamWriter,
+    ) -> None:
+        action, self.at_commit = self.at_commit, None
+        answers.cancel()
+        await asyncio.gather(answers, return_exceptions=True)
+        client.transport.abort()
+        self.struck.set()
+        if action == "delay":
+            await self.release.wait()
+        if action != "lose":
+            to_postgres.write(data)
+            await to_postgres.drain()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+
+
+def accepted_ids(answers: Collection[Accepted]) -> set[UUID]:
+    """The ids of accepted requests."""
+    return {answer.request.id for answer in answers}

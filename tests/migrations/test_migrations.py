@@ -1,0 +1,139 @@
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from service.db import migrate
+from service.db.engine import asyncpg_url
+from service.db.models import RequestRow
+from service.errors import Unavailable
+
+#: Every column, constraint and index, spelled by Postgres itself.
+CATALOG = {
+    "columns": """
+        SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
+               pg_get_expr(d.adbin, d.adrelid)
+        FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+        LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
+          AND c.relname <> 'alembic_version'
+    """,
+    "constraints": """
+        SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version'
+    """,
+    "indexes": """
+        SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'
+    """,
+}
+LEFTOVERS = """
+    SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace
+    UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+    UNION ALL SELECT typname FROM pg_type WHERE typnamespace = 'public'::regnamespace
+"""
+
+
+async def _on(url: str, work: Callable[[Connection], Any]) -> Any:
+    engine = create_async_engine(asyncpg_url(url))
+    async with engine.begin() as conn:
+        result = await conn.run_sync(work)
+    await engine.dispose()
+    return result
+
+
+async def _query(url: str, statement: str) -> set[tuple[Any, ...]]:
+    rows = await _on(url, lambda conn: conn.execute(text(statement)).all())
+    return {tuple(row) for row in rows}
+
+
+async def test_upgrade_downgrade_upgrade_leaves_the_same_schema_and_nothing_in_between(database_url: str) -> None:
+    assert await migrate.current(database_url) is None
+    await migrate.upgrade(database_url)
+    assert await migrate.current(database_url) == migrate.head()
+    first = {name: await _query(database_url, query) for name, query in CATALOG.items()}
+    await migrate.downgrade(database_url, "base")
+    assert await migrate.current(database_url) is None
+    left = {name for (name,) in await _query(database_url, LEFTOVERS)}
+    assert {name for name in left if "alembic_version" not in name} == set()
+    await migrate.upgrade(database_url)
+    assert {name: await _query(database_url, query) for name, query in CATALOG.items()} == first
+
+
+async def test_upgrading_a_current_database_changes_nothing(database_url: str) -> None:
+    await migrate.upgrade(database_url)
+    await migrate.upgrade(database_url)
+    assert await migrate.current(database_url) == migrate.head()
+
+
+async def test_alembic_finds_no_difference_between_models_and_migrations(database_url: str) -> None:
+    await migrate.upgrade(database_url)
+
+    def differences(conn: Connection) -> list[Any]:
+        options = {"compare_type": True, "compare_server_default": True}
+        return list(compare_metadata(MigrationContext.configure(conn, opts=options), RequestRow.metadata))
+
+    assert await _on(database_url, differences) == []
+
+
+@pytest.mark.parametrize("what", list(CATALOG))
+async def test_models_and_migrations_make_the_same_schema(make_database: Callable[[], str], what: str) -> None:
+    migrated, declared = make_database(), make_database()
+    await migrate.upgrade(migrated)
+    await _on(declared, RequestRow.metadata.create_all)
+    found, wanted = await _query(migrated, CATALOG[what]), await _query(declared, CATALOG[what])
+    assert len(wanted) > 10
+    assert found == wanted
+
+
+async def test_the_triggers_are_in_force(database_url: str) -> None:
+    await migrate.upgrade(database_url)
+    found = await _query(
+        database_url,
+        "SELECT tgname, tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal AND tgenabled = 'O'",
+    )
+    assert found == {
+        ("requests_transition", "requests"),
+        ("requests_begin_queued", "requests"),
+        ("pointers_forward", "pointers"),
+        ("leases_forward", "leases"),
+        ("events_append_only", "events"),
+    }
+
+
+async def test_every_time_is_with_time_zone(database_url: str) -> None:
+    await migrate.upgrade(database_url)
+    kinds = await _query(database_url, CATALOG["columns"])
+    assert not [row for row in kinds if "time" in row[2] and row[2] != "timestamp with time zone"]
+
+
+async def test_starters_that_collide_on_an_empty_database_take_turns(database_url: str) -> None:
+    await asyncio.gather(*(migrate.upgrade(database_url) for _ in range(5)))
+    assert await migrate.current(database_url) == migrate.head()
+
+
+async def test_the_url_may_be_spelled_as_for_libpq(database_url: str) -> None:
+    await migrate.upgrade(database_url.replace("postgresql://", "postgres://") + "?sslmode=disable")
+    assert await migrate.current(database_url) == migrate.head()
+
+
+async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(database_url: str) -> None:
+    nowhere = str(asyncpg_url(database_url).set(port=1).set(drivername="postgresql"))
+    with pytest.raises(Unavailable):
+        await migrate.upgrade(nowhere)
+
+
+def test_alembic_itself_takes_the_url_from_the_environment(database_url: str) -> None:
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "DATABASE_URL": database_url, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-m", "alembic", "upgrade", "head"]
+    subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True)
+    assert asyncio.run(migrate.current(database_url)) == migrate.head()
