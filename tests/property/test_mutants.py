@@ -1,0 +1,115 @@
+"""Broken copies of the numerical code must fail the tests that guard them; the unbroken copy must pass.
+
+Each mutant is the source with one passage exchanged. The copy finds no dataset, so it trains on a small made-up graph.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FORGETTING = "tests/unit/unlearning/test_forgetting.py"
+PROJECTION = "service/unlearning/projection.py"
+GRAM = "model_store/gram.py"
+
+#: The whole of `project`'s update of weights and coefficients, and of `downdate`'s update of the factors.
+_UPDATE = ("    W = state.W if Q.shape[1] == 0", "    if down.gram.rank == 0:")
+_FACTORS = ("    Y = X_D @ gram.M_pinv\n", "def accepted(")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """An exchange of the source between two marks (the second stays), and the tests that must notice it."""
+
+    file: str
+    marks: tuple[str, str]
+    replacement: str
+    caught_by: tuple[str, ...]
+
+
+_PROJECTED_BY_FACTORS = """    updated = replace(gram, M=M, M_pinv=M_pinv, rank=round(float((M * M_pinv).sum())))
+    lost = torch.linalg.svd(X_D.T - M @ (M_pinv @ X_D.T), full_matrices=False).U
+    return Downdate(updated, lost[:, : max(0, gram.rank - updated.rank)], FactorMethod.DOWNDATE)
+
+
+"""
+
+MUTANTS = {
+    "removes the wrong rows, consistently": Mutant(
+        PROJECTION,
+        ("    deleted = np.concatenate(requests)\n", "    X_D = "),
+        "    deleted = (np.concatenate(requests) + 1) % features.nodes\n",
+        ("test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch", "test_the_feature_injection_test"),
+    ),
+    "skips the update and only clears coefficients": Mutant(
+        PROJECTION,
+        _UPDATE,
+        "    W = state.W\n    after = replace(state, version=state.version + 1, gram=down.gram, live=surviving)\n",
+        ("test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch", "test_the_feature_injection_test"),
+    ),
+    "textbook Woodbury": Mutant(
+        GRAM,
+        _FACTORS,
+        "    Y = X_D @ gram.M_pinv\n"
+        "    K = Y @ X_D.T\n"
+        "    M_pinv = gram.M_pinv + Y.T @ torch.linalg.inv(torch.eye(len(K), dtype=K.dtype) - K) @ Y\n"
+        + _PROJECTED_BY_FACTORS,
+        ("test_the_feature_injection_test",),
+    ),
+    "the paper's printed Option 2": Mutant(
+        GRAM,
+        _FACTORS,
+        "    S = X_D.T @ (torch.eye(len(X_D), dtype=X_D.dtype) - X_D @ X_D.T) @ X_D\n"
+        "    M_pinv = gram.M_pinv + gram.M_pinv @ S @ gram.M_pinv\n" + _PROJECTED_BY_FACTORS,
+        (
+            "test_the_feature_injection_test",
+            "test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch",
+            "test_ordinary_batches_are_downdated_and_never_recomputed",
+        ),
+    ),
+}
+
+
+def copied(target: Path) -> Path:
+    for package in ("model_store", "service", "tests"):
+        shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "static"))
+    shutil.copy(ROOT / "pyproject.toml", target)
+    return target
+
+
+def outcomes(copy: Path, tests: tuple[str, ...]) -> dict[str, str]:
+    """Each test's outcome, `PASSED` or `FAILED`, in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("LETHE_DATA_DIR", None)
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "--tb=line"]
+    finished = subprocess.run(
+        [*command, *(f"{FORGETTING}::{test}" for test in tests)],
+        cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    lines = [line.split() for line in finished.stdout.splitlines()]
+    found = {line[1].rpartition("::")[2]: line[0] for line in lines if line[:1] in (["PASSED"], ["FAILED"])}
+    assert set(found) == set(tests), finished.stdout + finished.stderr
+    return found
+
+
+def test_the_unbroken_copy_passes(tmp_path: Path) -> None:
+    guards = tuple(sorted({test for mutant in MUTANTS.values() for test in mutant.caught_by}))
+    assert set(outcomes(copied(tmp_path / "copy"), guards).values()) == {"PASSED"}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_caught_by_each_of_its_tests(name: str, tmp_path: Path) -> None:
+    mutant = MUTANTS[name]
+    copy = copied(tmp_path / "copy")
+    source = (copy / mutant.file).read_text()
+    start, end = mutant.marks
+    assert source.count(start) == 1
+    assert end in source[source.index(start) :]
+    begin = source.index(start)
+    (copy / mutant.file).write_text(source[:begin] + mutant.replacement + source[source.index(end, begin) :])
+    assert outcomes(copy, mutant.caught_by) == dict.fromkeys(mutant.caught_by, "FAILED")
