@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.base_index import Index, StoredArray, Table
+from model_store.base_index import Generation, Index, StoredArray, Table
 from model_store.files import damaged, read_range, write_file
 
 #: The slots of one chunk as they lie on disk, (slots, slot_bytes).
@@ -111,11 +111,11 @@ def digest_of(part: Raw) -> str:
     return hashlib.sha256(part.data).hexdigest()
 
 
-def write_table(folder: Path, name: str, new: NewTable, *, suffix: str = "") -> Table:
-    """Writes the files `<name>.<array><suffix>` of a table, synced, and returns how to find them."""
+def write_table(folder: Path, name: str, new: NewTable, generation: Generation) -> Table:
+    """Writes the files `<name>.<array>-<generation>` of a table, synced, and returns how to find them."""
     arrays = {}
     for array_name, array in new.arrays.items():
-        file = f"{name}.{array_name}{suffix}"
+        file = f"{name}.{array_name}-{generation}"
         width = 1 if array.values.ndim == 1 else array.values.shape[1]
         slot_bytes = array.values.itemsize * width
         raw = np.ascontiguousarray(array.values).reshape(-1).view(np.uint8)

@@ -169,9 +169,9 @@ def labelled_files(folder: Path) -> Iterator[tuple[str, Generation, Path]]:
             yield found["stem"], Generation(int(found["fencing"]), int(found["number"])), path
 
 
-def check_file_names(folder: Path, index: Index) -> None:
+def check_file_names(folder: Path) -> None:
     """Raises StoreForeign for a file of `base/` that no Lethe wrote, and that erasure would leave alone."""
-    known = {path for _, _, path in labelled_files(folder)} | {folder / name for name in index.files()}
+    known = {path for _, _, path in labelled_files(folder)}
     for path in sorted(folder.iterdir()):
         if path not in known and not path.name.startswith("."):
             raise StoreForeign(

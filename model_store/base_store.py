@@ -61,8 +61,9 @@ class BaseStore:
         make_folder(self.folder)
         # Unpredictable on purpose: nobody can tell afterwards which edge lay in which slot.
         new = encode_graph(graph, chunk_rows, np.random.default_rng()) | {"beta": encode_beta(beta, chunk_rows)}
-        tables = {name: write_table(self.folder, name, table) for name, table in new.items()}
-        index = Index(Generation(0, 0), self._manifest_sha256, graph.nodes, chunk_rows, tables)
+        first = Generation(fencing=0, number=0)
+        tables = {name: write_table(self.folder, name, table, first) for name, table in new.items()}
+        index = Index(first, self._manifest_sha256, graph.nodes, chunk_rows, tables)
         write_file(self.folder / index.file_name, [seal(index.to_json())])
         sync_folder(self.folder)
 
@@ -125,7 +126,7 @@ class BaseStore:
         if beta.shape != (blocks, nodes, classes):
             raise ValueError(f"beta must be {(blocks, nodes, classes)}, not {beta.shape}")
         target = _next(index, fencing)
-        table = write_table(self.folder, "beta", encode_beta(beta, index.chunk_rows), suffix=f"-{target}")
+        table = write_table(self.folder, "beta", encode_beta(beta, index.chunk_rows), target)
         sync_folder(self.folder)
         index = self._install(replace(index.with_table("beta", table), generation=target))
         self._tidy(index, fencing)
@@ -142,9 +143,8 @@ class BaseStore:
         return read()
 
     def _check(self) -> None:
-        base = self._arrays()
-        base.check_sizes()
-        check_file_names(base.folder, base.index)
+        self._arrays().check_sizes()
+        check_file_names(self.folder)
 
     def _load(self) -> Base:
         base = self._arrays()

@@ -13,6 +13,8 @@ Stored values and edges lie in random order within their chunk, each with its ow
 leaves tells neither its row nor its column, as it would in CSR.
 """
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -95,15 +97,13 @@ def decode_features(base: BaseArrays, manifest: Manifest, chunks: range) -> Feat
     if manifest.feature_layout is FeatureLayout.DENSE:
         return values
     rows, columns, kept = _decode_sparse(base, "features", chunks)
-    shape = (_rows_in(base, chunks), manifest.features)
-    return sp.csr_array(sp.coo_array((values[kept, 0], (rows, columns)), shape=shape))
+    return _csr(values[kept, 0], rows, columns, (_rows_in(base, chunks), manifest.features))
 
 
 def decode_adjacency(base: BaseArrays, chunks: range) -> sp.csr_array:
     """Rows of the adjacency in consecutive chunks, (k, n) float64 ones."""
     rows, columns, _ = _decode_sparse(base, "adjacency", chunks)
-    shape = (_rows_in(base, chunks), base.index.nodes)
-    return sp.csr_array(sp.coo_array((np.ones(rows.size), (rows, columns)), shape=shape))
+    return _csr(np.ones(rows.size), rows, columns, (_rows_in(base, chunks), base.index.nodes))
 
 
 def decode_beta(base: BaseArrays, chunks: range) -> NDArray[np.float64]:
@@ -149,6 +149,15 @@ def _decode_sparse(
     kept = rows != NO_ROW
     first_rows = np.repeat(np.arange(len(chunks), dtype=np.int64) * base.index.chunk_rows, np.diff(starts))
     return rows[kept] + first_rows[kept], columns[kept].astype(np.int64), kept
+
+
+def _csr(
+    values: NDArray[Any], rows: NDArray[np.int64], columns: NDArray[np.int64], shape: tuple[int, int]
+) -> sp.csr_array:
+    """The CSR matrix of stored values in any order, with the index type that scipy prefers for its size."""
+    index_type = sp.get_index_dtype(maxval=max(*shape, values.size))
+    places = (rows.astype(index_type), columns.astype(index_type))
+    return sp.csr_array(sp.coo_array((values, places), shape=shape))
 
 
 def _decode_ids(base: BaseArrays) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
     manifest.json                    what the model is
     CURRENT                          the committed version and the digest of its manifest
-    base/<table>.<array>             fixed size, erased in place; digests in base/index-….json
+    base/<table>.<array>-…           fixed size, erased in place
+    base/index-….json                what is in these files, with a digest per chunk
     base/erasing-….json              the intent of an erasure under way
     versions/<version>-<fencing>/    state.safetensors, manifest.json
 
