@@ -1,0 +1,32 @@
+"""A citation graph for tests on real input."""
+
+from pathlib import Path
+
+import pytest
+
+from model_store.build import BuiltModel, build_model
+from model_store.datasets import load_dataset
+from model_store.graph import Graph
+from model_store.spec import ModelSpec
+from model_store.synthetic import DEFAULT_SYNTHETIC
+from model_store.training import Trained, train
+
+
+@pytest.fixture(scope="session")
+def cora(data_dir: Path | None) -> Graph:
+    """Cora, or a synthetic graph of its size where Cora is not at hand."""
+    if data_dir is None:
+        return load_dataset(DEFAULT_SYNTHETIC, data_dirs=[])
+    return load_dataset("cora", data_dirs=[data_dir])
+
+
+@pytest.fixture(scope="session")
+def trained_cora(cora: Graph) -> Trained:
+    """The default specification, trained on `cora`."""
+    return train(ModelSpec(), cora)
+
+
+@pytest.fixture(scope="session")
+def built_cora(cora: Graph) -> BuiltModel:
+    """The default specification, built from `cora`."""
+    return build_model(cora, ModelSpec(), name="cora", dataset="cora", split="full")
