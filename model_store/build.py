@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.coefficients import span_coefficients
+from model_store.device import enough_memory, torch_device
 from model_store.features import FeatureMatrix
 from model_store.gram import Gram, factorise
 from model_store.graph import Graph, some, validate
@@ -62,8 +63,10 @@ def build_model(
     """
     validate(graph)
     check_spec(spec)
-    graph, exponents = _rescaled(graph, injected_channels, device)
-    gram = _checked_gram(graph, device)
+    torch_device(device)
+    with enough_memory(device, graph.nodes, graph.num_features):
+        graph, exponents = _rescaled(graph, injected_channels, device)
+        gram = _checked_gram(graph, device)
     trained = train(spec, graph, device=device, progress=progress)
     propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
     beta = span_coefficients(spec, propagator, trained.train_rows, trained.dual)

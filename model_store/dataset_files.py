@@ -108,7 +108,7 @@ def _npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise DatasetNotFound(f"There is no file {path}.", "Check the path.")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise GraphError(

@@ -1,5 +1,8 @@
 """Where tensors live."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from model_store.errors import DeviceError
@@ -19,3 +22,15 @@ def torch_device(name: str) -> torch.device:
             "Use --device cpu, or install a CUDA build of torch and check the driver.",
         )
     return device
+
+
+@contextmanager
+def enough_memory(device: torch.device | str, nodes: int, num_features: int) -> Iterator[None]:
+    """Turns running out of device memory on a graph of that size into DeviceError."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(
+            f"The device {device} has too little memory for {nodes} nodes with {num_features} features.",
+            "Use --combine last, a larger device, or --device cpu.",
+        ) from error

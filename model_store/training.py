@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_store.descent import descend
-from model_store.errors import DeviceError, TrainingError
+from model_store.device import enough_memory
+from model_store.errors import TrainingError
 from model_store.graph import Graph, validate
 from model_store.losses import loss_of
 from model_store.newton import minimise
@@ -70,13 +71,8 @@ def train(
     """
     validate(graph)
     check_spec(spec)
-    try:
+    with enough_memory(device, graph.nodes, graph.num_features):
         return _train(spec, graph, device, progress or _ignore)
-    except torch.OutOfMemoryError as error:
-        raise DeviceError(
-            f"The device {device} has too little memory for {graph.nodes} nodes and {graph.num_features} features.",
-            "Use --combine last, a larger device, or --device cpu.",
-        ) from error
 
 
 def check_spec(spec: ModelSpec) -> None:
