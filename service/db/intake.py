@@ -141,9 +141,12 @@ class Intake:
             while self._pending:
                 group = self._pending[:_GROUP]
                 del self._pending[:_GROUP]
-                await self._write([waiting for waiting in group if not waiting.answer.done()])
+                try:
+                    await self._write([waiting for waiting in group if not waiting.answer.done()])
+                except Exception as error:  # noqa: BLE001 - a defect: it belongs to the callers, and the next group is due
+                    _refuse(group, error)
         finally:
-            # Only when this task was cancelled or met a defect is anyone still waiting.
+            # Only when this task was cancelled is anyone still waiting.
             _refuse([*group, *self._pending], shutting_down())
             self._pending.clear()
 

@@ -18,8 +18,8 @@ BATCH_COLUMNS = tuple(BatchRow.__table__.c[field.name] for field in fields(Batch
 
 
 def deletion_request(row: Row[*tuple[Any, ...]]) -> DeletionRequest:
-    """Return a row of `REQUEST_COLUMNS` as a record."""
-    values = dict(row._mapping)
+    """Return a row of `REQUEST_COLUMNS` (and possibly more) as a record."""
+    values = {column.name: row._mapping[column] for column in REQUEST_COLUMNS}
     values["kind"] = RequestKind(row.kind)
     values["status"] = RequestStatus(row.status)
     values["guarantee"] = None if row.guarantee is None else Guarantee(row.guarantee)

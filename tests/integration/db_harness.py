@@ -224,6 +224,7 @@ class Proxy:
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(65536):
         writer.write(data)
+    writer.close()
 
 
 def accepted_ids(answers: Collection[Accepted]) -> set[UUID]:

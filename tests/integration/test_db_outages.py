@@ -1,0 +1,146 @@
+"""Postgres stopping, restarting, or losing the connection at the worst moment."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from service.db.engine import Engine, create_engine
+from service.db.intake import Accepted, Intake
+from service.db.notifications import listen
+from service.db.pointers import PointerRepository
+from service.db.requests import RequestFilters, RequestRepository
+from service.db.transactions import CommitUnanswered, transaction
+from service.embedded import Embedded
+from service.errors import Unavailable
+from tests.integration.db_harness import MODEL, POINTER, Database, Proxy, accepted_ids, next_pointer, open_database
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+@pytest.fixture
+async def proxy(db: Database) -> AsyncIterator[Proxy]:
+    async with Proxy(db.url) as made:
+        yield made
+
+
+@pytest.fixture
+async def fragile(proxy: Proxy) -> AsyncIterator[Engine]:
+    """An engine whose connections go through the proxy."""
+    engine = create_engine(proxy.url)
+    yield engine
+    await engine.dispose()
+
+
+async def _stored(db: Database) -> set[UUID]:
+    return {row["id"] for row in await db.rows("SELECT id FROM requests")}
+
+
+async def test_a_commit_that_was_lost_wrote_nothing_and_its_keys_go(
+    db: Database, proxy: Proxy, fragile: Engine
+) -> None:
+    intake = Intake(fragile, db.keys, max_queued_nodes=None)
+    proxy.at_commit = "lose"
+    answers = await asyncio.gather(*(intake.accept(db.new(str(n))) for n in range(3)), return_exceptions=True)
+    assert all(isinstance(answer, CommitUnanswered) and "Idempotency-Key" in answer.remedy for answer in answers)
+    assert await _stored(db) == set()
+    # Still there: when the callers were answered nobody could know.
+    assert len(db.keys.ids()) == 3
+    after = await intake.accept(db.new("after"))
+    await intake.close()
+    assert await _stored(db) == {after.request.id} == db.keys.ids()
+
+
+async def test_a_commit_whose_answer_was_lost_keeps_its_keys_and_is_found_by_repeating(
+    db: Database, proxy: Proxy, fragile: Engine
+) -> None:
+    intake = Intake(fragile, db.keys, max_queued_nodes=None)
+    new = db.new("12", key="k")
+    proxy.at_commit = "deliver"
+    with pytest.raises(CommitUnanswered):
+        await intake.accept(new)
+    again = await intake.accept(new)
+    await intake.close()
+    assert (again.replayed, again.targets) == (True, new.targets)
+    assert await _stored(db) == {again.request.id} == db.keys.ids()
+
+
+async def test_while_a_commit_is_under_way_its_keys_are_kept(db: Database, proxy: Proxy, fragile: Engine) -> None:
+    intake = Intake(fragile, db.keys, max_queued_nodes=None)
+    proxy.at_commit = "delay"
+    with pytest.raises(CommitUnanswered):
+        await intake.accept(db.new("12", key="k"))
+    [pending] = db.keys.ids()
+    # The rows are not to be seen yet, and a later group looks for them.
+    after = await intake.accept(db.new("after"))
+    assert await _stored(db) == {after.request.id}
+    assert db.keys.ids() == {pending, after.request.id}
+    orphans = asyncio.create_task(db.intake.destroy_orphaned_keys())
+    await asyncio.wait([orphans], timeout=0)
+    proxy.release.set()
+    assert await orphans == 0
+    await intake.accept(db.new("last"))
+    await intake.close()
+    assert pending in await _stored(db)
+    assert await _stored(db) == db.keys.ids()
+
+
+async def test_an_unanswered_commit_is_told_from_one_that_did_not_happen(
+    db: Database, proxy: Proxy, fragile: Engine
+) -> None:
+    for action, version in (("lose", 0), ("deliver", 1)):
+        proxy.at_commit = action
+        with pytest.raises(CommitUnanswered):
+            async with transaction(fragile) as conn:
+                await PointerRepository(conn).advance(0, next_pointer(POINTER, 1))
+        async with transaction(db.engine) as conn:
+            pointer = await PointerRepository(conn).read(MODEL)
+        assert pointer is not None
+        assert pointer.version == version
+
+
+async def test_a_statement_that_fails_rolls_back_and_the_error_is_its_own(db: Database) -> None:
+    async def mistake() -> None:
+        async with transaction(db.engine) as conn:
+            await PointerRepository(conn).advance(0, next_pointer(POINTER, 1))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await mistake()
+    async with transaction(db.engine) as conn:
+        assert await PointerRepository(conn).read(MODEL) == POINTER
+
+
+async def test_through_an_outage_nothing_is_half_written_and_afterwards_everything_works(
+    own_postgres: Embedded, tmp_path: Path
+) -> None:
+    url = own_postgres.start().database_url
+    assert url is not None
+    async with open_database(url, tmp_path) as db:
+        before = await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(5)))
+        async with listen(db.engine) as wakeup:
+            await asyncio.to_thread(own_postgres.stop)
+            refused = await asyncio.gather(
+                *(db.intake.accept(db.new("x", key=f"k{n}")) for n in range(5)), return_exceptions=True
+            )
+            assert all(isinstance(answer, Unavailable) for answer in refused)
+            with pytest.raises(Unavailable):
+                async with transaction(db.engine) as conn:
+                    await RequestRepository(conn).page(RequestFilters(), cursor=None, limit=1)
+            with pytest.raises(Unavailable):
+                await wakeup.wait(20)
+        with pytest.raises(Unavailable):
+            async with listen(db.engine):
+                raise AssertionError("listens to a database that is down")
+        await asyncio.to_thread(own_postgres.start)
+        # The pool still holds connections from before; not one of them fails a caller.
+        after = await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(5)))
+        await asyncio.gather(*(db.value("SELECT 1") for _ in range(10)))
+        assert all(isinstance(answer, Accepted) for answer in after)
+        assert await _stored(db) == accepted_ids([*before, *after]) == db.keys.ids()
