@@ -27,8 +27,9 @@ from service.errors import LetheError, Unavailable
 from service.vault.request_keys import RequestKeys
 from service.vault.sealing import SealBroken, seal, unseal
 
-#: Requests in one transaction; the others wait for the next.
-_GROUP = 256
+#: Requests, and nodes and edges they name, in one transaction; the others wait for the next.
+_GROUP_REQUESTS = 256
+_GROUP_TARGETS = 20_000
 
 
 @dataclass(frozen=True)
@@ -139,16 +140,28 @@ class Intake:
         group: list[_Waiting] = []
         try:
             while self._pending:
-                group = self._pending[:_GROUP]
-                del self._pending[:_GROUP]
+                group = self._take()
                 try:
-                    await self._write([waiting for waiting in group if not waiting.answer.done()])
+                    await self._write(group)
                 except Exception as error:  # noqa: BLE001 - a defect: it belongs to the callers, and the next group is due
                     _refuse(group, error)
         finally:
             # Only when this task was cancelled is anyone still waiting.
             _refuse([*group, *self._pending], shutting_down())
             self._pending.clear()
+
+    def _take(self) -> list[_Waiting]:
+        """Remove the next group, at least one request, from those pending, and drop whose callers have gone away."""
+        targets = 0
+        for size, waiting in enumerate(self._pending[:_GROUP_REQUESTS]):
+            targets += waiting.new.targets.count
+            if size and targets > _GROUP_TARGETS:
+                break
+        else:
+            size = _GROUP_REQUESTS
+        group = self._pending[:size]
+        del self._pending[:size]
+        return [waiting for waiting in group if not waiting.answer.done()]
 
     async def _write(self, group: Sequence[_Waiting]) -> None:
         """Store a group and answer its callers; a request that cannot be stored is found by halving and fails alone."""

@@ -38,7 +38,7 @@ def reused_key(request_id: UUID) -> Conflict:
 
 def shutting_down() -> Unavailable:
     """Return the error for a request that comes too late for this process."""
-    return Unavailable("Lethe is shutting down.", "Nothing was recorded; try again in a few seconds.")
+    return Unavailable("Lethe is shutting down.", "Try again in a few seconds, with the same Idempotency-Key.")
 
 
 def _is_text_error(error: Exception) -> bool:

@@ -70,6 +70,13 @@ async def test_concurrent_callers_share_commits_and_syncs(db: Database, monkeypa
     assert transactions <= 3
 
 
+async def test_long_requests_are_spread_over_several_transactions(db: Database) -> None:
+    nodes = [str(n) for n in range(9_000)]
+    answers = await asyncio.gather(*(db.intake.accept(db.new(*nodes)) for _ in range(5)))
+    assert await _stored(db) == accepted_ids(answers)
+    assert await db.value("SELECT max(n) FROM (SELECT count(*) AS n FROM requests GROUP BY xmin::text) sizes") == 2
+
+
 async def test_each_caller_gets_its_own_request(db: Database) -> None:
     answers = await asyncio.gather(*(db.intake.accept(db.new(f"node {n}")) for n in range(50)))
     for n, answer in enumerate(answers):
