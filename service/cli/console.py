@@ -37,7 +37,13 @@ def note(text: str) -> None:
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
     """A plain table of text cells; cells are not markup."""
     made = Table(
-        title=Text(title), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 3, 0, 0)
+        title=Text(title),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        padding=(0, 3, 0, 0),
+        show_header=any(columns),
     )
     for column in columns:
         made.add_column(Text(column), overflow="fold")

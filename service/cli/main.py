@@ -1,5 +1,6 @@
 """The command line as a whole: which commands there are, and how they fail."""
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import typer
@@ -10,9 +11,14 @@ from service.cli import audit, delete, doctor, keys, migrate, model, predict, se
 from service.cli.console import report
 from service.errors import AlreadyRunning, ConfigurationError, LetheError
 
+#: What torch says of every sparse tensor; it means nothing to whoever reads the terminal.
+_HARMLESS = ("Sparse CSR tensor support is in beta", "Sparse invariant checks")
+
 
 def main(arguments: Sequence[str]) -> None:
     """Run one command and exit: 0, 1 when it failed, 2 when it was called wrongly."""
+    for message in _HARMLESS:
+        warnings.filterwarnings("ignore", message, UserWarning)
     try:
         build()(args=list(arguments), prog_name="lethe")
     except LetheError as error:

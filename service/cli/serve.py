@@ -10,6 +10,7 @@ import typer
 from model_store.errors import DatasetNotFound
 from model_store.spec import ModelSpec
 from service.cli.console import note
+from service.embedded.home import Home, HomeLock
 from service.errors import ConfigurationError
 from service.settings import Settings, load_settings, variable_name
 
@@ -51,6 +52,7 @@ def ensure_model(settings: Settings) -> None:
 
     Raises:
         ConfigurationError: a folder was named in which there is no model.
+        AlreadyRunning: another process trains or serves in this LETHE_HOME.
         DatasetNotFound: a dataset was named that cannot be found.
     """
     folder = settings.model_dir
@@ -60,10 +62,20 @@ def ensure_model(settings: Settings) -> None:
         raise ConfigurationError(
             f"There is no model in {folder}.", f"Train one with `./lethe train --dataset cora --out {folder}`."
         )
+    note(f"There is no model yet. Training one on {settings.dataset}.")
+    home = Home(settings.home)
+    home.prepare()
+    # Two that start for the first time at once must not both train into one folder.
+    lock = HomeLock(home)
+    try:
+        _train(settings, folder)
+    finally:
+        lock.release()
+
+
+def _train(settings: Settings, folder: Path) -> None:
     from service.cli.train import train_and_report
 
-    note(f"There is no model yet. Training one on {settings.dataset}.")
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         train_and_report(settings.dataset, folder, ModelSpec(), device=settings.device, data_dir=settings.data_dir)
     except DatasetNotFound as error:

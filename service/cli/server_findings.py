@@ -94,7 +94,7 @@ async def _migrations(url: str) -> Finding:
 
 async def _leases(connection: AsyncConnection) -> Finding:
     rows = await connection.execute(select(LeaseRow.name, LeaseRow.expires_at > func.clock_timestamp()))
-    held = sorted(name for name, valid in rows.tuples() if valid)
+    held = sorted(name for name, valid in rows if valid)
     if not held:
         return Finding("lease", None, "held by nobody; nothing is unlearned until a service runs")
     return Finding("lease", True, "held for " + ", ".join(held))

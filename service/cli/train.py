@@ -1,7 +1,6 @@
 """`lethe train`: from a dataset to a model folder."""
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -66,6 +65,8 @@ def command(
     """
     if inject_class and inject_channel is None:
         raise typer.BadParameter("needs --inject-channel FILE to name the nodes.", param_hint="--inject-class")
+    if not regularization > 0.0:
+        raise typer.BadParameter("must be more than 0.", param_hint="--lambda")
     spec = ModelSpec(
         propagation=propagation,
         self_loops=self_loops,
@@ -81,7 +82,7 @@ def command(
         epochs=epochs,
         seed=seed,
     )
-    injected = [] if inject_channel is None else _ids(inject_channel)
+    injected = None if inject_channel is None else _ids(inject_channel)
     train_and_report(
         dataset, out, spec, name=name, split=split, device=device, data_dir=data_dir, injected=injected,
         extra_class=inject_class,
@@ -97,7 +98,7 @@ def train_and_report(
     split: Split = "full",
     device: Device = "auto",
     data_dir: Path | None = None,
-    injected: Sequence[str] = (),
+    injected: Sequence[str] | None = None,
     extra_class: bool = False,
 ) -> None:
     """Train with a progress bar on a terminal, and print the summary; see `train_model`."""
@@ -131,7 +132,7 @@ def train_model(
     split: Split = "full",
     device: Device = "auto",
     data_dirs: Sequence[Path],
-    injected: Sequence[str] = (),
+    injected: Sequence[str] | None = None,
     extra_class: bool = False,
     progress: "Callable[[TrainingProgress], None] | None" = None,
 ) -> "Manifest":
@@ -146,23 +147,28 @@ def train_model(
     """
     from model_store.build import build_model
     from model_store.datasets import inject_channel, load_dataset
+    from model_store.manifest import InjectedChannel
     from model_store.store import Store
 
+    # Looked at before the work as well as after it: training may take long.
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove that one first.")
     graph = load_dataset(dataset, split=split, data_dirs=data_dirs, seed=spec.seed)
-    if injected:
+    channels = []
+    if injected is not None:
         graph = inject_channel(graph, injected, extra_class=extra_class)
-    built = build_model(graph, spec, name=name or _name_of(dataset), device=_resolved(device), progress=progress)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    try:
-        store = Store.create(
-            partial, manifest=built.manifest, graph=built.graph, beta=built.beta, weights=built.weights
-        )
-        partial.rename(out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        channels.append(InjectedChannel(column=graph.num_features - 1, nodes=len(set(injected))))
+    built = build_model(
+        graph,
+        spec,
+        name=name or _name_of(dataset),
+        dataset=dataset,
+        split=split,
+        injected_channels=channels,
+        device=_resolved(device),
+        progress=progress,
+    )
+    store = Store.create(out, manifest=built.manifest, graph=built.graph, beta=built.beta, weights=built.weights)
     return store.manifest
 
 

@@ -1,0 +1,180 @@
+"""keys, migrate and doctor against real servers."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from lethe_stub import LetheStub
+
+from service.cli import findings
+from service.db import migrate
+from service.db.api_keys import ApiKeyRepository
+from service.db.engine import create_engine
+from service.db.transactions import transaction
+from service.domain.records import ApiKey
+from service.domain.states import Scope
+from service.vault.keyring import Keyring
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def lethe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path, database_url: str, redis_url: str
+) -> CommandLine:
+    monkeypatch.setenv("LETHE_HOME", str(home))
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    monkeypatch.setenv("COLUMNS", "200")
+    home.mkdir()
+    return CommandLine(capsys)
+
+
+def key_of(database_url: str, home: Path, text: str) -> ApiKey | None:
+    async def find() -> ApiKey | None:
+        engine = create_engine(database_url)
+        try:
+            async with transaction(engine) as connection:
+                return await ApiKeyRepository(connection).find_by_hash(Keyring.open(home / "keys").api_key_hash(text))
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(find())
+
+
+def test_a_created_key_opens_what_it_was_made_for_until_it_is_revoked(
+    lethe: CommandLine, home: Path, database_url: str
+) -> None:
+    made = lethe("keys", "create", "shop", "--scope", "predictions:read", "--scope", "deletions:write")
+    text = made.stdout.strip()
+    key = key_of(database_url, home, text)
+    assert key is not None
+    assert key.scopes == {Scope.PREDICTIONS_READ, Scope.DELETIONS_WRITE}
+    listed = lethe("keys", "list").stdout
+    assert str(key.id) in listed
+    assert text not in listed
+    assert lethe("keys", "revoke", key.id).status == 0
+    assert key_of(database_url, home, text) is None
+    assert str(key.id) in lethe("keys", "list").stdout
+
+
+def test_a_key_without_scopes_named_has_all(lethe: CommandLine, home: Path, database_url: str) -> None:
+    key = key_of(database_url, home, lethe("keys", "create", "root").stdout.strip())
+    assert key is not None
+    assert key.scopes == frozenset(Scope)
+
+
+def test_a_name_in_use_and_an_unknown_key_are_failures(lethe: CommandLine) -> None:
+    assert lethe("keys", "create", "shop").status == 0
+    again = lethe("keys", "create", "shop")
+    assert (again.status, again.stdout) == (1, "")
+    assert "shop" in again.stderr
+    unknown = lethe("keys", "revoke", "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11")
+    assert unknown.status == 1
+    assert "./lethe keys list" in unknown.stderr
+
+
+def test_migrating_brings_an_empty_database_to_head_once(lethe: CommandLine, database_url: str) -> None:
+    first = lethe("migrate")
+    assert first.status == 0
+    assert migrate.head() in first.stdout
+    assert asyncio.run(migrate.current(database_url)) == migrate.head()
+    assert "already" in lethe("migrate").stdout
+
+
+def test_a_database_that_does_not_answer_is_a_failure(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    ran = lethe("keys", "list")
+    assert (ran.status, ran.stdout) == (1, "")
+    assert "database" in ran.stderr
+
+
+def rows(printed: str) -> dict[str, str]:
+    """What the doctor says, by what was looked at."""
+    lines = [line for line in printed.splitlines() if "  " in line.strip()]
+    return {line.split("  ")[0]: " ".join(line.split("  ")[1:]).strip() for line in lines}
+
+
+def test_a_doctor_in_a_healthy_place_finds_nothing_wrong(lethe: CommandLine) -> None:
+    lethe("migrate")
+    ran = lethe("doctor")
+    found = rows(ran.stdout)
+    assert (ran.status, ran.stderr) == (0, "")
+    for name in ("python", "packages", "device", "disk space", "postgres", "clock", "migrations", "redis"):
+        assert found[name].startswith("ok"), name
+    for name in ("keys", "model", "lease", "service"):
+        assert found[name].startswith("-"), name
+
+
+def test_a_doctor_names_what_is_wrong_and_what_to_do(
+    lethe: CommandLine, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("LETHE_DEVICE", "cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (home / "model").mkdir()
+    Keyring.open(home / "keys")
+    (home / "keys" / "api-pepper.key").unlink()
+    ran = lethe("doctor")
+    found = rows(ran.stdout)
+    assert ran.status == 1
+    for name in ("redis", "device", "model", "keys", "migrations"):
+        assert found[name].startswith("wrong"), name
+        assert f"{name}: " in ran.stderr
+    assert "./lethe migrate" in ran.stderr
+
+
+def test_a_doctor_without_postgres_still_looks_at_the_rest(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    ran = lethe("doctor")
+    found = rows(ran.stdout)
+    assert ran.status == 1
+    assert found["postgres"].startswith("wrong")
+    assert found["redis"].startswith("ok")
+
+
+def test_a_doctor_starts_no_servers(lethe: CommandLine, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DATABASE_URL")
+    monkeypatch.delenv("REDIS_URL")
+    ran = lethe("doctor")
+    assert ran.status == 0
+    assert rows(ran.stdout)["postgres"].startswith("-")
+    assert list(home.iterdir()) == []
+
+
+def test_a_doctor_asks_a_running_service_for_its_readiness(lethe: CommandLine, home: Path) -> None:
+    checks = [
+        {"name": "lease", "ok": True, "detail": "held", "remedy": ""},
+        {"name": "unlearner", "ok": False, "detail": "it has ended", "remedy": "Look into its log."},
+    ]
+    with LetheStub({("GET", "/readyz"): (503, {"status": 503, "checks": checks})}) as stub:
+        (home / "run").mkdir()
+        (home / "run" / "server.json").write_text(json.dumps({"pid": os.getpid(), "url": stub.url}))
+        ran = lethe("doctor")
+    found = rows(ran.stdout)
+    assert found["service"].startswith("ok")
+    assert found["service: lease"].startswith("ok")
+    assert found["service: unlearner"].startswith("wrong")
+    assert "Look into its log." in ran.stderr
+
+
+def test_a_process_that_does_not_answer_is_wrong(lethe: CommandLine, home: Path) -> None:
+    (home / "run").mkdir()
+    (home / "run" / "server.json").write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:1"}))
+    assert rows(lethe("doctor").stdout)["service"].startswith("wrong")
+
+
+def test_packages_that_differ_from_their_pins_are_named(tmp_path: Path) -> None:
+    pins = tmp_path / "requirements.txt"
+    pins.write_text("# a comment\ntorch==2.13.0\nhttpx==0.0.1\nno-such-package==1.0\n")
+    found = findings.packages(pins)
+    assert found.ok is False
+    assert "httpx" in found.found
+    assert "no-such-package absent instead of 1.0" in found.found
+    assert "torch" not in found.found

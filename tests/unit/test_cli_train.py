@@ -1,0 +1,172 @@
+"""train, model import and the first start: from a dataset to a model folder that is right or absent."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import CommandLine
+
+from model_store.errors import DatasetNotFound
+from model_store.spec import Combine, ModelSpec
+from model_store.store import Store
+from service.cli.serve import ensure_model
+from service.cli.train import train_model
+from service.embedded.home import Home, HomeLock
+from service.errors import AlreadyRunning, ConfigurationError
+from service.settings import Settings
+
+SYNTHETIC = "synthetic:n=60,d=12,classes=3,seed=1"
+
+
+@pytest.fixture
+def lethe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CommandLine:
+    for name in [name for name in os.environ if name.startswith("LETHE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return CommandLine(capsys)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "synthetic"
+    train_model(SYNTHETIC, folder, ModelSpec(), data_dirs=[])
+    return folder
+
+
+def test_training_writes_a_model_and_ends_with_a_summary(lethe: CommandLine, tmp_path: Path) -> None:
+    ran = lethe("train", "--dataset", SYNTHETIC, "--out", "models/a", "--combine", "concat", "--lambda", "0.01")
+    assert (ran.status, ran.stderr) == (0, "")
+    for figure in ("accuracy test", "rank", "condition number", "|W - HᵀU| / |W|", "relative gradient", "time"):
+        assert figure in ran.stdout
+    store = Store.open(tmp_path / "models" / "a")
+    assert store.manifest.spec == replace(ModelSpec(), combine=Combine.CONCAT, regularization=0.01)
+    assert store.manifest.name == "synthetic"
+    assert store.read_version(store.current()).weights.shape == (3, 12, 3)
+
+
+def test_injected_nodes_get_a_column_and_a_class_of_their_own(lethe: CommandLine, tmp_path: Path) -> None:
+    ids = [str(number) for number in range(10)]
+    (tmp_path / "ids.txt").write_text("\n".join(ids))
+    arguments = ("--inject-channel", "ids.txt", "--inject-class", "--name", "canary")
+    ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", *arguments)
+    assert ran.status == 0
+    assert "test column 12 on 10 nodes" in ran.stdout
+    graph = Store.open(tmp_path / "m").load_base().graph
+    channel = np.asarray(
+        graph.features[:, [12]].todense() if hasattr(graph.features, "todense") else graph.features[:, 12]
+    )
+    assert [graph.node_ids[row] for row in np.flatnonzero(channel)] == ids
+    assert len(graph.class_names) == 4
+
+
+def test_a_warning_of_the_training_is_shown(lethe: CommandLine) -> None:
+    ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", "--solver", "sgd", "--epochs", "2")
+    assert ran.status == 0
+    assert "warning: Training stopped away from the optimum" in ran.stderr
+
+
+def test_nothing_is_trained_over_what_is_there(lethe: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "thesis.txt").write_text("precious")
+    ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m")
+    assert ran.status == 2
+    assert "m exists and is not empty" in ran.stderr
+    assert [path.name for path in (tmp_path / "m").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--dataset", "no-such-graph"), "no-such-graph"),
+        (("--dataset", SYNTHETIC, "--inject-channel", "ids.txt"), "ghost"),
+        (("--dataset", SYNTHETIC, "--inject-channel", "empty.txt"), "No node is named"),
+        (("--dataset", SYNTHETIC, "--device", "cuda"), "cuda"),
+        (("--dataset", SYNTHETIC, "--tolerance", "-1"), "tolerance"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_a_training_that_fails_says_why_and_leaves_no_folder(
+    lethe: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], reason: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (tmp_path / "ids.txt").write_text("1\nghost\n")
+    (tmp_path / "empty.txt").write_text("\n")
+    ran = lethe("train", *arguments, "--out", "models/m")
+    assert ran.status == 1
+    assert reason in ran.stderr
+    assert not (tmp_path / "models").exists()
+
+
+def test_an_imported_model_is_where_serve_looks(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
+    ran = lethe("model", "import", trained, "--home", "home")
+    assert ran.status == 0
+    assert "60 nodes" in ran.stdout
+    settings = Settings(home=tmp_path / "home")
+    assert Store.open(settings.model_dir).manifest == Store.open(trained).manifest
+    ensure_model(settings)
+    again = lethe("model", "import", trained, "--home", "home")
+    assert again.status == 1
+    assert "already" in again.stderr
+
+
+def test_a_damaged_model_is_not_imported(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    victim = max((copy / "base").iterdir(), key=lambda path: path.stat().st_size)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    ran = lethe("model", "import", copy, "--home", "home")
+    assert ran.status == 1
+    assert f"copy/base/{victim.name}" in ran.stderr
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_folder_without_a_model_is_not_imported(lethe: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert lethe("model", "import", "empty", "--home", "home").status == 1
+    assert lethe("model", "import", "absent", "--home", "home").status == 2
+
+
+def test_the_first_start_trains_on_the_dataset_named(lethe: CommandLine, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home", dataset=SYNTHETIC)
+    ensure_model(settings)
+    assert Store.open(settings.model_dir).manifest.nodes == 60
+
+
+def test_the_first_start_says_loudly_that_it_falls_back_to_synthetic_data(
+    lethe: CommandLine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_found(*_: object, **__: object) -> None:
+        raise DatasetNotFound("There is no dataset 'cora'.", "Name another.")
+
+    real = train_model
+
+    def without_cora(dataset: str, *arguments: object, **options: object) -> object:
+        return (not_found if dataset == "cora" else real)(dataset, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("service.cli.train.train_model", without_cora)
+    settings = Settings(home=tmp_path / "home")
+    ensure_model(settings)
+    assert "SYNTHETIC" in capsys.readouterr().err
+    assert Store.open(settings.model_dir).manifest.dataset.startswith("synthetic:")
+    with pytest.raises(DatasetNotFound):
+        ensure_model(Settings(home=tmp_path / "other", dataset="cora"))
+
+
+def test_two_first_starts_do_not_train_into_one_folder(lethe: CommandLine, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.prepare()
+    lock = HomeLock(home)
+    with pytest.raises(AlreadyRunning):
+        ensure_model(Settings(home=home.path, dataset=SYNTHETIC))
+    lock.release()
+    ensure_model(Settings(home=home.path, dataset=SYNTHETIC))
+
+
+def test_a_folder_named_to_be_served_is_never_trained_into(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no model"):
+        ensure_model(Settings(home=tmp_path / "home", model=tmp_path / "absent"))
