@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import httpx
-from sqlalchemy import func, select, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.cli.findings import Finding
 from service.cli.server import ServerFacts
 from service.db import migrate
-from service.db.engine import create_engine
-from service.db.models import LeaseRow
+from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.errors import LetheError
 from service.queue.connection import connect
@@ -27,15 +24,11 @@ async def postgres(url: str | None) -> Sequence[Finding]:
         return [Finding("postgres", None, "private, and not running; `./lethe serve` starts it")]
     engine = create_engine(url, pool_size=1)
     try:
-        async with transaction(engine) as connection:
-            version = await connection.scalar(text("SHOW server_version"))
-            clock = await _clock(connection)
-        found = [Finding("postgres", True, f"answers, version {version}"), clock]
+        found = await _reachable(engine)
         migrations = await _migrations(url)
         found.append(migrations)
         if migrations.ok:
-            async with transaction(engine) as connection:
-                found.append(await _leases(connection))
+            found.append(await _leases(engine))
     except LetheError as error:
         return [Finding("postgres", False, error.detail, error.remedy)]
     finally:
@@ -72,12 +65,17 @@ def service(facts: ServerFacts | None) -> list[Finding]:
     return [Finding("service", True, f"process {facts.pid} at {facts.url}"), *checks]
 
 
-async def _clock(connection: AsyncConnection) -> Finding:
-    before = datetime.now(UTC)
-    there: datetime | None = await connection.scalar(select(func.clock_timestamp()))
-    after = datetime.now(UTC)
-    if there is None:
-        raise AssertionError("clock_timestamp() is never null")
+async def _reachable(engine: Engine) -> list[Finding]:
+    async with transaction(engine) as connection:
+        version = (await connection.exec_driver_sql("SHOW server_version")).scalar_one()
+        before = datetime.now(UTC)
+        there: datetime = (await connection.exec_driver_sql("SELECT clock_timestamp()")).scalar_one()
+        after = datetime.now(UTC)
+    return [Finding("postgres", True, f"answers, version {version}"), clock(before, there, after)]
+
+
+def clock(before: datetime, there: datetime, after: datetime) -> Finding:
+    """Whether Postgres' clock agrees with this one, read before and after it."""
     # Anything the clocks could show between the two readings here counts as agreement.
     apart = max((before - there).total_seconds(), (there - after).total_seconds(), 0.0)
     if apart <= _MOST_APART_S:
@@ -92,9 +90,10 @@ async def _migrations(url: str) -> Finding:
     return Finding("migrations", False, f"at {revision or 'none'}, needs {head}", "Run `./lethe migrate`.")
 
 
-async def _leases(connection: AsyncConnection) -> Finding:
-    rows = await connection.execute(select(LeaseRow.name, LeaseRow.expires_at > func.clock_timestamp()))
-    held = sorted(name for name, valid in rows if valid)
-    if not held:
+async def _leases(engine: Engine) -> Finding:
+    held = "SELECT name FROM leases WHERE expires_at > clock_timestamp() ORDER BY name"
+    async with transaction(engine) as connection:
+        names = list((await connection.exec_driver_sql(held)).scalars())
+    if not names:
         return Finding("lease", None, "held by nobody; nothing is unlearned until a service runs")
-    return Finding("lease", True, "held for " + ", ".join(held))
+    return Finding("lease", True, "held for " + ", ".join(names))

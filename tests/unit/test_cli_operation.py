@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from command_line import CommandLine
 from lethe_stub import LetheStub
 
 from service.cli import findings
+from service.cli.server_findings import clock
 from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
@@ -168,6 +170,15 @@ def test_a_process_that_does_not_answer_is_wrong(lethe: CommandLine, home: Path)
     (home / "run").mkdir()
     (home / "run" / "server.json").write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:1"}))
     assert rows(lethe("doctor").stdout)["service"].startswith("wrong")
+
+
+def test_clocks_apart_are_wrong_and_the_time_of_asking_is_not() -> None:
+    noon = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    answered = noon + timedelta(seconds=8)
+    assert clock(noon, noon + timedelta(seconds=4), answered).ok
+    assert clock(noon, answered + timedelta(seconds=4), answered).ok
+    for there in (noon - timedelta(seconds=6), answered + timedelta(seconds=6)):
+        assert clock(noon, there, answered).ok is False
 
 
 def test_packages_that_differ_from_their_pins_are_named(tmp_path: Path) -> None:
