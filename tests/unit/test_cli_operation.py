@@ -12,6 +12,7 @@ from lethe_stub import LetheStub
 
 from service.cli import findings
 from service.cli.server_findings import clock
+from service.db import lease as leases
 from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
@@ -112,6 +113,19 @@ def test_a_doctor_in_a_healthy_place_finds_nothing_wrong(lethe: CommandLine) -> 
         assert found[name].startswith("ok"), name
     for name in ("keys", "model", "lease", "service"):
         assert found[name].startswith("-"), name
+
+
+def test_a_doctor_says_for_which_models_the_lease_is_held(lethe: CommandLine, database_url: str) -> None:
+    async def hold() -> None:
+        engine = create_engine(database_url)
+        try:
+            assert await leases.acquire(engine, "cora", "a test", 600.0)
+        finally:
+            await engine.dispose()
+
+    lethe("migrate")
+    asyncio.run(hold())
+    assert rows(lethe("doctor").stdout)["lease"].endswith("held for cora")
 
 
 def test_a_doctor_names_what_is_wrong_and_what_to_do(
