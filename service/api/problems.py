@@ -168,7 +168,7 @@ def route_template(scope: Scope) -> str:
     What is logged or counted is this and never the path, which may hold an id.
     """
     path = getattr(scope.get("route"), "path", None)
-    return path if isinstance(path, str) else "unmatched"
+    return path.replace(":path}", "}") if isinstance(path, str) else "unmatched"
 
 
 def _is_json(content_type: str | None) -> bool:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 def reply(model: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """`model` as JSON. The route declares the same model as its `response_model`, so /docs knows the schema."""
-    content = model.__pydantic_serializer__.to_json(model)
+    content = model.__pydantic_serializer__.to_json(model, by_alias=True)
     return Response(content, status_code=status, headers=headers, media_type="application/json")
 
 

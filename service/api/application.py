@@ -1,0 +1,79 @@
+"""The HTTP application: routes, errors and the boundary around them; it serves whatever `Services` it is given."""
+
+from collections.abc import Callable
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.types import Lifespan
+
+from service.api import deletions, docs, health, model, predictions, problems
+from service.api.boundary import Answer, Boundary
+from service.api.http_metrics import HttpMetrics
+from service.observability.access import log_answer
+
+#: Version of the interface.
+VERSION = "0.1.0"
+
+_DESCRIPTION = """\
+Lethe makes a trained graph model forget nodes, and keeps evidence of it.
+
+Every request but the health checks carries an API key: `Authorization: Bearer lethe_…`. Errors are problem documents
+(RFC 9457) whose `remedy` says what to do. Times are UTC.
+"""
+_TAGS = [
+    {"name": "predictions", "description": "What the model says of the nodes that are left."},
+    {"name": "deletions", "description": "Ask to forget, and follow what was done."},
+    {"name": "model", "description": "The model that is served."},
+    {"name": "operation", "description": "Health and metrics."},
+]
+
+
+def build(
+    *,
+    max_body_bytes: int,
+    registry: CollectorRegistry,
+    lifespan: Lifespan[FastAPI] | None = None,
+) -> FastAPI:
+    """The application. Whoever starts it (its lifespan) sets `app.state.services` before the first request."""
+    app = FastAPI(
+        title="Lethe",
+        summary="Makes a trained graph model forget.",
+        description=_DESCRIPTION,
+        version=VERSION,
+        openapi_tags=_TAGS,
+        lifespan=lifespan,
+        # The own routes of /docs need no other origin, and the description is theirs to serve.
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    problems.install(app)
+    # Routes are matched one by one: the one asked most comes first, and is not looked for in a router of its own.
+    app.router.routes.extend(predictions.single.routes)
+    for router in (predictions.router, deletions.router, model.router, health.router):
+        app.include_router(router)
+    docs.install(app)
+    app.add_middleware(
+        Boundary,
+        max_body_bytes=max_body_bytes,
+        observe=_observer(registry),
+    )
+    return app
+
+
+def _observer(registry: CollectorRegistry) -> Callable[[Answer], None]:
+    """Counts each answer and writes its access log line: route templates only, so no id is ever in either."""
+    count = HttpMetrics(registry).observe
+
+    def observe(answer: Answer) -> None:
+        count(answer)
+        log_answer(
+            request_id=answer.request_id,
+            method=answer.method,
+            route=answer.route,
+            status=answer.status,
+            seconds=answer.seconds,
+        )
+
+    return observe

@@ -1,0 +1,108 @@
+"""Whether the process lives, whether it can do its work, and its metrics."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.api.auth import local_or_keyed
+from service.api.documents import Problem, problems
+from service.api.problems import MEDIA_TYPE, problem
+from service.api.replies import reply
+from service.api.services import services_of
+
+router = APIRouter(tags=["operation"])
+
+
+class Alive(BaseModel):
+    """The process answers."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "alive"}]})
+
+    status: Literal["alive"] = "alive"
+
+
+class CheckAnswer(BaseModel):
+    """One thing that must work for Lethe to be ready."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str
+
+
+_POSTGRES_CHECK: dict[str, Any] = {"name": "postgres", "ok": True, "detail": "answers", "remedy": ""}
+_REDIS_CHECK: dict[str, Any] = {
+    "name": "redis",
+    "ok": False,
+    "detail": "Redis does not answer.",
+    "remedy": "Start it; what was accepted meanwhile is applied then.",
+}
+
+
+class Ready(BaseModel):
+    """Deletions and predictions are really served."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ready", "checks": [_POSTGRES_CHECK]}]})
+
+    status: Literal["ready"] = "ready"
+    checks: list[CheckAnswer]
+
+
+_NOT_READY: dict[int | str, dict[str, Any]] = {
+    503: {
+        "description": "Not ready; `checks` names what fails",
+        "content": {
+            MEDIA_TYPE: {
+                "schema": {"$ref": "#/components/schemas/Problem"},
+                "example": Problem(
+                    type="urn:lethe:problem:not-ready",
+                    title="Not ready",
+                    status=503,
+                    detail="Not ready: redis.",
+                    remedy="Start it; what was accepted meanwhile is applied then.",
+                    checks=[_POSTGRES_CHECK, _REDIS_CHECK],
+                ).model_dump(),
+            }
+        },
+    }
+}
+
+
+@router.get("/healthz", response_model=Alive, summary="Is the process alive?")
+async def healthz() -> Response:
+    """Answers as long as the process does; it asks nothing of Postgres, Redis or the model."""
+    return reply(Alive())
+
+
+@router.get("/readyz", response_model=Ready, responses={**problems(), **_NOT_READY}, summary="Can it do its work?")
+async def readyz(request: Request) -> Response:
+    """200 when deletions and predictions are really served; else 503, naming what fails and what to do."""
+    checks = await services_of(request).readiness()
+    answers = [CheckAnswer(name=check.name, ok=check.ok, detail=check.detail, remedy=check.remedy) for check in checks]
+    failing = [check for check in checks if not check.ok]
+    if not failing:
+        return reply(Ready(checks=answers))
+    return problem(
+        503,
+        "not-ready",
+        "Not ready",
+        f"Not ready: {', '.join(check.name for check in failing)}.",
+        " ".join(dict.fromkeys(check.remedy for check in failing)),
+        extra={"checks": [answer.model_dump() for answer in answers]},
+        headers={"Retry-After": "1"},
+    )
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format"}, **problems(401)},
+    summary="Metrics for Prometheus",
+)
+async def metrics(request: Request, allowed: Annotated[None, Depends(local_or_keyed)]) -> Response:
+    """Open to callers on this very machine; from elsewhere with any valid key. No label ever holds an id."""
+    return Response(generate_latest(services_of(request).metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,49 @@
+"""The model that is served, in figures."""
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.api.auth import requires
+from service.api.documents import problems
+from service.api.prediction_schemas import ModelAnswer
+from service.api.replies import reply
+from service.api.services import services_of
+from service.domain.records import ApiKey
+from service.domain.states import Scope
+
+router = APIRouter(tags=["model"])
+
+Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
+
+
+@router.get("/model", response_model=ModelAnswer, responses=problems(401, 403, 503), summary="Describe the model")
+async def describe_model(request: Request, caller: Caller) -> Response:
+    """The committed version: dimensions, rank, live nodes, residual, guarantee and digest of the weights."""
+    info = await services_of(request).model_info()
+    return reply(
+        ModelAnswer(
+            name=info.name,
+            version=info.version,
+            nodes=info.nodes,
+            live_nodes=info.live_nodes,
+            edges=info.edges,
+            features=info.features,
+            classes=list(info.classes),
+            hops=info.hops,
+            combine=info.combine,
+            propagation=info.propagation,
+            loss=info.loss,
+            lambda_=info.regularization,
+            rank=info.rank,
+            condition_number=info.condition_number,
+            span_residual=info.span_residual,
+            distance_bound_relative=info.distance_bound_relative,
+            repair=info.repair,
+            guarantee=info.guarantee,
+            device=info.device,
+            weights_sha256=info.weights_sha256,
+        )
+    )

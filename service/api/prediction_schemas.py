@@ -1,0 +1,108 @@
+"""What the prediction and model routes take and give."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.api.fields import NodeId
+from service.domain.states import Guarantee, RepairStatus
+
+
+class PredictRequest(BaseModel):
+    """The nodes to predict."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", json_schema_extra={"examples": [{"nodes": ["12", "57"]}]})
+
+    nodes: list[NodeId] = Field(min_length=1, description="External ids; each is answered once per mention.")
+
+
+class NodePrediction(BaseModel):
+    """The class probabilities of one node within an answer for several."""
+
+    node: str
+    label: str = Field(description="The most probable class.")
+    probabilities: dict[str, float] = Field(description="Probability by class; they sum to 1.")
+
+
+_PREDICTION: dict[str, Any] = {"node": "12", "label": "3", "probabilities": {"0": 0.01, "1": 0.02, "3": 0.97}}
+
+
+class PredictionAnswer(NodePrediction):
+    """The class probabilities of one node, by one model version."""
+
+    model_config = ConfigDict(
+        protected_namespaces=(), json_schema_extra={"examples": [{**_PREDICTION, "model_version": 7}]}
+    )
+
+    model_version: int = Field(description="Grows with each update; the remaining graph of this version was read.")
+
+
+class PredictionsAnswer(BaseModel):
+    """Predictions of several nodes, all by the same model version."""
+
+    model_config = ConfigDict(
+        protected_namespaces=(),
+        json_schema_extra={
+            "examples": [{"model_version": 7, "predictions": [_PREDICTION], "unknown": ["no-such-node"], "deleted": []}]
+        },
+    )
+
+    model_version: int
+    predictions: list[NodePrediction] = Field(description="In the order asked.")
+    unknown: list[str] = Field(description="Ids of no live node; to keys without deletions:read also deleted ones.")
+    deleted: list[str] = Field(description="Ids of nodes deleted on request; always empty without deletions:read.")
+
+
+class ModelAnswer(BaseModel):
+    """The model that serves predictions, as its committed version stands."""
+
+    model_config = ConfigDict(
+        populate_by_name=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "cora",
+                    "version": 7,
+                    "nodes": 2708,
+                    "live_nodes": 2690,
+                    "edges": 5201,
+                    "features": 1433,
+                    "classes": ["0", "1", "2", "3", "4", "5", "6"],
+                    "hops": 2,
+                    "combine": "last",
+                    "propagation": "sym",
+                    "loss": "softmax",
+                    "lambda": 0.0001,
+                    "rank": 1431,
+                    "condition_number": 157.0,
+                    "span_residual": 3e-15,
+                    "distance_bound_relative": None,
+                    "repair": "none",
+                    "guarantee": "span",
+                    "device": "cpu",
+                    "weights_sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+                }
+            ]
+        },
+    )
+
+    name: str
+    version: int
+    nodes: int = Field(description="Nodes the model was trained with.")
+    live_nodes: int = Field(description="Nodes that are not deleted.")
+    edges: int = Field(description="Undirected edges between live nodes.")
+    features: int
+    classes: list[str]
+    hops: int
+    combine: str
+    propagation: str
+    loss: str
+    lambda_: float = Field(alias="lambda", description="Weight of the squared norm in the loss.")
+    rank: int = Field(description="Dimension of the span of the live nodes' features.")
+    condition_number: float = Field(description="Of the features at import, over the kept directions.")
+    span_residual: float | None = Field(description="How far the weights are from that span, measured last from disk.")
+    distance_bound_relative: float | None = Field(description="Bound on the distance to retraining; null if none.")
+    repair: RepairStatus
+    guarantee: Guarantee
+    device: str
+    weights_sha256: str

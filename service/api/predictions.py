@@ -1,0 +1,102 @@
+"""Predictions by external node id, from the reader's memory; no database on the way of a live node."""
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.api.auth import BearerKey, requires
+from service.api.documents import problems
+from service.api.prediction_schemas import PredictionAnswer, PredictionsAnswer, PredictRequest
+from service.api.replies import reply_record
+from service.api.services import services_of
+from service.domain.records import ApiKey
+from service.domain.states import Scope
+from service.errors import BodyTooLarge, NodeDeleted, NotFound
+
+Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
+
+_authenticate = BearerKey((Scope.PREDICTIONS_READ,), all)
+
+
+class PredictRoute(APIRoute):
+    """The route asked most: calls its endpoint directly, without the framework's solving of dependencies.
+
+    What the endpoint declares is what /docs shows, and exactly what is done here by hand.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler that the framework calls."""
+
+        async def handle(request: Request) -> Response:
+            caller = await _authenticate(request)
+            return await predict(request, request.path_params["node"], caller)
+
+        return handle
+
+
+router = APIRouter(tags=["predictions"])
+single = APIRouter(tags=["predictions"], route_class=PredictRoute)
+
+
+@single.get(
+    "/predict/{node:path}",
+    response_model=PredictionAnswer,
+    responses=problems(401, 403, 404, 410, 503),
+    summary="Predict one node",
+)
+async def predict(
+    request: Request,
+    node: Annotated[str, Path(description="External id of the node.", examples=["12"])],
+    caller: Caller,
+) -> Response:
+    """The class probabilities of a live node, by the committed model on the remaining graph.
+
+    A deleted node is 410 to a key that also has deletions:read, and 404 to every other.
+    """
+    services = services_of(request)
+    prediction = services.reader.predict(node)
+    if prediction is not None:
+        return reply_record(prediction)
+    if Scope.DELETIONS_READ in caller.scopes and await services.tombstones.deleted_nodes([node]):
+        raise NodeDeleted("The node was deleted on request.", "Stop asking for it; its data is gone from the model.")
+    raise NotFound("No node of the model has this id.", "Check the id; `GET /model` names the model that is served.")
+
+
+@router.post(
+    "/predict",
+    response_model=PredictionsAnswer,
+    responses=problems(400, 401, 403, 413, 415, 422, 503),
+    summary="Predict several nodes",
+)
+async def predict_many(request: Request, body: PredictRequest, caller: Caller) -> Response:
+    """Predictions of all nodes named, by one model version.
+
+    Ids that are no live nodes are listed apart: deleted ones under `deleted` for a key that also has
+    deletions:read, under `unknown` for every other.
+    """
+    services = services_of(request)
+    limit = services.settings.max_nodes_per_request
+    if len(body.nodes) > limit:
+        raise BodyTooLarge(
+            f"{len(body.nodes)} nodes are more than the {limit} that one request may name.",
+            "Ask for them in several requests.",
+            max_nodes=limit,
+        )
+    version, predictions, missing = services.reader.predict_many(body.nodes)
+    deleted: set[str] = set()
+    if missing and Scope.DELETIONS_READ in caller.scopes:
+        deleted = set(await services.tombstones.deleted_nodes(missing))
+    return reply_record(
+        {
+            "model_version": version,
+            "predictions": [
+                {"node": one.node, "label": one.label, "probabilities": one.probabilities} for one in predictions
+            ],
+            "unknown": [node for node in missing if node not in deleted],
+            "deleted": [node for node in missing if node in deleted],
+        }
+    )
