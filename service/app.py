@@ -1,0 +1,270 @@
+"""The composition root: what Lethe is made of, in the order it is started, and the process that serves it."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from model_store.device import torch_device
+from model_store.store import Store
+from service.api.application import build
+from service.api.auth import key_memory
+from service.api.services import Services, Tombstones
+from service.background import Background
+from service.db import migrate
+from service.db.engine import Engine, create_engine
+from service.db.intake import Intake
+from service.description import model_description
+from service.embedded import open_servers
+from service.errors import ConfigurationError
+from service.first_key import FirstKey, ensure_first_key
+from service.listening import facts_file, listen, stopped_by_signals, url_of, write_private
+from service.observability.logging import configure_logging
+from service.observability.metrics import new_registry
+from service.queue.batcher import BatchLimits
+from service.queue.connection import connect
+from service.queue.relay import Relay
+from service.queue.stream import DeletionStream
+from service.queue.sweeper import Sweeper
+from service.reader.predictions import Reader
+from service.readiness import Readiness, probes
+from service.settings import Settings
+from service.vault.keyring import Keyring
+from service.vault.request_keys import RequestKeys
+from service.worker.unlearner import Unlearner
+
+
+def create_app(
+    settings: Settings,
+    *,
+    on_failure: Callable[[BaseException], None] = lambda error: None,
+    on_ready: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """The application of one process, started and stopped by its lifespan.
+
+    `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is told when an activity that
+    nothing can work without has ended, `on_ready` once everything works.
+    """
+    registry = new_registry()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            async with _running(settings, registry, on_failure, on_ready) as services:
+                app.state.services = services
+                yield
+        except Exception as error:
+            on_failure(error)
+            raise
+
+    return build(max_body_bytes=settings.max_body_bytes, registry=registry, lifespan=lifespan)
+
+
+@asynccontextmanager
+async def _running(
+    settings: Settings,
+    registry: CollectorRegistry,
+    on_failure: Callable[[BaseException], None],
+    on_ready: Callable[[], None],
+) -> AsyncIterator[Services]:
+    """Everything the routes reach, and the activities beside them, until the end of the block."""
+    database_url, redis_url = _servers(settings)
+    async with AsyncExitStack() as stack:
+        engine = create_engine(database_url)
+        stack.push_async_callback(engine.dispose)
+        redis = connect(redis_url)
+        stack.push_async_callback(redis.aclose)
+        keyring = Keyring.open(settings.home / "keys")
+        request_keys = stack.enter_context(RequestKeys.open(settings.home / "keys" / "requests.slots"))
+        store = Store.open(settings.model_dir)
+        model = store.manifest.name
+        intake = Intake(engine, request_keys, max_queued_nodes=settings.max_queued_nodes)
+        stack.push_async_callback(intake.close)
+        await intake.destroy_orphaned_keys()
+        device = _device(settings.device)
+        reader = Reader.empty("the model is being loaded")
+        stream = DeletionStream(redis, model)
+        unlearner = _unlearner(stack, settings, engine, stream, store, keyring, request_keys, reader, device)
+        keys = key_memory(engine, keyring)
+        readiness = Readiness(
+            probes(
+                home=settings.home,
+                database_url=database_url,
+                engine=engine,
+                redis=redis,
+                keyring=keyring,
+                reader=reader,
+                condition=lambda: unlearner.condition,
+                device=device,
+            ),
+            timeout_s=settings.readiness_timeout_s,
+        )
+
+        background = Background(on_failure)
+        stack.push_async_callback(background.close, settings.shutdown_grace_s)
+        background.start("unlearner", unlearner.run(background.stop))
+        background.start("relay", Relay(engine, stream).run(background.stop))
+        background.start("sweeper", Sweeper(engine, stream).run(background.stop))
+        background.start("keys", keys.run(background.stop))
+        background.start("announcement", _announce(readiness, on_ready, background.stop))
+
+        yield Services(
+            settings=settings,
+            model=model,
+            engine=engine,
+            intake=intake,
+            keyring=keyring,
+            request_keys=request_keys,
+            keys=keys,
+            reader=reader,
+            tombstones=Tombstones(engine, keyring, model),
+            model_info=model_description(engine, store.manifest, lambda: unlearner.resident),
+            readiness=readiness,
+            metrics=registry,
+        )
+
+
+def _unlearner(
+    stack: AsyncExitStack,
+    settings: Settings,
+    engine: Engine,
+    stream: DeletionStream,
+    store: Store,
+    keyring: Keyring,
+    request_keys: RequestKeys,
+    reader: Reader,
+    device: torch.device,
+) -> Unlearner:
+    """The one writer of the model, with a thread of its own for the device, so that predictions never wait for it."""
+    executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner"))
+    return Unlearner(
+        engine=engine,
+        stream=stream,
+        store=store,
+        keyring=keyring,
+        request_keys=request_keys,
+        readers=reader,
+        executor=executor,
+        model=store.manifest.name,
+        limits=BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000),
+        lease_ttl_s=settings.lease_ttl_s,
+        device=device,
+    )
+
+
+async def _announce(readiness: Readiness, on_ready: Callable[[], None], stop: asyncio.Event) -> None:
+    """Call `on_ready` once, when everything works for the first time."""
+    while not stop.is_set():
+        if all(check.ok for check in await readiness()):
+            on_ready()
+            return
+        try:
+            await asyncio.wait_for(stop.wait(), 0.1)
+        except TimeoutError:
+            continue
+
+
+def _servers(settings: Settings) -> tuple[str, str]:
+    if settings.database_url is None or settings.redis_url is None:
+        raise ConfigurationError("No Postgres or Redis is named.", "Set DATABASE_URL and REDIS_URL, or use `run`.")
+    return settings.database_url, settings.redis_url
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch_device(name)
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT, on servers of its own where none are named.
+
+    Requests under way are answered, and the batch under way is finished or given up, within `shutdown_grace_s`.
+
+    Raises:
+        ConfigurationError: the port is in use, or a setting cannot work.
+        AlreadyRunning: another process serves this LETHE_HOME.
+        LetheError: what kept it from starting, or from going on.
+    """
+    configure_logging(settings.log_format, settings.log_level)
+    with stopped_by_signals() as hand_over, ExitStack() as stack:
+        bound = stack.enter_context(listen(settings.host, settings.port))
+        settings = stack.enter_context(open_servers(settings))
+        key = asyncio.run(_prepare(settings))
+        if key is not None:
+            _deliver(key, settings.home)
+        url = url_of(bound)
+        facts = {"url": url, "pid": os.getpid(), "started_at": datetime.now(UTC).isoformat()}
+        stack.enter_context(facts_file(settings.home / "run" / "server.json", facts))
+        server = _Server(settings, lambda: _tell(f"Lethe is ready.\n  API   {url}\n  Docs  {url}/docs"))
+        hand_over()
+        server.serve(bound)
+
+
+class _Server:
+    """uvicorn around the application; an activity that fails stops it, and its error is raised."""
+
+    def __init__(self, settings: Settings, on_ready: Callable[[], None]) -> None:
+        self._failure: BaseException | None = None
+        app = create_app(settings, on_failure=self._fail, on_ready=on_ready)
+        self._uvicorn = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                # Who asks is decided by the connection itself: see `local_or_keyed`.
+                proxy_headers=False,
+                lifespan="on",
+                timeout_graceful_shutdown=max(1, int(settings.shutdown_grace_s)),
+            )
+        )
+
+    def serve(self, bound: socket.socket) -> None:
+        try:
+            self._uvicorn.run(sockets=[bound])
+        except SystemExit:
+            if self._failure is None:
+                raise
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._uvicorn.should_exit = True
+
+
+async def _prepare(settings: Settings) -> FirstKey | None:
+    """Bring the database to this version's schema, and see to a first key."""
+    database_url, _ = _servers(settings)
+    await migrate.upgrade(database_url)
+    engine = create_engine(database_url)
+    try:
+        return await ensure_first_key(engine, Keyring.open(settings.home / "keys"), settings)
+    finally:
+        await engine.dispose()
+
+
+def _deliver(key: FirstKey, home: Path) -> None:
+    """Show a key that was made just now, once: on the terminal, or in a file only this user can read."""
+    if sys.stdout.isatty():
+        _tell(f"The first API key, shown this once:\n  {key.text}")
+        return
+    path = home / "run" / "admin.key"
+    write_private(path, key.text)
+    _tell(f"The first API key is in {path}")
+
+
+def _tell(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,102 @@
+"""The process around the server: its socket, its signals and what it tells other processes of itself."""
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+
+from service.errors import ConfigurationError
+
+_BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket, not yet listening; port 0 takes a free one.
+
+    Raises ConfigurationError when the port is in use or the address is not one of this machine.
+    """
+    remedy = "Choose another with --port or LETHE_PORT (0 takes a free one), or stop what uses it."
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ConfigurationError(
+            f"There is no address {host!r} ({error.strerror}).", "Correct --host or LETHE_HOST."
+        ) from None
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        # Listening now, and not when the server is up, shows at once whether another process does.
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigurationError(f"Port {port} of {host} is in use.", remedy) from None
+        raise ConfigurationError(f"Lethe cannot listen on port {port} of {host} ({error.strerror}).", remedy) from None
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """The address under which a process on this machine reaches `bound`."""
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[Callable[[], None]]:
+    """Let SIGTERM and SIGINT end the block in order: every `with` around and inside it is left.
+
+    Yields a function to call before the server takes the signals over; the signal that stopped the server is then
+    not taken for a second one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    served = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not served:
+            raise SystemExit(0)
+
+    def serve() -> None:
+        nonlocal served
+        served = True
+
+    earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield serve
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def facts_file(path: Path, facts: Mapping[str, object]) -> Iterator[None]:
+    """Keep `facts` in a file only this user can read, while the block runs."""
+    write_private(path, json.dumps(facts))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file of mode 0600 in a folder of mode 0700, replaced in one step."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,151 @@
+"""What must work for Lethe to be ready, each looked at for itself and named when it does not."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import torch
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from service.api.services import Check
+from service.db import migrate
+from service.db.engine import Engine
+from service.db.tombstones import TombstoneRepository
+from service.db.transactions import transaction
+from service.errors import LetheError
+from service.reader.predictions import Reader
+from service.vault.keyring import Keyring
+from service.worker.unlearner import Condition, Phase
+
+#: Free bytes below which a new version, and with it the next deletion, might not fit.
+MIN_FREE_BYTES = 256 << 20
+#: Seconds an answer is good for, so that those who ask often do not keep the servers busy.
+_FRESH_FOR_S = 0.5
+
+#: What was found to be in order; raises LetheError, or answers a failing Check, when it is not.
+Probe = Callable[[], Awaitable[str]]
+
+
+class Readiness:
+    """Runs all probes at once, each within a time limit; callers at the same moment share one run."""
+
+    def __init__(
+        self, probes: Sequence[tuple[str, Probe]], *, timeout_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._probes = tuple(probes)
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._running = asyncio.Lock()
+        self._checked_at = float("-inf")
+        self._checks: tuple[Check, ...] = ()
+
+    async def __call__(self) -> tuple[Check, ...]:
+        """One check per probe, in their order."""
+        async with self._running:
+            if self._clock() - self._checked_at > _FRESH_FOR_S:
+                self._checks = tuple(await asyncio.gather(*(self._check(*probe) for probe in self._probes)))
+                self._checked_at = self._clock()
+            return self._checks
+
+    async def _check(self, name: str, probe: Probe) -> Check:
+        try:
+            return Check(name, True, await asyncio.wait_for(probe(), self._timeout_s))
+        except LetheError as error:
+            return Check(name, False, error.detail, error.remedy)
+        except TimeoutError:
+            return Check(name, False, f"No answer within {self._timeout_s:g} s.", "See whether it is overloaded.")
+        except Exception as error:  # noqa: BLE001 - whatever is wrong, it is this that is not ready
+            return Check(name, False, f"It failed with {type(error).__name__}.", "See the log of the service.")
+
+
+class NotReady(LetheError):
+    """A probe found something that is not as it must be."""
+
+
+def probes(
+    *,
+    home: Path,
+    database_url: str,
+    engine: Engine,
+    redis: Redis,
+    keyring: Keyring,
+    reader: Reader,
+    condition: Callable[[], Condition],
+    device: torch.device,
+) -> list[tuple[str, Probe]]:
+    """The probes of a service that runs: device, Postgres, migrations, Redis, lease, keys, disk, unlearner, reader."""
+
+    async def postgres() -> str:
+        async with transaction(engine):
+            return "answers"
+
+    async def migrations() -> str:
+        found, needed = await migrate.current(database_url), await asyncio.to_thread(migrate.head)
+        if found != needed:
+            raise NotReady(f"The database is at revision {found}, this version needs {needed}.", "Run ./lethe migrate.")
+        return f"at revision {found}"
+
+    async def redis_answers() -> str:
+        try:
+            await redis.ping()
+        except (RedisError, OSError) as error:
+            raise NotReady(
+                f"Redis does not answer ({type(error).__name__}).",
+                "Start it; what is accepted meanwhile is applied then.",
+            ) from None
+        return "answers"
+
+    async def keys() -> str:
+        async with transaction(engine) as connection:
+            registered = await TombstoneRepository(connection).key_fingerprints()
+        keyring.check(registered)
+        return "complete"
+
+    async def lease() -> str:
+        if condition().phase is Phase.WAITING_FOR_LEASE:
+            raise NotReady("Another unlearner holds the lease.", "Stop the other one, or wait until its lease ends.")
+        return "held"
+
+    async def unlearner() -> str:
+        now = condition()
+        if now.phase is not Phase.SERVING:
+            raise NotReady(f"The unlearner is {now.phase.value}. {now.reason or ''}".rstrip(), _WAIT)
+        return "serving"
+
+    async def predictions() -> str:
+        version, _, _ = reader.predict_many(())
+        return f"of version {version}"
+
+    async def device_computes() -> str:
+        await asyncio.to_thread(lambda: torch.ones(1, device=device).sum().item())
+        return str(device)
+
+    return [
+        ("postgres", postgres),
+        ("migrations", migrations),
+        ("redis", redis_answers),
+        ("keys", keys),
+        ("disk", disk_probe(home)),
+        ("device", device_computes),
+        ("lease", lease),
+        ("unlearner", unlearner),
+        ("predictions", predictions),
+    ]
+
+
+_WAIT = "Wait for it; when it stays so, see the log of the service."
+
+
+def disk_probe(home: Path) -> Probe:
+    """Finds out whether `home` has room for what is written next."""
+
+    async def disk() -> str:
+        free = (await asyncio.to_thread(shutil.disk_usage, home)).free
+        if free < MIN_FREE_BYTES:
+            raise NotReady(f"Only {free >> 20} MiB are free below {home}.", "Make room on that disk.")
+        return f"{free >> 20} MiB free"
+
+    return disk
