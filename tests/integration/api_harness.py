@@ -1,0 +1,211 @@
+"""The HTTP application over a real database, without an unlearner: what is asked for stays queued.
+
+As a program, `api_harness.py DATABASE_URL HOME`, it serves that on a port of its own until its standard input ends.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import numpy as np
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from service.api.application import build
+from service.api.auth import key_memory
+from service.api.services import Check, ModelInfo, Services, Tombstones
+from service.db import migrate
+from service.db.api_keys import ApiKeyRepository
+from service.db.engine import Engine, create_engine
+from service.db.intake import Intake
+from service.db.pointers import PointerRepository
+from service.db.tombstones import TombstoneRepository
+from service.db.transactions import transaction
+from service.domain.records import Pointer, Tombstone
+from service.domain.states import Guarantee, RepairStatus, RequestKind, Scope
+from service.observability.logging import configure_logging
+from service.reader.predictions import Reader
+from service.settings import Settings
+from service.unlearning.snapshot import Snapshot
+from service.vault.api_keys import new_api_key
+from service.vault.keyring import Keyring
+from service.vault.request_keys import RequestKeys
+
+MODEL = "tiny"
+CLASSES = ("a", "b", "c")
+#: External ids 0 … 39, one with a slash and one that is no ASCII.
+NODES = (*(str(number) for number in range(38)), "user/38", "ålesund 39")
+
+INFO = ModelInfo(
+    name=MODEL,
+    version=1,
+    nodes=len(NODES),
+    live_nodes=len(NODES),
+    edges=100,
+    features=16,
+    classes=CLASSES,
+    hops=2,
+    combine="last",
+    propagation="sym",
+    loss="softmax",
+    regularization=1e-4,
+    rank=16,
+    condition_number=12.5,
+    span_residual=3e-15,
+    distance_bound_relative=None,
+    repair=RepairStatus.NONE,
+    guarantee=Guarantee.SPAN,
+    device="cpu",
+    weights_sha256="0" * 64,
+)
+
+
+@dataclass
+class Api:
+    """A running application and its insides."""
+
+    app: FastAPI
+    services: Services
+    engine: Engine
+    #: The snapshot that is served; `forget` replaces it.
+    snapshot: Snapshot
+    #: What /readyz finds.
+    checks: list[Check] = field(default_factory=list)
+    _clients: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def key(self, *scopes: Scope) -> tuple[UUID, str]:
+        """The id and the text of a new key with these scopes."""
+        made = new_api_key()
+        async with transaction(self.engine) as connection:
+            await ApiKeyRepository(connection).create(
+                made.id, f"key {made.id}", scopes, self.services.keyring.api_key_hash(made.text)
+            )
+        return made.id, made.text
+
+    async def client(self, *scopes: Scope) -> httpx.AsyncClient:
+        """A client with a new key of these scopes."""
+        _, text = await self.key(*scopes)
+        return await self.client_with(text)
+
+    async def client_with(
+        self, key: str | None, address: tuple[str, int] = ("127.0.0.1", 4711), **headers: str
+    ) -> httpx.AsyncClient:
+        """A client that presents `key` and comes from `address`."""
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        transport = httpx.ASGITransport(self.app, client=address)
+        client = httpx.AsyncClient(transport=transport, base_url="http://lethe", headers=headers)
+        return await self._clients.enter_async_context(client)
+
+    async def forget(self, nodes: Collection[str], request_id: UUID, kind: RequestKind = RequestKind.NODE) -> None:
+        """Lay the tombstones of `nodes` and, for kind `node`, take them out of what is predicted."""
+        keyring = self.services.keyring
+        tombstones: list[Tombstone] = []
+        for node in nodes:
+            number, digest = keyring.tombstone_hash(MODEL, kind, node)
+            tombstones.append(Tombstone(kind, digest, number, request_id))
+        async with transaction(self.engine) as connection:
+            await TombstoneRepository(connection).insert(tombstones, keyring.fingerprints())
+        if kind is RequestKind.NODE:
+            live = self.snapshot.live.copy()
+            live[[NODES.index(node) for node in nodes]] = False
+            probabilities = np.where(live[:, None], self.snapshot.probabilities, 0.0)
+            self.snapshot = Snapshot(self.snapshot.version + 1, probabilities, live)
+            self.services.reader.publish(self.snapshot)
+
+    async def count(self, table: str) -> int:
+        """How many rows a table has."""
+        async with transaction(self.engine) as connection:
+            return int((await connection.exec_driver_sql(f"SELECT count(*) FROM {table}")).scalar_one())
+
+
+@asynccontextmanager
+async def serving(
+    database_url: str, home: Path, *, supported: Sequence[RequestKind] = (RequestKind.NODE,), **settings: Any
+) -> AsyncIterator[Api]:
+    """The application over `database_url`, which is migrated first."""
+    await migrate.upgrade(database_url)
+    async with AsyncExitStack() as stack:
+        engine = create_engine(database_url)
+        stack.push_async_callback(engine.dispose)
+        keyring = Keyring.open(home / "keys")
+        request_keys = stack.enter_context(RequestKeys.open(home / "keys" / "requests.slots"))
+        configured = Settings(home=home, database_url=database_url, **settings)
+        intake = Intake(engine, request_keys, max_queued_nodes=configured.max_queued_nodes)
+        stack.push_async_callback(intake.close)
+        async with transaction(engine) as connection:
+            pointer = Pointer(MODEL, 1, 1, "1-1", "0" * 64, "0" * 64)
+            if await PointerRepository(connection).read(MODEL) is None:
+                await PointerRepository(connection).create(pointer)
+        snapshot = first_snapshot()
+        registry = CollectorRegistry()
+        api = Api(
+            app=build(max_body_bytes=configured.max_body_bytes, registry=registry),
+            services=Services(
+                settings=configured,
+                model=MODEL,
+                engine=engine,
+                intake=intake,
+                keyring=keyring,
+                request_keys=request_keys,
+                keys=key_memory(engine, keyring),
+                reader=Reader(NODES, CLASSES, snapshot),
+                tombstones=Tombstones(engine, keyring, MODEL),
+                model_info=_info,
+                readiness=_unset,
+                metrics=registry,
+                supported_kinds=frozenset(supported),
+            ),
+            engine=engine,
+            snapshot=snapshot,
+            checks=[Check("postgres", True, "answers")],
+        )
+
+        async def readiness() -> list[Check]:
+            return api.checks
+
+        api.services = replace(api.services, readiness=readiness)
+        api.app.state.services = api.services
+        async with api._clients:
+            yield api
+
+
+def first_snapshot() -> Snapshot:
+    """Random predictions of all nodes."""
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(len(CLASSES)), size=len(NODES))
+    return Snapshot(1, probabilities, np.ones(len(NODES), dtype=np.bool_))
+
+
+async def _info() -> ModelInfo:
+    return INFO
+
+
+async def _unset() -> list[Check]:
+    return []
+
+
+async def _serve(database_url: str, home: Path) -> None:
+    """Print the address and a key with all scopes, then serve until standard input ends."""
+    async with serving(database_url, home, supported=list(RequestKind)) as api:
+        bound = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(api.app, log_config=None, access_log=False, lifespan="off"))
+        _, key = await api.key(*Scope)
+        sys.stdout.write(f"http://127.0.0.1:{bound.getsockname()[1]} {key}\n")
+        sys.stdout.flush()
+        serving_task = asyncio.create_task(server.serve(sockets=[bound]))
+        await asyncio.to_thread(sys.stdin.read)
+        server.should_exit = True
+        await serving_task
+
+
+if __name__ == "__main__":
+    configure_logging("json", "warning")
+    asyncio.run(_serve(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,119 @@
+"""What the memory of API keys promises while Postgres answers, and while it does not."""
+
+from datetime import UTC, datetime
+from hashlib import sha256
+from uuid import uuid4
+
+import pytest
+
+from service.api.auth import TRUSTED_FOR_S, KeyMemory
+from service.domain.records import ApiKey
+from service.domain.states import Scope
+from service.errors import Unauthenticated, Unavailable
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Table:
+    """The table of keys, counting how often it is asked."""
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, ApiKey] = {}
+        self.asked = 0
+        self.down = False
+        self.now = 0.0
+        self.memory = KeyMemory(digest, self.find, self.list, clock=lambda: self.now)
+
+    def add(self, text: str, *scopes: Scope) -> ApiKey:
+        key = ApiKey(uuid4(), text, frozenset(scopes), NOW)
+        self.keys[digest(text)] = key
+        return key
+
+    async def find(self, key_hash: bytes) -> ApiKey | None:
+        self._ask()
+        key = self.keys.get(key_hash)
+        return key if key is not None and key.revoked_at is None else None
+
+    async def list(self) -> list[ApiKey]:
+        self._ask()
+        return list(self.keys.values())
+
+    def revoke(self, text: str) -> None:
+        old = self.keys[digest(text)]
+        self.keys[digest(text)] = ApiKey(old.id, old.name, old.scopes, old.created_at, revoked_at=NOW)
+
+    def _ask(self) -> None:
+        self.asked += 1
+        if self.down:
+            raise Unavailable("Postgres does not answer.", "Try again.")
+
+
+def digest(text: str) -> bytes:
+    return sha256(text.encode()).digest()
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+async def test_a_key_is_looked_up_once_and_then_remembered(table: Table) -> None:
+    key = table.add("one", Scope.PREDICTIONS_READ)
+    assert [await table.memory.authenticate("one") for _ in range(3)] == [key] * 3
+    assert table.asked == 1
+
+
+@pytest.mark.parametrize("presented", ["other", "", "x" * 1_000])
+async def test_an_unknown_key_is_refused(table: Table, presented: str) -> None:
+    table.add("one")
+    with pytest.raises(Unauthenticated):
+        await table.memory.authenticate(presented)
+
+
+async def test_a_revoked_key_is_forgotten_by_the_next_refresh(table: Table) -> None:
+    table.add("one")
+    table.add("two")
+    await table.memory.authenticate("one")
+    two = await table.memory.authenticate("two")
+    table.revoke("one")
+    await table.memory.refresh()
+    with pytest.raises(Unauthenticated):
+        await table.memory.authenticate("one")
+    assert table.memory.recall("two") == two
+
+
+async def test_changed_scopes_are_taken_over_by_the_next_refresh(table: Table) -> None:
+    key = table.add("one", Scope.PREDICTIONS_READ)
+    await table.memory.authenticate("one")
+    table.keys[digest("one")] = ApiKey(key.id, key.name, frozenset({Scope.AUDIT_READ}), NOW)
+    await table.memory.refresh()
+    assert (await table.memory.authenticate("one")).scopes == {Scope.AUDIT_READ}
+
+
+async def test_remembered_keys_outlast_an_outage_for_a_while_only(table: Table) -> None:
+    key = table.add("one")
+    await table.memory.authenticate("one")
+    table.down = True
+    with pytest.raises(Unavailable):
+        await table.memory.refresh()
+    table.now = TRUSTED_FOR_S
+    assert await table.memory.authenticate("one") == key
+    table.now = TRUSTED_FOR_S + 1
+    with pytest.raises(Unavailable):
+        await table.memory.authenticate("one")
+
+
+async def test_a_refresh_renews_the_trust_in_a_key(table: Table) -> None:
+    key = table.add("one")
+    await table.memory.authenticate("one")
+    table.now = TRUSTED_FOR_S
+    await table.memory.refresh()
+    table.now = TRUSTED_FOR_S * 1.5
+    assert table.memory.recall("one") == key
+
+
+async def test_a_key_that_was_never_seen_is_unavailable_during_an_outage(table: Table) -> None:
+    table.add("one")
+    table.down = True
+    with pytest.raises(Unavailable):
+        await table.memory.authenticate("one")
