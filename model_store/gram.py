@@ -23,8 +23,12 @@ RANK_TOLERANCE = 1e-10
 #: Leverages closer to 1 than this are settled on the surviving rows: rounding in K grows like eps cond(X)^2, so
 #: no narrow band around 1 tells a lost direction from one that few other nodes support.
 LEVERAGE_MARGIN = 1e-3
-#: A downdated pseudo-inverse is kept while both residuals stay below this.
+#: A downdated pseudo-inverse is kept while its residuals stay below these limits, and below this one in any case.
 ACCEPTANCE = 1e-6
+#: Residual that is never worth a recomputation.
+_PRECISE = 1e-9
+#: Residual, in units of eps |M| |M+|, that a recomputation would have as well.
+_ROUNDING = 2 * torch.finfo(torch.float64).eps
 #: Random vectors on which the pseudo-inverse is tested after each downdate.
 _PROBES = 4
 #: Batches of at least this share of d are decomposed at once: about where the two cost the same, for d = 129 to 1,433.
@@ -139,8 +143,14 @@ def downdate(
 
 
 def accepted(gram: Gram) -> bool:
-    """Whether M+ is a pseudo-inverse of M of the stated rank, to rounding."""
-    return pinv_residual(gram) <= ACCEPTANCE and rank_residual(gram) <= ACCEPTANCE
+    """Whether M+ is a pseudo-inverse of M of the stated rank, as good as a recomputation.
+
+    A fixed limit alone would keep errors from a time when a barely supported direction made M+ large: after it has
+    gone they are no longer small against M+. [Cora, half deleted: 5e-8 under the fixed limit 1e-6.]
+    """
+    rounding = _ROUNDING * gram.sigma_ref_squared * float(torch.linalg.norm(gram.M_pinv))
+    limit = min(ACCEPTANCE, max(_PRECISE, rounding))
+    return pinv_residual(gram) <= limit and rank_residual(gram) <= ACCEPTANCE
 
 
 def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:

@@ -13,13 +13,13 @@ from typing import TypeVar
 from uuid import UUID, uuid4
 
 import numpy as np
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from model_store.coefficients import span_residual
 from model_store.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef, VersionState
 from service.db.batches import BatchRepository
+from service.db.engine import Engine
 from service.db.lease import settle
 from service.db.pointers import PointerRepository
 from service.db.requests import AppliedOutcome, RequestRepository
@@ -69,7 +69,7 @@ class BatchWorker:
     def __init__(
         self,
         *,
-        engine: AsyncEngine,
+        engine: Engine,
         keeper: LeaseKeeper,
         store: Store,
         resident: Resident,

@@ -6,9 +6,9 @@ import time
 from collections.abc import AsyncIterator
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.db import lease as leases
+from service.db.engine import Engine
 from service.domain.records import Lease
 from service.errors import LeaseLost, Unavailable
 
@@ -19,7 +19,7 @@ _RENEWALS = 4
 class LeaseKeeper:
     """The lease of one unlearner while it holds it; every write asks for `lease` anew."""
 
-    def __init__(self, engine: AsyncEngine, lease: Lease) -> None:
+    def __init__(self, engine: Engine, lease: Lease) -> None:
         self._engine = engine
         self._lease = lease
         self._lost = False
@@ -52,7 +52,7 @@ class LeaseKeeper:
 
 
 @contextlib.asynccontextmanager
-async def holding(engine: AsyncEngine, lease: Lease) -> AsyncIterator[LeaseKeeper]:
+async def holding(engine: Engine, lease: Lease) -> AsyncIterator[LeaseKeeper]:
     """Keeps `lease` renewed inside the block and gives it back at its end."""
     keeper = LeaseKeeper(engine, lease)
     renewal = asyncio.create_task(keeper.keep(), name="lease-renewal")

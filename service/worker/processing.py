@@ -1,19 +1,20 @@
 """What becomes of a batch of queued requests: opened, sorted, settled or applied, and taken to the end."""
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.db.batches import RequestsWithdrawn
+from service.db.engine import Engine
 from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import QueuedRequest
 from service.domain.states import RequestKind
-from service.errors import Unavailable
+from service.errors import Conflict, Unavailable
 from service.queue.outage import Outage
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
@@ -40,7 +41,7 @@ class Processor:
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        engine: Engine,
         worker: BatchWorker,
         keyring: Keyring,
         request_keys: RequestKeys,
@@ -76,12 +77,22 @@ class Processor:
         async with fenced_transaction(self._engine, self._worker.lease) as connection:
             requests = RequestRepository(connection)
             for request, earlier in resolution.already_deleted.items():
-                await requests.mark_completed_without_work(
-                    request, already_deleted_by=earlier, explanation=_NOTHING_LEFT, payload={}
-                )
+                with self._unless_ended():
+                    await requests.mark_completed_without_work(
+                        request, already_deleted_by=earlier, explanation=_NOTHING_LEFT, payload={}
+                    )
             for request, failure in failures.items():
-                await requests.mark_failed(request, failure, {})
+                with self._unless_ended():
+                    await requests.mark_failed(request, failure, {})
         await asyncio.to_thread(self._request_keys.destroy, list(resolution.already_deleted))
+
+    @contextlib.contextmanager
+    def _unless_ended(self) -> Iterator[None]:
+        """Lets a request be that was cancelled, or completed by the API, since it was claimed."""
+        try:
+            yield
+        except Conflict as conflict:
+            self._log.info("request.ended_meanwhile", reason=conflict.title)
 
     async def _apply(self, deletions: Sequence[Deletion]) -> None:
         """Applies the deletions as one batch; one that cannot be computed is halved until the guilty is alone."""
@@ -130,7 +141,8 @@ class Processor:
     async def _fail(self, deletion: Deletion, error: Exception) -> None:
         failure = f"The update of the model could not be computed ({type(error).__name__})."
         async with fenced_transaction(self._engine, self._worker.lease) as connection:
-            await RequestRepository(connection).mark_failed(deletion.claimed.request.id, failure, {})
+            with self._unless_ended():
+                await RequestRepository(connection).mark_failed(deletion.claimed.request.id, failure, {})
 
     async def _deleted_by(self, nodes: set[str]) -> dict[str, UUID]:
         """For those of `nodes` that were deleted, the request that did it."""

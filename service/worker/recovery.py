@@ -1,16 +1,15 @@
 """Start-up: which version is committed, and whether store and database tell the same story."""
 
-from sqlalchemy.ext.asyncio import AsyncEngine
-
 from model_store.store import Store
 from model_store.versions import VersionRef
+from service.db.engine import Engine
 from service.db.pointers import PointerRepository
 from service.db.transactions import fenced_transaction
 from service.domain.records import Lease, Pointer
 from service.errors import StateMismatch
 
 
-async def agreed_pointer(engine: AsyncEngine, store: Store, lease: Lease, model: str) -> Pointer:
+async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str) -> Pointer:
     """The committed version by the database, once the store has been found to agree with it.
 
     A new database takes over a store that has never deleted anything. A store that is one version behind its own

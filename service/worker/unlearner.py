@@ -12,12 +12,12 @@ from uuid import uuid4
 
 import structlog
 import torch
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db import lease as leases
 from service.db.batches import BatchRepository
+from service.db.engine import Engine
 from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
@@ -75,7 +75,7 @@ class Unlearner:
     def __init__(
         self,
         *,
-        engine: AsyncEngine,
+        engine: Engine,
         stream: DeletionStream,
         store: Store,
         keyring: Keyring,
