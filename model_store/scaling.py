@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from model_store.errors import RankError
 from model_store.features import FeatureMatrix
-from model_store.graph import Features
 from model_store.gram import Gram, factorise
+from model_store.graph import Features
 
 #: Columns are rescaled when sigma_max / sigma_min over the kept directions of X exceeds this.
 CONDITION_LIMIT = 1e4
