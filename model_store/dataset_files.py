@@ -31,7 +31,7 @@ def read_npz(path: Path) -> RawGraph:
     arrays = _npz_arrays(path)
     for name in ("edge_index", "y"):
         if name not in arrays:
-            raise GraphError(f"{path}: there is no array {name!r}.", "Save one; see the README on datasets.")
+            raise GraphError(f"{path}: there is no array {name!r}.", "Save edge_index, y, and x or its CSR parts.")
     return RawGraph.of(
         str(path),
         edge_index=arrays["edge_index"],

@@ -1,8 +1,9 @@
 """The representation H of training nodes as an operator: H = S [P^h X, one block per hop h].
 
 Letters: X (n, d) features, P (n, n) propagation, S (n_train, n) selects the training rows, W (blocks, d, C) weights.
-H is dense even where X and P are sparse, so products with it go through the factors; measured on Cora, Citeseer and
-Amazon Photo that is 2 to 40 times faster than products with H itself or with its QR factor in the row space.
+H is dense even where X and P are sparse, so products with it go through the factors. On two cores that was 2 to 40
+times faster than through H itself (Cora, Citeseer, Pubmed, Amazon Photo), and 2 to 15 times faster than through the QR
+factor of H in its row space (Cora and Citeseer, which have fewer training nodes than features).
 """
 
 import numpy as np

@@ -1,8 +1,12 @@
 """A citation graph for tests on real input."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from small_datasets import arrays
 
 from model_store.build import BuiltModel, build_model
 from model_store.datasets import load_dataset
@@ -30,3 +34,14 @@ def trained_cora(cora: Graph) -> Trained:
 def built_cora(cora: Graph) -> BuiltModel:
     """The default specification, built from `cora`."""
     return build_model(cora, ModelSpec(), name="cora", dataset="cora", split="full")
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[..., Path]:
+    """Saves a small dataset as `graph.npz`, with the given arrays changed or, for None, left out."""
+
+    def saved(**changes: Any) -> Path:
+        np.savez(tmp_path / "graph.npz", **arrays(**changes))
+        return tmp_path / "graph.npz"
+
+    return saved
