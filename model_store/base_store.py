@@ -173,7 +173,6 @@ class BaseStore:
         if intent is None:
             return index
         intent.apply(self.folder, index)
-        intent.check_applied(BaseArrays(self.folder, index, intent.blankings))
         return self._close(index, intent, fencing)
 
     def _close(self, index: Index, intent: Intent, fencing: int) -> Index:
@@ -181,15 +180,15 @@ class BaseStore:
         return self._install(replace(intent.applied_to(index), generation=_next(index, fencing)))
 
     def _install(self, index: Index) -> Index:
-        latest = Index.latest_generation(self.folder)
-        if latest > index.generation:
-            raise _overtaken(latest, index.generation.fencing)
         name = index.file_name
         replace_file(self.folder / name, seal(index.to_json()), temporary=f".{name}")
         return index
 
     def _tidy(self, index: Index, fencing: int) -> None:
         """Removes older indexes, spent intents, replaced arrays and unfinished files of `base/`."""
+        latest = Index.latest_generation(self.folder)
+        if latest > index.generation:
+            raise _overtaken(latest, fencing)
         needed = {index.file_name, *index.files()}
         spare = [
             path

@@ -73,24 +73,21 @@ class Erasure:
 class Intent:
     """An erasure under way."""
 
-    #: The index whose chunks are being overwritten; the intent means nothing under any other.
-    base: Generation
-    #: The index that will stand at the end.
-    target: Generation
+    #: Later than the index whose chunks are being overwritten; the index at the end is at least as late.
+    generation: Generation
     erasure: Erasure
     blankings: Mapping[str, Blanking]
 
     @property
     def file_name(self) -> str:
         """The name of this intent in `base/`."""
-        return f"{_INTENT}-{self.target}.json"
+        return f"{_INTENT}-{self.generation}.json"
 
     def to_json(self) -> Document:
         """The intent as a JSON object."""
         return {
             "format": FORMAT,
-            "base": str(self.base),
-            "target": str(self.target),
+            "generation": str(self.generation),
             "erasure": self.erasure.to_json(),
             "tables": {name: _blanking_to_json(blanking) for name, blanking in self.blankings.items()},
         }
@@ -101,8 +98,7 @@ class Intent:
         document = read_sealed(path)
         document.check_format()
         intent = cls(
-            base=read_generation(document, "base"),
-            target=read_generation(document, "target"),
+            generation=read_generation(document, "generation"),
             erasure=Erasure.read(document.section("erasure")),
             blankings={name: _read_blanking(table) for name, table in document.sections("tables").items()},
         )
@@ -112,12 +108,8 @@ class Intent:
     @classmethod
     def open_on(cls, folder: Path, index: Index) -> "Intent | None":
         """The intent under which chunks of `index` are being overwritten, if there is one."""
-        later = [(at, path) for stem, at, path in labelled_files(folder) if stem == _INTENT and at > index.generation]
-        for _, path in sorted(later, reverse=True):
-            intent = cls.read(path)
-            if intent.base == index.generation:
-                return intent
-        return None
+        found = [(at, path) for stem, at, path in labelled_files(folder) if stem == _INTENT and at > index.generation]
+        return cls.read(max(found)[1]) if found else None
 
     def apply(self, folder: Path, index: Index) -> None:
         """Overwrites the slots in place and syncs each file once; repeating it changes nothing."""
@@ -131,15 +123,8 @@ class Intent:
             index = index.with_table(name, _after(index.tables[name], blanking))
         return index
 
-    def check_applied(self, base: BaseArrays) -> None:
-        """Raises StoreDamaged for a chunk that is not what the intent foresaw; `base` reads under the intent."""
-        for name, blanking in self.blankings.items():
-            for array_name, digests in blanking.digests.items():
-                for chunk in digests:
-                    base.read_raw(name, array_name, range(chunk, chunk + 1))
 
-
-def plan(base: BaseArrays, erasure: Erasure, layout: FeatureLayout, target: Generation) -> Intent | None:
+def plan(base: BaseArrays, erasure: Erasure, layout: FeatureLayout, generation: Generation) -> Intent | None:
     """The intent to carry out an erasure, or None when nothing of it is left on disk.
 
     Reads the chunks that hold what is erased, and the neighbours' chunks of the adjacency.
@@ -156,7 +141,7 @@ def plan(base: BaseArrays, erasure: Erasure, layout: FeatureLayout, target: Gene
     }
     blankings = {name: _blanking(base, name, found) for name, found in slots.items()}
     needed = {name: blanking for name, blanking in blankings.items() if blanking.slots.size}
-    return Intent(base.index.generation, target, erasure, needed) if needed else None
+    return Intent(generation, erasure, needed) if needed else None
 
 
 def _id_slots(base: BaseArrays, nodes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -28,7 +28,7 @@ class Loss(StrEnum):
     TORN = "torn"
     #: The power failed: none of them is there.
     ALL = "all"
-    #: The power failed: of each file and folder, some of the first are there.
+    #: The power failed: of each file the first ones are there, and any of the new and changed names.
     SOME = "some"
 
 
@@ -36,8 +36,9 @@ class Loss(StrEnum):
 class Change:
     """A change that is not synced yet, and how to undo it."""
 
-    #: The path of a folder, or the inode of a file.
-    where: str | int
+    #: The inode of the file, or of the folder.
+    where: int
+    of_folder: bool
     undo: Callable[[], None]
 
 
@@ -48,14 +49,13 @@ class FailingDisk:
     With `at_stop`, that is called instead and the process goes on: it was only suspended.
     """
 
-    trash: Path
     stop_at: int | None = None
     loss: Loss = Loss.NONE
     at_stop: Callable[[], None] | None = None
     #: (operation, path, bytes) of every change so far.
     log: list[tuple[str, str, int]] = field(default_factory=list)
     _paths: dict[int, Path] = field(default_factory=dict)
-    #: A descriptor per inode that was written, by which its old content is put back wherever it is by then.
+    #: A descriptor of each file and folder changed, by which it is found again whatever it is called by then.
     _inodes: dict[int, int] = field(default_factory=dict)
     _unsynced: list[Change] = field(default_factory=list)
     _stopped: bool = False
@@ -66,7 +66,6 @@ class FailingDisk:
     @contextmanager
     def mounted(self) -> Iterator["FailingDisk"]:
         """While inside, the process's changes to files go through this disk."""
-        self.trash.mkdir(parents=True, exist_ok=True)
         with pytest.MonkeyPatch.context() as patch:
             for name in OPERATIONS:
                 patch.setattr(os, name, getattr(self, f"_{name}"))
@@ -80,19 +79,19 @@ class FailingDisk:
             os.close(descriptor)
 
     def _undo(self, random: np.random.Generator) -> None:
-        kept = {
-            where: 0
-            if self.loss is Loss.ALL
-            else int(random.integers(0, 1 + sum(c.where == where for c in self._unsynced)))
-            for where in {change.where for change in self._unsynced}
-        }
+        lost = self._unsynced if self.loss is Loss.ALL else self._some(random)
+        for change in reversed(lost):
+            change.undo()
+
+    def _some(self, random: np.random.Generator) -> list[Change]:
+        """Of each file the last unsynced writes, of each folder any unsynced names."""
+        kept = {inode: random.integers(0, 1 + sum(c.where == inode for c in self._unsynced)) for inode in self._inodes}
         lost = []
         for change in self._unsynced:
             kept[change.where] -= 1
-            if kept[change.where] < 0:
+            if random.random() < 0.5 if change.of_folder else kept[change.where] < 0:
                 lost.append(change)
-        for change in reversed(lost):
-            change.undo()
+        return lost
 
     def _step(self, operation: str, path: str | Path, size: int = 0) -> bool:
         """Counts a change; True when the process stops in it and half of it is still made."""
@@ -113,9 +112,6 @@ class FailingDisk:
         self.log.append((operation, str(path), size))
         return False
 
-    def _note(self, where: str | int, undo: Callable[[], None]) -> None:
-        self._unsynced.append(Change(where, undo))
-
     def _note_content(self, descriptor: int, path: Path, old: bytes) -> None:
         inode = os.fstat(descriptor).st_ino
         if inode not in self._inodes:
@@ -125,7 +121,13 @@ class FailingDisk:
             os.ftruncate(self._inodes[inode], 0)
             os.pwrite(self._inodes[inode], old, 0)
 
-        self._note(inode, undo)
+        self._unsynced.append(Change(inode, False, undo))
+
+    def _note_name(self, folder: Path, undo: Callable[[int], None]) -> None:
+        inode = folder.stat().st_ino
+        if inode not in self._inodes:
+            self._inodes[inode] = self._real["open"](folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._unsynced.append(Change(inode, True, lambda: undo(self._inodes[inode])))
 
     def _open(self, path: Any, flags: int, mode: int = 0o777) -> int:
         path = Path(path)
@@ -137,7 +139,7 @@ class FailingDisk:
             if existed:
                 self._note_content(descriptor, path, old)
             else:
-                self._note(str(path.parent), lambda: path.unlink(missing_ok=True))
+                self._note_name(path.parent, lambda folder: _unlink(path.name, folder))
         else:
             descriptor = self._real["open"](path, flags, mode)
         self._paths[descriptor] = path
@@ -166,46 +168,69 @@ class FailingDisk:
     def _fsync(self, descriptor: int) -> None:
         path = self._paths[descriptor]
         self._step("fsync", path)
-        where = str(path) if path.is_dir() else os.fstat(descriptor).st_ino
+        where = os.fstat(descriptor).st_ino
         self._unsynced = [change for change in self._unsynced if change.where != where]
 
     def _rename(self, source: Any, target: Any) -> None:
         source, target = Path(source), Path(target)
         self._step("rename", target)
-        replaced = self._keep(target) if target.is_file() else None
+        replaced = target.read_bytes() if target.is_file() else None
         self._real["rename"](source, target)
 
-        def undo() -> None:
-            if target.exists():
-                self._real["rename"](target, source)
+        def undo(folder: int) -> None:
+            if _exists(target.name, folder):
+                os.rename(target.name, source.name, src_dir_fd=folder, dst_dir_fd=folder)
             if replaced is not None:
-                shutil.move(replaced, target)
+                _put(target.name, folder, replaced)
 
-        self._note(str(target.parent), undo)
+        self._note_name(target.parent, undo)
 
     def _unlink(self, path: Any) -> None:
         path = Path(path)
         self._step("unlink", path)
-        kept = self._keep(path)
+        content = path.read_bytes()
         self._real["unlink"](path)
-        self._note(str(path.parent), lambda: shutil.move(kept, path) if path.parent.exists() else None)
+        self._note_name(path.parent, lambda folder: _put(path.name, folder, content))
 
     def _mkdir(self, path: Any, mode: int = 0o777) -> None:
         path = Path(path)
         self._step("mkdir", path)
         self._real["mkdir"](path, mode)
-        self._note(str(path.parent), lambda: shutil.rmtree(path, ignore_errors=True))
+        self._note_name(path.parent, lambda folder: shutil.rmtree(path.name, ignore_errors=True, dir_fd=folder))
 
     def _rmdir(self, path: Any) -> None:
         path = Path(path)
         self._step("rmdir", path)
+        inode = path.stat().st_ino
         self._real["rmdir"](path)
-        self._note(str(path.parent), lambda: path.mkdir(exist_ok=True))
 
-    def _keep(self, path: Path) -> Path:
-        copy = self.trash / f"{len(self.log)}-{path.name}"
-        copy.write_bytes(path.read_bytes())
-        return copy
+        def undo(folder: int) -> None:
+            if _exists(path.name, folder):
+                return
+            os.mkdir(path.name, dir_fd=folder)
+            if inode in self._inodes:
+                again = os.open(path.name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+                os.dup2(again, self._inodes[inode])
+                os.close(again)
+
+        self._note_name(path.parent, undo)
+
+
+def _exists(name: str, folder: int) -> bool:
+    return name in os.listdir(folder)
+
+
+def _unlink(name: str, folder: int) -> None:
+    if _exists(name, folder):
+        os.unlink(name, dir_fd=folder)
+
+
+def _put(name: str, folder: int, content: bytes) -> None:
+    if os.fstat(folder).st_nlink == 0:
+        return
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=folder)
+    os.write(descriptor, content)
+    os.close(descriptor)
 
 
 def stops(action: Callable[[], object], disk: FailingDisk) -> bool:

@@ -211,7 +211,7 @@ def test_only_the_slots_of_what_is_erased_are_written_and_each_file_is_synced_on
     model = small_model(layout, nodes=300, edges=600, features=6)
     store = model.create(tmp_path / "m", chunk_rows=10)
     gone = rows(4, 150, 299)
-    written = FailingDisk(tmp_path / "trash")
+    written = FailingDisk()
     with written.mounted():
         store.erase(Erasure(nodes=gone), fencing=1)
     in_place = sum(size for operation, _, size in written.log if operation == "pwrite")
@@ -232,7 +232,7 @@ def test_an_erasure_repeated_writes_nothing(tmp_path: Path) -> None:
     erasure = Erasure(nodes=rows(1, 5), feature_rows=rows(7), edges=some_edges(small_model("csr"), 3))
     store.erase(erasure, fencing=1)
     before = everything_in(tmp_path / "m")
-    again = FailingDisk(tmp_path / "trash")
+    again = FailingDisk()
     with again.mounted():
         store.erase(erasure, fencing=2)
         store.erase(Erasure(), fencing=2)
@@ -278,7 +278,7 @@ def all_stops(
     random = np.random.default_rng(0)
     for stop_at in range(1000):
         path = copied(original, tmp_path)
-        disk = FailingDisk(tmp_path / "trash", stop_at, loss)
+        disk = FailingDisk(stop_at, loss)
         stopped = stops(action(path), disk)
         disk.lose(random)
         yield path, disk
@@ -321,7 +321,7 @@ def test_a_crash_while_an_interrupted_erasure_is_resumed_is_no_damage_either(
 ) -> None:
     before, original = half_erased
     interrupted = copied(original, tmp_path / "interrupted")
-    disk = FailingDisk(tmp_path / "trash", stop_at=12)
+    disk = FailingDisk(stop_at=12)
     assert stops(erases(interrupted), disk)
     assert Store.open(interrupted).pending_erasure() is not None
     more = Erasure(nodes=rows(10))
@@ -348,12 +348,12 @@ def test_no_byte_is_left_after_a_crash_and_its_resumption(tmp_path: Path) -> Non
 def interrupted_store(original: Path, tmp_path: Path) -> Path:
     """A store in the middle of overwriting what `SECOND` names."""
     path = copied(original, tmp_path)
-    whole = FailingDisk(tmp_path / "trash")
+    whole = FailingDisk()
     uninterrupted = erases(copied(original, tmp_path / "whole"))
     with whole.mounted():
         uninterrupted()
     overwriting = [place for place, (operation, _, _) in enumerate(whole.log) if operation == "pwrite"]
-    assert stops(erases(path), FailingDisk(tmp_path / "trash", stop_at=overwriting[len(overwriting) // 2]))
+    assert stops(erases(path), FailingDisk(stop_at=overwriting[len(overwriting) // 2]))
     return path
 
 
@@ -425,8 +425,15 @@ def test_a_writer_whose_fencing_number_was_overtaken_erases_nothing(tmp_path: Pa
     assert everything_in(tmp_path / "m") == before
 
 
+def rewrites_beta(path: Path) -> Callable[[], None]:
+    store = Store.open(path)
+    return lambda: store.write_beta(store.load_base().beta, fencing=2)
+
+
+@pytest.mark.parametrize("action", [erases, rewrites_beta])
+@pytest.mark.parametrize("rewrites", [False, True])
 def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(
-    half_erased: tuple[Base, Path], tmp_path: Path
+    half_erased: tuple[Base, Path], tmp_path: Path, action: Callable[[Path], Callable[[], None]], rewrites: bool
 ) -> None:
     before, original = half_erased
     later = Erasure(nodes=rows(0, 5))
@@ -438,22 +445,24 @@ def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(
             store = Store.open(path)
             store.erase(SECOND, fencing=3)
             store.erase(later, fencing=3)
-            store.write_beta(store.load_base().beta, fencing=3)
+            if rewrites:
+                store.write_beta(store.load_base().beta, fencing=3)
 
-        disk = FailingDisk(tmp_path / "trash", stop_at, at_stop=successor)
+        disk = FailingDisk(stop_at, at_stop=successor)
+        overtaken = action(path)
         try:
             with disk.mounted():
-                erases(path)()
+                overtaken()
         except (ModelStoreError, FileNotFoundError):
             assert disk.stop_at is None
         if disk.stop_at is not None:
-            assert stop_at > 20
+            assert stop_at > 10
             return
         assert_same(Store.open(path).load_base(), expected)
         Store.open(path).erase(Erasure(nodes=rows(1)), fencing=3)
         assert_same(Store.open(path).load_base(), without(expected, Erasure(nodes=rows(1))))
         assert not [name for name in names_in(path) if name.startswith((".", "erasing"))]
-    pytest.fail("the erasure never ended")
+    pytest.fail("the writer never ended")
 
 
 def test_a_reader_beside_an_erasure_sees_the_base_before_or_after_it(
@@ -464,9 +473,7 @@ def test_a_reader_beside_an_erasure_sees_the_base_before_or_after_it(
     for stop_at in range(1000):
         path = copied(original, tmp_path)
         seen: list[Base] = []
-        disk = FailingDisk(
-            tmp_path / "trash", stop_at, at_stop=lambda path=path, seen=seen: seen.append(Store.open(path).load_base())
-        )
+        disk = FailingDisk(stop_at, at_stop=lambda path=path, seen=seen: seen.append(Store.open(path).load_base()))
         with disk.mounted():
             erases(path)()
         if not seen:
