@@ -202,7 +202,7 @@ def run(settings: Settings) -> None:
         settings = stack.enter_context(open_servers(settings))
         key = asyncio.run(_prepare(settings))
         if key is not None:
-            _deliver(key, settings.home)
+            deliver(key, settings.home)
         url = url_of(bound)
         facts = {"url": url, "pid": os.getpid(), "started_at": datetime.now(UTC).isoformat()}
         stack.enter_context(facts_file(settings.home / "run" / "server.json", facts))
@@ -255,7 +255,7 @@ async def _prepare(settings: Settings) -> FirstKey | None:
         await engine.dispose()
 
 
-def _deliver(key: FirstKey, home: Path) -> None:
+def deliver(key: FirstKey, home: Path) -> None:
     """Show a key that was made just now, once: on the terminal, or in a file only this user can read."""
     if sys.stdout.isatty():
         _tell(f"The first API key, shown this once:\n  {key.text}")

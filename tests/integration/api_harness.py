@@ -129,7 +129,12 @@ class Api:
 
 @asynccontextmanager
 async def serving(
-    database_url: str, home: Path, *, supported: Sequence[RequestKind] = (RequestKind.NODE,), **settings: Any
+    database_url: str,
+    home: Path,
+    *,
+    model: str = MODEL,
+    supported: Sequence[RequestKind] = (RequestKind.NODE,),
+    **settings: Any,
 ) -> AsyncIterator[Api]:
     """The application over `database_url`, which is migrated first."""
     await migrate.upgrade(database_url)
@@ -142,8 +147,8 @@ async def serving(
         intake = Intake(engine, request_keys, max_queued_nodes=configured.max_queued_nodes)
         stack.push_async_callback(intake.close)
         async with transaction(engine) as connection:
-            pointer = Pointer(MODEL, 1, 1, "1-1", "0" * 64, "0" * 64)
-            if await PointerRepository(connection).read(MODEL) is None:
+            pointer = Pointer(model, 1, 1, "1-1", "0" * 64, "0" * 64)
+            if await PointerRepository(connection).read(model) is None:
                 await PointerRepository(connection).create(pointer)
         snapshot = first_snapshot()
         registry = CollectorRegistry()
@@ -151,14 +156,14 @@ async def serving(
             app=build(max_body_bytes=configured.max_body_bytes, registry=registry),
             services=Services(
                 settings=configured,
-                model=MODEL,
+                model=model,
                 engine=engine,
                 intake=intake,
                 keyring=keyring,
                 request_keys=request_keys,
                 keys=key_memory(engine, keyring),
                 reader=Reader(NODES, CLASSES, snapshot),
-                tombstones=Tombstones(engine, keyring, MODEL),
+                tombstones=Tombstones(engine, keyring, model),
                 model_info=_info,
                 readiness=_unset,
                 metrics=registry,

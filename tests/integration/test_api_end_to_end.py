@@ -1,0 +1,262 @@
+"""The whole service in one process: asked over HTTP, applied, audited, and gone from predictions."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from api_harness import serving as without_unlearner
+from db_harness import until
+from test_api_deletions import node_body, refused
+from valkey_process import ValkeyProcess
+
+from model_store.build import build_model
+from model_store.datasets import load_dataset
+from model_store.spec import ModelSpec
+from model_store.store import Store
+from service.app import create_app
+from service.db import migrate
+from service.db.engine import create_engine
+from service.domain.states import Scope
+from service.errors import AlreadyRunning, LetheError, StateMismatch
+from service.first_key import ensure_first_key
+from service.settings import Settings
+from service.vault.keyring import Keyring
+
+NODES = 160
+
+
+@dataclass(frozen=True)
+class Lethe:
+    """A service that runs, and a client with all scopes."""
+
+    client: httpx.AsyncClient
+    settings: Settings
+    #: What `on_failure` was told.
+    failures: list[BaseException]
+
+    async def is_ready(self) -> bool:
+        return (await self.client.get("/readyz")).status_code == 200
+
+    async def delete(self, *nodes: str, **headers: str) -> dict[str, Any]:
+        response = await self.client.post("/deletions", json=node_body(*nodes), headers=headers)
+        assert response.status_code == 202, response.text
+        accepted: dict[str, Any] = response.json()
+        return accepted
+
+    async def state(self, accepted: dict[str, Any]) -> dict[str, Any]:
+        state: dict[str, Any] = (await self.client.get(accepted["links"]["self"])).json()
+        return state
+
+    async def completed(self, accepted: dict[str, Any]) -> dict[str, Any]:
+        async def is_completed() -> bool:
+            return bool((await self.state(accepted))["status"] == "completed")
+
+        await until(is_completed)
+        return await self.state(accepted)
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained model that is never served itself."""
+    graph = load_dataset(f"synthetic:n={NODES},d=12,classes=3,seed=3", data_dirs=[])
+    built = build_model(graph, ModelSpec(), name="small", dataset="synthetic", split="full")
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    Store.create(folder, manifest=built.manifest, graph=built.graph, beta=built.beta, weights=built.weights)
+    return folder
+
+
+def copied(model: Path, home: Path) -> None:
+    for file in sorted(model.rglob("*")):
+        target = home / "model" / file.relative_to(model)
+        if file.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Lethe]:
+    """The service over a database that is migrated first, from its start to its end."""
+    assert settings.database_url is not None
+    await migrate.upgrade(settings.database_url)
+    engine = create_engine(settings.database_url)
+    await ensure_first_key(engine, Keyring.open(settings.home / "keys"), settings)
+    await engine.dispose()
+    failures: list[BaseException] = []
+    app = create_app(settings, on_failure=failures.append)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(app),
+                base_url="http://lethe",
+                headers={"Authorization": "Bearer the-first-key"},
+            )
+        )
+        yield Lethe(client, settings, failures)
+
+
+@pytest.fixture
+def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
+    home = tmp_path / "home"
+    copied(small_model, home)
+    return Settings(home=home, database_url=database_url, redis_url=redis_url, admin_key="the-first-key", device="cpu")
+
+
+@pytest.fixture
+async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        yield lethe
+
+
+async def test_a_node_is_forgotten_and_the_record_says_how(lethe: Lethe) -> None:
+    before = (await lethe.client.get("/model")).json()
+    assert (before["version"], before["live_nodes"], before["span_residual"]) == (0, NODES, None)
+    assert (await lethe.client.get("/predict/12")).status_code == 200
+
+    accepted = await lethe.delete("12", "57")
+    state = await lethe.completed(accepted)
+    assert state["received_at"] <= state["applied_at"] <= state["completed_at"]
+    assert (state["guarantee"], state["repair"]) == ("span", "none")
+    assert state["explanation"]
+    audit = state["audit"]
+    assert (audit["model_version_before"], audit["model_version_after"]) == (0, 1)
+    assert audit["batch"]["nodes"] == 2
+    assert audit["injected_norm_before"] > 0
+    assert audit["injected_norm_after"] == 0
+    assert 0 <= audit["span_residual"] < 1e-8
+    assert audit["durations_ms"]["project"] > 0
+
+    refused(await lethe.client.get("/predict/12"), 410, "node-deleted")
+    after = (await lethe.client.get("/model")).json()
+    assert (after["version"], after["live_nodes"]) == (1, NODES - 2)
+    assert after["edges"] < before["edges"]
+    assert after["span_residual"] == audit["span_residual"]
+    assert after["weights_sha256"] == audit["weights_sha256_after"]
+
+    again = await lethe.delete("57", "58")
+    assert again["already_deleted"] == {"57": accepted["id"]}
+    await lethe.completed(again)
+    listed = (await lethe.client.get("/deletions", params={"status": "completed"})).json()["deletions"]
+    assert [one["id"] for one in listed] == [again["id"], accepted["id"]]
+
+
+async def test_a_predictions_version_is_never_older_than_one_reported_applied(lethe: Lethe) -> None:
+    done = asyncio.Event()
+    seen: list[int] = []
+
+    async def predict() -> None:
+        while not done.is_set():
+            answer = (await lethe.client.post("/predict", json={"nodes": ["100", "101"]})).json()
+            seen.append(answer["model_version"])
+            await asyncio.sleep(0)  # an answer from memory never waits, so nothing else would run
+
+    async def delete(node: int) -> None:
+        accepted = await lethe.delete(str(node))
+
+        async def is_applied() -> bool:
+            return bool((await lethe.state(accepted))["status"] in ("applied", "completed"))
+
+        await until(is_applied)
+        version = (await lethe.state(accepted))["audit"]["model_version_after"]
+        answer = (await lethe.client.post("/predict", json={"nodes": [str(node), "100"]})).json()
+        assert answer["deleted"] == [str(node)]
+        assert answer["model_version"] >= version
+
+    predicting = asyncio.create_task(predict())
+    await asyncio.gather(*(delete(node) for node in range(25)))
+    done.set()
+    await predicting
+    assert seen == sorted(seen)
+
+
+async def test_requests_that_are_cancelled_or_have_nothing_to_do_never_stop_the_unlearner(lethe: Lethe) -> None:
+    await lethe.completed(await lethe.delete("1", "2"))
+
+    async def cancel(node: str) -> None:
+        accepted = await lethe.delete(node)
+        assert (await lethe.client.delete(accepted["links"]["self"])).status_code in (200, 409)
+
+    async def repeat() -> None:
+        assert (await lethe.delete("1", "2"))["status"] == "completed"
+
+    await asyncio.gather(*(cancel(str(node)) for node in range(30, 50)), *(repeat() for _ in range(20)))
+    await lethe.completed(await lethe.delete("3"))
+    assert await lethe.is_ready()
+    assert lethe.failures == []
+
+
+async def test_while_redis_is_away_requests_are_accepted_and_applied_when_it_is_back(
+    settings: Settings, tmp_path: Path
+) -> None:
+    valkey = ValkeyProcess(tmp_path)
+    valkey.start()
+    async with running(settings.model_copy(update={"redis_url": valkey.url})) as lethe:
+        await until(lethe.is_ready)
+        valkey.kill()
+        accepted = await lethe.delete("7")
+        assert accepted["status"] == "queued"
+        assert (await lethe.client.get("/predict/7")).status_code == 200
+
+        async def names_redis() -> bool:
+            response = await lethe.client.get("/readyz")
+            return response.status_code == 503 and "redis" in response.json()["detail"]
+
+        await until(names_redis)
+        valkey.start()
+        await lethe.completed(accepted)
+        await until(lethe.is_ready)
+    valkey.kill()
+
+
+async def test_a_restart_serves_the_committed_version(settings: Settings) -> None:
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        accepted = await lethe.delete("7")
+        state = await lethe.completed(accepted)
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        refused(await lethe.client.get("/predict/7"), 410, "node-deleted")
+        assert (await lethe.client.get("/model")).json()["version"] == state["audit"]["model_version_after"]
+        assert await lethe.state(accepted) == state
+
+
+async def test_a_request_from_before_a_stop_is_applied_after_the_start(settings: Settings, database_url: str) -> None:
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+    async with without_unlearner(database_url, settings.home, model="small") as api:
+        writer = await api.client(Scope.DELETIONS_WRITE)
+        accepted = (await writer.post("/deletions", json=node_body("9"))).json()
+    async with running(settings) as lethe:
+        assert (await lethe.completed(accepted))["audit"]["model_version_after"] == 1
+
+
+async def test_one_home_is_served_by_one_process(lethe: Lethe) -> None:
+    with pytest.raises(AlreadyRunning):
+        async with running(lethe.settings):
+            pass
+
+
+async def test_a_store_without_its_database_is_not_served(settings: Settings, make_database: Callable[[], str]) -> None:
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        await lethe.completed(await lethe.delete("7"))
+    async with running(settings.model_copy(update={"database_url": make_database()})) as lethe:
+
+        async def has_failed() -> bool:
+            return bool(lethe.failures)
+
+        await until(has_failed)
+        failure = lethe.failures[0]
+        assert isinstance(failure, StateMismatch)
+        assert isinstance(failure, LetheError)
+        assert failure.remedy
+        refused(await lethe.client.get("/predict/1"), 503, "unavailable")
+        assert "unlearner" in refused(await lethe.client.get("/readyz"), 503, "not-ready")["detail"]
