@@ -145,7 +145,9 @@ def _spec(read: Fields) -> ModelSpec:
     values: dict[str, Any] = {}
     for field in fields(ModelSpec):
         kind = hints[field.name]
-        if kind is float:
+        if kind is bool:
+            values[field.name] = read.boolean(field.name)
+        elif kind is float:
             values[field.name] = read.number(field.name)
         elif kind is int:
             values[field.name] = read.integer(field.name)

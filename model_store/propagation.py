@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_store.device import torch_device
+from model_store.diagonals import diagonal_of_power
 from model_store.errors import GraphError
 from model_store.spec import PropagationKind
 
@@ -100,6 +101,12 @@ class Propagator:
         for _ in range(hops):
             Y = self.apply(Y)
             yield Y
+
+    def diagonal_of_power(self, power: int) -> Tensor:
+        """diag P^power, (n,) float64, for `power` 1, 2 or 3; P^power is not formed."""
+        w = (self._left * self._right).cpu().numpy()
+        diagonal = diagonal_of_power(self._adjacency, w, self.self_loops, power)
+        return torch.from_numpy(diagonal).to(self.device)
 
     def without_nodes(self, rows: NDArray[np.int64]) -> "Propagator":
         """P of the graph without the nodes `rows`; those already gone are passed over.

@@ -96,6 +96,13 @@ class Fields:
         """A number or null."""
         return None if self._is_null(name) else self.number(name)
 
+    def boolean(self, name: str) -> bool:
+        """true or false."""
+        value = self._take(name)
+        if type(value) is not bool:
+            raise self.wrong(name, "true or false", value)
+        return value
+
     def text(self, name: str) -> str:
         """A string."""
         value = self._take(name)

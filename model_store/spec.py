@@ -25,7 +25,14 @@ class Combine(StrEnum):
 class LossKind(StrEnum):
     """The loss averaged over the training nodes."""
 
+    #: Cross-entropy of softmax probabilities.
     SOFTMAX = "softmax"
+    #: One logistic regression per class against the rest (the paper's Eq. 2).
+    OVR = "ovr"
+    #: One support vector machine per class against the rest, the hinge smoothed quadratically over a width of 1.
+    HINGE = "hinge"
+    #: The same with the hinge as it is: `sgd` only, and no certificate.
+    PLAIN_HINGE = "plain_hinge"
 
 
 class SolverKind(StrEnum):
@@ -46,6 +53,14 @@ class ModelSpec:
     hops: int = 2
     combine: Combine = Combine.LAST
     loss: LossKind = LossKind.SOFTMAX
+    #: Ly, the number of label blocks (P^l - diag P^l) Y, l = 1 … Ly; 0 for no label reuse, at most 3.
+    label_hops: int = 0
+    #: Whether the feature hops go through adaptive diffusion instead of P.
+    diffusion: bool = False
+    #: g in (1 - g) I + g D of adaptive diffusion.
+    gamma: float = 1.0
+    #: Width of Z = relu(relu(X W1) W2), which then takes the place of X; 0 for no MLP.
+    mlp_width: int = 0
     #: lambda, the weight of |W|_F^2 / 2.
     regularization: float = 1e-4
     solver: SolverKind = SolverKind.NEWTON

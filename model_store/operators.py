@@ -1,0 +1,111 @@
+"""The operators R_b between an input of the model and its representation, in one place.
+
+An *input* is a matrix of per-node rows that training combines: the features X (n, d) or, with label reuse, the labels Y
+(n, C). Block b of the representation is H_b = S R_b X, where S selects the training rows. Everything that propagates
+does so through the two products here: logits are `forward(X W)`, gradients and duals X^T `adjoint`(S^T R), and the span
+coefficients `adjoint`(S^T U). Blocks stand side by side, (n, blocks * C).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from model_store.propagation import Propagator
+
+#: Label reuse excludes the node's own label at up to this many hops.
+MAX_LABEL_HOPS = 3
+
+
+class Operators(Protocol):
+    """R_0 … R_{blocks-1} over the live nodes; immutable."""
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+
+    def forward(self, Z: Tensor) -> Tensor:
+        """sum_b R_b Z_b for Z (n, blocks * C): (n, C)."""
+
+    def adjoint(self, R: Tensor) -> Tensor:
+        """[R_b^T R]_b for R (n, C): (n, blocks * C)."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureHops:
+    """R_b = P^h, one block per hop h of `block_hops` (ascending)."""
+
+    propagator: Propagator
+    block_hops: tuple[int, ...]
+
+    @property
+    def blocks(self) -> int:
+        """How many hops have a block."""
+        return len(self.block_hops)
+
+    def forward(self, Z: Tensor) -> Tensor:
+        """By Horner's rule, P(P Z_2 + Z_1) + Z_0: every hop propagates C columns once."""
+        parts = dict(zip(self.block_hops, _parts(Z, self.blocks), strict=True))
+        total = parts[self.block_hops[-1]]
+        for hop in range(self.block_hops[-1] - 1, -1, -1):
+            total = self.propagator.apply(total)
+            if hop in parts:
+                total = total + parts[hop]
+        return total
+
+    def adjoint(self, R: Tensor) -> Tensor:
+        """R, P^T R, (P^T)^2 R, …, those that have a block."""
+        blocks = []
+        for hop in range(self.block_hops[-1] + 1):
+            if hop:
+                R = self.propagator.apply_transpose(R)
+            if hop in self.block_hops:
+                blocks.append(R)
+        return torch.cat(blocks, dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelHops:
+    """R_b = P^l - diag P^l for l = 1 … `hops`: no label reaches its own node's row, at any hop.
+
+    Powers of P are applied in full and only each output is corrected; subtracting inside the recursion would be another
+    function.
+    """
+
+    propagator: Propagator
+    hops: int
+
+    @property
+    def blocks(self) -> int:
+        """One per hop."""
+        return self.hops
+
+    @cached_property
+    def diagonals(self) -> tuple[Tensor, ...]:
+        """diag P^l for l = 1 … hops, each (n,)."""
+        return tuple(self.propagator.diagonal_of_power(hop) for hop in range(1, self.hops + 1))
+
+    def forward(self, Z: Tensor) -> Tensor:
+        """P(P Z_2 + Z_1) - sum_l diag(P^l) Z_l."""
+        parts = _parts(Z, self.hops)
+        total = torch.zeros_like(parts[0])
+        for part in reversed(parts):
+            total = self.propagator.apply(total + part)
+        for diagonal, part in zip(self.diagonals, parts, strict=True):
+            total = total - diagonal[:, None] * part
+        return total
+
+    def adjoint(self, R: Tensor) -> Tensor:
+        """(P^T)^l R - diag(P^l) R for l = 1 … hops."""
+        blocks, propagated = [], R
+        for diagonal in self.diagonals:
+            propagated = self.propagator.apply_transpose(propagated)
+            blocks.append(propagated - diagonal[:, None] * R)
+        return torch.cat(blocks, dim=1)
+
+
+def _parts(Z: Tensor, blocks: int) -> Sequence[Tensor]:
+    return Z.chunk(blocks, dim=1)
