@@ -4,7 +4,8 @@ Letters: A (n, n) the adjacency, s the weight of self loops, D the degrees of A 
 D^-1/2 (A + sI) D^-1/2, so left = right = D^-1/2; `row` is D^-1 (A + sI), so left = D^-1 and right = 1. Rows and
 columns of nodes that are not live are zero, as is the row of a node with no edge when s = 0.
 
-Deleting nodes changes two n-vectors only: the edges stay in one immutable CSR matrix that all versions share.
+Deleting nodes changes n-vectors only: the edges stay in one immutable CSR matrix that all versions share. Deleting
+edges sets their values in a copy of the matrix's values to zero; its indices are shared by all versions still.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from model_store.device import torch_device
 from model_store.diagonals import diagonal_of_power
+from model_store.edges import Edges
 from model_store.errors import GraphError
 from model_store.spec import PropagationKind
 
@@ -41,7 +43,8 @@ class Propagator:
         self.live = live
         #: Number of live neighbours of each live node, 0 for the others, (n,) int64. Not to be written to.
         self.neighbours = neighbours
-        self._adjacency = adjacency
+        #: Which edges there are, by their rows.
+        self.edges = Edges(adjacency, live)
         self._structure = structure
         self._left, self._right = scales
 
@@ -64,6 +67,8 @@ class Propagator:
         target = torch_device(str(device))
         nodes = adjacency.shape[0]
         alive = np.ones(nodes, dtype=np.bool_) if live is None else live.astype(np.bool_)
+        if not adjacency.has_sorted_indices:
+            adjacency = adjacency.sorted_indices()
         neighbours = np.rint(adjacency @ alive.astype(np.float64)).astype(np.int64)
         neighbours[~alive] = 0
         left, right = _scales(kind, self_loops, neighbours, alive)
@@ -105,7 +110,7 @@ class Propagator:
     def diagonal_of_power(self, power: int) -> Tensor:
         """diag P^power, (n,) float64, for `power` 1, 2 or 3; P^power is not formed."""
         w = (self._left * self._right).cpu().numpy()
-        diagonal = diagonal_of_power(self._adjacency, w, self.self_loops, power)
+        diagonal = diagonal_of_power(self.edges.adjacency, w, self.self_loops, power)
         return torch.from_numpy(diagonal).to(self.device)
 
     def without_nodes(self, rows: NDArray[np.int64]) -> "Propagator":
@@ -122,21 +127,47 @@ class Propagator:
         neighbours[touched] -= times
         neighbours[~live] = 0
         changed = np.union1d(touched, deleted)
+        return self._changed(self.edges.adjacency, self._structure, live, neighbours, changed)
+
+    def without_edges(self, edges: NDArray[np.int64]) -> "Propagator":
+        """P of the graph without `edges` (k, 2), each in one direction or both; those already gone are passed over.
+
+        Takes O(k log degree) plus a copy of the matrix's values; equal to `build` on what remains.
+        """
+        entries = np.unique(self.edges.entries(np.concatenate([edges, edges[:, ::-1]])))
+        entries = entries[entries >= 0]
+        # Each edge is stored twice, so its two ends are the columns of its entries.
+        touched, times = np.unique(self.edges.adjacency.indices[entries].astype(np.int64), return_counts=True)
+        neighbours = self.neighbours.copy()
+        neighbours[touched] -= times
+        adjacency, structure = _with_zeros(self.edges.adjacency, self._structure, entries)
+        return self._changed(adjacency, structure, self.live, neighbours, touched)
+
+    def _changed(
+        self,
+        adjacency: sp.csr_array,
+        structure: Tensor,
+        live: NDArray[np.bool_],
+        neighbours: NDArray[np.int64],
+        changed: NDArray[np.int64],
+    ) -> "Propagator":
+        """P of another graph in which only the rows `changed` have other degrees."""
         left, right = _scales(self.kind, self.self_loops, neighbours[changed], live[changed])
         index = torch.from_numpy(changed).to(self.device)
         scales = (
             self._left.index_copy(0, index, torch.from_numpy(left).to(self.device)),
             self._right.index_copy(0, index, torch.from_numpy(right).to(self.device)),
         )
-        return Propagator(self.kind, self.self_loops, self._adjacency, self._structure, live, neighbours, scales)
+        return Propagator(self.kind, self.self_loops, adjacency, structure, live, neighbours, scales)
 
     def _neighbours_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The neighbours of each of `rows` one after the other, dead ones and repetitions included."""
-        indptr, indices = self._adjacency.indptr, self._adjacency.indices
-        starts = indptr[rows].astype(np.int64)
-        lengths = indptr[rows + 1].astype(np.int64) - starts
+        adjacency = self.edges.adjacency
+        starts = adjacency.indptr[rows].astype(np.int64)
+        lengths = adjacency.indptr[rows + 1].astype(np.int64) - starts
         offsets = np.repeat(starts - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths)
-        return np.asarray(indices[offsets + np.arange(offsets.size)], dtype=np.int64)
+        entries = offsets + np.arange(offsets.size)
+        return np.asarray(adjacency.indices[entries[adjacency.data[entries] != 0]], dtype=np.int64)
 
     def _sandwich(self, outer: Tensor, inner: Tensor, Y: Tensor) -> Tensor:
         scaled = inner[:, None] * Y
@@ -154,6 +185,21 @@ def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:
         device=device,
         check_invariants=False,
     )
+
+
+def _with_zeros(adjacency: sp.csr_array, structure: Tensor, entries: NDArray[np.int64]) -> tuple[sp.csr_array, Tensor]:
+    """A matrix and its tensor with zeros at `entries`; the indices are shared with those given."""
+    data = adjacency.data.copy()
+    data[entries] = 0
+    places = torch.from_numpy(entries).to(structure.device)
+    tensor = torch.sparse_csr_tensor(
+        structure.crow_indices(),
+        structure.col_indices(),
+        structure.values().index_fill(0, places, 0.0),
+        size=structure.shape,
+        check_invariants=False,
+    )
+    return sp.csr_array((data, adjacency.indices, adjacency.indptr), shape=adjacency.shape, copy=False), tensor
 
 
 def _scales(

@@ -1,9 +1,11 @@
 """Propagation against a matrix built entry by entry."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,6 +72,84 @@ def test_deleting_in_any_batches_equals_building_on_what_remains(
     assert not P[:, ~live].any()
     alone = Propagator.build(adjacency[live][:, live], kind, self_loops)
     assert np.array_equal(P[live][:, live], as_matrix(alone))
+
+
+#: Deletions in turn: nodes, or edges by their ends; many of them are gone already or never were.
+DELETIONS = st.lists(
+    st.one_of(
+        st.lists(st.integers(0, 49), max_size=8),
+        st.lists(st.tuples(st.integers(0, 49), st.integers(0, 49)), max_size=8),
+        st.lists(st.integers(0, 10_000), max_size=8).map(lambda numbers: [("edge", number) for number in numbers]),
+    ),
+    max_size=6,
+)
+
+
+@settings(deadline=None)
+@given(kind=st.sampled_from(KINDS), self_loops=st.sampled_from([0.0, 0.5, 1.0]), batches=DELETIONS)
+def test_deleting_nodes_and_edges_in_any_order_equals_building_on_what_remains(
+    kind: PropagationKind, self_loops: float, batches: list[list[Any]]
+) -> None:
+    adjacency = sparse_features().adjacency
+    stored = np.argwhere(adjacency.toarray())
+    remaining, live = adjacency.toarray(), np.ones(50, dtype=np.bool_)
+    propagator = Propagator.build(adjacency, kind, self_loops)
+    for batch in batches:
+        if batch and isinstance(batch[0], tuple):
+            edges = [stored[end % len(stored)] if first == "edge" else (first, end) for first, end in batch]
+            pairs = np.array(edges, dtype=np.int64)
+            propagator = propagator.without_edges(pairs)
+            remaining[pairs[:, 0], pairs[:, 1]] = remaining[pairs[:, 1], pairs[:, 0]] = 0.0
+        else:
+            propagator = propagator.without_nodes(np.array(batch, dtype=np.int64))
+            live[batch] = False
+    fresh = Propagator.build(sp.csr_array(remaining), kind, self_loops, live=live)
+    assert np.array_equal(propagator.neighbours, fresh.neighbours)
+    assert np.array_equal(as_matrix(propagator), as_matrix(fresh))
+    assert np.allclose(as_matrix(propagator), dense_propagation(sp.csr_array(remaining), kind, self_loops, live))
+    for power in (1, 2, 3):
+        diagonal = np.diag(np.linalg.matrix_power(as_matrix(fresh), power))
+        assert np.allclose(propagator.diagonal_of_power(power).numpy(), diagonal, atol=1e-14)
+    everywhere = np.argwhere(np.ones((50, 50)))
+    expected = (remaining * np.outer(live, live)).astype(bool).ravel()
+    assert np.array_equal(propagator.edges.contain(everywhere), expected)
+
+
+def test_edges_that_are_gone_or_never_were_are_passed_over() -> None:
+    propagator = Propagator.build(dense_features().adjacency, PropagationKind.SYM, 1.0)
+    first = np.argwhere(dense_features().adjacency.toarray())[:1]
+    twice = np.concatenate([first, first[:, ::-1], first, [[3, 3]]])
+    once = propagator.without_edges(first)
+    assert np.array_equal(as_matrix(propagator.without_edges(twice)), as_matrix(once))
+    assert np.array_equal(as_matrix(once.without_edges(twice)), as_matrix(once))
+    assert np.array_equal(once.neighbours, once.without_edges(twice).neighbours)
+
+
+def test_deleting_edges_copies_no_indices_and_leaves_the_propagator_it_started_from_as_it_was() -> None:
+    adjacency = dense_features().adjacency
+    propagator = Propagator.build(adjacency, PropagationKind.SYM, 1.0)
+    before, pairs = as_matrix(propagator), np.argwhere(adjacency.toarray())[:5]
+    after = propagator.without_edges(pairs)
+    assert np.array_equal(as_matrix(propagator), before)
+    assert propagator.edges.contain(pairs).all()
+    assert not after.edges.contain(pairs).any()
+    assert np.shares_memory(after.edges.adjacency.indices, adjacency.indices)
+    assert after._structure.col_indices().data_ptr() == propagator._structure.col_indices().data_ptr()
+
+
+def test_edges_of_rows_that_the_graph_does_not_have_are_an_error() -> None:
+    propagator = Propagator.build(dense_features().adjacency, PropagationKind.SYM, 1.0)
+    for pair in ([-1, 2], [2, -1], [2, 40], [40, 2]):
+        with pytest.raises(IndexError):
+            propagator.edges.contain(np.array([pair]))
+
+
+def test_edges_are_found_in_a_matrix_whose_columns_are_in_any_order() -> None:
+    columns = np.array([2, 1, 0, 0], dtype=np.int32)
+    adjacency = sp.csr_array((np.ones(4), columns, np.array([0, 2, 3, 4])), shape=(3, 3))
+    propagator = Propagator.build(adjacency, PropagationKind.SYM, 1.0)
+    pairs = np.array([[0, 1], [0, 2], [1, 2], [2, 0]])
+    assert propagator.edges.contain(pairs).tolist() == [True, True, False, True]
 
 
 def test_deleting_leaves_the_propagator_it_started_from_as_it_was() -> None:

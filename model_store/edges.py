@@ -1,0 +1,50 @@
+"""Which edges the live graph has, looked up without building anything."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """The edges between live nodes; a view of arrays that others own and nobody writes to."""
+
+    #: A, (n, n), symmetric, column indices sorted; the stored value of a deleted edge is 0.
+    adjacency: sp.csr_array
+    #: (n,) bool.
+    live: NDArray[np.bool_]
+
+    def contain(self, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each of `pairs` (k, 2) of rows is an edge between two live nodes, (k,) bool.
+
+        Takes O(log degree) for each pair. Raises IndexError for a row that the graph does not have.
+        """
+        return self.entries(pairs) >= 0
+
+    def entries(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For each of `pairs` (k, 2) where A_ij is stored, (k,) int64; -1 where there is no such edge."""
+        if pairs.size and pairs.min() < 0:
+            raise IndexError(f"{pairs.min()} is not a row")
+        rows, columns = pairs[:, 0], pairs[:, 1]
+        indptr, indices, values = self.adjacency.indptr, self.adjacency.indices, self.adjacency.data
+        found = _bisect(indices, indptr[rows].astype(np.int64), indptr[rows + 1].astype(np.int64), columns)
+        present = found >= 0
+        present[present] = values[found[present]] != 0
+        return np.where(present & self.live[rows] & self.live[columns], found, -1)
+
+
+def _bisect(
+    indices: NDArray[np.integer], firsts: NDArray[np.int64], ends: NDArray[np.int64], wanted: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Where `wanted[k]` stands in the sorted `indices[firsts[k]:ends[k]]`, (k,); -1 where it does not."""
+    low, high = firsts.copy(), ends.copy()
+    while (open_ := np.flatnonzero(low < high)).size:
+        middle = (low[open_] + high[open_]) // 2
+        below = indices[middle] < wanted[open_]
+        low[open_] = np.where(below, middle + 1, low[open_])
+        high[open_] = np.where(below, high[open_], middle)
+    found = low < ends
+    found[found] = indices[low[found]] == wanted[found]
+    return np.where(found, low, -1)
