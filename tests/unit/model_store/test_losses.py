@@ -1,4 +1,6 @@
-"""The softmax loss against automatic differentiation and arithmetic of 50 digits."""
+"""The losses against automatic differentiation of their definitions and arithmetic of 700 digits."""
+
+from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -7,54 +9,133 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from torch.nn.functional import cross_entropy
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
 
-from model_store.losses import Softmax, loss_of
+from model_store.losses import Loss, OneVsRest, PlainHinge, SmoothHinge, Softmax, loss_of
 from model_store.spec import LossKind
 
-LOSS = Softmax()
 logit_rows = arrays(np.float64, (5, 4), elements=st.floats(-30, 30))
+near_margin = arrays(np.float64, (5, 4), elements=st.floats(-3, 3))
+#: Away from -1, 0 and 1, where hinges bend.
+sizes = st.floats(0.01, 0.99) | st.floats(1.01, 30)
+unbent = arrays(np.float64, (5, 4), elements=sizes | sizes.map(lambda size: -size))
 label_rows = arrays(np.int64, (5,), elements=st.integers(0, 3))
+every_loss = pytest.mark.parametrize("kind", list(LossKind))
+
+#: Each loss as its textbook writes it, summed over rows, for logits and labels.
+DEFINITIONS: dict[LossKind, Callable[[Tensor, Tensor], Tensor]] = {
+    LossKind.SOFTMAX: lambda z, y: cross_entropy(z, y, reduction="sum"),
+    LossKind.OVR: lambda z, y: torch.log1p((-margins(z, y)).exp()).sum(),
+    LossKind.HINGE: lambda z, y: torch.where(
+        margins(z, y) >= 0, (1 - margins(z, y)).clamp(min=0) ** 2 / 2, 0.5 - margins(z, y)
+    ).sum(),
+    LossKind.PLAIN_HINGE: lambda z, y: (1 - margins(z, y)).clamp(min=0).sum(),
+}
 
 
-def test_the_specification_names_the_loss() -> None:
-    assert isinstance(loss_of(LossKind.SOFTMAX), Softmax)
+def margins(logits: Tensor, labels: Tensor) -> Tensor:
+    return logits * (2 * one_hot(labels, logits.shape[1]) - 1)
 
 
-@settings(deadline=None)
-@given(logits=logit_rows, labels=label_rows, direction=logit_rows)
-def test_value_residual_and_hessian_are_those_of_cross_entropy(
-    logits: np.ndarray, labels: np.ndarray, direction: np.ndarray
-) -> None:
-    z, y, v = torch.tensor(logits, requires_grad=True), torch.tensor(labels), torch.tensor(direction)
-    value = cross_entropy(z, y, reduction="sum")
+def derivatives(kind: LossKind, z: Tensor, y: Tensor, v: Tensor) -> tuple[float, Tensor, Tensor]:
+    """Value, gradient and Hessian product of the definition, by automatic differentiation."""
+    z = z.clone().requires_grad_()
+    value = DEFINITIONS[kind](z, y)
     (gradient,) = torch.autograd.grad(value, z, create_graph=True)
+    if not gradient.requires_grad:
+        return float(value.detach()), gradient, torch.zeros_like(z)
     (product,) = torch.autograd.grad((gradient * v).sum(), z)
-    z = z.detach()
-    assert LOSS.value(z, y) == pytest.approx(float(value.detach()), rel=1e-12, abs=1e-12)
-    assert torch.allclose(LOSS.residual(z, y), gradient, rtol=0, atol=1e-14)
-    assert torch.allclose(LOSS.hessian_product(z, y, v), product, rtol=1e-10, atol=1e-12)
+    return float(value.detach()), gradient.detach(), product
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (LossKind.SOFTMAX, Softmax),
+        (LossKind.OVR, OneVsRest),
+        (LossKind.HINGE, SmoothHinge),
+        (LossKind.PLAIN_HINGE, PlainHinge),
+    ],
+)
+def test_the_specification_names_the_loss(kind: LossKind, expected: type[Loss]) -> None:
+    assert isinstance(loss_of(kind), expected)
+
+
+@every_loss
+@settings(deadline=None, max_examples=40)
+@given(logits=unbent, labels=label_rows, direction=logit_rows)
+def test_value_residual_and_hessian_are_those_of_the_definition(
+    kind: LossKind, logits: np.ndarray, labels: np.ndarray, direction: np.ndarray
+) -> None:
+    z, y, v = torch.tensor(logits), torch.tensor(labels), torch.tensor(direction)
+    loss, (value, gradient, product) = loss_of(kind), derivatives(kind, z, y, v)
+    assert loss.value(z, y) == pytest.approx(value, rel=1e-12, abs=1e-12)
+    assert torch.allclose(loss.residual(z, y), gradient, rtol=0, atol=1e-14)
+    assert torch.allclose(loss.hessian_product(z, y, v), product, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@settings(deadline=None, max_examples=40)
+@given(logits=unbent, labels=label_rows, direction=near_margin)
+def test_residuals_and_hessians_are_finite_differences(
+    kind: LossKind, logits: np.ndarray, labels: np.ndarray, direction: np.ndarray
+) -> None:
+    loss, step = loss_of(kind), 1e-5
+    z, y, v = torch.tensor(logits), torch.tensor(labels), torch.tensor(direction)
+    ahead, behind = z + step * v, z - step * v
+    slope = (loss.value(ahead, y) - loss.value(behind, y)) / (2 * step)
+    assert slope == pytest.approx(float((loss.residual(z, y) * v).sum()), rel=1e-5, abs=1e-5)
+    curved = (loss.residual(ahead, y) - loss.residual(behind, y)) / (2 * step)
+    assert torch.allclose(curved, loss.hessian_product(z, y, v), rtol=1e-5, atol=1e-6)
+
+
+@every_loss
+@settings(deadline=None, max_examples=40)
+@given(first=near_margin, second=near_margin, labels=label_rows)
+def test_every_loss_lies_above_its_tangents(
+    kind: LossKind, first: np.ndarray, second: np.ndarray, labels: np.ndarray
+) -> None:
+    """Convexity, and that residuals are subgradients at bends too."""
+    loss, z, w, y = loss_of(kind), torch.tensor(first), torch.tensor(second), torch.tensor(labels)
+    tangent = loss.value(z, y) + float((loss.residual(z, y) * (w - z)).sum())
+    assert loss.value(w, y) >= tangent - 1e-11 * (1 + abs(tangent))
+
+
+@every_loss
+@settings(deadline=None, max_examples=40)
+@given(logits=near_margin, labels=label_rows, direction=near_margin)
+def test_hessians_are_symmetric_and_curve_upwards(
+    kind: LossKind, logits: np.ndarray, labels: np.ndarray, direction: np.ndarray
+) -> None:
+    loss, z, y, v = loss_of(kind), torch.tensor(logits), torch.tensor(labels), torch.tensor(direction)
+    other = v.flip(0)
+    product = loss.hessian_product(z, y, v)
+    assert float((product * v).sum()) >= -1e-13 * float((v * v).sum())
+    assert float((product * other).sum()) == pytest.approx(
+        float((loss.hessian_product(z, y, other) * v).sum()), rel=1e-10, abs=1e-10
+    )
 
 
 @settings(deadline=None)
 @given(logits=logit_rows, labels=label_rows)
-def test_residuals_sum_to_zero_in_each_row(logits: np.ndarray, labels: np.ndarray) -> None:
-    residual = LOSS.residual(torch.tensor(logits), torch.tensor(labels))
+def test_residuals_of_the_softmax_sum_to_zero_in_each_row(logits: np.ndarray, labels: np.ndarray) -> None:
+    residual = Softmax().residual(torch.tensor(logits), torch.tensor(labels))
     assert residual.sum(dim=1).abs().max() <= 1e-15
 
 
 @settings(deadline=None)
 @given(logits=logit_rows, direction=logit_rows, shift=st.floats(-5, 5))
-def test_the_hessian_does_not_see_a_shift_of_a_whole_row(
+def test_the_hessian_of_the_softmax_does_not_see_a_shift_of_a_whole_row(
     logits: np.ndarray, direction: np.ndarray, shift: float
 ) -> None:
-    z, v = torch.tensor(logits), torch.tensor(direction)
+    z, v, loss = torch.tensor(logits), torch.tensor(direction), Softmax()
     y = torch.zeros(5, dtype=torch.int64)
-    assert torch.allclose(LOSS.hessian_product(z, y, v + shift), LOSS.hessian_product(z, y, v), rtol=1e-9, atol=1e-11)
+    assert torch.allclose(loss.hessian_product(z, y, v + shift), loss.hessian_product(z, y, v), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("margin", [20.0, 40.0, 200.0, 600.0])
-def test_confident_rows_keep_all_their_digits(margin: float) -> None:
+def test_confident_rows_of_the_softmax_keep_all_their_digits(margin: float) -> None:
     """1 - p_y underflows against 1 from a margin of 37 on, and is still known to 1e-14."""
     z = torch.tensor([[margin, 0.0, -1.0]], dtype=torch.float64)
     y = torch.tensor([0])
@@ -66,14 +147,91 @@ def test_confident_rows_keep_all_their_digits(margin: float) -> None:
         residual = [float(p[0] - 1), float(p[1]), float(p[2])]
         product = [float(p_c * (mpmath.mpf(float(v_c)) - mean)) for p_c, v_c in zip(p, v[0], strict=True)]
         value = float(-mpmath.log(p[0]))
-    assert LOSS.residual(z, y)[0].tolist() == pytest.approx(residual, rel=1e-13, abs=0.0)
-    assert LOSS.hessian_product(z, y, v)[0].tolist() == pytest.approx(product, rel=1e-13, abs=0.0)
-    assert LOSS.value(z, y) == pytest.approx(value, rel=1e-13, abs=0.0)
+    loss = Softmax()
+    assert loss.residual(z, y)[0].tolist() == pytest.approx(residual, rel=1e-13, abs=0.0)
+    assert loss.hessian_product(z, y, v)[0].tolist() == pytest.approx(product, rel=1e-13, abs=0.0)
+    assert loss.value(z, y) == pytest.approx(value, rel=1e-13, abs=0.0)
 
 
-def test_huge_logits_overflow_nothing() -> None:
-    z = torch.tensor([[1e4, -1e4], [-1e4, 1e4]], dtype=torch.float64)
+@pytest.mark.parametrize("margin", [20.0, 40.0, 200.0, 600.0])
+def test_confident_rows_of_one_vs_rest_keep_all_their_digits(margin: float) -> None:
+    z = torch.tensor([[margin, -margin, -2 * margin / 3]], dtype=torch.float64)
+    y = torch.tensor([0])
+    v = torch.tensor([[0.3, -1.0, 2.0]], dtype=torch.float64)
+    with mpmath.workdps(700):
+        grown = [mpmath.exp(abs(mpmath.mpf(float(entry)))) for entry in z[0]]
+        residual = [float(sign / (1 + e)) for sign, e in zip([-1, 1, 1], grown, strict=True)]
+        product = [float(mpmath.mpf(float(v_c)) * e / (1 + e) ** 2) for v_c, e in zip(v[0], grown, strict=True)]
+        value = float(sum(mpmath.log(1 + 1 / e) for e in grown))
+    loss = OneVsRest()
+    assert loss.residual(z, y)[0].tolist() == pytest.approx(residual, rel=1e-13, abs=0.0)
+    assert loss.hessian_product(z, y, v)[0].tolist() == pytest.approx(product, rel=1e-13, abs=0.0)
+    assert loss.value(z, y) == pytest.approx(value, rel=1e-13, abs=0.0)
+
+
+@pytest.mark.parametrize("slack", [1e-3, 1e-9, 2.0**-50])
+def test_rows_just_inside_the_margin_of_the_smooth_hinge_keep_all_their_digits(slack: float) -> None:
+    z, y = torch.tensor([[1 - slack, -2.0]], dtype=torch.float64), torch.tensor([0])
+    slack = float(1 - z[0, 0])
+    assert SmoothHinge().residual(z, y).tolist() == [[-slack, 0.0]]
+    assert SmoothHinge().value(z, y) == pytest.approx(slack**2 / 2, rel=1e-15, abs=0.0)
+
+
+def test_zero_margins_are_curved_for_the_smooth_hinge() -> None:
+    """Every margin is 0 at W = 0, where Newton's method starts: a flat Hessian there would make its first step huge."""
+    z, y, v = torch.zeros((2, 3), dtype=torch.float64), torch.tensor([0, 2]), torch.ones((2, 3), dtype=torch.float64)
+    assert SmoothHinge().hessian_product(z, y, v).equal(v)
+
+
+@settings(deadline=None)
+@given(logits=near_margin, labels=label_rows)
+def test_smoothing_lowers_each_hinge_by_at_most_a_half(logits: np.ndarray, labels: np.ndarray) -> None:
+    z, y = torch.tensor(logits), torch.tensor(labels)
+    gap = PlainHinge().value(z, y) - SmoothHinge().value(z, y)
+    assert -1e-12 <= gap <= z.numel() / 2 + 1e-12
+
+
+@pytest.mark.parametrize("kind", [LossKind.HINGE, LossKind.PLAIN_HINGE])
+def test_rows_beyond_the_margin_have_no_residual(kind: LossKind) -> None:
+    z, y = torch.tensor([[1.0, -1.0], [-7.0, 3.0]], dtype=torch.float64), torch.tensor([0, 1])
+    assert not loss_of(kind).residual(z, y).any()
+    assert loss_of(kind).value(z, y) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [(LossKind.SOFTMAX, 2e4), (LossKind.OVR, 2e4), (LossKind.HINGE, 2e4), (LossKind.PLAIN_HINGE, 2e4)],
+)
+def test_huge_logits_overflow_nothing(kind: LossKind, expected: float) -> None:
+    loss, z = loss_of(kind), torch.tensor([[1e4, -1e4], [-1e4, 1e4]], dtype=torch.float64)
     y = torch.tensor([0, 0])
-    assert LOSS.value(z, y) == pytest.approx(2e4)
-    assert LOSS.residual(z, y).tolist() == [[0.0, 0.0], [-1.0, 1.0]]
-    assert LOSS.hessian_product(z, y, z).isfinite().all()
+    assert loss.value(z, y) == pytest.approx(expected, abs=2)
+    assert loss.residual(z, y).tolist() == [[0.0, 0.0], [-1.0, 1.0]]
+    for size in (1e4, 1e300):
+        assert loss.hessian_product(z / 1e4 * size, y, z).isfinite().all()
+        assert loss.probabilities(z / 1e4 * size).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+@every_loss
+@settings(deadline=None, max_examples=40)
+@given(logits=logit_rows)
+def test_probabilities_sum_to_one_and_order_the_classes_as_the_logits_do(kind: LossKind, logits: np.ndarray) -> None:
+    p = loss_of(kind).probabilities(torch.tensor(logits)).numpy()
+    assert np.all(p >= 0)
+    assert p.sum(axis=1) == pytest.approx(1.0, abs=1e-14)
+    for row, probabilities in zip(logits, p, strict=True):
+        assert np.all(np.diff(probabilities[np.argsort(row)]) >= 0)
+
+
+@settings(deadline=None)
+@given(logits=logit_rows)
+def test_probabilities_of_one_vs_rest_are_normalised_sigmoids(logits: np.ndarray) -> None:
+    sigmoids = 1 / (1 + np.exp(-logits))
+    p = OneVsRest().probabilities(torch.tensor(logits))
+    assert p.numpy() == pytest.approx(sigmoids / sigmoids.sum(axis=1, keepdims=True), rel=1e-12)
+
+
+def test_one_vs_rest_answers_when_every_class_is_all_but_ruled_out() -> None:
+    """All sigmoids are 0 in float64; their quotients are not."""
+    p = OneVsRest().probabilities(torch.tensor([[-1000.0, -1001.0]], dtype=torch.float64))
+    assert p[0].tolist() == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))], rel=1e-12)
