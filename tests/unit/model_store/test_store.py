@@ -303,6 +303,27 @@ def test_files_of_another_model_are_refused(intact: Path, tmp_path: Path) -> Non
             read_everything(path)
 
 
+def test_a_version_in_the_place_of_another_is_refused(intact: Path, tmp_path: Path) -> None:
+    path = copied(intact, tmp_path)
+    small_model(seed=9).create(tmp_path / "other")
+    shutil.copytree(path / "versions" / "1-2", path / "versions" / "2-2")
+    store = Store.open(path)
+    with pytest.raises(StoreDamaged, match=r"2-2/manifest\.json is that of version 1-2"):
+        store.read_version(VersionRef(2, 2))
+    reseal(tmp_path / "other" / "versions" / "0-0" / "manifest.json", manifest_sha256="0" * 64)
+    shutil.rmtree(path / "versions" / "0-0")
+    shutil.copytree(tmp_path / "other" / "versions" / "0-0", path / "versions" / "0-0")
+    with pytest.raises(StoreForeign, match=r"0-0/manifest\.json belongs to another model"):
+        store.read_version(VersionRef(0, 0))
+
+
+def test_an_older_index_under_a_newer_name_is_refused(intact: Path, tmp_path: Path) -> None:
+    path = copied(intact, tmp_path)
+    shutil.copy(path / "base" / "index-1-2.json", path / "base" / "index-5-7.json")
+    with pytest.raises(StoreDamaged, match=r"index-5-7\.json holds the index that belongs in index-1-2\.json"):
+        Store.open(path)
+
+
 @pytest.mark.parametrize("name", ["base/features.values.bak", "versions/old", "versions/1-2.copy"])
 def test_files_that_erasure_would_not_reach_are_refused_by_name(intact: Path, tmp_path: Path, name: str) -> None:
     path = copied(intact, tmp_path)
