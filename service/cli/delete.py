@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -28,14 +27,14 @@ class Kind(StrEnum):
 
 
 def command(
-    nodes: Annotated[list[str] | None, typer.Argument(metavar="[NODE]...", help="External ids of the nodes.")] = None,
-    file: Annotated[Path | None, typer.Option(help="File with one id per line; - reads from stdin.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NODE|A,B]...", help="External ids of the nodes, or edges as pairs of them."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="File with one id per line, or one edge; - is stdin.")] = None,
     kind: Annotated[
         Kind, typer.Option(help="What to forget: the nodes, or only their features, or edges.")
     ] = Kind.NODE,
-    edges: Annotated[
-        Path | None, typer.Option(help="File with one edge per line, two ids apart by a tab or blank; - is stdin.")
-    ] = None,
     reference: Annotated[str | None, typer.Option(help="Your own reference, such as a request's number.")] = None,
     salts: Annotated[Path | None, typer.Option(help="New file for the salts that link the evidence to ids.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is completed, and show the evidence.")] = False,
@@ -52,26 +51,19 @@ def command(
 
     [bold]./lethe delete --file ids.txt --salts salts.json[/bold]
 
-    [bold]./lethe delete --kind edge 1 2[/bold]   (the edge between 1 and 2)
+    [bold]./lethe delete --kind features 12 57[/bold]   (the nodes stay, and their edges)
+
+    [bold]./lethe delete --kind edge 1,2 4,8[/bold]   (the edges between 1 and 2, and between 4 and 8)
+
+    In a file the ends of an edge may also be apart by a tab or a blank, for ids with a comma in them.
     """
-    named = [*(nodes or []), *(_lines(file) if file else [])]
-    pairs = _pairs(_lines(edges)) if edges else []
-    if kind is Kind.EDGE and named:
-        if len(named) != 2:
-            raise typer.BadParameter("an edge is two nodes; give more edges with --edges FILE.", param_hint="NODE...")
-        pairs.append((named[0], named[1]))
-        named = []
-    if pairs and named:
-        raise typer.BadParameter("nodes and edges go in separate requests.", param_hint="--edges")
-    if not pairs and not named:
-        raise typer.BadParameter("name the nodes, or give --file or --edges.", param_hint="NODE...")
+    named = dict.fromkeys([*(names or []), *(_lines(file) if file else [])])
+    if not named:
+        raise typer.BadParameter("name what to forget, or give --file.", param_hint="NODE...")
+    edges = list(dict.fromkeys(map(_pair, named))) if kind is Kind.EDGE else []
+    nodes = [] if kind is Kind.EDGE else list(named)
     with connect(url, key, home) as client:
-        accepted = client.request_deletion(
-            list(dict.fromkeys(named)),
-            kind="edge" if pairs else kind.value,
-            edges=list(dict.fromkeys(pairs)),
-            reference=reference,
-        )
+        accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
         _print_accepted(accepted, salts)
         if wait and accepted.status != "completed":
             try:
@@ -85,9 +77,10 @@ def command(
 def _print_accepted(accepted: Accepted, file: Path | None) -> None:
     noun = "edge" if accepted.kind == "edge" else "node"
     plural = "" if accepted.count == 1 else "s"
-    stdout().print(f"{accepted.id} {accepted.status}: {accepted.count} {noun}{plural}", markup=False)
-    for node, earlier in accepted.already_deleted.items():
-        note(f"{node}: already deleted by request {earlier}.")
+    features = "features of " if accepted.kind == "features" else ""
+    stdout().print(f"{accepted.id} {accepted.status}: {features}{accepted.count} {noun}{plural}", markup=False)
+    for name, earlier in accepted.already_deleted.items():
+        note(f"{name}: already deleted by request {earlier}.")
     if accepted.salts is None:
         return
     if file is not None:
@@ -106,14 +99,13 @@ def _lines(file: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
-    for line in lines:
-        ends = line.split("\t") if "\t" in line else line.split()
-        if len(ends) != 2:
-            raise typer.BadParameter(f"this line does not hold two ids: {line!r}", param_hint="--edges")
-        pairs.append((ends[0], ends[1]))
-    return pairs
+def _pair(text: str) -> tuple[str, str]:
+    """The two ends of an edge, apart by the first of tab, comma and blank that occurs at all."""
+    separator = next((mark for mark in "\t, " if mark in text), None)
+    ends = [end.strip() for end in text.split(separator)] if separator else [text]
+    if len(ends) != 2 or not all(ends):
+        raise typer.BadParameter(f"an edge is two ids, as in 12,57; this is none: {text!r}", param_hint="A,B")
+    return ends[0], ends[1]
 
 
 def _write_private(file: Path, document: object) -> None:

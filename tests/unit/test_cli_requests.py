@@ -81,15 +81,29 @@ def test_ids_come_from_a_file_and_salts_go_to_a_private_one(
     assert "salts.json: File exists" in again.stderr
 
 
-def test_edges_are_two_nodes_or_lines_of_a_file(lethe: CommandLine, stub: LetheStub, tmp_path: Path) -> None:
-    stub.answers["POST", "/deletions"] = accepted(kind="edge", count=1)
-    assert lethe("delete", "--kind", "edge", "1", "2").stdout == "r1 queued: 1 edge\n"
+def test_edges_are_pairs_of_ids_as_arguments_and_in_files(lethe: CommandLine, stub: LetheStub, tmp_path: Path) -> None:
+    stub.answers["POST", "/deletions"] = accepted(kind="edge", count=1, already_deleted={"4|8": "r0"})
+    ran = lethe("delete", "--kind", "edge", "1,2", "4, 8", "--reference", "DSR-18")
+    assert ran.stdout == "r1 queued: 1 edge\n"
+    assert "4|8: already deleted by request r0" in ran.stderr
     edges = tmp_path / "edges.txt"
-    edges.write_text("1 2\na b\tc\n")
-    assert lethe("delete", "--edges", edges).status == 0
-    assert [body["edges"] for _, _, body in stub.asked] == [[["1", "2"]], [["1", "2"], ["a b", "c"]]]
-    edges.write_text("1 2 3\n")
-    assert lethe("delete", "--edges", edges).status == 2
+    edges.write_text("1,2\n1 2\na b\tc,d\nuser 1,user 2\n")
+    assert lethe("delete", "--kind", "edge", "--file", edges, "1,2").status == 0
+    assert stub.asked[0][2] == {"kind": "edge", "edges": [["1", "2"], ["4", "8"]], "reference": "DSR-18"}
+    assert stub.asked[1][2]["edges"] == [["1", "2"], ["a b", "c,d"], ["user 1", "user 2"]]
+
+
+@pytest.mark.parametrize("text", ["12", "1,2,3", "1 2 3", "1,", ",", "1\t"])
+def test_what_is_no_pair_of_ids_is_no_edge(lethe: CommandLine, stub: LetheStub, text: str) -> None:
+    ran = lethe("delete", "--kind", "edge", "3,4", text)
+    assert (ran.status, stub.asked) == (2, [])
+    assert "two ids" in ran.stderr
+
+
+def test_features_are_asked_for_by_their_nodes(lethe: CommandLine, stub: LetheStub) -> None:
+    stub.answers["POST", "/deletions"] = accepted(kind="features")
+    assert lethe("delete", "--kind", "features", "12", "57").stdout == "r1 queued: features of 2 nodes\n"
+    assert stub.asked[0][2] == {"kind": "features", "nodes": ["12", "57"]}
 
 
 def test_a_refusal_shows_what_was_wrong_and_what_to_do(lethe: CommandLine, stub: LetheStub) -> None:
