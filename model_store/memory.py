@@ -1,0 +1,216 @@
+"""Whether the memory that work needs is there, asked before the work starts.
+
+The estimates count what grows with the model: features, graph, Gram factors, weights and what is C wide per node. The
+interpreter and its libraries are in what is already taken.
+"""
+
+import math
+import resource
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from model_store.errors import DeviceError
+from model_store.graph import Graph
+from model_store.spec import ModelSpec, SolverKind
+
+#: Bytes of a float64, and of an int64 index.
+_WORD = 8
+#: d x d matrices while the Gram matrix is decomposed: itself, its eigenvectors, and twice that as workspace of LAPACK's
+#: divide and conquer. `benchmarks/performance/large_gram.py` measures it.
+FACTORISING = 4
+#: d x d matrices of the committed state, in use while a batch is computed beside it.
+RESIDENT = 2
+#: Arrays of the size of W while training: W, gradient, direction, residual, product, search, velocity and candidates.
+_COPIES_OF_WEIGHTS = 10
+#: W, B and T of the committed state and of the one computed beside it, with one temporary of each.
+_SERVED_WEIGHTS = 9
+#: Arrays (n, blocks * C) at once, in training and serving: products with X, their propagation, coefficients.
+_COPIES_OF_COEFFICIENTS = 4
+
+
+@dataclass(frozen=True)
+class Need:
+    """One use of memory."""
+
+    what: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The dimensions of a model that its memory depends on."""
+
+    nodes: int
+    #: Undirected.
+    edges: int
+    #: Columns of the graph's features.
+    features: int
+    classes: int
+    #: Values of the features that are stored: nodes * features when dense, fewer when CSR.
+    stored_values: int
+    sparse: bool
+
+    @classmethod
+    def of(cls, graph: Graph) -> "Sizes":
+        """Those of a graph's model."""
+        dense = isinstance(graph.features, np.ndarray)
+        stored = graph.features.size if isinstance(graph.features, np.ndarray) else graph.features.nnz
+        return cls(graph.nodes, graph.edges, graph.num_features, graph.num_classes, int(stored), not dense)
+
+
+def training_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
+    """What `build_model` holds at its peak."""
+    p = _rows_of_weights(spec, sizes)
+    needs = [
+        _gram_need(_width(spec, sizes), FACTORISING),
+        *_common_needs(spec, sizes),
+        Need("weights and directions of the solver", _COPIES_OF_WEIGHTS * p * sizes.classes * _WORD),
+    ]
+    if spec.solver is SolverKind.SGD and spec.batch_size:
+        needs.append(Need("a batch of propagated features", 2 * min(spec.batch_size, sizes.nodes) * p * _WORD))
+    return tuple(needs)
+
+
+def serving_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
+    """What a resident model holds at its peak: while a batch recomputes the Gram factors beside those in use."""
+    p = _rows_of_weights(spec, sizes)
+    return (
+        _gram_need(_width(spec, sizes), RESIDENT + FACTORISING),
+        *_common_needs(spec, sizes),
+        Need("weights and coefficients of two versions", _SERVED_WEIGHTS * p * sizes.classes * _WORD),
+    )
+
+
+def require_memory(
+    work: str,
+    needs: Sequence[Need],
+    device: torch.device | str,
+    *,
+    available: Callable[[torch.device], int | None] | None = None,
+) -> None:
+    """Raises DeviceError when `needs` exceed the free memory of `device`, naming both in bytes and what to do.
+
+    `work` names what needs it, as in "Training". Where the free memory cannot be told, nothing is refused.
+    """
+    device = torch.device(device)
+    free = (available or available_bytes)(device)
+    needed = sum(need.bytes for need in needs)
+    if free is None or needed <= free:
+        return
+    largest = sorted(needs, key=lambda need: need.bytes, reverse=True)[:3]
+    parts = "; ".join(f"{need.what}: {_readable(need.bytes)}" for need in largest)
+    where = "memory" if device.type == "cpu" else f"memory of {device}"
+    remedy = "Use fewer features or an MLP of smaller width (the Gram factors grow with the square of either), or "
+    remedy += "a machine with more memory." if device.type == "cpu" else "a larger device, or --device cpu."
+    raise DeviceError(
+        f"{work} needs {needed:,} bytes ({_readable(needed)}) of {where}, and {free:,} ({_readable(free)}) are free. "
+        f"The largest parts are {parts}.",
+        remedy,
+    )
+
+
+def available_bytes(device: torch.device, *, root: Path = Path("/")) -> int | None:
+    """Bytes that can still be allocated on `device`, None where that cannot be told.
+
+    On the CPU, the least of what the kernel has available, what the limits of this process' control groups leave, and
+    what its limit of address space leaves; `root` is the folder that holds /proc and /sys.
+    """
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    limits = [_kernel_available(root), *_control_groups(root), _address_space(root)]
+    known = [limit for limit in limits if limit is not None]
+    return max(min(known), 0) if known else None
+
+
+def _width(spec: ModelSpec, sizes: Sizes) -> int:
+    """d, the columns of the input whose span counts: the features, or what the MLP makes of them."""
+    return spec.mlp_width or sizes.features
+
+
+def _rows_of_weights(spec: ModelSpec, sizes: Sizes) -> int:
+    return len(spec.block_hops) * _width(spec, sizes) + spec.label_hops * sizes.classes
+
+
+def _gram_need(d: int, matrices: int) -> Need:
+    return Need(f"{matrices} matrices of {d:,} x {d:,} for the Gram factors", matrices * d * d * _WORD)
+
+
+def _common_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
+    values = sizes.stored_values
+    # CSR: values and columns of X and of its transpose, and the rows' ends; dense: the stored array and one in float64.
+    features = 2 * (2 * values + sizes.nodes) * _WORD if sizes.sparse else 2 * values * _WORD
+    width = (len(spec.block_hops) + spec.label_hops) * sizes.classes
+    needs = [
+        Need("features", features),
+        Need("the graph", 2 * (2 * (2 * sizes.edges + sizes.nodes) + sizes.nodes) * _WORD),
+        Need("logits and span coefficients", _COPIES_OF_COEFFICIENTS * sizes.nodes * width * _WORD),
+    ]
+    if spec.mlp_width:
+        hidden = 2 * sizes.nodes * spec.mlp_width + 4 * sizes.features * spec.mlp_width
+        needs.append(Need("the MLP and its output", hidden * _WORD))
+    if spec.diffusion:
+        copies = spec.hops + 1
+        size = copies * sizes.nodes * _width(spec, sizes) * _WORD
+        needs.append(Need(f"{copies} diffused copies of the features", size))
+    return tuple(needs)
+
+
+def _kernel_available(root: Path) -> int | None:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _control_groups(root: Path) -> list[int]:
+    """What the limit of each control group that holds this process leaves (versions 1 and 2)."""
+    left = []
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        base = root / "sys/fs/cgroup"
+        if controllers == "":
+            names = ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            base, names = base / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        group = base / path.strip("/")
+        # A container may see its own group as the root whatever its path says.
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(base):
+                left += _left_in(folder, *names)
+    return left
+
+
+def _left_in(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> list[int]:
+    limit, usage = _lines(folder / limit_name), _lines(folder / usage_name)
+    if not limit or not usage or limit[0] == "max":
+        return []
+    # Cached file pages that nobody uses are given back before an allocation fails.
+    stat = dict(line.split()[:2] for line in _lines(folder / "memory.stat"))
+    return [int(limit[0]) - int(usage[0]) + int(stat.get(cache_name, 0))]
+
+
+def _address_space(root: Path) -> int | None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    statm = _lines(root / "proc/self/statm")
+    if limit == resource.RLIM_INFINITY or not statm:
+        return None
+    return limit - int(statm[0].split()[0]) * resource.getpagesize()
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _readable(count: int) -> str:
+    """As GiB, MiB or KiB, to three digits."""
+    unit = min(max(int(math.log2(max(count, 1)) // 10), 1), 4)
+    return f"{count / 1024**unit:.3g} {' KMGT'[unit]}iB"

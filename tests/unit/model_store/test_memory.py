@@ -1,0 +1,140 @@
+"""What work needs in memory, what there is, and the refusal in between."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_graphs import dense_features, sparse_features
+
+from model_store.errors import DeviceError
+from model_store.memory import Need, Sizes, available_bytes, require_memory, serving_needs, training_needs
+from model_store.spec import Combine, ModelSpec, SolverKind
+
+GIB = 1 << 30
+CPU = torch.device("cpu")
+SPEC = ModelSpec()
+WIDE = Sizes(nodes=18_333, edges=81_894, features=60_000, classes=15, stored_values=1_100_000, sparse=True)
+
+
+def total(needs: tuple[Need, ...]) -> int:
+    return sum(need.bytes for need in needs)
+
+
+def test_a_gram_matrix_that_does_not_fit_is_refused_with_both_figures_and_what_to_do() -> None:
+    needs = training_needs(SPEC, WIDE)
+    with pytest.raises(DeviceError) as refused:
+        require_memory("Training", needs, "cpu", available=lambda device: 24 * GIB)
+    figures = [int(figure.replace(",", "")) for figure in re.findall(r"[\d,]{12,}", refused.value.detail)]
+    assert figures == [total(needs), 24 * GIB]
+    assert "4 matrices of 60,000 x 60,000" in refused.value.detail
+    assert "fewer features" in refused.value.remedy
+
+
+def test_a_device_without_room_is_refused_with_the_cpu_as_a_way_out() -> None:
+    with pytest.raises(DeviceError, match="free") as refused:
+        require_memory("Serving", serving_needs(SPEC, WIDE), "cuda", available=lambda device: 24 * GIB)
+    assert "memory of cuda" in refused.value.detail
+    assert "--device cpu" in refused.value.remedy
+
+
+def test_exactly_enough_is_enough() -> None:
+    needs = (Need("one thing", 10), Need("another", 20))
+    require_memory("Training", needs, "cpu", available=lambda device: 30)
+    with pytest.raises(DeviceError):
+        require_memory("Training", needs, "cpu", available=lambda device: 29)
+
+
+def test_unknown_free_memory_refuses_nothing() -> None:
+    require_memory("Training", training_needs(SPEC, WIDE), "cpu", available=lambda device: None)
+
+
+def test_this_machine_has_room_for_something_and_not_for_everything() -> None:
+    require_memory("Training", (Need("a byte", 1),), "cpu")
+    with pytest.raises(DeviceError):
+        require_memory("Training", (Need("an exbibyte", 1 << 60),), "cpu")
+
+
+def test_sizes_are_those_of_the_graph() -> None:
+    graph = dense_features()
+    assert Sizes.of(graph) == Sizes(40, graph.edges, 6, 3, 240, sparse=False)
+    sparse = sparse_features()
+    assert Sizes.of(sparse).stored_values == np.count_nonzero(sparse.features.toarray())
+    assert Sizes.of(sparse).sparse
+
+
+@pytest.mark.parametrize(
+    "larger",
+    [
+        replace(SPEC, combine=Combine.CONCAT),
+        replace(SPEC, label_hops=2),
+        replace(SPEC, diffusion=True),
+        replace(SPEC, solver=SolverKind.SGD, batch_size=512),
+    ],
+)
+def test_every_part_of_a_model_adds_to_what_it_needs(larger: ModelSpec) -> None:
+    assert total(training_needs(larger, WIDE)) > total(training_needs(SPEC, WIDE))
+
+
+def test_serving_needs_the_factors_in_use_beside_those_being_recomputed() -> None:
+    assert total(serving_needs(SPEC, WIDE)) > total(training_needs(SPEC, WIDE))
+
+
+def test_an_mlp_shrinks_the_gram_matrix_to_its_width() -> None:
+    assert total(training_needs(replace(SPEC, mlp_width=64), WIDE)) < total(training_needs(SPEC, WIDE)) / 100
+
+
+def machine(root: Path, *, available_kib: int | None = 8 << 20, group: str | None = None) -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    if available_kib is not None:
+        (root / "proc/meminfo").write_text(f"MemTotal: 16777216 kB\nMemAvailable: {available_kib} kB\n")
+    if group is not None:
+        (root / "proc/self/cgroup").write_text(group + "\n")
+    return root
+
+
+def limited(folder: Path, files: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text + "\n")
+
+
+def test_what_the_kernel_has_available_is_free(tmp_path: Path) -> None:
+    assert available_bytes(CPU, root=machine(tmp_path)) == 8 * GIB
+
+
+def test_a_machine_that_does_not_say_is_unknown(tmp_path: Path) -> None:
+    assert available_bytes(CPU, root=machine(tmp_path, available_kib=None)) is None
+
+
+def test_a_container_has_what_its_group_leaves(tmp_path: Path) -> None:
+    root = machine(tmp_path, group="0::/")
+    usage = {"memory.max": str(2 * GIB), "memory.current": str(GIB), "memory.stat": f"anon 1\ninactive_file {GIB // 4}"}
+    limited(root / "sys/fs/cgroup", usage)
+    assert available_bytes(CPU, root=root) == GIB + GIB // 4
+
+
+def test_the_tightest_group_above_the_process_counts(tmp_path: Path) -> None:
+    root = machine(tmp_path, group="0::/system.slice/lethe.service")
+    limited(root / "sys/fs/cgroup/system.slice", {"memory.max": str(3 * GIB), "memory.current": str(GIB)})
+    limited(root / "sys/fs/cgroup/system.slice/lethe.service", {"memory.max": "max", "memory.current": str(GIB)})
+    assert available_bytes(CPU, root=root) == 2 * GIB
+
+
+def test_limits_of_the_first_version_of_control_groups_count(tmp_path: Path) -> None:
+    root = machine(tmp_path, group="9:cpu,cpuacct:/\n4:memory:/docker/0a")
+    usage = {
+        "memory.limit_in_bytes": str(GIB),
+        "memory.usage_in_bytes": "4096",
+        "memory.stat": "total_inactive_file 96",
+    }
+    limited(root / "sys/fs/cgroup/memory", usage)
+    assert available_bytes(CPU, root=root) == GIB - 4096 + 96
+
+
+def test_a_group_over_its_limit_leaves_nothing(tmp_path: Path) -> None:
+    root = machine(tmp_path, group="0::/")
+    limited(root / "sys/fs/cgroup", {"memory.max": "1000", "memory.current": "2000"})
+    assert available_bytes(CPU, root=root) == 0
