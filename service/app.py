@@ -29,6 +29,7 @@ from service.embedded import open_servers
 from service.errors import ConfigurationError
 from service.first_key import FirstKey, ensure_first_key
 from service.listening import facts_file, listen, stopped_by_signals, url_of, write_private
+from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
 from service.observability.metrics import new_registry
 from service.queue.batcher import BatchLimits
@@ -67,7 +68,12 @@ def create_app(
             on_failure(error)
             raise
 
-    return build(max_body_bytes=settings.max_body_bytes, registry=registry, lifespan=lifespan)
+    return build(
+        max_body_bytes=settings.max_body_bytes,
+        registry=registry,
+        access_log=AccessLog(settings.log_format, settings.log_level),
+        lifespan=lifespan,
+    )
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from starlette.types import Lifespan
 from service.api import deletions, docs, health, model, predictions, problems
 from service.api.boundary import Answer, Boundary
 from service.api.http_metrics import HttpMetrics
-from service.observability.access import log_answer
+from service.observability.access import AccessLog
 
 #: Version of the interface.
 VERSION = "0.1.0"
@@ -32,6 +32,7 @@ def build(
     *,
     max_body_bytes: int,
     registry: CollectorRegistry,
+    access_log: AccessLog,
     lifespan: Lifespan[FastAPI] | None = None,
 ) -> FastAPI:
     """The application. Whoever starts it (its lifespan) sets `app.state.services` before the first request."""
@@ -57,18 +58,18 @@ def build(
     app.add_middleware(
         Boundary,
         max_body_bytes=max_body_bytes,
-        observe=_observer(registry),
+        observe=_observer(registry, access_log),
     )
     return app
 
 
-def _observer(registry: CollectorRegistry) -> Callable[[Answer], None]:
+def _observer(registry: CollectorRegistry, access_log: AccessLog) -> Callable[[Answer], None]:
     """Counts each answer and writes its access log line: route templates only, so no id is ever in either."""
     count = HttpMetrics(registry).observe
 
     def observe(answer: Answer) -> None:
         count(answer)
-        log_answer(
+        access_log.answered(
             request_id=answer.request_id,
             method=answer.method,
             route=answer.route,

@@ -1,13 +1,55 @@
 """The access log: one line for each answer, by route template."""
 
-import structlog
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+import orjson
+
+from service.observability.logging import LogFormat
 
 #: Routes that monitoring asks every few seconds; their answers are logged at `debug`.
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
-_logger = structlog.stdlib.get_logger("lethe.access")
 
 
-def log_answer(*, request_id: str, method: str, route: str, status: int, seconds: float) -> None:
-    """Log one answer. `route` is the template (`/predict/{node}`), never the path; nothing of the caller is logged."""
-    log = _logger.debug if route in _PROBES and status < 500 else _logger.info
-    log("http.answered", request=request_id, method=method, route=route, status=status, ms=round(seconds * 1000, 2))
+class AccessLog:
+    """Writes lines of the form that `configure_logging` gives all others, without going through it.
+
+    A line through structlog and the standard library costs as much as the rest of a prediction (37 of 65 us); this, 4.
+    """
+
+    def __init__(self, log_format: LogFormat, level: str, stream: TextIO | None = None) -> None:
+        """Lines below `level` are left out; `stream` is standard error by default."""
+        self._json = log_format == "json"
+        self._level = logging.getLevelNamesMapping()[level.upper()]
+        self._stream = sys.stderr if stream is None else stream
+
+    def answered(self, *, request_id: str, method: str, route: str, status: int, seconds: float) -> None:
+        """Log one answer. `route` is the template (`/predict/{node}`), never the path; the caller is not named."""
+        level = logging.DEBUG if route in _PROBES and status < 500 else logging.INFO
+        if level < self._level:
+            return
+        name = "debug" if level == logging.DEBUG else "info"
+        timestamp = f"{datetime.now(UTC).replace(tzinfo=None).isoformat()}Z"
+        ms = round(seconds * 1000, 2)
+        if self._json:
+            line = orjson.dumps(
+                {
+                    "request": request_id,
+                    "method": method,
+                    "route": route,
+                    "status": status,
+                    "ms": ms,
+                    "logger": "lethe.access",
+                    "level": name,
+                    "timestamp": timestamp,
+                    "message": "http.answered",
+                }
+            ).decode()
+        else:
+            line = (
+                f"{timestamp} [{name:<9}] {'http.answered':<30} [lethe.access] "
+                f"method={method} ms={ms} request={request_id} route={route} status={status}"
+            )
+        self._stream.write(line + "\n")

@@ -4,6 +4,7 @@ As a program, `api_harness.py DATABASE_URL HOME`, it serves that on a port of it
 """
 
 import asyncio
+import io
 import socket
 import sys
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -31,6 +32,7 @@ from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer, Tombstone
 from service.domain.states import Guarantee, RepairStatus, RequestKind, Scope
+from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
 from service.reader.predictions import Reader
 from service.settings import Settings
@@ -77,6 +79,8 @@ class Api:
     engine: Engine
     #: The snapshot that is served; `forget` replaces it.
     snapshot: Snapshot
+    #: The access log.
+    lines: io.StringIO
     #: What /readyz finds.
     checks: list[Check] = field(default_factory=list)
     _clients: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -151,9 +155,13 @@ async def serving(
             if await PointerRepository(connection).read(model) is None:
                 await PointerRepository(connection).create(pointer)
         snapshot = first_snapshot()
-        registry = CollectorRegistry()
+        registry, lines = CollectorRegistry(), io.StringIO()
         api = Api(
-            app=build(max_body_bytes=configured.max_body_bytes, registry=registry),
+            app=build(
+                max_body_bytes=configured.max_body_bytes,
+                registry=registry,
+                access_log=AccessLog("console", configured.log_level, lines),
+            ),
             services=Services(
                 settings=configured,
                 model=model,
@@ -171,6 +179,7 @@ async def serving(
             ),
             engine=engine,
             snapshot=snapshot,
+            lines=lines,
             checks=[Check("postgres", True, "answers")],
         )
 

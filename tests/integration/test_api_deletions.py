@@ -242,7 +242,7 @@ async def test_no_id_and_no_reference_is_ever_logged(
     await reader.get("/predict/user%2F38")
     await reader.get(f"/nowhere/{secret}")
     await reader.post("/predict", json={"nodes": [secret, "user/38"]})
-    output = caplog.text + "".join(capsys.readouterr())
+    output = caplog.text + "".join(capsys.readouterr()) + api.lines.getvalue()
     assert "/predict/{node" in output
     for text in (secret, "4711", "user/38", "user%2F38"):
         assert text not in output

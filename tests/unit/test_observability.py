@@ -15,8 +15,8 @@ from prometheus_client import generate_latest
 from service.domain.records import BatchRecord
 from service.domain.states import RequestKind, RequestStatus
 from service.errors import Unavailable, UnknownNodes
-from service.observability.access import log_answer
-from service.observability.logging import configure_logging
+from service.observability.access import AccessLog
+from service.observability.logging import LogFormat, configure_logging
 from service.observability.metrics import UnlearningMetrics, new_registry
 
 SOMEBODY = "alice-4711"
@@ -101,11 +101,23 @@ def test_the_text_of_an_operational_error_is_kept(lines: Callable[[], list[dict[
 
 def test_the_access_log_knows_route_templates_only(lines: Callable[[], list[dict[str, object]]]) -> None:
     logging.getLogger("uvicorn.access").info("GET /predict/%s", SOMEBODY)
-    log_answer(request_id="ab", method="GET", route="/predict/{node}", status=200, seconds=0.00123)
-    log_answer(request_id="ac", method="GET", route="/healthz", status=200, seconds=0.001)
+    assert lines() == []
 
-    (line,) = lines()
-    assert (line["route"], line["status"], line["ms"]) == ("/predict/{node}", 200, 1.23)
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_an_answer_is_logged_in_the_form_of_all_other_lines(log_format: LogFormat) -> None:
+    stream = io.StringIO()
+    log = AccessLog(log_format, "info", stream)
+    log.answered(request_id="ab", method="GET", route="/predict/{node}", status=200, seconds=0.00123)
+    log.answered(request_id="ac", method="GET", route="/healthz", status=200, seconds=0.001)
+    log.answered(request_id="ad", method="GET", route="/readyz", status=503, seconds=0.001)
+    AccessLog(log_format, "warning", stream).answered(request_id="", method="", route="", status=200, seconds=0.0)
+
+    first, second = stream.getvalue().splitlines()
+    assert all(part in first for part in ("http.answered", "lethe.access", "/predict/{node}", "200", "1.23", "ab"))
+    assert "/readyz" in second
+    if log_format == "json":
+        assert json.loads(first).keys() >= {"timestamp", "level", "logger", "message"}
 
 
 def test_a_batch_shows_in_the_metrics() -> None:
