@@ -64,7 +64,7 @@ class Audit(msgspec.Struct, frozen=True):
     repair_iterations: int | None = None
     #: |W - (B + M T)|_F / |W|_F, the arithmetic check of the coefficients.
     coefficient_residual: float | None = None
-    #: How the pseudo-inverse was obtained: `downdate` or `refactorise`.
+    #: How the pseudo-inverse was obtained: `downdate`, `decompose` or `refactorise`.
     factor_method: str | None = None
     #: Milliseconds by step of the batch.
     durations_ms: dict[str, float] = {}

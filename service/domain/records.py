@@ -122,7 +122,7 @@ class BatchRecord:
     weight_change: float
     #: |W - (B + M T)|_F / |W|_F, the arithmetic check of the coefficients.
     coefficient_residual: float
-    #: How the pseudo-inverse was obtained: `downdate` or `refactorise`.
+    #: How the pseudo-inverse was obtained: `downdate`, `decompose` or `refactorise`.
     factor_method: str
     device: str
     #: Milliseconds by step of the batch.
