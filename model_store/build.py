@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from model_store.coefficients import span_coefficients
 from model_store.device import enough_memory, torch_device
-from model_store.features import FeatureMatrix
-from model_store.gram import Gram, factorise
+from model_store.gram import Gram
 from model_store.graph import Graph, some, validate
 from model_store.manifest import (
     Accuracy,
@@ -21,8 +20,7 @@ from model_store.manifest import (
     TrainingRecord,
 )
 from model_store.newton import LARGEST_FLOOR
-from model_store.propagation import Propagator
-from model_store.scaling import CONDITION_LIMIT, check_rank, column_scale, rescale
+from model_store.scaling import CONDITION_LIMIT, well_scaled
 from model_store.spec import ModelSpec
 from model_store.training import Trained, TrainingProgress, check_spec, train
 
@@ -40,6 +38,9 @@ class BuiltModel:
     dual: NDArray[np.float64]
     #: Span coefficients, (blocks, n, C) float64, with W_b = X^T beta_b.
     beta: NDArray[np.float64]
+    #: The same of the label blocks: (label_hops, C, C), and (label_hops, n, C) with V_l = Y^T beta_l.
+    label_weights: NDArray[np.float64]
+    label_beta: NDArray[np.float64]
 
 
 def build_model(
@@ -64,12 +65,13 @@ def build_model(
     validate(graph)
     check_spec(spec)
     torch_device(device)
+    everyone = np.ones(graph.nodes, dtype=np.bool_)
+    channels = [channel.column for channel in injected_channels]
     with enough_memory(device, graph.nodes, graph.num_features):
-        graph, exponents = _rescaled(graph, injected_channels, device)
-        gram = _checked_gram(graph, device)
+        scaled = well_scaled(graph.features, everyone, fixed=channels, device=device)
+    graph, gram = replace(graph, features=scaled.features), scaled.gram
     trained = train(spec, graph, device=device, progress=progress)
-    propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
-    beta = span_coefficients(spec, propagator, trained.train_rows, trained.dual)
+    beta, *label_beta = span_coefficients(trained.representation, trained.dual)
     manifest = Manifest(
         name=name,
         created_at=datetime.now(UTC),
@@ -94,9 +96,9 @@ def build_model(
             seconds=trained.seconds,
             device=device,
         ),
-        column_scale=None if exponents is None else tuple(exponents.tolist()),
+        column_scale=None if scaled.exponents is None else tuple(scaled.exponents.tolist()),
         injected_channels=tuple(injected_channels),
-        warnings=tuple(_warnings(graph, gram, trained, rescaled=exponents is not None)),
+        warnings=tuple(_warnings(graph, gram, trained, rescaled=scaled.exponents is not None)),
     )
     return BuiltModel(
         manifest=manifest,
@@ -104,29 +106,9 @@ def build_model(
         weights=trained.weights.cpu().numpy(),
         dual=trained.dual.cpu().numpy(),
         beta=beta.cpu().numpy(),
+        label_weights=trained.label_weights.cpu().numpy(),
+        label_beta=label_beta[0].cpu().numpy() if label_beta else np.zeros((0, graph.nodes, graph.num_classes)),
     )
-
-
-def _rescaled(
-    graph: Graph, injected_channels: Sequence[InjectedChannel], device: str
-) -> tuple[Graph, NDArray[np.int64] | None]:
-    exponents = column_scale(graph.features, _everyone(graph), device)
-    if exponents is None:
-        return graph, None
-    exponents[[channel.column for channel in injected_channels]] = 0
-    return replace(graph, features=rescale(graph.features, exponents)), exponents
-
-
-def _checked_gram(graph: Graph, device: str) -> Gram:
-    matrix = FeatureMatrix(graph.features, device)
-    gram = factorise(matrix, _everyone(graph))
-    check_rank(matrix, _everyone(graph), gram, graph.features.dtype)
-    return gram
-
-
-def _everyone(graph: Graph) -> NDArray[np.bool_]:
-    """Rows in the span: all nodes, since every node's features reach the weights through its neighbours."""
-    return np.ones(graph.nodes, dtype=np.bool_)
 
 
 def _accuracy(graph: Graph, trained: Trained) -> Accuracy:

@@ -1,20 +1,19 @@
 """Span coefficients: how much weight training put on each node's features.
 
-Letters: beta_b (n, C) with W_b = X^T beta_b, one block b per hop h of the representation; U (n_train, C) the dual
-variable with W = H^T U; S selects training rows, H_b = S P^h X; T_b (d, C) the lazy correction that deletions leave.
+Letters: beta_b (n, C) with W_b = X^T beta_b for each block b of an input X; U (n_train, C) the dual variable with
+W = H^T U; S selects training rows, H_b = S R_b X; T_b (d, C) the lazy correction that deletions leave.
 """
 
 from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model_store.blocks import by_block
 from model_store.graph import Features
-from model_store.propagation import Propagator
-from model_store.spec import ModelSpec
+from model_store.representation import Representation
 
 _ROUNDING = 1e-12
 
@@ -31,20 +30,13 @@ class SpanRows(Protocol):
         """(blocks, k, C)."""
 
 
-def span_coefficients(spec: ModelSpec, propagator: Propagator, train_rows: NDArray[np.int64], dual: Tensor) -> Tensor:
-    """beta_b = (P^T)^h S^T U for the hop h of each block, (blocks, n, C) float64 on the device of `propagator`.
+def span_coefficients(representation: Representation, dual: Tensor) -> list[Tensor]:
+    """For each input, beta_b = R_b^T S^T U of its blocks b, (blocks, n, C), for U (n_train, C).
 
-    `train_rows` (n_train,) are the rows of `dual` (n_train, C). From W_b = H_b^T U = X^T (P^T)^h S^T U.
+    From W_b = H_b^T U = X^T R_b^T S^T U.
     """
-    rows = torch.from_numpy(train_rows).to(dual.device)
-    spread = dual.new_zeros((propagator.nodes, dual.shape[1])).index_copy_(0, rows, dual)
-    blocks = []
-    for hop in range(spec.hops + 1):
-        if hop:
-            spread = propagator.apply_transpose(spread)
-        if hop in spec.block_hops:
-            blocks.append(spread)
-    return torch.stack(blocks)
+    scattered = representation.scattered(dual)
+    return [by_block(each.operators.adjoint(scattered), dual.shape[1]) for each in representation.inputs]
 
 
 def span_residual(weights: NDArray[np.float64], T: NDArray[np.float64], chunks: Iterable[SpanRows]) -> float:

@@ -19,7 +19,7 @@ from model_store.spec import ModelSpec
 _DIVERGENCE = 1e3
 _POWER_ITERATIONS = 20
 
-#: (W, row numbers of a batch) -> mean residuals of the batch (m, C), and H_B^T of them (blocks, d, C).
+#: (W, row numbers of a batch) -> mean residuals of the batch (m, C), and H_B^T of them (p, C).
 _GradientOf: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -33,7 +33,7 @@ class Descent:
 
 
 def descend(objective: Objective, spec: ModelSpec, start: Tensor, on_epoch: Callable[[int, Point], None]) -> Descent:
-    """`spec.epochs` epochs of descent with weight decay lambda, from `start` = 0 (blocks, d, C).
+    """`spec.epochs` epochs of descent with weight decay lambda, from `start` = 0 (p, C).
 
     Minibatches of `spec.batch_size` rows (0: all of them) follow an order drawn anew each epoch from `spec.seed`; they
     materialise H. Raises TrainingError when the objective diverges.
@@ -42,7 +42,7 @@ def descend(objective: Objective, spec: ModelSpec, start: Tensor, on_epoch: Call
     batch_size = min(spec.batch_size, count) or count
     gradient_of = _through_factors(objective) if batch_size == count else _through_rows(objective)
     generator = torch.Generator().manual_seed(spec.seed)
-    W, U = start.clone(), start.new_zeros((count, start.shape[2]))
+    W, U = start.clone(), start.new_zeros((count, start.shape[1]))
     velocity, dual_velocity = torch.zeros_like(W), torch.zeros_like(U)
     point = first = objective.at(start)
     for epoch in range(spec.epochs):
@@ -87,9 +87,8 @@ def _through_rows(objective: Objective) -> _GradientOf:
 
     def gradient(W: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         batch = H[rows]
-        logits = batch @ W.reshape(H.shape[1], -1)
-        residual = objective.loss.residual(logits, objective.labels[rows]) / rows.shape[0]
-        return residual, (batch.T @ residual).reshape(W.shape)
+        residual = objective.loss.residual(batch @ W, objective.labels[rows]) / rows.shape[0]
+        return residual, batch.T @ residual
 
     return gradient
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_store.graph import Features
+from model_store.propagation import csr_tensor
 
 #: Rows turned into float64 at a time when features are stored in float32.
 _CHUNK_ROWS = 32_768
@@ -19,9 +20,11 @@ class FeatureMatrix:
         self.device = torch.device(device)
         self.nodes, self.num_features = features.shape
         self._sparse: sp.csr_array | None = None
+        # X^T in CSR, made when first needed: products with it are several times faster than with X transposed.
+        self._transposed: Tensor | None = None
         if sp.issparse(features):
             self._sparse = sp.csr_array(features, copy=True)
-            self._matrix = _to_torch(self._sparse, self.device)
+            self._matrix = csr_tensor(self._sparse, self.device)
         else:
             self._matrix = torch.from_numpy(np.array(features)).to(self.device)
 
@@ -40,15 +43,20 @@ class FeatureMatrix:
             out[start : start + _CHUNK_ROWS] = self._matrix[start : start + _CHUNK_ROWS].to(torch.float64) @ right
         return out
 
-    def transposed_matmul(self, right: Tensor, rows: NDArray[np.bool_]) -> Tensor:
-        """X[rows]^T right[rows] for a row mask (n,) and `right` (n, c) float64: (d, c) float64."""
+    def transposed_matmul(self, right: Tensor, rows: NDArray[np.bool_] | None = None) -> Tensor:
+        """X^T right for `right` (n, c) float64, over the rows of the mask `rows` (n,) if given: (d, c) float64."""
+        if rows is not None:
+            right = right * torch.from_numpy(rows).to(self.device)[:, None]
         if self._sparse is not None:
-            masked = right.cpu().numpy() * rows[:, None]
-            return torch.from_numpy(self._sparse.astype(np.float64).T @ masked).to(self.device)
+            if self._transposed is None:
+                self._transposed = csr_tensor(sp.csr_array(self._sparse.T), self.device)
+            return self._transposed @ right
+        if self._matrix.dtype == torch.float64:
+            return self._matrix.T @ right
         out = torch.zeros((self.num_features, right.shape[1]), dtype=torch.float64, device=self.device)
-        for chosen in _chunks(rows):
-            index = torch.from_numpy(chosen).to(self.device)
-            out += self._matrix[index].to(torch.float64).T @ right[index]
+        for start in range(0, self.nodes, _CHUNK_ROWS):
+            chunk = slice(start, start + _CHUNK_ROWS)
+            out += self._matrix[chunk].to(torch.float64).T @ right[chunk]
         return out
 
     def gram(self, rows: NDArray[np.bool_]) -> Tensor:
@@ -67,6 +75,7 @@ class FeatureMatrix:
         if self._sparse is None:
             self._matrix[torch.from_numpy(rows).to(self.device)] = 0
             return
+        self._transposed = None
         for row in rows:
             self._sparse.data[self._sparse.indptr[row] : self._sparse.indptr[row + 1]] = 0
         values = self._matrix.values()
@@ -78,17 +87,6 @@ class FeatureMatrix:
 def symmetrised(matrix: Tensor) -> Tensor:
     """The symmetric part of a (d, d) matrix; the diagonal and the rank are kept."""
     return (matrix + matrix.T).mul_(0.5)
-
-
-def _to_torch(matrix: sp.csr_array, device: torch.device) -> Tensor:
-    return torch.sparse_csr_tensor(
-        torch.from_numpy(matrix.indptr.astype(np.int64)),
-        torch.from_numpy(matrix.indices.astype(np.int64)),
-        torch.from_numpy(matrix.data.astype(np.float64)),
-        size=matrix.shape,
-        device=device,
-        check_invariants=False,
-    )
 
 
 def _chunks(rows: NDArray[np.bool_]) -> list[NDArray[np.int64]]:

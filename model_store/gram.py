@@ -65,6 +65,17 @@ class Gram:
 
 
 @dataclass(frozen=True, eq=False)
+class Spectrum:
+    """A Gram matrix and its eigendecomposition M = V diag(eigenvalues) V^T."""
+
+    M: Tensor
+    #: Ascending, (d,).
+    eigenvalues: Tensor
+    #: Orthonormal columns, (d, d).
+    vectors: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Downdate:
     """What taking rows away did."""
 
@@ -85,22 +96,29 @@ def factorise(
 
     `sigma_ref_squared` is the scale fixed at import; None makes this factorisation the import.
     """
+    return from_spectrum(spectrum_of(features, in_span), sigma_ref_squared, rank_tolerance)
+
+
+def spectrum_of(features: FeatureMatrix, in_span: NDArray[np.bool_]) -> Spectrum:
+    """The Gram matrix of the rows of the mask `in_span` (n,), and its eigendecomposition."""
     M = features.gram(in_span)
     eigenvalues, vectors = torch.linalg.eigh(M)
-    if sigma_ref_squared is None:
-        sigma_ref_squared = max(float(eigenvalues[-1]), 0.0) if eigenvalues.numel() else 0.0
-    return _from_spectrum(M, eigenvalues, vectors, sigma_ref_squared, rank_tolerance)
+    return Spectrum(M, eigenvalues, vectors)
 
 
-def _from_spectrum(
-    M: Tensor, eigenvalues: Tensor, vectors: Tensor, sigma_ref_squared: float, rank_tolerance: float
+def from_spectrum(
+    spectrum: Spectrum, sigma_ref_squared: float | None = None, rank_tolerance: float = RANK_TOLERANCE
 ) -> Gram:
+    """The factors that an eigendecomposition gives; None for `sigma_ref_squared` takes its largest eigenvalue."""
+    if sigma_ref_squared is None:
+        sigma_ref_squared = max(float(spectrum.eigenvalues[-1]), 0.0)
     # Strictly above: with an all-zero matrix the cutoff is 0 and nothing is kept.
-    kept = eigenvalues > rank_tolerance * sigma_ref_squared
-    values, basis = eigenvalues[kept], vectors[:, kept]
+    kept = spectrum.eigenvalues > rank_tolerance * sigma_ref_squared
+    values, basis = spectrum.eigenvalues[kept], spectrum.vectors[:, kept]
     scaled = basis / values.sqrt()
     condition = float((values[-1] / values[0]).sqrt()) if values.numel() else 1.0
-    return Gram(M, symmetrised(scaled @ scaled.T), int(kept.sum()), sigma_ref_squared, condition, rank_tolerance)
+    M_pinv = symmetrised(scaled @ scaled.T)
+    return Gram(spectrum.M, M_pinv, int(kept.sum()), sigma_ref_squared, condition, rank_tolerance)
 
 
 def downdate(
@@ -205,10 +223,10 @@ def _decomposed_again(
 ) -> Downdate:
     """From the downdated M, unless an eigenvalue is too close to the cutoff to be told from the rounding in M."""
     M = symmetrised(M)
-    eigenvalues, vectors = torch.linalg.eigh(M)
+    spectrum = Spectrum(M, *torch.linalg.eigh(M))
     cutoff = gram.rank_tolerance * gram.sigma_ref_squared
-    unsettled = (eigenvalues > cutoff * _SETTLED) & (eigenvalues < cutoff / _SETTLED)
-    fresh = _from_spectrum(M, eigenvalues, vectors, gram.sigma_ref_squared, gram.rank_tolerance)
+    unsettled = (spectrum.eigenvalues > cutoff * _SETTLED) & (spectrum.eigenvalues < cutoff / _SETTLED)
+    fresh = from_spectrum(spectrum, gram.sigma_ref_squared, gram.rank_tolerance)
     if bool(unsettled.any()) or not accepted(fresh):
         return _refactorised(gram, features, X_D, surviving)
     return Downdate(fresh, _outside(fresh, X_D, gram.rank - fresh.rank), FactorMethod.DECOMPOSE)

@@ -38,7 +38,7 @@ class Minimum:
 def minimise(
     objective: Objective, start: Tensor, tolerance: float, on_iteration: Callable[[int, Point], None]
 ) -> Minimum:
-    """Minimises F from `start` (blocks, d, C) until the relative gradient is at most `tolerance`.
+    """Minimises F from `start` (p, C) until the relative gradient is at most `tolerance`.
 
     Stops at the best point seen when rounding allows no further progress. Raises TrainingError when that point's
     relative gradient exceeds `LARGEST_FLOOR`, or when the iterations do not suffice.

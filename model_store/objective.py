@@ -24,7 +24,7 @@ class Point:
     #: Gradient of the summed loss by the logits, (n_train, C).
     residual: Tensor
     value: float
-    #: Gradient of F, (blocks, d, C).
+    #: Gradient of F, (p, C).
     gradient: Tensor
     #: |gradient|_F / lambda / |W|_F; bounds the relative distance to the optimum. 0 where both vanish.
     relative_gradient: float
@@ -42,7 +42,7 @@ class Objective:
     regularization: float
 
     def at(self, W: Tensor) -> Point:
-        """F, its gradient and the relative gradient at W (blocks, d, C)."""
+        """F, its gradient and the relative gradient at W (p, C)."""
         n = self.representation.rows
         logits = self.representation.logits(W)
         residual = self.loss.residual(logits, self.labels)
@@ -53,7 +53,7 @@ class Objective:
         return Point(W, logits, residual, value, gradient, relative)
 
     def hessian_product(self, point: Point, direction: Tensor) -> Tensor:
-        """The Hessian of F at `point` applied to `direction` (blocks, d, C)."""
+        """The Hessian of F at `point` applied to `direction` (p, C)."""
         curved = self.loss.hessian_product(point.logits, self.labels, self.representation.logits(direction))
         product = self.representation.transposed(curved) / self.representation.rows
         return product.add_(direction, alpha=self.regularization)

@@ -6,7 +6,7 @@ does so through the two products here: logits are `forward(X W)`, gradients and 
 coefficients `adjoint`(S^T U). Blocks stand side by side, (n, blocks * C).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -32,6 +32,9 @@ class Operators(Protocol):
 
     def adjoint(self, R: Tensor) -> Tensor:
         """[R_b^T R]_b for R (n, C): (n, blocks * C)."""
+
+    def images(self, X: Tensor) -> Iterator[Tensor]:
+        """R_b X, (n, k), for each block b in turn, for X (n, k)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +68,12 @@ class FeatureHops:
             if hop in self.block_hops:
                 blocks.append(R)
         return torch.cat(blocks, dim=1)
+
+    def images(self, X: Tensor) -> Iterator[Tensor]:
+        """P^h X for each hop h that has a block."""
+        for hop, propagated in enumerate(self.propagator.hops(X, self.block_hops[-1])):
+            if hop in self.block_hops:
+                yield propagated
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +114,13 @@ class LabelHops:
             propagated = self.propagator.apply_transpose(propagated)
             blocks.append(propagated - diagonal[:, None] * R)
         return torch.cat(blocks, dim=1)
+
+    def images(self, X: Tensor) -> Iterator[Tensor]:
+        """P^l X - diag(P^l) X for l = 1 … hops."""
+        propagated = X
+        for diagonal in self.diagonals:
+            propagated = self.propagator.apply(propagated)
+            yield propagated - diagonal[:, None] * X
 
 
 def _parts(Z: Tensor, blocks: int) -> Sequence[Tensor]:

@@ -1,83 +1,90 @@
-"""The representation H of training nodes as an operator: H = S [P^h X, one block per hop h].
+"""The representation H of training nodes as an operator: H = S [R_b X, one block per operator of each input].
 
-Letters: X (n, d) features, P (n, n) propagation, S (n_train, n) selects the training rows, W (blocks, d, C) weights.
-H is dense even where X and P are sparse, so products with it go through the factors. On two cores that was 2 to 40
-times faster than through H itself (Cora, Citeseer, Pubmed, Amazon Photo), and 2 to 15 times faster than through the QR
-factor of H in its row space (Cora and Citeseer, which have fewer training nodes than features).
+Letters: X (n, k) an input, R_b (n, n) its operators, S (n_train, n) selects the training rows. The weights of all
+blocks of all inputs are stacked in one matrix W (p, C), feature blocks first; p is the number of columns of H.
+
+H is dense even where X and R_b are sparse, so products with it go through the factors; measured on Cora, Citeseer and
+Amazon Photo that is 2 to 40 times faster than products with H itself or with its QR factor in the row space.
 """
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.graph import Features
-from model_store.propagation import Propagator, csr_tensor
+from model_store.blocks import by_block, side_by_side
+from model_store.inputs import Inputs
 
-#: Columns of X propagated at a time when H is materialised.
+#: Columns of an input propagated at a time when H is materialised.
 _CHUNK_COLUMNS = 512
 
 
 class Representation:
     """H on a device, in float64."""
 
-    def __init__(
-        self, features: Features, propagator: Propagator, rows: NDArray[np.int64], block_hops: tuple[int, ...]
-    ) -> None:
-        """`rows` (n_train,) are the rows S selects; `block_hops` ascends."""
-        self.propagator = propagator
-        self.block_hops = block_hops
-        self.num_features = features.shape[1]
-        self._rows = torch.from_numpy(rows).to(propagator.device)
-        if isinstance(features, np.ndarray):
-            self._X = torch.from_numpy(features.astype(np.float64)).to(propagator.device)
-            self._XT = self._X.T
-        else:
-            self._X = csr_tensor(features, propagator.device)
-            self._XT = csr_tensor(sp.csr_array(features.T), propagator.device)
+    def __init__(self, inputs: Inputs, rows: NDArray[np.int64]) -> None:
+        """`rows` (n_train,) are the rows S selects."""
+        self.inputs = inputs
+        self._rows = torch.from_numpy(rows).to(inputs.features.rows.device)
 
     @property
     def rows(self) -> int:
         """n_train."""
         return int(self._rows.shape[0])
 
+    @property
+    def nodes(self) -> int:
+        """n."""
+        return int(self.inputs.features.rows.nodes)
+
+    @property
+    def columns(self) -> int:
+        """p."""
+        return sum(each.operators.blocks * each.rows.num_features for each in self.inputs)
+
+    def split(self, W: Tensor) -> list[Tensor]:
+        """The rows of W (p, C) that belong to each input, as (blocks, k, C)."""
+        parts, start = [], 0
+        for each in self.inputs:
+            blocks, width = each.operators.blocks, each.rows.num_features
+            parts.append(W[start : start + blocks * width].reshape(blocks, width, W.shape[1]))
+            start += blocks * width
+        return parts
+
     def all_logits(self, W: Tensor) -> Tensor:
-        """[P^h X, …] W for every node, (n, C), by Horner's rule: propagates C columns instead of d."""
-        blocks = {hop: W[block] for block, hop in enumerate(self.block_hops)}
-        last = self.block_hops[-1]
-        total = self._X @ blocks[last]
-        for hop in range(last - 1, -1, -1):
-            total = self.propagator.apply(total)
-            if hop in blocks:
-                total += self._X @ blocks[hop]
-        return total
+        """sum_b R_b X W_b over all inputs, for every node, (n, C)."""
+        parts = zip(self.inputs, self.split(W), strict=True)
+        return torch.stack([each.logits(side_by_side(blocks)) for each, blocks in parts]).sum(dim=0)
 
     def logits(self, W: Tensor) -> Tensor:
         """H W, (n_train, C)."""
         return self.all_logits(W)[self._rows]
 
+    def scattered(self, R: Tensor) -> Tensor:
+        """S^T R for R (n_train, C): (n, C)."""
+        return R.new_zeros((self.nodes, R.shape[1])).index_copy_(0, self._rows, R)
+
     def transposed(self, R: Tensor) -> Tensor:
-        """H^T R for R (n_train, C): (blocks, d, C)."""
-        scattered = R.new_zeros((self.propagator.nodes, R.shape[1])).index_copy_(0, self._rows, R)
-        blocks = []
-        for hop in range(self.block_hops[-1] + 1):
-            if hop:
-                scattered = self.propagator.apply_transpose(scattered)
-            if hop in self.block_hops:
-                blocks.append(self._XT @ scattered)
-        return torch.stack(blocks)
+        """H^T R for R (n_train, C): (p, C)."""
+        scattered, classes = self.scattered(R), R.shape[1]
+        parts = []
+        for each in self.inputs:
+            product = each.rows.transposed_matmul(each.operators.adjoint(scattered))
+            parts.append(by_block(product, classes).reshape(-1, classes))
+        return torch.cat(parts)
 
     def dense(self) -> Tensor:
-        """H itself, (n_train, blocks * d); takes n_train * blocks * d * 8 bytes."""
-        d = self.num_features
-        H = torch.empty((self.rows, len(self.block_hops), d), dtype=torch.float64, device=self.propagator.device)
-        for start in range(0, d, _CHUNK_COLUMNS):
-            stop = min(start + _CHUNK_COLUMNS, d)
-            # X E for columns E of the identity: the same product for dense and CSR features.
-            columns = torch.zeros((d, stop - start), dtype=torch.float64, device=H.device)
-            columns[torch.arange(start, stop), torch.arange(stop - start)] = 1.0
-            for hop, propagated in enumerate(self.propagator.hops(self._X @ columns, self.block_hops[-1])):
-                if hop in self.block_hops:
-                    H[:, self.block_hops.index(hop), start:stop] = propagated[self._rows]
-        return H.reshape(self.rows, -1)
+        """H itself, (n_train, p); takes n_train * p * 8 bytes."""
+        H = torch.empty((self.rows, self.columns), dtype=torch.float64, device=self._rows.device)
+        first = 0
+        for each in self.inputs:
+            k = each.rows.num_features
+            for start in range(0, k, _CHUNK_COLUMNS):
+                stop = min(start + _CHUNK_COLUMNS, k)
+                # X E for columns E of the identity: the same product for dense and CSR inputs.
+                columns = torch.zeros((k, stop - start), dtype=torch.float64, device=H.device)
+                columns[torch.arange(start, stop), torch.arange(stop - start)] = 1.0
+                for block, image in enumerate(each.operators.images(each.rows.matmul(columns))):
+                    H[:, first + block * k + start : first + block * k + stop] = image[self._rows]
+            first += each.operators.blocks * k
+        return H

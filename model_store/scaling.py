@@ -4,6 +4,10 @@ The Gram matrix squares singular values, so columns of very different size hide 
 columns by powers of two changes no digit of a feature, keeps every zero and is undone exactly.
 """
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -11,7 +15,7 @@ from numpy.typing import NDArray
 
 from model_store.errors import RankError
 from model_store.features import FeatureMatrix
-from model_store.gram import Gram, factorise
+from model_store.gram import Gram, from_spectrum, spectrum_of
 from model_store.graph import Features
 
 #: Columns are rescaled when sigma_max / sigma_min over the kept directions of X exceeds this.
@@ -20,17 +24,43 @@ CONDITION_LIMIT = 1e4
 _NOISE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-8}
 
 
-def column_scale(features: Features, in_span: NDArray[np.bool_], device: str = "cpu") -> NDArray[np.int64] | None:
-    """Exponents e (d,) such that column j times 2**e_j has a norm near 1; None when X is well enough scaled."""
-    matrix = FeatureMatrix(features, device)
-    gram = factorise(matrix, in_span)
-    if gram.condition_number <= CONDITION_LIMIT and hidden_directions(matrix, in_span, gram, features.dtype) == 0:
-        return None
+@dataclass(frozen=True, eq=False)
+class WellScaled:
+    """Features whose Gram matrix shows every direction they have."""
+
+    features: Features
+    #: (d,): column j of what was given, times 2**e_j, is column j of `features`; None when nothing was rescaled.
+    exponents: NDArray[np.int64] | None
+    gram: Gram
+
+
+def well_scaled(
+    features: Features, in_span: NDArray[np.bool_], *, fixed: Sequence[int] = (), device: str = "cpu"
+) -> WellScaled:
+    """`features` (n, d), with columns rescaled to norms near 1 when their condition number or hidden directions ask it.
+
+    The columns `fixed` are never rescaled. Raises RankError when the Gram matrix of the rows `in_span` (n,) misses
+    directions of the features even so.
+    """
+    gram, hidden = _examined(features, in_span, device)
+    if gram.condition_number <= CONDITION_LIMIT and hidden == 0:
+        return WellScaled(features, None, gram)
     norms = gram.M.diagonal().sqrt().cpu().numpy()
     exponents = np.zeros(norms.size, dtype=np.int64)
     used = norms > 0
     exponents[used] = -np.round(np.log2(norms[used])).astype(np.int64)
-    return exponents
+    exponents[list(fixed)] = 0
+    if exponents.any():
+        features = rescale(features, exponents)
+        gram, hidden = _examined(features, in_span, device)
+    if hidden:
+        raise RankError(
+            f"The features have {hidden} direction(s) beside the {gram.rank} that their Gram matrix shows: some "
+            "columns nearly repeat combinations of others, so deletions along them could not be told from rounding.",
+            "Drop or orthogonalise the nearly dependent columns, or round the features to fewer digits, and train "
+            "again.",
+        )
+    return WellScaled(features, exponents if exponents.any() else None, gram)
 
 
 def rescale(features: Features, exponents: NDArray[np.int64]) -> Features:
@@ -43,34 +73,20 @@ def rescale(features: Features, exponents: NDArray[np.int64]) -> Features:
     return np.asarray(features * factors[None, :])
 
 
-def hidden_directions(
-    features: FeatureMatrix, in_span: NDArray[np.bool_], gram: Gram, dtype: np.dtype[np.floating]
-) -> int:
-    """How many directions of X that are not rounding lie below the Gram matrix's rank tolerance.
+def _examined(features: Features, in_span: NDArray[np.bool_], device: str) -> tuple[Gram, int]:
+    """The Gram factors, and how many directions of X that are not rounding lie below their rank tolerance.
 
-    The singular values of X on the complement of the kept span, counted above the noise of `dtype`. They are exact
-    to eps cond(X) sigma_max, which the noise level exceeds while cond(X) stays below 1e5, as the tolerance ensures.
+    Those are the singular values of X on the complement of the kept span above the noise of the stored type. They are
+    exact to eps cond(X) sigma_max, which the noise exceeds while cond(X) stays below 1e5, as the tolerance ensures.
     """
-    d = gram.M.shape[0]
-    if gram.rank == d:
-        return 0
-    projector = gram.M @ gram.M_pinv
-    complement = torch.linalg.eigh((projector + projector.T) / 2).eigenvectors[:, : d - gram.rank]
-    support = features.matmul(complement)
+    matrix = FeatureMatrix(features, device)
+    spectrum = spectrum_of(matrix, in_span)
+    gram = from_spectrum(spectrum)
+    missing = gram.M.shape[0] - gram.rank
+    if missing == 0:
+        return gram, 0
+    support = matrix.matmul(spectrum.vectors[:, :missing])
     support[torch.from_numpy(~in_span).to(support.device)] = 0
     sigma = torch.linalg.svdvals(torch.linalg.qr(support, mode="r").R)
-    return int((sigma > _NOISE[np.dtype(dtype)] * gram.sigma_ref_squared**0.5).sum())
-
-
-def check_rank(
-    features: FeatureMatrix, in_span: NDArray[np.bool_], gram: Gram, dtype: np.dtype[np.floating]
-) -> None:
-    """Raises RankError when the Gram matrix misses directions that the features have."""
-    hidden = hidden_directions(features, in_span, gram, dtype)
-    if hidden:
-        raise RankError(
-            f"The features have {hidden} direction(s) beside the {gram.rank} that their Gram matrix shows: some "
-            "columns nearly repeat combinations of others, so deletions along them could not be told from rounding.",
-            "Drop or orthogonalise the nearly dependent columns, or round the features to fewer digits, and train "
-            "again.",
-        )
+    noise = _NOISE[np.dtype(features.dtype)] * math.sqrt(gram.sigma_ref_squared)
+    return gram, int((sigma > noise).sum())

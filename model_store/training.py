@@ -13,10 +13,13 @@ from torch import Tensor
 from model_store.descent import descend
 from model_store.device import enough_memory
 from model_store.errors import TrainingError
-from model_store.graph import Graph, validate
+from model_store.features import FeatureMatrix
+from model_store.graph import Features, Graph, validate
+from model_store.inputs import inputs_of, one_hot
 from model_store.losses import loss_of
 from model_store.newton import minimise
 from model_store.objective import Objective, Point
+from model_store.operators import MAX_LABEL_HOPS
 from model_store.propagation import Propagator
 from model_store.representation import Representation
 from model_store.spec import ModelSpec, SolverKind
@@ -40,12 +43,16 @@ class TrainingProgress:
 class Trained:
     """Trained weights, with W = H^T U."""
 
-    #: W, (blocks, d, C) float64.
+    #: Weights of the feature blocks, (blocks, d, C) float64.
     weights: Tensor
+    #: Weights of the label blocks, (label_hops, C, C) float64.
+    label_weights: Tensor
     #: U, (n_train, C) float64.
     dual: Tensor
     #: The rows of U, (n_train,) int64, ascending.
     train_rows: NDArray[np.int64]
+    #: H, for what is computed from U.
+    representation: Representation
     #: Logits of every node, (n, C) float64.
     logits: Tensor
     #: |grad|_F / lambda / |W|_F, a bound on the relative distance to the optimum.
@@ -85,6 +92,9 @@ def check_spec(spec: ModelSpec) -> None:
         "learning_rate": (spec.learning_rate, spec.learning_rate > 0, "more than 0"),
         "momentum": (spec.momentum, 0 <= spec.momentum < 1, "at least 0 and less than 1"),
         "batch_size": (spec.batch_size, spec.batch_size >= 0, "0 (all training nodes) or more"),
+        "label_hops": (spec.label_hops, 0 <= spec.label_hops <= MAX_LABEL_HOPS, f"0 to {MAX_LABEL_HOPS}"),
+        "gamma": (spec.gamma, 0 < spec.gamma <= 1, "more than 0 and at most 1"),
+        "mlp_width": (spec.mlp_width, spec.mlp_width >= 0, "0 (no MLP) or more"),
         "epochs": (spec.epochs, spec.epochs >= 1, "1 or more"),
     }
     for name, (value, in_range, allowed) in ranges.items():
@@ -98,12 +108,12 @@ def _train(
     started = time.perf_counter()
     propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
     train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
-    representation = Representation(graph.features, propagator, train_rows, spec.block_hops)
+    labels_input = one_hot(graph.labels, graph.train_mask, graph.num_classes)
+    features = FeatureMatrix(_in_float64(graph.features), propagator.device)
+    representation = Representation(inputs_of(spec, features, labels_input, propagator), train_rows)
     labels = torch.from_numpy(graph.labels[train_rows]).to(propagator.device)
     objective = Objective(representation, loss_of(spec.loss), labels, spec.regularization)
-    start = torch.zeros(
-        (len(spec.block_hops), graph.num_features, graph.num_classes), dtype=torch.float64, device=propagator.device
-    )
+    start = torch.zeros((representation.columns, graph.num_classes), dtype=torch.float64, device=propagator.device)
     total = None if spec.solver is SolverKind.NEWTON else spec.epochs
 
     def report(iteration: int, point: Point) -> None:
@@ -115,16 +125,24 @@ def _train(
     else:
         descent = descend(objective, spec, start, report)
         point, dual, iterations = descent.point, descent.dual, spec.epochs
+    weights, *label_weights = representation.split(point.W)
     return Trained(
-        weights=point.W,
+        weights=weights,
+        label_weights=label_weights[0] if label_weights else start.new_zeros((0, graph.num_classes, graph.num_classes)),
         dual=dual,
         train_rows=train_rows,
+        representation=representation,
         logits=representation.all_logits(point.W),
         relative_gradient=point.relative_gradient,
         identity_error=objective.identity_error(point.W, dual),
         iterations=iterations,
         seconds=time.perf_counter() - started,
     )
+
+
+def _in_float64(features: Features) -> Features:
+    """Training multiplies by the features many times: widening them once costs less than at every product."""
+    return features.astype(np.float64) if isinstance(features, np.ndarray) else features
 
 
 def _ignore(progress: TrainingProgress) -> None:

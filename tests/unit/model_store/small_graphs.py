@@ -134,9 +134,14 @@ def dense_propagation(
 
 
 def dense_blocks(graph: Graph, spec: ModelSpec) -> list[Matrix]:
-    """P^h X (n, d) for each block."""
+    """P^h X (n, d) for each feature block, then (P^l - diag P^l) Y (n, C) for each label block."""
     P = dense_propagation(graph.adjacency, spec.propagation, spec.self_loops)
-    return [np.linalg.matrix_power(P, hop) @ dense(graph.features) for hop in spec.block_hops]
+    powers = [np.linalg.matrix_power(P, hop) for hop in range(max(spec.hops, spec.label_hops) + 1)]
+    Y = np.zeros((graph.nodes, graph.num_classes))
+    training = np.flatnonzero(graph.train_mask)
+    Y[training, graph.labels[training]] = 1.0
+    labels = [(powers[hop] - np.diag(np.diag(powers[hop]))) @ Y for hop in range(1, spec.label_hops + 1)]
+    return [powers[hop] @ dense(graph.features) for hop in spec.block_hops] + labels
 
 
 def dense_representation(graph: Graph, spec: ModelSpec) -> Matrix:

@@ -125,7 +125,7 @@ def test_running_out_of_device_memory_names_the_device(monkeypatch: pytest.Monke
     def exhausted(*arguments: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    for step in ("model_store.training.minimise", "model_store.build.factorise"):
+    for step in ("model_store.training.minimise", "model_store.build.well_scaled"):
         monkeypatch.setattr(step, exhausted)
         with pytest.raises(DeviceError, match="cpu has too little memory"):
             build(dense_features())

@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import torch
 from small_graphs import GRAPHS, dense, dense_features, dense_propagation, sparse_features
 
 from model_store.coefficients import span_coefficients, span_residual
 from model_store.datasets import inject_channel
 from model_store.graph import Features, Graph
-from model_store.propagation import Propagator
 from model_store.spec import Combine, ModelSpec, PropagationKind, SolverKind
 from model_store.training import Trained, train
 
@@ -29,9 +27,8 @@ class Rows:
     beta: np.ndarray
 
 
-def coefficients_of(graph: Graph, spec: ModelSpec, trained: Trained) -> np.ndarray:
-    propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops)
-    return span_coefficients(spec, propagator, trained.train_rows, trained.dual).numpy()
+def coefficients_of(trained: Trained) -> np.ndarray:
+    return span_coefficients(trained.representation, trained.dual)[0].numpy()
 
 
 def injected_norm(beta: np.ndarray, rows: np.ndarray) -> float:
@@ -45,7 +42,7 @@ def test_coefficients_are_the_transposed_powers_of_p_on_the_dual_variable(
 ) -> None:
     graph = make()
     trained = train(spec, graph)
-    beta = coefficients_of(graph, spec, trained)
+    beta = coefficients_of(trained)
     P = dense_propagation(graph.adjacency, spec.propagation, spec.self_loops)
     spread = np.zeros((graph.nodes, graph.num_classes))
     spread[graph.train_mask] = trained.dual.numpy()
@@ -67,7 +64,7 @@ def test_the_coefficients_of_a_channel_present_in_training_sum_to_its_row_of_w(
     graph = inject_channel(graph, [graph.node_ids[row] for row in rows], extra_class=extra_class)
     trained = train(spec, graph)
     channel = trained.weights[:, -1].numpy()
-    sums = coefficients_of(graph, spec, trained)[:, rows].sum(axis=1)
+    sums = coefficients_of(trained)[:, rows].sum(axis=1)
     assert np.linalg.norm(channel - sums) <= 1e-10 * np.linalg.norm(channel)
     assert np.linalg.norm(channel) > 0
 
@@ -78,7 +75,7 @@ def test_a_channel_present_in_training_on_a_citation_graph_equals_its_row_of_w(c
     trained = train(ModelSpec(), graph)
     channel = float(np.linalg.norm(trained.weights[0, -1].numpy()))
     assert channel > 0
-    assert injected_norm(coefficients_of(graph, ModelSpec(), trained), rows) == pytest.approx(channel, rel=1e-10)
+    assert injected_norm(coefficients_of(trained), rows) == pytest.approx(channel, rel=1e-10)
 
 
 @pytest.mark.parametrize("make", [dense_features, sparse_features])
@@ -88,7 +85,7 @@ def test_without_retraining_coefficients_give_the_weight_of_a_small_injected_cha
     """The limit of training with a channel of size s, over s, as s falls to 0; the error is of the order s^2."""
     size, rows, spec = 1e-4, np.array([2, 5, 30]), ModelSpec(combine=Combine.CONCAT, tolerance=1e-13)
     graph = make()
-    beta = coefficients_of(graph, spec, train(spec, graph))
+    beta = coefficients_of(train(spec, graph))
     channel = np.zeros((graph.nodes, 1))
     channel[rows] = size
     widened = replace(graph, features=np.hstack([dense(graph.features), channel]))
@@ -97,7 +94,7 @@ def test_without_retraining_coefficients_give_the_weight_of_a_small_injected_cha
 
 
 def test_every_training_node_has_coefficients_on_a_citation_graph(cora: Graph, trained_cora: Trained) -> None:
-    beta = coefficients_of(cora, ModelSpec(), trained_cora)
+    beta = coefficients_of(trained_cora)
     assert (np.linalg.norm(beta[0, cora.train_mask], axis=1) > 0).all()
 
 
@@ -110,7 +107,7 @@ def chunked(features: Features, beta: np.ndarray, size: int) -> list[Rows]:
 def test_the_span_residual_is_a_rounding_error_whatever_the_chunks(make: Callable[[], Graph], size: int) -> None:
     graph, spec = make(), SPECS[1]
     trained = train(spec, graph)
-    beta = coefficients_of(graph, spec, trained)
+    beta = coefficients_of(trained)
     chunks = chunked(graph.features, beta, size)
     weights = trained.weights.numpy()
     assert span_residual(weights, np.zeros_like(weights), chunks) <= 1e-10
@@ -134,7 +131,7 @@ def test_the_span_residual_is_that_of_the_worst_block() -> None:
 
 
 def test_a_row_missing_from_the_chunks_shows_in_the_span_residual(cora: Graph, trained_cora: Trained) -> None:
-    beta = coefficients_of(cora, ModelSpec(), trained_cora)
+    beta = coefficients_of(trained_cora)
     weights = trained_cora.weights.numpy()
     T = np.zeros_like(weights)
     assert span_residual(weights, T, chunked(cora.features, beta, 512)) <= 1e-11
@@ -150,12 +147,3 @@ def test_weights_of_zero_are_explained_by_nothing_or_by_rounding() -> None:
     beta = np.array([[[0.3, 0.0], [-0.1, 0.0], [-0.2, 0.0]]])
     assert span_residual(zero, zero, [Rows(X, beta)]) == 0.0
     assert span_residual(zero, zero, [Rows(X, np.abs(beta))]) == 1.0
-
-
-def test_coefficients_live_where_the_propagator_does() -> None:
-    graph = dense_features()
-    trained = train(ModelSpec(), graph)
-    propagator = Propagator.build(graph.adjacency, PropagationKind.SYM, 1.0)
-    beta = span_coefficients(ModelSpec(), propagator, trained.train_rows, trained.dual)
-    assert beta.device == propagator.device
-    assert beta.dtype == torch.float64

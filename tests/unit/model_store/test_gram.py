@@ -10,7 +10,7 @@ import torch
 from model_store.errors import RankError
 from model_store.features import FeatureMatrix
 from model_store.gram import FactorMethod, Gram, downdate, factorise, pinv_residual, rank_residual
-from model_store.scaling import check_rank, column_scale, hidden_directions, rescale
+from model_store.scaling import well_scaled
 from tests.structures import STRUCTURES, Rows, exclusive_tiny_feature, nearly_supported_direction, oracle
 
 
@@ -152,21 +152,26 @@ def test_columns_of_very_different_scale_are_rescaled_by_powers_of_two() -> None
     rows = rng.standard_normal((200, 19)) * np.logspace(-3, 3, 19)
     live = np.ones(200, dtype=np.bool_)
     assert factorise(FeatureMatrix(rows), live).rank < 19
-    exponents = column_scale(rows, live)
-    assert exponents is not None
-    scaled = rescale(rows, exponents)
-    assert np.array_equal(scaled / np.exp2(exponents), rows)
-    gram = factorise(FeatureMatrix(scaled), live)
-    assert gram.rank == 19
-    check_rank(FeatureMatrix(scaled), live, gram, scaled.dtype)
-    assert column_scale(scaled, live) is None
-    sparse = rescale(sp.csr_array(rows), exponents)
-    assert np.array_equal(sparse.toarray(), scaled)
+    scaled = well_scaled(rows, live)
+    assert scaled.exponents is not None
+    assert np.array_equal(scaled.features / np.exp2(scaled.exponents), rows)
+    assert scaled.gram.rank == 19
+    assert well_scaled(scaled.features, live).exponents is None
+    sparse = well_scaled(sp.csr_array(rows), live)
+    assert np.array_equal(sparse.features.toarray(), scaled.features)
+
+
+def test_fixed_columns_are_not_rescaled() -> None:
+    rows = np.random.default_rng(5).standard_normal((200, 6)) * np.array([1e-3, 1e-3, 1, 1, 1e3, 1e3])
+    scaled = well_scaled(rows, np.ones(200, dtype=np.bool_), fixed=[0])
+    assert scaled.exponents is not None
+    assert scaled.exponents[0] == 0
+    assert scaled.exponents[1] > 0
 
 
 def test_well_scaled_columns_are_left_alone() -> None:
     rows = np.random.default_rng(5).standard_normal((50, 12))
-    assert column_scale(rows, np.ones(50, dtype=np.bool_)) is None
+    assert well_scaled(rows, np.ones(50, dtype=np.bool_)).exponents is None
 
 
 def test_features_whose_gram_hides_a_direction_are_refused() -> None:
@@ -174,22 +179,16 @@ def test_features_whose_gram_hides_a_direction_are_refused() -> None:
     rows = rng.standard_normal((60, 8))
     rows[:, 7] = rows[:, 6] + 1e-6 * rng.standard_normal(60)
     live = np.ones(60, dtype=np.bool_)
-    matrix = FeatureMatrix(rows)
-    gram = factorise(matrix, live)
-    assert gram.rank == 7
-    assert hidden_directions(matrix, live, gram, rows.dtype) == 1
+    assert factorise(FeatureMatrix(rows), live).rank == 7
     with pytest.raises(RankError, match="1 direction"):
-        check_rank(matrix, live, gram, rows.dtype)
+        well_scaled(rows, live)
 
 
 def test_exactly_dependent_columns_are_no_hidden_direction() -> None:
     rng = np.random.default_rng(6)
     rows = rng.integers(0, 3, (60, 8)).astype(np.float64)
     rows[:, 7] = rows[:, 6] + rows[:, 5]
-    live = np.ones(60, dtype=np.bool_)
-    gram = factorise(FeatureMatrix(rows), live)
-    assert gram.rank == 7
-    check_rank(FeatureMatrix(rows), live, gram, rows.dtype)
+    assert well_scaled(rows, np.ones(60, dtype=np.bool_)).gram.rank == 7
 
 
 def test_forgotten_rows_are_zero_in_memory() -> None:

@@ -22,7 +22,9 @@ from small_graphs import (
 from torch.nn.functional import cross_entropy
 
 from model_store.errors import DeviceError, GraphError, TrainingError
+from model_store.features import FeatureMatrix
 from model_store.graph import Graph
+from model_store.inputs import inputs_of, one_hot
 from model_store.losses import Softmax
 from model_store.objective import Objective
 from model_store.propagation import Propagator
@@ -31,13 +33,16 @@ from model_store.spec import Combine, ModelSpec, PropagationKind, SolverKind
 from model_store.training import Trained, TrainingProgress, train
 
 CONCAT_ROW = ModelSpec(combine=Combine.CONCAT, propagation=PropagationKind.ROW, hops=3, self_loops=0.5)
-SPECS = [ModelSpec(), ModelSpec(combine=Combine.CONCAT), CONCAT_ROW]
+LABELS_CONCAT_ROW = replace(CONCAT_ROW, label_hops=2)
+SPECS = [ModelSpec(), ModelSpec(combine=Combine.CONCAT), CONCAT_ROW, ModelSpec(label_hops=3), LABELS_CONCAT_ROW]
 
 
 def representation_of(graph: Graph, spec: ModelSpec) -> Representation:
     propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops)
     rows = np.flatnonzero(graph.train_mask).astype(np.int64)
-    return Representation(graph.features, propagator, rows, spec.block_hops)
+    labels = one_hot(graph.labels, graph.train_mask, graph.num_classes)
+    features = graph.features.astype(np.float64)
+    return Representation(inputs_of(spec, FeatureMatrix(features), labels, propagator), rows)
 
 
 def objective_of(graph: Graph, spec: ModelSpec) -> Objective:
@@ -46,8 +51,15 @@ def objective_of(graph: Graph, spec: ModelSpec) -> Objective:
 
 
 def random_weights(graph: Graph, spec: ModelSpec, seed: int = 0) -> torch.Tensor:
-    shape = (len(spec.block_hops), graph.num_features, graph.num_classes)
+    rows = len(spec.block_hops) * graph.num_features + spec.label_hops * graph.num_classes
+    shape = (rows, graph.num_classes)
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
+
+
+def stacked(trained: Trained) -> np.ndarray:
+    """W (p, C): the weights of the feature blocks, then those of the label blocks."""
+    classes = trained.weights.shape[2]
+    return np.vstack([trained.weights.reshape(-1, classes), trained.label_weights.reshape(-1, classes)])
 
 
 def relative_gradient(graph: Graph, spec: ModelSpec, weights: np.ndarray) -> float:
@@ -117,7 +129,7 @@ def test_newton_reaches_the_optimum_and_the_dual_variable_spans_its_weights(
 ) -> None:
     graph = make()
     trained = train(spec, graph)
-    H, weights = dense_representation(graph, spec), trained.weights.numpy()
+    H, weights = dense_representation(graph, spec), stacked(trained)
     assert trained.relative_gradient <= spec.tolerance
     assert relative_gradient(graph, spec, weights) <= 1e-10
     assert np.linalg.norm(side_by_side(weights) - H.T @ trained.dual.numpy()) <= 1e-10 * np.linalg.norm(weights)
@@ -130,7 +142,7 @@ def test_newton_reaches_the_optimum_and_the_dual_variable_spans_its_weights(
 def test_a_citation_graph_is_learnt_to_the_optimum(cora: Graph, trained_cora: Trained) -> None:
     assert accuracy(cora, trained_cora, cora.test_mask) >= 0.86
     assert trained_cora.relative_gradient <= 1e-11
-    assert relative_gradient(cora, ModelSpec(), trained_cora.weights.numpy()) <= 1e-10
+    assert relative_gradient(cora, ModelSpec(), stacked(trained_cora)) <= 1e-10
 
 
 def test_all_nodes_get_logits_not_only_training_nodes(cora: Graph, trained_cora: Trained) -> None:
@@ -224,10 +236,10 @@ def test_the_dual_variable_follows_hundreds_of_descent_steps_exactly(
         solver=SolverKind.SGD, combine=Combine.CONCAT, learning_rate=0.05, batch_size=batch_size, epochs=300
     )
     trained = train(spec, graph)
-    W, H = side_by_side(trained.weights.numpy()), dense_representation(graph, spec)
+    W, H = side_by_side(stacked(trained)), dense_representation(graph, spec)
     assert np.linalg.norm(W - H.T @ trained.dual.numpy()) <= 1e-12 * np.linalg.norm(W)
     assert trained.identity_error <= 1e-12
-    assert trained.relative_gradient == pytest.approx(relative_gradient(graph, spec, trained.weights.numpy()), rel=1e-6)
+    assert trained.relative_gradient == pytest.approx(relative_gradient(graph, spec, stacked(trained)), rel=1e-6)
 
 
 def test_descent_on_a_citation_graph_learns_with_an_exact_dual_variable(cora: Graph) -> None:
