@@ -17,7 +17,7 @@ _MEANINGS = {
     "rank_before": "dimensions the nodes' features spanned before",
     "rank_after": "dimensions the remaining nodes' features span",
     "injected_norm_before": "weight the model had put on these nodes",
-    "injected_norm_after": "weight left on them; 0 is forgotten",
+    "injected_norm_after": "weight still booked on them; 0 by construction once they have left the graph",
     "lost_direction_norm_before": "weight along the removed directions before",
     "lost_direction_norm_after": "weight left along them; 0 up to rounding is right",
     "channel_norm_before": "weight on the injected test column before",
@@ -29,6 +29,9 @@ _MEANINGS = {
     "repair_iterations": "steps of re-optimisation on the remaining graph",
     "coefficient_residual": "rounding in Lethe's own bookkeeping; proves nothing about forgetting",
 }
+
+#: The timed steps of a batch, in order.
+_STEPS = ("project", "write", "swap", "erase", "verify")
 
 
 def show(
@@ -92,18 +95,32 @@ def _figures(audit: Audit) -> list[tuple[str, str, str]]:
 
 
 def _batch(audit: Audit) -> list[tuple[str, str]]:
+    batch = audit.batch
     rows = [
         ("model version", f"{audit.model_version_before} to {audit.model_version_after}"),
         ("weights before (SHA-256)", audit.weights_sha256_before),
         ("weights after (SHA-256)", audit.weights_sha256_after),
-        ("batch", f"{audit.batch.id}: {audit.batch.requests} requests, {audit.batch.nodes} nodes"),
+        (
+            "batch",
+            f"{audit.batch.id}: {_counted(audit.batch.requests, 'request')}, {_counted(audit.batch.nodes, 'node')}",
+        ),
     ]
     if audit.factor_method:
         rows.append(("pseudo-inverse by", audit.factor_method))
     if audit.device:
         rows.append(("device", audit.device))
-    rows.extend((f"{step.replace('_', ' ')} (ms)", number(value)) for step, value in audit.durations_ms.items())
+    rows.extend((f"{step.replace('_', ' ')} (ms)", number(audit.durations_ms[step])) for step in _in_order(audit))
     return rows
+
+
+def _in_order(audit: Audit) -> list[str]:
+    """The steps that were timed, in the order they are taken; a step this version does not know comes last."""
+    known = [step for step in _STEPS if step in audit.durations_ms]
+    return [*known, *sorted(audit.durations_ms.keys() - set(known))]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _time(moment: datetime | None) -> str | None:

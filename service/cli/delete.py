@@ -3,9 +3,11 @@
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -63,8 +65,10 @@ def command(
     edges = list(dict.fromkeys(map(_pair, named))) if kind is Kind.EDGE else []
     nodes = [] if kind is Kind.EDGE else list(named)
     with connect(url, key, home) as client:
-        accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
-        _print_accepted(accepted, salts)
+        # Made before the request: salts are given once, and must not be lost for want of a place.
+        with _new_private_file(salts) as file_of_salts:
+            accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
+            _print_accepted(accepted, file_of_salts)
         if wait and accepted.status != "completed":
             try:
                 print_audit(client.wait(accepted.id, timeout_s=timeout))
@@ -74,7 +78,7 @@ def command(
                 raise typer.Exit(1) from None
 
 
-def _print_accepted(accepted: Accepted, file: Path | None) -> None:
+def _print_accepted(accepted: Accepted, file: TextIO | None) -> None:
     noun = "edge" if accepted.kind == "edge" else "node"
     plural = "" if accepted.count == 1 else "s"
     features = "features of " if accepted.kind == "features" else ""
@@ -84,8 +88,9 @@ def _print_accepted(accepted: Accepted, file: Path | None) -> None:
     if accepted.salts is None:
         return
     if file is not None:
-        _write_private(file, {"id": accepted.id, "nodes": accepted.salts.nodes, "reference": accepted.salts.reference})
-        note(f"The salts are in {file}.")
+        document = {"id": accepted.id, "nodes": accepted.salts.nodes, "reference": accepted.salts.reference}
+        json.dump(document, file, indent=1)
+        note(f"The salts are in {file.name}.")
     elif len(accepted.salts.nodes) <= _PRINTED_SALTS:
         note("Salts, not given again (keep them if the evidence is ever to be linked to these ids):")
         for node, salt in accepted.salts.nodes.items():
@@ -108,6 +113,16 @@ def _pair(text: str) -> tuple[str, str]:
     return ends[0], ends[1]
 
 
-def _write_private(file: Path, document: object) -> None:
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
-        json.dump(document, opened, indent=1)
+@contextmanager
+def _new_private_file(path: Path | None) -> Iterator[TextIO | None]:
+    """A new file for its owner alone, removed again when nothing was written to it; None for None."""
+    if path is None:
+        yield None
+        return
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+    finally:
+        if not path.stat().st_size:
+            path.unlink()

@@ -1,18 +1,21 @@
 """The command line as a whole: which commands there are, and how they fail."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import typer
 
-from lethe_client import LetheClientError
+from lethe_client import LetheClientError, ProblemError
 from model_store.errors import ModelStoreError
 from service.cli import audit, delete, doctor, keys, migrate, model, predict, serve, train
-from service.cli.console import report
+from service.cli.console import note, report
 from service.errors import AlreadyRunning, ConfigurationError, LetheError
 
 #: What torch says of every sparse tensor; it means nothing to whoever reads the terminal.
 _HARMLESS = ("Sparse CSR tensor support is in beta", "Sparse invariant checks")
+
+#: So many entries of a list in a refusal are printed.
+_LISTED = 20
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -27,6 +30,9 @@ def main(arguments: Sequence[str]) -> None:
         raise SystemExit(2 if usage else 1) from None
     except (ModelStoreError, LetheClientError) as error:
         report(error.detail, error.remedy)
+        if isinstance(error, ProblemError):
+            for line in _listed(error):
+                note(line)
         raise SystemExit(1) from None
     except OSError as error:
         if error.filename is None:
@@ -35,11 +41,27 @@ def main(arguments: Sequence[str]) -> None:
         raise SystemExit(1) from None
 
 
+def _listed(problem: ProblemError) -> Iterator[str]:
+    """What a refusal lists, such as the ids it calls unknown: a line for each list, cut where it is long."""
+    for name, values in problem.extra.items():
+        if isinstance(values, list) and values:
+            more = f", and {len(values) - _LISTED} more" if len(values) > _LISTED else ""
+            yield f"  {name}: {', '.join(map(_told, values[:_LISTED]))}{more}"
+
+
+def _told(value: object) -> str:
+    """One entry of a list: an id, the ends of an edge, or a fault with its place in what was sent."""
+    if isinstance(value, dict):
+        return f"{'.'.join(map(str, value.get('loc', [])))}: {value.get('msg', '')}"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def build() -> typer.Typer:
     """The application with every command."""
     lethe = typer.Typer(
         help="Lethe makes a trained linear graph neural network forget nodes, and keeps evidence of it.",
         no_args_is_help=True,
+        epilog="[bold]./lethe test[/bold] runs the tests, with servers of their own.",
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",

@@ -25,7 +25,7 @@ AUDIT = {
     "injected_norm_after": 0.0,
     "span_residual": 3e-15,
     "weight_change": 0.011,
-    "durations_ms": {"project": 1.9},
+    "durations_ms": {"new": 1.0, "verify": 3.0, "write": 2.0, "project": 1.9},
     "device": "cpu",
 }
 
@@ -79,6 +79,17 @@ def test_ids_come_from_a_file_and_salts_go_to_a_private_one(
     again = lethe("delete", "--file", ids, "--salts", salts)
     assert again.status == 1
     assert "salts.json: File exists" in again.stderr
+    assert len(stub.asked) == 1, "what has no place for its salts is not asked for"
+
+
+def test_a_file_for_salts_that_were_not_given_is_not_left_behind(
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path
+) -> None:
+    stub.answers["POST", "/deletions"] = accepted(status="completed", salts=None)
+    assert lethe("delete", "12", "--salts", tmp_path / "salts.json").status == 0
+    del stub.answers["POST", "/deletions"]
+    assert lethe("delete", "12", "--salts", tmp_path / "salts.json").status == 1
+    assert not list(tmp_path.glob("salts*"))
 
 
 def test_edges_are_pairs_of_ids_as_arguments_and_in_files(lethe: CommandLine, stub: LetheStub, tmp_path: Path) -> None:
@@ -113,6 +124,21 @@ def test_a_refusal_shows_what_was_wrong_and_what_to_do(lethe: CommandLine, stub:
     assert (ran.status, ran.stdout) == (1, "")
     assert "No node 99." in ran.stderr
     assert ran.stderr.rstrip().endswith("Check it.")
+
+
+def test_a_refusal_prints_what_it_lists(lethe: CommandLine, stub: LetheStub) -> None:
+    problem = {"type": "urn:x", "title": "T", "status": 404, "detail": "Unknown.", "remedy": "See `unknown`."}
+    stub.answers["POST", "/deletions"] = 404, {**problem, "unknown": ["99", "98"], "max_nodes": 3}
+    ran = lethe("delete", "99", "98")
+    assert "unknown: 99, 98" in ran.stderr
+    assert "max_nodes" not in ran.stderr
+    stub.answers["POST", "/deletions"] = 404, {**problem, "unknown": [str(node) for node in range(50)]}
+    assert "19, and 30 more" in lethe("delete", "99").stderr
+    faults = [{"loc": ["body", "node", "nodes"], "msg": "List should have at least 1 item"}]
+    stub.answers["POST", "/deletions"] = 422, {**problem, "errors": faults, "duplicates": [["1", "2"]]}
+    ran = lethe("delete", "99")
+    assert "errors: body.node.nodes: List should have at least 1 item" in ran.stderr
+    assert "duplicates: 1,2" in ran.stderr
 
 
 def test_waiting_shows_the_evidence(lethe: CommandLine, stub: LetheStub) -> None:
@@ -153,6 +179,12 @@ def test_the_evidence_gives_each_figure_a_meaning_and_hides_absent_ones(lethe: C
     assert "2026-03-02 09:15:04.120 UTC" in lines["received"]
     assert words in ran.stdout
     assert "5 requests, 9 nodes" in ran.stdout
+    assert [line for line in lines if line.endswith("(ms)")] == [
+        "project (ms)",
+        "write (ms)",
+        "verify (ms)",
+        "new (ms)",
+    ]
     assert "DSR-17" in lines["reference"]
 
 
