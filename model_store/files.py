@@ -15,7 +15,7 @@ from model_store.errors import StoreDamaged
 
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
-_RESTORE = "Restore the model's folder from a backup and run `./lethe recover`, or train and import the model again."
+_RESTORE = "Restore the model's folder and the database from the same backup, or train and import the model again."
 
 
 def damaged(path: Path, what: str) -> StoreDamaged:

@@ -56,5 +56,5 @@ class PointerRepository:
         committed = "no version" if found is None else f"version {found.version}"
         raise StateMismatch(
             f"The database has {committed} of {pointer.model} committed, not version {expected_version}.",
-            "Restart Lethe; if it refuses to start, database and store are from different backups: `./lethe recover`.",
+            "Restart Lethe; if it refuses to start, restore database and store from the same backup.",
         )
