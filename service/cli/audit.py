@@ -100,10 +100,7 @@ def _batch(audit: Audit) -> list[tuple[str, str]]:
         ("model version", f"{audit.model_version_before} to {audit.model_version_after}"),
         ("weights before (SHA-256)", audit.weights_sha256_before),
         ("weights after (SHA-256)", audit.weights_sha256_after),
-        (
-            "batch",
-            f"{audit.batch.id}: {_counted(audit.batch.requests, 'request')}, {_counted(audit.batch.nodes, 'node')}",
-        ),
+        ("batch", f"{batch.id}: {_counted(batch.requests, 'request')}, {_counted(batch.nodes, 'node')}"),
     ]
     if audit.factor_method:
         rows.append(("pseudo-inverse by", audit.factor_method))
