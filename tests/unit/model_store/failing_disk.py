@@ -52,13 +52,13 @@ class FailingDisk:
     stop_at: int | None = None
     loss: Loss = Loss.NONE
     at_stop: Callable[[], None] | None = None
+    stopped: bool = False
     #: (operation, path, bytes) of every change so far.
     log: list[tuple[str, str, int]] = field(default_factory=list)
     _paths: dict[int, Path] = field(default_factory=dict)
     #: A descriptor of each file and folder changed, by which it is found again whatever it is called by then.
     _inodes: dict[int, int] = field(default_factory=dict)
     _unsynced: list[Change] = field(default_factory=list)
-    _stopped: bool = False
     _real: dict[str, Callable[..., Any]] = field(
         default_factory=lambda: {name: getattr(os, name) for name in OPERATIONS}
     )
@@ -95,7 +95,7 @@ class FailingDisk:
 
     def _step(self, operation: str, path: str | Path, size: int = 0) -> bool:
         """Counts a change; True when the process stops in it and half of it is still made."""
-        if self._stopped:
+        if self.stopped:
             raise Stopped
         if len(self.log) == self.stop_at:
             if self.at_stop is not None:
@@ -105,7 +105,7 @@ class FailingDisk:
                         patch.setattr(os, name, real)
                     resume()
             else:
-                self._stopped = True
+                self.stopped = True
                 if self.loss is Loss.TORN and operation in ("write", "pwrite"):
                     return True
                 raise Stopped
