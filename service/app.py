@@ -28,10 +28,11 @@ from service.description import model_description
 from service.embedded import open_servers
 from service.errors import ConfigurationError
 from service.first_key import FirstKey, ensure_first_key
+from service.gauges import keep_gauges
 from service.listening import facts_file, listen, stopped_by_signals, url_of, write_private
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
-from service.observability.metrics import new_registry
+from service.observability.metrics import UnlearningMetrics, new_registry
 from service.queue.batcher import BatchLimits
 from service.queue.connection import connect
 from service.queue.relay import Relay
@@ -102,6 +103,8 @@ async def _running(
         stream = DeletionStream(redis, model)
         unlearner = _unlearner(stack, settings, engine, stream, store, keyring, request_keys, reader, device)
         keys = key_memory(engine, keyring)
+        metrics = UnlearningMetrics(registry)
+        model_info = model_description(engine, store.manifest, lambda: unlearner.resident)
         readiness = Readiness(
             probes(
                 home=settings.home,
@@ -122,6 +125,7 @@ async def _running(
         background.start("relay", Relay(engine, stream).run(background.stop))
         background.start("sweeper", Sweeper(engine, stream).run(background.stop))
         background.start("keys", keys.run(background.stop))
+        background.start("gauges", keep_gauges(metrics, engine, model, model_info, background.stop))
         background.start("announcement", _announce(readiness, on_ready, background.stop))
 
         yield Services(
@@ -134,9 +138,10 @@ async def _running(
             keys=keys,
             reader=reader,
             tombstones=Tombstones(engine, keyring, model),
-            model_info=model_description(engine, store.manifest, lambda: unlearner.resident),
+            model_info=model_info,
             readiness=readiness,
-            metrics=registry,
+            registry=registry,
+            metrics=metrics,
         )
 
 

@@ -114,7 +114,7 @@ class DeletionPage(BaseModel):
 
 
 class FoundDeletion(BaseModel):
-    """The request that deleted a node."""
+    """A request that deleted a node, or its features."""
 
     node: str
     deletion: DeletionAnswer

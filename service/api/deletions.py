@@ -27,7 +27,7 @@ from service.api.submission import submit
 from service.db.requests import RequestFilters, RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.states import RequestKind, Scope
 from service.errors import BodyTooLarge, NotFound
 from service.vault.cursors import PageCursor, decode, encode
 
@@ -69,7 +69,9 @@ async def request_deletion(
     What an earlier request deleted already is listed in `already_deleted` and left out; when nothing is left, the
     request is `completed` at once.
     """
-    submission = await submit(services_of(request), body, caller, idempotency_key)
+    services = services_of(request)
+    submission = await submit(services, body, caller, idempotency_key)
+    services.metrics.received(submission.request.kind)
     answer = accepted_deletion(submission.request, submission.targets, submission.already_deleted)
     return reply(answer, 202, {"Location": links_of(submission.request.id).self})
 
@@ -112,7 +114,7 @@ async def list_deletions(request: Request, filters: Annotated[DeletionFilters, Q
     summary="Find deletions by node id",
 )
 async def search_deletions(request: Request, body: SearchBody, caller: Lister) -> Response:
-    """The requests that deleted these nodes. Ids travel in the body, so that none is ever in a URL log.
+    """The requests that deleted these nodes, or their features; ids travel in the body, so that no URL log has any.
 
     What is still queued is not found: until it is applied, its ids are kept encrypted.
     """
@@ -124,21 +126,23 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
             "Search for them in several requests.",
             max_nodes=limit,
         )
-    deleted = await services.tombstones.deleted_nodes(body.nodes)
+    deleted_by = [await services.tombstones.find(kind, body.nodes) for kind in (RequestKind.NODE, RequestKind.FEATURES)]
     async with transaction(services.engine) as connection:
         repository = RequestRepository(connection)
         answers: dict[UUID, DeletionAnswer] = {}
-        for request_id in dict.fromkeys(deleted.values()):
+        for request_id in {request_id: None for by_node in deleted_by for request_id in by_node.values()}:
             row = await repository.get(request_id, _visible_to(caller))
             if row is not None:
                 answers[request_id] = deletion_answer(*row, sees_references=_sees_references(caller))
-    found = {node: answers[deleted[node]] for node in body.nodes if node in deleted and deleted[node] in answers}
-    return reply(
-        SearchAnswer(
-            found=[FoundDeletion(node=node, deletion=answer) for node, answer in found.items()],
-            not_found=[node for node in dict.fromkeys(body.nodes) if node not in found],
-        )
-    )
+    nodes = list(dict.fromkeys(body.nodes))
+    found = [
+        FoundDeletion(node=node, deletion=answers[by_node[node]])
+        for node in nodes
+        for by_node in deleted_by
+        if node in by_node and by_node[node] in answers
+    ]
+    known = {one.node for one in found}
+    return reply(SearchAnswer(found=found, not_found=[node for node in nodes if node not in known]))
 
 
 @router.get(

@@ -105,4 +105,4 @@ async def readyz(request: Request) -> Response:
 )
 async def metrics(request: Request, allowed: Annotated[None, Depends(local_or_keyed)]) -> Response:
     """Open to callers on this very machine; from elsewhere with any valid key. No label ever holds an id."""
-    return Response(generate_latest(services_of(request).metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return Response(generate_latest(services_of(request).registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

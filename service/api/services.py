@@ -13,6 +13,7 @@ from service.db.intake import Intake
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.states import Guarantee, RepairStatus, RequestKind
+from service.observability.metrics import UnlearningMetrics
 from service.reader.predictions import Reader
 from service.settings import Settings
 from service.vault.keyring import Keyring
@@ -100,7 +101,9 @@ class Services:
     model_info: Callable[[], Awaitable[ModelInfo]]
     #: One check for each of device, Postgres, Redis, lease, keys, disk, migrations and the unlearner.
     readiness: Callable[[], Awaitable[Sequence[Check]]]
-    metrics: CollectorRegistry
+    #: What /metrics shows.
+    registry: CollectorRegistry
+    metrics: UnlearningMetrics
     #: The kinds of request that the unlearner can do; others are answered `unsupported-kind`.
     supported_kinds: frozenset[RequestKind] = frozenset({RequestKind.NODE})
 

@@ -34,6 +34,7 @@ from service.domain.records import Pointer, Tombstone
 from service.domain.states import Guarantee, RepairStatus, RequestKind, Scope
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
+from service.observability.metrics import UnlearningMetrics
 from service.reader.predictions import Reader
 from service.settings import Settings
 from service.unlearning.snapshot import Snapshot
@@ -174,7 +175,8 @@ async def serving(
                 tombstones=Tombstones(engine, keyring, model),
                 model_info=_info,
                 readiness=_unset,
-                metrics=registry,
+                registry=registry,
+                metrics=UnlearningMetrics(registry),
                 supported_kinds=frozenset(supported),
             ),
             engine=engine,

@@ -12,7 +12,7 @@ import pytest
 from api_harness import NODES, Api, serving
 from test_api_deletions import node_body, refused
 
-from service.domain.states import Scope
+from service.domain.states import RequestKind, Scope
 
 WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 AUDITOR = (Scope.AUDIT_READ, Scope.DELETIONS_READ)
@@ -132,6 +132,9 @@ async def test_a_search_by_node_finds_who_deleted_it(api: Api) -> None:
         "user/38": request,
     }
     assert everything["not_found"] == ["2"]
+    await api.forget(["2"], request, RequestKind.FEATURES)
+    features = (await writer.post("/deletions/search", json={"nodes": ["2"]})).json()
+    assert [one["deletion"]["id"] for one in features["found"]] == [request]
     for bad in ({"nodes": []}, {"nodes": [1]}, {}, {"nodes": ["1"], "also": 1}):
         refused(await writer.post("/deletions/search", json=bad), 422, "invalid-request")
 

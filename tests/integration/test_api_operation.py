@@ -107,7 +107,10 @@ async def test_metrics_count_by_route_template(api: Api) -> None:
     await reader.get("/predict/nobody-4711")
     await reader.get("/somewhere/else-4711")
     await reader.request("BREW", "/predict/1")
+    writer = await api.client(Scope.DELETIONS_WRITE)
+    await writer.post("/deletions", json=node_body("1"))
     text = (await reader.get("/metrics")).text
+    assert 'lethe_deletions_received_total{kind="node"} 1.0' in text
     assert 'lethe_http_requests_total{method="GET",route="/predict/{node}",status="200"} 1.0' in text
     assert 'lethe_http_requests_total{method="GET",route="unmatched",status="404"} 1.0' in text
     assert 'method="OTHER"' in text

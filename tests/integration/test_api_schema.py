@@ -54,7 +54,7 @@ def test_answers_fit_their_description(served: Served, mode: GenerationMode) -> 
         if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
             continue  # nothing in it can be wrong
 
-        @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(operation.as_strategy(generation_mode=mode))
         def answers_fit(case: schemathesis.Case) -> None:
             case.call_and_validate(

@@ -1,0 +1,32 @@
+"""Gauges that nobody's action sets: what waits and what is served, looked at every few seconds."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from service.api.services import ModelInfo
+from service.db.engine import Engine
+from service.db.requests import RequestRepository
+from service.db.transactions import transaction
+from service.errors import Unavailable
+from service.observability.metrics import UnlearningMetrics
+
+_INTERVAL_S = 5.0
+
+
+async def keep_gauges(
+    metrics: UnlearningMetrics,
+    engine: Engine,
+    model: str,
+    model_info: Callable[[], Awaitable[ModelInfo]],
+    stop: asyncio.Event,
+) -> None:
+    """Set the gauges until `stop`; during an outage of Postgres, which readiness tells of, they keep their values."""
+    while not stop.is_set():
+        with contextlib.suppress(Unavailable):
+            async with transaction(engine) as connection:
+                metrics.queued(await RequestRepository(connection).queued_nodes(model))
+            info = await model_info()
+            metrics.model(version=info.version, rank=info.rank, live_nodes=info.live_nodes)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _INTERVAL_S)
