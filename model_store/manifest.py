@@ -57,6 +57,15 @@ class TrainingRecord:
 
 
 @dataclass(frozen=True)
+class Diffusion:
+    """What adaptive diffusion learned in training; deletions leave it as it is."""
+
+    #: How much distances between features, and between labels, weaken the link between neighbours; at least 0.
+    sigma_h: float
+    sigma_z: float
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a model is. The quantities are those of the import; deletions do not change them."""
 
@@ -82,6 +91,8 @@ class Manifest:
     condition_number: float
     accuracy: Accuracy
     training: TrainingRecord
+    #: None without adaptive diffusion.
+    diffusion: Diffusion | None = None
     #: Column j of the features was multiplied by 2**column_scale[j]; None when nothing was rescaled.
     column_scale: tuple[int, ...] | None = None
     injected_channels: tuple[InjectedChannel, ...] = ()
@@ -121,6 +132,7 @@ class Manifest:
             condition_number=document.number("condition_number"),
             accuracy=_accuracy(document.section("accuracy")),
             training=_training(document.section("training")),
+            diffusion=_diffusion(document.optional_section("diffusion")),
             column_scale=None if column_scale is None else tuple(column_scale),
             injected_channels=tuple(_channel(item) for item in document.list_of_sections("injected_channels")),
             warnings=tuple(document.texts("warnings")),
@@ -175,6 +187,14 @@ def _training(read: Fields) -> TrainingRecord:
     )
     read.finish()
     return training
+
+
+def _diffusion(read: Fields | None) -> Diffusion | None:
+    if read is None:
+        return None
+    diffusion = Diffusion(sigma_h=read.number("sigma_h"), sigma_z=read.number("sigma_z"))
+    read.finish()
+    return diffusion
 
 
 def _channel(read: Fields) -> InjectedChannel:

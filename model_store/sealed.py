@@ -143,6 +143,10 @@ class Fields:
             raise self.wrong(name, "an object", value)
         return Fields(value, f"{self._source}: {name}")
 
+    def optional_section(self, name: str) -> "Fields | None":
+        """A nested object, or null."""
+        return None if self._is_null(name) else self.section(name)
+
     def sections(self, name: str) -> dict[str, "Fields"]:
         """An object whose members are objects."""
         section = self.section(name)

@@ -12,6 +12,7 @@ import pytest
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.manifest import (
     Accuracy,
+    Diffusion,
     FeatureDtype,
     FeatureLayout,
     InjectedChannel,
@@ -41,6 +42,7 @@ MANIFEST = Manifest(
     training=TrainingRecord(
         relative_gradient=3e-12, identity_error=1e-13, iterations=17, seconds=2.5, device="cuda: NVIDIA H200"
     ),
+    diffusion=Diffusion(sigma_h=0.25, sigma_z=0.0),
     column_scale=(0, -3, 12),
     injected_channels=(InjectedChannel(column=1433, nodes=60),),
     warnings=("The condition number stays above 1e4.",),
@@ -53,7 +55,10 @@ def through_text(document: Any) -> Any:
 
 @pytest.mark.parametrize(
     "manifest",
-    [MANIFEST, replace(MANIFEST, column_scale=None, injected_channels=(), warnings=(), spec=ModelSpec())],
+    [
+        MANIFEST,
+        replace(MANIFEST, diffusion=None, column_scale=None, injected_channels=(), warnings=(), spec=ModelSpec()),
+    ],
 )
 def test_a_manifest_survives_being_written_as_json(manifest: Manifest) -> None:
     assert Manifest.from_json(through_text(manifest.to_json())) == manifest
