@@ -45,6 +45,9 @@ from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.unlearner import Unlearner
 
+#: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
+_REQUESTS_GRACE_S = 2
+
 
 def create_app(
     settings: Settings,
@@ -120,7 +123,7 @@ async def _running(
         )
 
         background = Background(on_failure)
-        stack.push_async_callback(background.close, settings.shutdown_grace_s)
+        stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - _REQUESTS_GRACE_S))
         background.start("unlearner", unlearner.run(background.stop))
         background.start("relay", Relay(engine, stream).run(background.stop))
         background.start("sweeper", Sweeper(engine, stream).run(background.stop))
@@ -218,7 +221,7 @@ def run(settings: Settings) -> None:
         facts = {"url": url, "pid": os.getpid(), "started_at": datetime.now(UTC).isoformat()}
         stack.enter_context(facts_file(settings.home / "run" / "server.json", facts))
         server = _Server(settings, lambda: _tell(f"Lethe is ready.\n  API   {url}\n  Docs  {url}/docs"))
-        hand_over()
+        hand_over(server.stop)
         server.serve(bound)
 
 
@@ -237,11 +240,16 @@ class _Server:
                 # Who asks is decided by the connection itself: see `local_or_keyed`.
                 proxy_headers=False,
                 lifespan="on",
-                timeout_graceful_shutdown=max(1, int(settings.shutdown_grace_s)),
+                timeout_graceful_shutdown=_REQUESTS_GRACE_S,
             )
         )
 
+    def stop(self) -> None:
+        """Stop in order, at the next turn of the event loop; before the start, right after it."""
+        self._uvicorn.should_exit = True
+
     def serve(self, bound: socket.socket) -> None:
+        """Serve until stopped; raises what a failed activity, or the start, raised."""
         try:
             self._uvicorn.run(sockets=[bound])
         except SystemExit:
@@ -252,7 +260,7 @@ class _Server:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
-        self._uvicorn.should_exit = True
+        self.stop()
 
 
 async def _prepare(settings: Settings) -> FirstKey | None:

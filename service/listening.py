@@ -53,28 +53,26 @@ def url_of(bound: socket.socket) -> str:
 
 
 @contextlib.contextmanager
-def stopped_by_signals() -> Iterator[Callable[[], None]]:
+def stopped_by_signals() -> Iterator[Callable[[Callable[[], None]], None]]:
     """Let SIGTERM and SIGINT end the block in order: every `with` around and inside it is left.
 
-    Yields a function to call before the server takes the signals over; the signal that stopped the server is then
-    not taken for a second one.
+    Yields a function that takes over what a signal does from then on: called with the server's own way to stop, before
+    the server starts, so that a signal is neither lost before the server handles signals itself nor taken for a second
+    one after it has stopped.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
+        yield lambda stop_server: None
         return
-    served = False
+    serving: list[Callable[[], None]] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if not served:
+        if not serving:
             raise SystemExit(0)
-
-    def serve() -> None:
-        nonlocal served
-        served = True
+        serving[-1]()
 
     earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield serve
+        yield serving.append
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)

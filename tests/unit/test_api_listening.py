@@ -1,6 +1,7 @@
 """The socket, the private files and the first key's delivery of a serving process."""
 
 import json
+import signal
 import socket
 import stat
 import sys
@@ -12,7 +13,7 @@ import pytest
 from service.app import deliver
 from service.errors import ConfigurationError
 from service.first_key import FirstKey
-from service.listening import facts_file, listen, url_of
+from service.listening import facts_file, listen, stopped_by_signals, url_of
 
 
 def test_a_port_in_use_is_named_with_what_to_do() -> None:
@@ -68,3 +69,20 @@ def test_without_a_terminal_a_new_key_is_in_a_private_file(tmp_path: Path, monke
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "lethe_secret" not in pipe.getvalue()
     assert str(path) in pipe.getvalue()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_server_starts_ends_the_process_in_order(number: int) -> None:
+    with pytest.raises(SystemExit) as ended, stopped_by_signals():
+        signal.raise_signal(number)
+    assert ended.value.code == 0
+
+
+def test_a_signal_after_that_stops_the_server_and_leaves_the_block_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    stopped: list[bool] = []
+    with stopped_by_signals() as hand_over:
+        hand_over(lambda: stopped.append(True))
+        signal.raise_signal(signal.SIGTERM)
+        assert stopped == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
