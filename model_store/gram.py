@@ -40,6 +40,8 @@ _SETTLED = 1e-3
 class FactorMethod(StrEnum):
     """How a pseudo-inverse was obtained."""
 
+    #: No row left the span.
+    NONE = "none"
     #: The rank-revealing Woodbury update.
     DOWNDATE = "downdate"
     #: An eigendecomposition of the downdated Gram matrix.

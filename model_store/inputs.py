@@ -1,7 +1,7 @@
 """The inputs of a model: rows of features, and of labels with label reuse, each with its operators."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -38,6 +38,16 @@ class Inputs:
         yield self.features
         if self.labels is not None:
             yield self.labels
+
+    def over(self, propagator: Propagator) -> "Inputs":
+        """The same rows with operators over another set of live nodes and edges."""
+        labels = self.labels
+        if labels is not None:
+            labels = replace(labels, operators=LabelHops(propagator, labels.operators.blocks))
+        operators = self.features.operators
+        if not isinstance(operators, FeatureHops):
+            raise TypeError(f"{type(operators).__name__} cannot be rebuilt from a propagator alone")
+        return Inputs(replace(self.features, operators=replace(operators, propagator=propagator)), labels)
 
 
 def inputs_of(spec: ModelSpec, features: FeatureMatrix, labels: sp.csr_array, propagator: Propagator) -> Inputs:

@@ -39,7 +39,7 @@ def model_description(
             propagation=manifest.spec.propagation.value,
             loss=manifest.spec.loss.value,
             regularization=manifest.spec.regularization,
-            rank=model.state.gram.rank,
+            rank=model.state.features.gram.rank,
             condition_number=manifest.condition_number,
             span_residual=None if batch is None else batch.span_residual,
             distance_bound_relative=None if batch is None else batch.distance_bound_after_relative,

@@ -26,6 +26,8 @@ from model_store.graph import Graph
 from model_store.manifest import InjectedChannel
 from model_store.spec import ModelSpec
 from model_store.versions import VersionState
+from service.domain.states import RequestKind
+from service.unlearning.batch import Removal
 from service.unlearning.resident import Resident
 from service.unlearning.snapshot import Snapshot
 
@@ -69,7 +71,7 @@ def measure(graph: Graph, spec: ModelSpec, share: float, *, device: str, seed: i
     )
     resident = _resident(built, device)
     before = resident.predictions()
-    prepared = resident.prepare([rows])
+    prepared = resident.prepare([Removal(RequestKind.NODE, nodes=rows)])
     projection = prepared.projection
     (norms,) = projection.norms
     assert norms.channel_before is not None

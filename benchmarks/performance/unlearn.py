@@ -25,7 +25,9 @@ import torch
 
 from model_store.features import FeatureMatrix
 from model_store.gram import Gram, factorise
-from service.unlearning.projection import ModelState, project, summed_coefficients
+from service.domain.states import RequestKind
+from service.unlearning.batch import InputRows, ModelState, Removal, project_batch
+from service.unlearning.projection import SpanState
 
 #: nodes, features, blocks, classes: the arXiv graph with an injected channel, Pubmed, Cora.
 SHAPES = ((169_343, 129, 4, 41), (19_717, 500, 1, 3), (2_708, 1_433, 1, 7))
@@ -64,13 +66,14 @@ class Setting:
         self.shape = (nodes, features, blocks, classes)
         self.device = device
         X = rng.standard_normal((nodes, features), dtype=np.float32)
-        self.features = FeatureMatrix(X, device)
+        rows = FeatureMatrix(X, device)
         self.X32 = torch.from_numpy(X).to(device)
         beta = torch.from_numpy(rng.standard_normal((nodes, blocks * classes), dtype=np.float32)).double()
-        self.beta = (beta / nodes).to(device)
+        self.features = InputRows(rows, (beta / nodes).to(device))
         live = np.ones(nodes, dtype=np.bool_)
-        B = summed_coefficients(self.features, self.beta, live)
-        self.state = ModelState(0, B, B.clone(), torch.zeros_like(B), factorise(self.features, live), live, classes)
+        B = rows.transposed_matmul(self.features.beta)
+        self.span = SpanState(B, B.clone(), torch.zeros_like(B), factorise(rows, live), live)
+        self.state = ModelState(0, self.span, None, live, classes)
         self.rng = rng
 
     def batch(self, size: int) -> np.ndarray:
@@ -80,10 +83,8 @@ class Setting:
 
 def ours(setting: Setting, rows: np.ndarray) -> str:
     """The whole batch, one request per node."""
-    requests = list(rows[:, None])
-    surviving = setting.state.live.copy()
-    surviving[rows] = False
-    return project(setting.state, setting.features, setting.beta, requests, surviving).factor_method.value
+    removals = [Removal(RequestKind.NODE, nodes=row) for row in rows[:, None]]
+    return project_batch(setting.state, setting.features, None, removals).factor_method.value
 
 
 def option_1(setting: Setting, rows: np.ndarray) -> None:
@@ -92,17 +93,17 @@ def option_1(setting: Setting, rows: np.ndarray) -> None:
     keep[torch.from_numpy(rows).to(setting.device)] = False
     X = setting.X32[keep]
     M = X.T @ X
-    _ = M @ (torch.linalg.pinv(M) @ setting.state.W.float())
+    _ = M @ (torch.linalg.pinv(M) @ setting.span.W.float())
 
 
 def exact_eigh(setting: Setting, rows: np.ndarray) -> None:
     """M - X_D^T X_D, its eigendecomposition in float64, and M M+ W."""
-    X_D = setting.features.dense_rows(rows)
-    gram: Gram = setting.state.gram
+    X_D = setting.features.rows.dense_rows(rows)
+    gram: Gram = setting.span.gram
     M = gram.M - X_D.T @ X_D
     values, vectors = torch.linalg.eigh(M)
     basis = vectors[:, values > gram.rank_tolerance * gram.sigma_ref_squared]
-    _ = basis @ (basis.T @ setting.state.W)
+    _ = basis @ (basis.T @ setting.span.W)
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:

@@ -64,7 +64,7 @@ TABLES = (
         weight_change double precision NOT NULL,
         coefficient_residual double precision NOT NULL,
         factor_method text NOT NULL
-            CONSTRAINT batches_factor_method_check CHECK (factor_method IN ('decompose', 'downdate', 'refactorise')),
+            CONSTRAINT batches_factor_method_check CHECK (factor_method IN ('none', 'decompose', 'downdate', 'refactorise')),
         device text NOT NULL,
         durations_ms jsonb NOT NULL
             CONSTRAINT batches_durations_ms_check CHECK (jsonb_typeof(durations_ms) = 'object'),

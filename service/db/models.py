@@ -113,7 +113,7 @@ class BatchRow(Base):
             f"{sha256('weights_sha256_before')} AND {sha256('weights_sha256_after')}", name="weights_digests"
         ),
         CheckConstraint("rank_after >= 0 AND rank_before >= 0 AND directions_removed >= 0", name="ranks"),
-        CheckConstraint("factor_method IN ('decompose', 'downdate', 'refactorise')", name="factor_method"),
+        CheckConstraint("factor_method IN ('none', 'decompose', 'downdate', 'refactorise')", name="factor_method"),
         CheckConstraint(finite(_FIGURES), name="figures"),
         CheckConstraint("jsonb_typeof(durations_ms) = 'object'", name="durations_ms"),
         CheckConstraint("(finished_at IS NULL) = (span_residual IS NULL)", name="finished"),

@@ -5,42 +5,45 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from model_store.features import FeatureMatrix
+from model_store.inputs import Inputs
+from model_store.losses import Loss
 from model_store.propagation import Propagator
-from model_store.spec import ModelSpec
+from service.unlearning.batch import ModelState
 from service.unlearning.snapshot import Snapshot
 
 
 @dataclass(frozen=True, eq=False)
 class LiveGraph:
-    """Propagation over the live nodes; deleting nodes gives a new one and leaves this one as it is."""
+    """Propagation over the live nodes; removing something gives a new one and leaves this one as it is."""
 
-    spec: ModelSpec
-    features: FeatureMatrix
+    #: The inputs' rows as last stored, and their operators over the live nodes.
+    inputs: Inputs
     propagator: Propagator
+    loss: Loss
 
-    def without_nodes(self, rows: NDArray[np.int64]) -> "LiveGraph":
-        """The graph in which `rows` (m,) have no edge, no degree and no prediction."""
-        return LiveGraph(self.spec, self.features, self.propagator.without_nodes(rows))
+    def without(
+        self, nodes: NDArray[np.int64], edges: NDArray[np.int64], feature_rows: NDArray[np.int64]
+    ) -> "LiveGraph":
+        """The graph without `nodes` (m,), `edges` (k, 2) and the features of `feature_rows` (l,).
 
-    def logits(self, W: Tensor) -> Tensor:
-        """H W for every node, (n, C), for W (blocks, d, C), by Horner's rule on class columns.
-
-        P^L X W_L + … + X W_0 = P(P(X W_L) + X W_{L-1}) + …: propagates C columns instead of d.
+        A node takes its edges, its degree, its label and its prediction with it.
         """
-        block_of_hop = {hop: block for block, hop in enumerate(self.spec.block_hops)}
-        total = self.features.matmul(W[block_of_hop[self.spec.hops]])
-        for hop in range(self.spec.hops - 1, -1, -1):
-            total = self.propagator.apply(total)
-            if hop in block_of_hop:
-                total = total + self.features.matmul(W[block_of_hop[hop]])
-        return total
+        propagator = self.propagator
+        if nodes.size:
+            propagator = propagator.without_nodes(nodes)
+        if edges.size:
+            propagator = propagator.without_edges(edges)
+        return LiveGraph(self.inputs.over(propagator), propagator, self.loss)
 
-    def predictions(self, W: Tensor, version: int) -> Snapshot:
-        """Class probabilities of every live node under W, as version `version`."""
-        probabilities = torch.softmax(self.logits(W), dim=1).cpu().numpy()
-        live = self.propagator.live
-        probabilities[~live] = 0.0
-        return Snapshot(version=version, probabilities=probabilities, live=live.copy())
+    def predictions(self, state: ModelState) -> Snapshot:
+        """Class probabilities of every live node under `state`, by sweeps on class columns instead of features."""
+        logits = state.features.W.new_zeros((self.propagator.nodes, state.classes))
+        for each, span in zip(self.inputs, state.spans, strict=True):
+            rows = each.rows.matmul(span.W)
+            # Rows that have left the span are still in memory until their batch is committed.
+            rows *= torch.from_numpy(span.in_span).to(rows.device)[:, None]
+            logits += each.operators.forward(rows)
+        probabilities = self.loss.probabilities(logits).cpu().numpy()
+        probabilities[~state.live] = 0.0
+        return Snapshot(version=state.version, probabilities=probabilities, live=state.live)

@@ -17,7 +17,7 @@ import numpy as np
 from model_store.coefficients import span_residual
 from model_store.erasure import Erasure
 from model_store.store import Store
-from model_store.versions import VersionRef, VersionState
+from model_store.versions import VersionRef
 from service.db.batches import BatchRepository
 from service.db.engine import Engine
 from service.db.lease import settle
@@ -29,8 +29,8 @@ from service.domain.records import BatchRecord, Lease, Pointer, RequestNorms, To
 from service.domain.states import Guarantee, RepairStatus, RequestKind
 from service.errors import Unavailable
 from service.queue.outage import Outage
-from service.unlearning.projection import by_block
-from service.unlearning.resident import Prepared, Resident
+from service.unlearning.batch import Removal
+from service.unlearning.resident import Prepared, Resident, version_state
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.explanation import explain
@@ -110,8 +110,8 @@ class BatchWorker:
 
     async def prepare(self, deletions: Sequence[Deletion], watch: Stopwatch) -> Prepared:
         """Step 4: the new state beside the old one; nothing visible changes."""
-        requests = [deletion.rows for deletion in deletions]
-        return await watch.time("project", lambda: self._resident.prepare(requests), self._executor)
+        removals = [Removal(RequestKind.NODE, nodes=deletion.rows) for deletion in deletions]
+        return await watch.time("project", lambda: self._resident.prepare(removals), self._executor)
 
     async def commit(self, deletions: Sequence[Deletion], prepared: Prepared, watch: Stopwatch) -> Committed:
         """Steps 5 to 7: version folder, pointer with tombstones, swap.
@@ -184,17 +184,7 @@ class BatchWorker:
         ]
 
     def _write(self, ref: VersionRef, prepared: Prepared) -> str:
-        state = prepared.projection.state
-        return self._store.write_version(
-            ref,
-            VersionState(
-                weights=by_block(state.W, state.classes).cpu().numpy(),
-                B=by_block(state.B, state.classes).cpu().numpy(),
-                T=by_block(state.T, state.classes).cpu().numpy(),
-                live=state.live,
-                rank=state.gram.rank,
-            ),
-        )
+        return self._store.write_version(ref, version_state(prepared.projection.state))
 
     def _swap(self, ref: VersionRef, pointer: Pointer, prepared: Prepared) -> None:
         """Step 7: the new state and its predictions replace the old ones everywhere."""
@@ -241,20 +231,20 @@ class BatchWorker:
             id=uuid4(),
             model=pointer.model,
             requests=len(deletions),
-            nodes=int(prepared.rows.size),
+            nodes=int(prepared.nodes.size),
             model_version_before=self._pointer.version,
             model_version_after=pointer.version,
             weights_sha256_before=self._pointer.weights_sha256,
             weights_sha256_after=pointer.weights_sha256,
-            rank_before=self._resident.state.gram.rank,
-            rank_after=projection.state.gram.rank,
+            rank_before=self._resident.state.features.gram.rank,
+            rank_after=projection.state.features.gram.rank,
             directions_removed=projection.directions_removed,
             lost_direction_norm_before=projection.lost_direction_norm_before,
             lost_direction_norm_after=projection.lost_direction_norm_after,
             weight_change=projection.weight_change,
             coefficient_residual=projection.coefficient_residual,
             factor_method=projection.factor_method.value,
-            device=str(self._resident.state.W.device),
+            device=str(self._resident.state.features.W.device),
             durations_ms=dict(watch.durations_ms),
         )
         norms = {

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model_store.blocks import by_block
 from model_store.datasets import load_dataset
 from model_store.gram import factorise
-from service.unlearning.projection import by_block
 from tests.unit.unlearning.stored import SMALL, Oracle, StoredModel, built
 
 
@@ -31,12 +31,12 @@ def delete_half(path: Path, source: str, data_dir: Path | None) -> StoredModel:
 
 def assert_exact(stored: StoredModel, oracle: Oracle) -> None:
     resident = stored.resident
-    gram = resident.state.gram
-    fresh = factorise(resident.features, oracle.live, sigma_ref_squared=gram.sigma_ref_squared)
+    gram = resident.state.features.gram
+    fresh = factorise(resident.features.rows, oracle.live, sigma_ref_squared=gram.sigma_ref_squared)
     assert gram.rank == fresh.rank
     assert float((gram.M_pinv - fresh.M_pinv).norm()) <= 1e-8 * float(fresh.M_pinv.norm())
     # The weights must lie in the fresh span; the projection that put them there is checked against the SVD elsewhere.
-    W = resident.state.W
+    W = resident.state.features.W
     assert float((W - fresh.M @ (fresh.M_pinv @ W)).norm()) <= 1e-8 * float(W.norm())
     oracle.W = by_block(W, resident.state.classes).numpy()
     predicted = resident.predictions().probabilities[oracle.live]

@@ -18,7 +18,7 @@ PROJECTION = "service/unlearning/projection.py"
 GRAM = "model_store/gram.py"
 
 #: The whole of `project`'s update of weights and coefficients, and of `downdate`'s update of the factors.
-_UPDATE = ("    W = state.W if Q.shape[1] == 0", "    if down.gram.rank == 0:")
+_UPDATE = ("    after = SpanState(\n", "    return SpanUpdate(")
 _FACTORS = ("    Y = X_D @ gram.M_pinv\n", "def accepted(")
 
 
@@ -42,14 +42,14 @@ _PROJECTED_BY_FACTORS = """    updated = replace(gram, M=M, M_pinv=M_pinv, rank=
 MUTANTS = {
     "removes the wrong rows, consistently": Mutant(
         PROJECTION,
-        ("    deleted = np.concatenate(requests)\n", "    X_D = "),
-        "    deleted = (np.concatenate(requests) + 1) % features.nodes\n",
+        ("    X_D = rows.dense_rows(deleted)\n", "    down = "),
+        "    deleted = (deleted + 1) % rows.nodes\n    X_D = rows.dense_rows(deleted)\n",
         ("test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch", "test_the_feature_injection_test"),
     ),
     "skips the update and only clears coefficients": Mutant(
         PROJECTION,
         _UPDATE,
-        "    W = state.W\n    after = replace(state, version=state.version + 1, gram=down.gram, live=surviving)\n",
+        "    after, residual = replace(span, gram=down.gram, in_span=surviving), 0.0\n",
         ("test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch", "test_the_feature_injection_test"),
     ),
     "textbook Woodbury": Mutant(

@@ -122,7 +122,7 @@ def test_a_class_without_training_nodes_is_a_warning() -> None:
 
 
 def test_running_out_of_device_memory_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exhausted(*arguments: object) -> None:
+    def exhausted(*arguments: object, **options: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     for step in ("model_store.training.minimise", "model_store.build.well_scaled"):

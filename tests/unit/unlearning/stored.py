@@ -16,9 +16,10 @@ from model_store.graph import Graph
 from model_store.manifest import InjectedChannel
 from model_store.spec import ModelSpec, PropagationKind
 from model_store.store import Store
-from model_store.versions import VersionRef, VersionState
-from service.unlearning.projection import by_block
-from service.unlearning.resident import Prepared, Resident
+from model_store.versions import VersionRef
+from service.domain.states import RequestKind
+from service.unlearning.batch import Removal
+from service.unlearning.resident import Prepared, Resident, version_state
 
 SMALL = "synthetic:n=300,d=120,classes=4,seed=3"
 
@@ -68,11 +69,10 @@ class StoredModel:
     def delete(self, *requests: Sequence[int]) -> Outcome:
         """One batch of these requests' rows, through to the measurement from disk."""
         rows = [np.asarray(request, dtype=np.int64) for request in requests]
-        prepared = self.resident.prepare(rows)
+        prepared = self.resident.prepare([Removal(RequestKind.NODE, nodes=request) for request in rows])
         state = prepared.projection.state
         self.ref = VersionRef(state.version, 1)
-        W, B, T = (by_block(part, state.classes).numpy() for part in (state.W, state.B, state.T))
-        self.store.write_version(self.ref, VersionState(W, B, T, state.live, state.gram.rank))
+        self.store.write_version(self.ref, version_state(state))
         self.store.set_current(self.ref)
         self.resident.commit(prepared)
         self.store.erase(Erasure(nodes=np.concatenate(rows)), fencing=1)

@@ -38,7 +38,7 @@ def test_the_feature_injection_test(tmp_path: Path, graph: Graph, injected: Buil
     W = model.store.read_version(model.ref).weights
     assert np.linalg.norm(W - oracle.W) <= 1e-9 * np.linalg.norm(oracle.W)
     assert projection.directions_removed == injected.manifest.rank - oracle.rank
-    assert projection.state.gram.rank == oracle.rank
+    assert projection.state.features.gram.rank == oracle.rank
 
 
 def test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch(tmp_path: Path, plain: BuiltModel) -> None:
@@ -71,10 +71,10 @@ def test_ordinary_batches_are_downdated_and_never_recomputed(tmp_path: Path, pla
         projection = model.delete(order[start : start + 6].tolist()).prepared.projection
         assert projection.factor_method is FactorMethod.DOWNDATE
         fresh = factorise(
-            model.resident.features, projection.state.live, sigma_ref_squared=plain.manifest.sigma_ref_squared
+            model.resident.features.rows, projection.state.live, sigma_ref_squared=plain.manifest.sigma_ref_squared
         )
-        error = projection.state.gram.M_pinv - fresh.M_pinv
-        assert projection.state.gram.rank == fresh.rank
+        error = projection.state.features.gram.M_pinv - fresh.M_pinv
+        assert projection.state.features.gram.rank == fresh.rank
         assert float(error.norm() / fresh.M_pinv.norm()) <= 1e-8
 
 
@@ -107,7 +107,8 @@ def test_a_restart_continues_as_if_it_had_not_happened(tmp_path: Path, graph: Gr
         restarted.resident = restarted.reloaded()
         first, second = before.prepared.projection, after.prepared.projection
         assert [n.injected_before for n in first.norms] == pytest.approx([n.injected_before for n in second.norms])
-        assert float((first.state.W - second.state.W).norm()) <= 1e-12 * float(first.state.W.norm())
+        one, other = first.state.features.W, second.state.features.W
+        assert float((one - other).norm()) <= 1e-12 * float(one.norm())
         assert set(restarted.resident.rows) == set(straight.resident.rows)
 
 
@@ -117,7 +118,7 @@ def test_everything_but_one_node_can_be_deleted(tmp_path: Path) -> None:
     batch = list(range(1, small.graph.nodes))
     outcome = model.delete(batch)
     oracle.delete(batch)
-    assert outcome.prepared.projection.state.gram.rank == oracle.rank == 1
+    assert outcome.prepared.projection.state.features.gram.rank == oracle.rank == 1
     assert np.abs(outcome.prepared.snapshot.probabilities[:1] - oracle.probabilities()).max() <= 1e-9
     assert outcome.span_residual <= 1e-8
 

@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from model_store.blocks import by_block, side_by_side
 from model_store.features import FeatureMatrix
 from model_store.gram import factorise
-from service.unlearning.projection import ModelState, Norms, Projection, by_block, project, side_by_side
+from service.domain.states import RequestKind
+from service.unlearning.batch import InputRows, ModelState, Projection, Removal, project_batch
+from service.unlearning.projection import Norms, SpanState
 from tests.structures import STRUCTURES, Rows, oracle
 
 BLOCKS, CLASSES = 2, 3
@@ -24,22 +27,22 @@ class Model:
     def __init__(self, X: Rows, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
         self.X = X
-        self.features = FeatureMatrix(X)
         self.live = np.ones(len(X), dtype=np.bool_)
         self.effective = rng.standard_normal((BLOCKS, len(X), CLASSES))
         self.W = np.einsum("nd,bnc->bdc", X, self.effective)
-        self.beta = side_by_side(torch.from_numpy(self.effective))
-        gram = factorise(self.features, self.live)
+        rows = FeatureMatrix(X)
+        self.input = InputRows(rows, side_by_side(torch.from_numpy(self.effective)))
+        gram = factorise(rows, self.live)
         W = side_by_side(torch.from_numpy(self.W))
-        self.state = ModelState(0, W, W.clone(), torch.zeros_like(W), gram, self.live.copy(), CLASSES)
+        span = SpanState(W, W.clone(), torch.zeros_like(W), gram, self.live.copy())
+        self.state = ModelState(0, span, None, self.live.copy(), CLASSES)
         self.cutoff = (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
         self.scale = float(np.linalg.norm(self.W))
 
     def projected(self, requests: Sequence[NDArray[np.int64]], channels: Sequence[int] = ()) -> Projection:
         """What deleting would do; nothing changes."""
-        surviving = self.live.copy()
-        surviving[np.concatenate(requests)] = False
-        return project(self.state, self.features, self.beta, requests, surviving, channels)
+        removals = [Removal(RequestKind.NODE, nodes=rows) for rows in requests]
+        return project_batch(self.state, self.input, None, removals, channels)
 
     def delete(self, requests: Sequence[NDArray[np.int64]]) -> Projection:
         """Deletes in both, and returns what the code under test measured."""
@@ -52,16 +55,16 @@ class Model:
         self.effective[:, ~self.live] = 0.0
         self.W = basis @ (basis.T @ self.W)
         self.state = projection.state
-        self.beta[torch.from_numpy(rows)] = 0.0
-        assert self.state.gram.rank == rank
+        self.input.beta[torch.from_numpy(rows)] = 0.0
+        assert self.state.features.gram.rank == rank
         return projection
 
     def assert_exact(self, tolerance: float = 1e-8) -> None:
-        W = by_block(self.state.W, CLASSES).numpy()
+        W = by_block(self.state.features.W, CLASSES).numpy()
         assert np.linalg.norm(W - self.W) <= tolerance * self.scale
-        effective = self.beta.numpy() + self.X @ self.state.T.numpy()
+        effective = self.input.beta.numpy() + self.X @ self.state.features.T.numpy()
         effective[~self.live] = 0.0
-        assert np.linalg.norm(self.state.W.numpy() - self.X.T @ effective) <= tolerance * self.scale
+        assert np.linalg.norm(self.state.features.W.numpy() - self.X.T @ effective) <= tolerance * self.scale
         assert np.array_equal(self.state.live, self.live)
 
 
@@ -92,8 +95,8 @@ def test_weights_coefficients_and_norms_stay_exact_until_nothing_is_left(
             assert norms.injected_after == 0.0
         assert projection.coefficient_residual <= 1e-8
         model.assert_exact()
-    assert model.state.gram.rank == 0
-    assert np.linalg.norm(model.state.W.numpy()) <= 1e-9 * max(model.scale, 1.0)
+    assert model.state.features.gram.rank == 0
+    assert np.linalg.norm(model.state.features.W.numpy()) <= 1e-9 * max(model.scale, 1.0)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -108,8 +111,8 @@ def test_single_deletions_in_any_order_equal_one_batch(structure: Callable[[np.r
     for row in rows[::-1]:
         backwards.delete([np.array([row])])
     for other in (singles, backwards):
-        assert other.state.gram.rank == batch.state.gram.rank
-        assert torch.linalg.norm(other.state.W - batch.state.W) <= 1e-8 * max(batch.scale, 1e-12)
+        assert other.state.features.gram.rank == batch.state.features.gram.rank
+        assert torch.linalg.norm(other.state.features.W - batch.state.features.W) <= 1e-8 * max(batch.scale, 1e-12)
         remaining = np.flatnonzero(batch.live)
         left = [m.projected([remaining]).norms[0].injected_before
                 for m in (batch, other) if remaining.size]  # fmt: skip
@@ -151,12 +154,12 @@ def test_a_lost_direction_is_reported_with_its_norm_before_and_after() -> None:
 
 def test_no_lost_direction_leaves_the_weights_bit_for_bit() -> None:
     model = Model(np.random.default_rng(0).standard_normal((40, 5)))
-    before = model.state.W.clone()
+    before = model.state.features.W.clone()
     projection = model.delete([np.array([3, 4])])
     assert projection.directions_removed == 0
     assert projection.lost_direction_norm_before is None
     assert projection.weight_change == 0.0
-    assert torch.equal(projection.state.W, before)
+    assert torch.equal(projection.state.features.W, before)
 
 
 def test_a_physical_channel_is_read_from_the_weights_and_equals_the_injected_norm() -> None:
@@ -176,5 +179,6 @@ def test_a_physical_channel_is_read_from_the_weights_and_equals_the_injected_nor
 
 def test_coefficients_that_no_longer_match_the_weights_are_summed_afresh() -> None:
     model = Model(np.random.default_rng(0).standard_normal((40, 5)))
-    model.state = replace(model.state, B=model.state.B * (1 + 1e-5))
+    spoiled = replace(model.state.features, B=model.state.features.B * (1 + 1e-5))
+    model.state = replace(model.state, features=spoiled)
     assert model.projected([np.array([1])]).coefficient_residual <= 1e-12

@@ -1,0 +1,177 @@
+"""One batch of removals: which rows leave which input's span, and what was measured of each request."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_store.features import FeatureMatrix
+from model_store.gram import FactorMethod
+from service.domain.states import RequestKind
+from service.unlearning.projection import Norms, SpanState, SpanUpdate, channel_norm, injected_norms, project
+
+
+def _no_nodes() -> NDArray[np.int64]:
+    return np.empty(0, dtype=np.int64)
+
+
+def _no_edges() -> NDArray[np.int64]:
+    return np.empty((0, 2), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Removal:
+    """What one request takes away, by row."""
+
+    kind: RequestKind
+    #: Nodes, or the nodes whose features go, (m,); live, and in no other removal of the batch.
+    nodes: NDArray[np.int64] = field(default_factory=_no_nodes)
+    #: Edges, (k, 2).
+    edges: NDArray[np.int64] = field(default_factory=_no_edges)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelState:
+    """One version of the model on the device; never changed in place."""
+
+    version: int
+    features: SpanState
+    #: The labels' span, with label reuse.
+    labels: SpanState | None
+    #: Mask (n,) of the nodes that have not been deleted.
+    live: NDArray[np.bool_]
+    #: C.
+    classes: int
+
+    @property
+    def spans(self) -> tuple[SpanState, ...]:
+        """The spans of all inputs, features first."""
+        return (self.features,) if self.labels is None else (self.features, self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class InputRows:
+    """The rows of one input and their span coefficients (n, blocks * C) as last stored."""
+
+    rows: FeatureMatrix
+    beta: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """The state after a batch, and what was measured on the way."""
+
+    state: ModelState
+    #: One entry per removal, in the order given.
+    norms: tuple[Norms, ...]
+    #: Directions of the features' span that only deleted rows supported.
+    directions_removed: int
+    #: |Q^T W|_F over all feature blocks, None when no direction was lost.
+    lost_direction_norm_before: float | None
+    lost_direction_norm_after: float | None
+    #: |W_after - W_before|_F / |W_before|_F over all inputs.
+    weight_change: float
+    #: |W - (B + M T)|_F / |W|_F, the largest over inputs.
+    coefficient_residual: float
+    #: How the features' pseudo-inverse was obtained.
+    factor_method: FactorMethod
+
+
+def project_batch(
+    state: ModelState,
+    features: InputRows,
+    labels: InputRows | None,
+    removals: Sequence[Removal],
+    channels: Sequence[int] = (),
+) -> Projection:
+    """Carries out all removals at once and returns the new state; nothing given is changed.
+
+    A node takes its features and its label out of their spans, a `features` removal only the features; edges change
+    neither. `channels` are the feature columns of physical injected channels.
+    """
+    nodes = _rows_of(removals, RequestKind.NODE)
+    leaving = [_leaving(removal, state.features.in_span) for removal in removals]
+    update = _projected(state.features, features, np.concatenate([*leaving, _no_nodes()]))
+    label_update = None
+    if state.labels is not None and labels is not None:
+        label_update = _projected(state.labels, labels, nodes[state.labels.in_span[nodes]])
+    live = state.live.copy()
+    live[nodes] = False
+    after = ModelState(
+        version=state.version + 1,
+        features=state.features if update is None else update.state,
+        labels=state.labels if label_update is None else label_update.state,
+        live=live,
+        classes=state.classes,
+    )
+    Q = None if update is None or update.lost_directions.shape[1] == 0 else update.lost_directions
+    updates = [each for each in (update, label_update) if each is not None]
+    return Projection(
+        state=after,
+        norms=_norms(removals, leaving, update, state, after, channels),
+        directions_removed=0 if Q is None else int(Q.shape[1]),
+        lost_direction_norm_before=None if Q is None else float(torch.linalg.norm(Q.T @ state.features.W)),
+        lost_direction_norm_after=None if Q is None else float(torch.linalg.norm(Q.T @ after.features.W)),
+        weight_change=_change(state, after),
+        coefficient_residual=max((each.coefficient_residual for each in updates), default=0.0),
+        factor_method=FactorMethod.NONE if update is None else update.factor_method,
+    )
+
+
+def _rows_of(removals: Sequence[Removal], kind: RequestKind) -> NDArray[np.int64]:
+    return np.concatenate([*(removal.nodes for removal in removals if removal.kind is kind), _no_nodes()])
+
+
+def _leaving(removal: Removal, in_span: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The feature rows that a removal takes out of the span; none for edges."""
+    return removal.nodes[in_span[removal.nodes]]
+
+
+def _projected(span: SpanState, given: InputRows, deleted: NDArray[np.int64]) -> SpanUpdate | None:
+    return project(span, given.rows, given.beta, deleted) if deleted.size else None
+
+
+def _norms(
+    removals: Sequence[Removal],
+    leaving: Sequence[NDArray[np.int64]],
+    update: SpanUpdate | None,
+    before: ModelState,
+    after: ModelState,
+    channels: Sequence[int],
+) -> tuple[Norms, ...]:
+    owner = np.repeat(np.arange(len(removals)), [rows.size for rows in leaving])
+    norms = [Norms() if removal.kind is RequestKind.EDGE else Norms(0.0, 0.0) for removal in removals]
+    if update is None:
+        return tuple(norms)
+    injected = injected_norms(update.effective_before, owner, len(removals), before.classes)
+    # Rows that a request left in the span would go on carrying weight for it: none, unless the update went wrong.
+    remains = np.flatnonzero(after.features.in_span[np.concatenate(leaving)])
+    left = [0.0] * len(removals)
+    if remains.size:
+        moved = update.deleted_rows[remains] @ (after.features.T - before.features.T)
+        effective = update.effective_before[remains] + moved
+        left = injected_norms(effective, owner[remains], len(removals), before.classes)
+    for index in np.unique(owner).tolist():
+        norms[index] = Norms(injected[index], left[index])
+    for column in channels:
+        for index in np.unique(owner[(update.deleted_rows[:, column] != 0).cpu().numpy()]).tolist():
+            had, has = norms[index].channel_before or 0.0, norms[index].channel_after or 0.0
+            norms[index] = replace(
+                norms[index],
+                channel_before=had + channel_norm(before.features.W, [column], before.classes),
+                channel_after=has + channel_norm(after.features.W, [column], before.classes),
+            )
+    return tuple(norms)
+
+
+def _change(before: ModelState, after: ModelState) -> float:
+    pairs = list(zip(before.spans, after.spans, strict=True))
+    if all(new.W is old.W for old, new in pairs):
+        return 0.0
+    moved = math.hypot(*(float(torch.linalg.norm(new.W - old.W)) for old, new in pairs))
+    size = math.hypot(*(float(torch.linalg.norm(old.W)) for old, _ in pairs))
+    return moved / size if size > 0.0 else moved
