@@ -3,7 +3,8 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from service.db import migrate
 from service.db.engine import Engine
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.errors import LetheError
+from service.errors import LetheError, Unavailable
 from service.reader.predictions import Reader
 from service.vault.keyring import Keyring
 from service.worker.unlearner import Condition, Phase
@@ -79,11 +80,13 @@ def probes(
     """The probes of a service that runs: device, Postgres, migrations, Redis, lease, keys, disk, unlearner, reader."""
 
     async def postgres() -> str:
-        async with transaction(engine):
+        async with _asking_postgres(), transaction(engine):
             return "answers"
 
     async def migrations() -> str:
-        found, needed = await migrate.current(database_url), await asyncio.to_thread(migrate.head)
+        async with _asking_postgres():
+            found = await migrate.current(database_url)
+        needed = await asyncio.to_thread(migrate.head)
         if found != needed:
             raise NotReady(f"The database is at revision {found}, this version needs {needed}.", "Run ./lethe migrate.")
         return f"at revision {found}"
@@ -99,7 +102,7 @@ def probes(
         return "answers"
 
     async def keys() -> str:
-        async with transaction(engine) as connection:
+        async with _asking_postgres(), transaction(engine) as connection:
             registered = await TombstoneRepository(connection).key_fingerprints()
         keyring.check(registered)
         return "complete"
@@ -137,6 +140,17 @@ def probes(
 
 
 _WAIT = "Wait for it; when it stays so, see the log of the service."
+
+
+@asynccontextmanager
+async def _asking_postgres() -> AsyncIterator[None]:
+    """Says to the operator what to do when Postgres does not answer; what callers are told is meant for callers."""
+    try:
+        yield
+    except Unavailable as error:
+        raise NotReady(
+            error.detail, "Start it, and see that DATABASE_URL is right; until then deletions are refused with 503."
+        ) from None
 
 
 def disk_probe(home: Path) -> Probe:

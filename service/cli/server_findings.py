@@ -10,7 +10,7 @@ from service.cli.server import ServerFacts
 from service.db import migrate
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.errors import LetheError
+from service.errors import LetheError, Unavailable
 from service.queue.connection import connect
 
 #: A difference of clocks above this is found wrong: times in logs and evidence no longer agree (seconds).
@@ -29,6 +29,8 @@ async def postgres(url: str | None) -> Sequence[Finding]:
         found.append(migrations)
         if migrations.ok:
             found.append(await _leases(engine))
+    except Unavailable as error:
+        return [Finding("postgres", False, error.detail, "Start it and see that DATABASE_URL is right.")]
     except LetheError as error:
         return [Finding("postgres", False, error.detail, error.remedy)]
     finally:

@@ -1,0 +1,37 @@
+"""What readiness says is meant for the operator."""
+
+from pathlib import Path
+
+import torch
+from redis.asyncio import Redis
+
+from service.db.engine import create_engine
+from service.reader.predictions import Reader
+from service.readiness import Readiness, probes
+from service.vault.keyring import Keyring
+from service.worker.unlearner import Condition, Phase
+
+NOWHERE = "127.0.0.1:1"
+
+
+async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
+    engine, redis = create_engine(f"postgresql://nobody@{NOWHERE}/none"), Redis.from_url(f"redis://{NOWHERE}/0")
+    found = probes(
+        home=tmp_path,
+        database_url=f"postgresql://nobody@{NOWHERE}/none",
+        engine=engine,
+        redis=redis,
+        keyring=Keyring.open(tmp_path / "keys"),
+        reader=Reader.empty("the model is being loaded"),
+        condition=lambda: Condition(Phase.FAILED, "The disk is full."),
+        device=torch.device("cpu"),
+    )
+    checks = {check.name: check for check in await Readiness(found, timeout_s=10.0)()}
+    await engine.dispose()
+    await redis.aclose()
+    assert [name for name, check in checks.items() if check.ok] == ["disk", "device", "lease"]
+    for name in ("postgres", "migrations", "keys"):
+        assert "DATABASE_URL" in checks[name].remedy
+    assert checks["redis"].remedy.startswith("Start it")
+    assert "The disk is full." in checks["unlearner"].detail
+    assert all(check.remedy for check in checks.values() if not check.ok)
