@@ -104,9 +104,9 @@ async def _running(
         device = _device(settings.device)
         reader = Reader.empty("the model is being loaded")
         stream = DeletionStream(redis, model)
-        unlearner = _unlearner(stack, settings, engine, stream, store, keyring, request_keys, reader, device)
-        keys = key_memory(engine, keyring)
         metrics = UnlearningMetrics(registry)
+        unlearner = _unlearner(stack, settings, engine, stream, store, keyring, request_keys, reader, metrics, device)
+        keys = key_memory(engine, keyring)
         model_info = model_description(engine, store.manifest, lambda: unlearner.resident)
         readiness = Readiness(
             probes(
@@ -157,6 +157,7 @@ def _unlearner(
     keyring: Keyring,
     request_keys: RequestKeys,
     reader: Reader,
+    metrics: UnlearningMetrics,
     device: torch.device,
 ) -> Unlearner:
     """The one writer of the model, with a thread of its own for the device, so that predictions never wait for it."""
@@ -168,6 +169,7 @@ def _unlearner(
         keyring=keyring,
         request_keys=request_keys,
         readers=reader,
+        metrics=metrics,
         executor=executor,
         model=store.manifest.name,
         limits=BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000),

@@ -113,6 +113,14 @@ class RequestRepository:
         query = query.order_by(RequestRow.received_at, RequestRow.id)
         return [queued_request(row) for row in await self._conn.execute(query)]
 
+    async def ages_in_batch(self, batch_id: UUID) -> list[tuple[float, float]]:
+        """Return, for each completed request of a batch, the seconds from its receipt to `applied` and `completed`."""
+        query = select(
+            func.extract("epoch", RequestRow.applied_at - RequestRow.received_at),
+            func.extract("epoch", RequestRow.completed_at - RequestRow.received_at),
+        ).where(RequestRow.batch_id == batch_id, RequestRow.status == RequestStatus.COMPLETED)
+        return [(float(applied), float(completed)) for applied, completed in await self._conn.execute(query)]
+
     async def unclaimed(self, model: str, *, older_than_s: float, limit: int) -> list[UUID]:
         """Return up to `limit` queued requests that nobody has taken up for `older_than_s`, oldest first.
 

@@ -135,8 +135,8 @@ class BatchWorker:
         await watch.time("swap", lambda: self._swap(ref, pointer, prepared), self._executor)
         return committed
 
-    async def finish(self, committed: Committed, watch: Stopwatch) -> list[UUID]:
-        """Steps 8 to 10: `applied`, erasure, measurement from disk, `completed`. Returns the requests completed."""
+    async def finish(self, committed: Committed, watch: Stopwatch) -> BatchRecord:
+        """Steps 8 to 10: `applied`, erasure, measurement from disk, `completed`. Returns the record as completed."""
         await self.apply(committed)
         await watch.time("erase", self.erase, self._executor)
         return await self._complete(committed, watch)
@@ -203,7 +203,7 @@ class BatchWorker:
         self._on_disk = live
         self._store.remove_versions(keep=ref, below_fencing=fencing)
 
-    async def _complete(self, committed: Committed, watch: Stopwatch) -> list[UUID]:
+    async def _complete(self, committed: Committed, watch: Stopwatch) -> BatchRecord:
         """Step 10: the span residual from the surviving rows on disk, `completed`, and the id keys destroyed."""
         residual = await watch.time("verify", self._span_residual, self._executor)
         finished = Committed(replace(committed.record, span_residual=residual), committed.norms)
@@ -213,9 +213,8 @@ class BatchWorker:
                 committed.record.id, span_residual=residual, durations_ms=watch.durations_ms
             )
             await RequestRepository(connection).mark_completed(payloads)
-        requests = list(committed.norms)
-        await asyncio.to_thread(self._request_keys.destroy, requests)
-        return requests
+        await asyncio.to_thread(self._request_keys.destroy, list(committed.norms))
+        return replace(finished.record, durations_ms=watch.durations_ms)
 
     def _span_residual(self) -> float:
         version = self._store.read_version(

@@ -12,9 +12,10 @@ from service.db.engine import Engine
 from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import fenced_transaction, transaction
-from service.domain.records import QueuedRequest
-from service.domain.states import RequestKind
+from service.domain.records import BatchRecord, QueuedRequest
+from service.domain.states import RequestKind, RequestStatus
 from service.errors import Conflict, Unavailable
+from service.observability.metrics import UnlearningMetrics
 from service.queue.outage import Outage
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
@@ -46,6 +47,7 @@ class Processor:
         keyring: Keyring,
         request_keys: RequestKeys,
         outage: Outage,
+        metrics: UnlearningMetrics,
         stop: asyncio.Event,
     ) -> None:
         self._engine = engine
@@ -53,6 +55,7 @@ class Processor:
         self._keyring = keyring
         self._request_keys = request_keys
         self._outage = outage
+        self._metrics = metrics
         self._stop = stop
         self._log = structlog.get_logger(__name__)
 
@@ -122,7 +125,8 @@ class Processor:
         """Steps 8 to 10, again until they are done: the batch is committed and cannot be given up."""
         while True:
             try:
-                await self._worker.finish(committed, watch)
+                record = await self._worker.finish(committed, watch)
+                await self._observe(record)
             except (Unavailable, OSError) as error:
                 if self._stop.is_set():
                     raise
@@ -130,13 +134,21 @@ class Processor:
             else:
                 self._log.info(
                     "batch.completed",
-                    version=committed.record.model_version_after,
-                    requests=committed.record.requests,
-                    nodes=committed.record.nodes,
-                    directions_removed=committed.record.directions_removed,
-                    durations_ms=watch.durations_ms,
+                    version=record.model_version_after,
+                    requests=record.requests,
+                    nodes=record.nodes,
+                    directions_removed=record.directions_removed,
+                    durations_ms=record.durations_ms,
                 )
                 return
+
+    async def _observe(self, record: BatchRecord) -> None:
+        async with transaction(self._engine) as connection:
+            ages = await RequestRepository(connection).ages_in_batch(record.id)
+        self._metrics.completed(record)
+        for to_applied, to_completed in ages:
+            self._metrics.reached(RequestStatus.APPLIED, to_applied)
+            self._metrics.reached(RequestStatus.COMPLETED, to_completed)
 
     async def _fail(self, deletion: Deletion, error: Exception) -> None:
         failure = f"The update of the model could not be computed ({type(error).__name__})."

@@ -23,6 +23,7 @@ from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer, QueuedRequest
 from service.errors import LeaseLost, LetheError, Unavailable
+from service.observability.metrics import UnlearningMetrics
 from service.queue.backoff import Backoff
 from service.queue.batcher import BatchLimits, Take, Waiting, decide
 from service.queue.outage import Outage
@@ -38,6 +39,8 @@ from service.worker.recovery import agreed_pointer
 
 #: Longest blocking read of the stream, and so the longest wait to notice `stop` (seconds).
 _POLL_S = 0.5
+#: Unforeseen failures in a row, without a batch between them, after which the unlearner gives up.
+_MAX_UNFORESEEN = 10
 #: Stream entries claimed at once.
 _PAGE = 1000
 
@@ -81,6 +84,7 @@ class Unlearner:
         keyring: Keyring,
         request_keys: RequestKeys,
         readers: Readers,
+        metrics: UnlearningMetrics,
         executor: Executor,
         model: str,
         limits: BatchLimits,
@@ -93,6 +97,7 @@ class Unlearner:
         self._keyring = keyring
         self._request_keys = request_keys
         self._readers = readers
+        self._metrics = metrics
         self._executor = executor
         self._model = model
         self._limits = limits
@@ -102,6 +107,7 @@ class Unlearner:
         self._outage = Outage("unlearner", Backoff(), random.Random())
         self._log = structlog.get_logger(__name__)
         self._worker: BatchWorker | None = None
+        self._unforeseen = 0
         self.condition = Condition()
 
     @property
@@ -125,6 +131,14 @@ class Unlearner:
                 self.condition = Condition(Phase.FAILED, str(error))
                 self._log.error("unlearner.refused", reason=error.detail, remedy=error.remedy)
                 raise
+            except Exception as error:
+                # Not foreseen, so it may pass; predictions are served meanwhile, and readiness tells.
+                self._log.exception("unlearner.failed", attempt=self._unforeseen)
+                self.condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; see the log.")
+                self._unforeseen += 1
+                if self._unforeseen > _MAX_UNFORESEEN:
+                    raise
+                await self._outage.pause(Unavailable(str(self.condition.reason), "See the log."))
         self.condition = Condition(Phase.STOPPED)
 
     async def _session(self, stop: asyncio.Event) -> None:
@@ -136,7 +150,9 @@ class Unlearner:
         async with holding(self._engine, lease) as keeper:
             self.condition = Condition(Phase.LOADING)
             worker = await self._load(keeper)
-            processor = Processor(self._engine, worker, self._keyring, self._request_keys, self._outage, stop)
+            processor = Processor(
+                self._engine, worker, self._keyring, self._request_keys, self._outage, self._metrics, stop
+            )
             await self._resume(worker, processor)
             self.condition = Condition(Phase.SERVING)
             self._log.info("unlearner.serving", model=self._model, version=worker.pointer.version)
@@ -197,6 +213,7 @@ class Unlearner:
         """Takes the first `count` of `held` to their end; returns those that still wait, the earliest first."""
         batch = held[:count]
         deferred = await processor.process([each.request for each in batch])
+        self._unforeseen = 0
         await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
         return [each for each in batch if each.request.id in deferred] + held[count:]
 
