@@ -5,10 +5,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from model_store.coefficients import span_coefficients
 from model_store.device import enough_memory, torch_device
+from model_store.errors import GraphError
+from model_store.foreign import ForeignWeights, starting_point, train_on
 from model_store.gram import Gram
 from model_store.graph import Graph, some, validate
 from model_store.manifest import (
@@ -21,7 +25,7 @@ from model_store.manifest import (
 )
 from model_store.newton import LARGEST_FLOOR
 from model_store.scaling import CONDITION_LIMIT, well_scaled
-from model_store.spec import ModelSpec
+from model_store.spec import ModelSpec, SolverKind
 from model_store.training import Trained, TrainingProgress, check_spec, train
 
 
@@ -53,16 +57,19 @@ def build_model(
     injected_channels: Sequence[InjectedChannel] = (),
     device: str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,
+    foreign: ForeignWeights | None = None,
 ) -> BuiltModel:
     """Rescales the features where their Gram matrix needs it, trains, and computes span coefficients, on `device`.
 
     `dataset` and `split` are recorded, as are `injected_channels`, the columns that `inject_channel` added to `graph`;
-    these are never rescaled, so that a row of W can be compared with the sum of its coefficients.
+    these are never rescaled, so that a row of W can be compared with the sum of its coefficients. With `foreign`
+    weights, for the features of `graph`, training starts there and goes to the optimum whatever solver is named.
 
-    Raises GraphError, TrainingError, DeviceError as `train` does, and RankError when the Gram matrix cannot tell the
-    rank of the features.
+    Raises GraphError, TrainingError, DeviceError as `train` does, RankError when the Gram matrix cannot tell the
+    rank of the features, and WeightsError when `foreign` does not belong to this graph and specification.
     """
     validate(graph)
+    _check_classes(graph)
     check_spec(spec)
     torch_device(device)
     everyone = np.ones(graph.nodes, dtype=np.bool_)
@@ -70,7 +77,14 @@ def build_model(
     with enough_memory(device, graph.nodes, graph.num_features):
         scaled = well_scaled(graph.features, everyone, fixed=channels, device=device)
     graph, gram = replace(graph, features=scaled.features), scaled.gram
-    trained = train(spec, graph, device=device, progress=progress)
+    warnings = []
+    if foreign is None:
+        trained = train(spec, graph, device=device, progress=progress)
+    else:
+        spec = replace(spec, solver=SolverKind.NEWTON)
+        start = starting_point(foreign, spec, graph, scaled.exponents, gram)
+        trained = train_on(spec, graph, start, progress=progress)
+        warnings.append(_moved(start, trained))
     beta, *label_beta = span_coefficients(trained.representation, trained.dual)
     manifest = Manifest(
         name=name,
@@ -98,7 +112,7 @@ def build_model(
         ),
         column_scale=None if scaled.exponents is None else tuple(scaled.exponents.tolist()),
         injected_channels=tuple(injected_channels),
-        warnings=tuple(_warnings(graph, gram, trained, rescaled=scaled.exponents is not None)),
+        warnings=(*warnings, *_warnings(graph, gram, trained, rescaled=scaled.exponents is not None)),
     )
     return BuiltModel(
         manifest=manifest,
@@ -108,6 +122,26 @@ def build_model(
         beta=beta.cpu().numpy(),
         label_weights=trained.label_weights.cpu().numpy(),
         label_beta=label_beta[0].cpu().numpy() if label_beta else np.zeros((0, graph.nodes, graph.num_classes)),
+    )
+
+
+def _check_classes(graph: Graph) -> None:
+    training = int(graph.train_mask.sum())
+    if training < graph.num_classes:
+        raise GraphError(
+            f"There are more classes ({graph.num_classes}) than training nodes ({training}).",
+            "Use a split with more training nodes, or merge classes: most of them could not be learned.",
+        )
+
+
+def _moved(start: Tensor, trained: Trained) -> str:
+    """How far training has moved foreign weights, for the operator."""
+    parts = (trained.weights, trained.label_weights)
+    W = torch.cat([part.reshape(-1, start.shape[1]) for part in parts])
+    share = float(torch.linalg.norm(W - start)) / max(float(torch.linalg.norm(start)), np.finfo(np.float64).tiny)
+    return (
+        "The weights were trained elsewhere and then here, to the optimum, which moved them by "
+        f"{share:.1e} of their norm."
     )
 
 
