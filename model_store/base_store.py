@@ -9,9 +9,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from model_store.base_arrays import BaseArrays, write_table
+from model_store.base_arrays import BaseArrays, NewTable, write_table
 from model_store.base_index import Generation, Index, check_file_names, labelled_files
-from model_store.base_tables import decode_beta, decode_features, decode_graph, encode_beta, encode_graph
+from model_store.base_tables import (
+    decode_beta,
+    decode_features,
+    decode_graph,
+    decode_public,
+    decode_training_labels,
+    encode_beta,
+    encode_graph,
+)
 from model_store.erasure import Erasure, Intent, plan
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.files import make_folder, remove_file, replace_file, sync_folder, write_file
@@ -23,7 +31,7 @@ from model_store.versions import StoreConflict
 _Result = TypeVar("_Result")
 #: How often a read is tried when erasures change the base under it.
 _READ_ATTEMPTS = 5
-#: Bytes of features and coefficients that `span_chunks` reads at a time.
+#: Bytes of an input and its coefficients that are read at a time.
 _SPAN_BYTES = 16 << 20
 
 
@@ -33,16 +41,20 @@ class Base:
 
     #: Erased nodes have no id (""), label, mask, features or edges.
     graph: Graph
-    #: Span coefficients, (blocks, n, C) float64.
+    #: Span coefficients of the features, (blocks, n, C) float64.
     beta: NDArray[np.float64]
+    #: Span coefficients of the labels, (label_hops, n, C) float64.
+    label_beta: NDArray[np.float64]
+    #: Nodes declared public, (n,): never deleted.
+    public: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class SpanChunk:
-    """Features and span coefficients of consecutive rows; zero in the rows of deleted nodes."""
+    """An input and its span coefficients in consecutive rows; zero in the rows of nodes that are not in the span."""
 
     rows: slice
-    #: (k, d), dense or CSR, in the type it is stored in.
+    #: Features (k, d), dense or CSR, in the type they are stored in; or one-hot labels (k, C), CSR.
     X: Features
     #: (blocks, k, C) float64.
     beta: NDArray[np.float64]
@@ -56,14 +68,15 @@ class BaseStore:
         self._manifest = manifest
         self._manifest_sha256 = manifest_sha256
 
-    def create(self, graph: Graph, beta: NDArray[np.float64], *, chunk_rows: int) -> None:
+    def create(self, base: Base, *, chunk_rows: int) -> None:
         """Writes the folder and syncs it, but not its parent."""
         make_folder(self.folder)
         # Unpredictable on purpose: nobody can tell afterwards which edge lay in which slot.
-        new = encode_graph(graph, chunk_rows, np.random.default_rng()) | {"beta": encode_beta(beta, chunk_rows)}
+        new = encode_graph(base.graph, base.public, chunk_rows, np.random.default_rng())
+        new |= _beta_tables(base.beta, base.label_beta, chunk_rows)
         first = Generation(fencing=0, number=0)
         tables = {name: write_table(self.folder, name, table, first) for name, table in new.items()}
-        index = Index(first, self._manifest_sha256, graph.nodes, chunk_rows, tables)
+        index = Index(first, self._manifest_sha256, base.graph.nodes, chunk_rows, tables)
         write_file(self.folder / index.file_name, [seal(index.to_json())])
         sync_folder(self.folder)
 
@@ -75,25 +88,25 @@ class BaseStore:
         """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
         return self._steadily(self._load)
 
-    def span_chunks(self, live: NDArray[np.bool_]) -> Iterator[SpanChunk]:
+    def span_chunks(self, featured: NDArray[np.bool_]) -> Iterator[SpanChunk]:
         """Features and coefficients of all rows, about 16 MiB at a time, read and verified as they are asked for.
 
-        Rows that are not in `live` (n,) are zero.
+        Rows that are not in `featured` (n,) are zero.
         """
         base = self._arrays()
-        index = base.index
-        row_bytes = sum(
-            array.slot_bytes * table.slots // index.nodes
-            for table in (index.tables["features"], index.tables["beta"])
-            for array in table.arrays.values()
-        )
-        step = max(1, _SPAN_BYTES // (index.chunk_rows * max(1, row_bytes)))
-        for first in range(0, index.row_chunks, step):
-            chunks = range(first, min(first + step, index.row_chunks))
-            rows = slice(chunks.start * index.chunk_rows, min(chunks.stop * index.chunk_rows, index.nodes))
-            beta = decode_beta(base, chunks)
-            beta[:, ~live[rows]] = 0
-            yield SpanChunk(rows, _only(decode_features(base, self._manifest, chunks), live[rows]), beta)
+        for chunks, rows in _steps(base.index, "features", "beta"):
+            beta = decode_beta(base, "beta", chunks)
+            beta[:, ~featured[rows]] = 0
+            yield SpanChunk(rows, _only(decode_features(base, self._manifest, chunks), featured[rows]), beta)
+
+    def label_span_chunks(self, live: NDArray[np.bool_]) -> Iterator[SpanChunk]:
+        """The same of labels: rows of nodes that are not in `live` (n,), or no training nodes, are zero."""
+        base = self._arrays()
+        for chunks, rows in _steps(base.index, "nodes", "label_beta"):
+            labels = decode_training_labels(base, self._manifest, chunks, live[rows])
+            beta = decode_beta(base, "label_beta", chunks)
+            beta[:, np.diff(labels.indptr) == 0] = 0
+            yield SpanChunk(rows, labels, beta)
 
     def pending_erasure(self) -> Erasure | None:
         """The erasure that a crash interrupted; `erase` finishes it before anything else."""
@@ -116,19 +129,25 @@ class BaseStore:
             index = self._close(index, intent, fencing)
         self._tidy(index, fencing)
 
-    def write_beta(self, beta: NDArray[np.float64], *, fencing: int) -> None:
-        """Replaces all span coefficients, (blocks, n, C); the rows of deleted nodes must be zero.
+    def write_beta(self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, fencing: int) -> None:
+        """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), in one step.
 
-        Raises StoreConflict as `erase` does, ValueError for another shape.
+        The rows of deleted nodes, and in `beta` those of nodes whose features were deleted, must be zero. Raises
+        StoreConflict as `erase` does, ValueError for another shape.
         """
         index = self._settle(fencing)
-        blocks, nodes, classes = len(self._manifest.spec.block_hops), self._manifest.nodes, len(self._manifest.classes)
-        if beta.shape != (blocks, nodes, classes):
-            raise ValueError(f"beta must be {(blocks, nodes, classes)}, not {beta.shape}")
+        spec, nodes, classes = self._manifest.spec, self._manifest.nodes, len(self._manifest.classes)
+        for name, array, blocks in (
+            ("beta", beta, len(spec.block_hops)),
+            ("label_beta", label_beta, spec.label_hops),
+        ):
+            if array.shape != (blocks, nodes, classes):
+                raise ValueError(f"{name} must be {(blocks, nodes, classes)}, not {array.shape}")
         target = _next(index, fencing)
-        table = write_table(self.folder, "beta", encode_beta(beta, index.chunk_rows), target)
+        for name, new in _beta_tables(beta, label_beta, index.chunk_rows).items():
+            index = index.with_table(name, write_table(self.folder, name, new, target))
         sync_folder(self.folder)
-        index = self._install(replace(index.with_table("beta", table), generation=target))
+        index = self._install(replace(index, generation=target))
         self._tidy(index, fencing)
 
     def _steadily(self, read: Callable[[], _Result]) -> _Result:
@@ -148,7 +167,13 @@ class BaseStore:
 
     def _load(self) -> Base:
         base = self._arrays()
-        return Base(decode_graph(base, self._manifest), decode_beta(base, range(base.index.row_chunks)))
+        everything = range(base.index.row_chunks)
+        return Base(
+            graph=decode_graph(base, self._manifest),
+            beta=decode_beta(base, "beta", everything),
+            label_beta=decode_beta(base, "label_beta", everything),
+            public=decode_public(base),
+        )
 
     def _arrays(self) -> BaseArrays:
         index = self._index()
@@ -199,6 +224,23 @@ class BaseStore:
             remove_file(path)
         if spare:
             sync_folder(self.folder)
+
+
+def _beta_tables(beta: NDArray[np.float64], label_beta: NDArray[np.float64], chunk_rows: int) -> dict[str, NewTable]:
+    return {"beta": encode_beta(beta, chunk_rows), "label_beta": encode_beta(label_beta, chunk_rows)}
+
+
+def _steps(index: Index, *tables: str) -> Iterator[tuple[range, slice]]:
+    """Consecutive chunks of rows, and the rows, by about 16 MiB of the given tables."""
+    row_bytes = sum(
+        array.slot_bytes * index.tables[name].slots // index.nodes
+        for name in tables
+        for array in index.tables[name].arrays.values()
+    )
+    step = max(1, _SPAN_BYTES // (index.chunk_rows * max(1, row_bytes)))
+    for first in range(0, index.row_chunks, step):
+        chunks = range(first, min(first + step, index.row_chunks))
+        yield chunks, slice(chunks.start * index.chunk_rows, min(chunks.stop * index.chunk_rows, index.nodes))
 
 
 def _next(index: Index, fencing: int) -> Generation:

@@ -1,13 +1,14 @@
-"""A graph and its span coefficients as the tables of `base/`, and back.
+"""A graph, its public nodes and its span coefficients as the tables of `base/`, and back.
 
 | table | a slot is | arrays |
 | --- | --- | --- |
-| nodes | a row | labels, masks (bits: training, validation, test), id_bytes (length of the id) |
+| nodes | a row | labels, masks (bits: training, validation, test, public), id_bytes (length of the id) |
 | layout | a row | id_slots (how many slots the id takes in `ids`); never blanked |
 | ids | 16 bytes of an id | utf8 |
 | features | a row when dense, a stored value when sparse | values; rows, columns, values |
 | adjacency | an edge in one direction | rows, columns |
-| beta | a row of one block, block after block | values |
+| beta | a row of one feature block, block after block | values |
+| label_beta | a row of one label block, block after block | values |
 
 Stored values and edges lie in random order within their chunk, each with its own row: the gap that a blanked one
 leaves tells neither its row nor its column, as it would in CSR.
@@ -20,7 +21,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from model_store.base_arrays import BaseArrays, NewArray, NewTable
-from model_store.graph import Features, Graph
+from model_store.graph import Features, Graph, one_hot
 from model_store.manifest import FeatureLayout, Manifest
 
 #: Row of a blanked slot of a sparse table, counted within its chunk; chunks must therefore have fewer rows.
@@ -28,13 +29,15 @@ NO_ROW = 0xFFFF
 #: Bytes by which ids are cut, so that the length of a deleted id shows only as a multiple of it.
 ID_SLOT_BYTES = 16
 _ZERO, _MINUS_ONE = 0x00, 0xFF
-_TRAIN, _VAL, _TEST = 1, 2, 4
+_TRAIN, _VAL, _TEST, _PUBLIC = 1, 2, 4, 8
 
 
-def encode_graph(graph: Graph, chunk_rows: int, random: np.random.Generator) -> dict[str, NewTable]:
-    """All tables of a graph but beta."""
+def encode_graph(
+    graph: Graph, public: NDArray[np.bool_], chunk_rows: int, random: np.random.Generator
+) -> dict[str, NewTable]:
+    """All tables but those of span coefficients; `public` (n,) masks the nodes that are never deleted."""
     row_starts = starts_of_rows(graph.nodes, chunk_rows)
-    masks = graph.train_mask * _TRAIN + graph.val_mask * _VAL + graph.test_mask * _TEST
+    masks = graph.train_mask * _TRAIN + graph.val_mask * _VAL + graph.test_mask * _TEST + public * _PUBLIC
     encoded = [name.encode() for name in graph.node_ids]
     lengths = np.asarray([len(name) for name in encoded], dtype=np.uint32)
     id_slots = (lengths + ID_SLOT_BYTES - 1) // ID_SLOT_BYTES
@@ -61,10 +64,10 @@ def encode_graph(graph: Graph, chunk_rows: int, random: np.random.Generator) -> 
 
 
 def encode_beta(beta: NDArray[np.float64], chunk_rows: int) -> NewTable:
-    """The table of span coefficients (blocks, n, C)."""
+    """The table of span coefficients (blocks, n, C); without blocks, a table without chunks."""
     blocks, nodes, classes = beta.shape
     within = starts_of_rows(nodes, chunk_rows)[:-1]
-    starts = np.concatenate([*(within + block * nodes for block in range(blocks)), [blocks * nodes]])
+    starts = np.append((np.arange(blocks)[:, None] * nodes + within).reshape(-1), np.int64(blocks * nodes))
     return NewTable(
         starts, {"values": NewArray(beta.reshape(blocks * nodes, classes).astype("<f8", copy=False), _ZERO)}
     )
@@ -91,6 +94,23 @@ def decode_graph(base: BaseArrays, manifest: Manifest) -> Graph:
     )
 
 
+def decode_public(base: BaseArrays) -> NDArray[np.bool_]:
+    """Which nodes are never deleted, (n,)."""
+    return np.asarray((base.read_all("nodes", "masks")[:, 0] & _PUBLIC) > 0)
+
+
+def decode_training_labels(
+    base: BaseArrays, manifest: Manifest, chunks: range, live: NDArray[np.bool_]
+) -> sp.csr_array:
+    """One-hot labels of the live training nodes among the rows in consecutive chunks, (k, C) CSR; other rows are zero.
+
+    `live` (k,) is about these rows.
+    """
+    labels = base.read("nodes", "labels", chunks)[:, 0].astype(np.int64, copy=False)
+    training = (base.read("nodes", "masks", chunks)[:, 0] & _TRAIN) > 0
+    return one_hot(labels, training & live, len(manifest.classes))
+
+
 def decode_features(base: BaseArrays, manifest: Manifest, chunks: range) -> Features:
     """Features of the rows in consecutive chunks, (k, d), in the layout and type they are stored in."""
     values = base.read("features", "values", chunks)
@@ -106,14 +126,15 @@ def decode_adjacency(base: BaseArrays, chunks: range) -> sp.csr_array:
     return _csr(np.ones(rows.size), rows, columns, (_rows_in(base, chunks), base.index.nodes))
 
 
-def decode_beta(base: BaseArrays, chunks: range) -> NDArray[np.float64]:
+def decode_beta(base: BaseArrays, table_name: str, chunks: range) -> NDArray[np.float64]:
     """Span coefficients of the rows in consecutive chunks, (blocks, k, C)."""
-    per_block = base.index.row_chunks
-    blocks = range(base.index.tables["beta"].chunks // per_block)
+    table, per_block = base.index.tables[table_name], base.index.row_chunks
+    blocks, classes = range(table.chunks // per_block), table.arrays["values"].width
     if len(chunks) == per_block:
-        return base.read_all("beta", "values").reshape(len(blocks), base.index.nodes, -1)
+        return base.read_all(table_name, "values").reshape(len(blocks), base.index.nodes, classes)
     shifted = [range(chunks.start + block * per_block, chunks.stop + block * per_block) for block in blocks]
-    return np.stack([base.read("beta", "values", part) for part in shifted])
+    parts = [base.read(table_name, "values", part) for part in shifted]
+    return np.stack(parts) if parts else np.empty((0, _rows_in(base, chunks), classes))
 
 
 def _encode_features(features: Features, chunk_rows: int, random: np.random.Generator) -> NewTable:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,12 +27,13 @@ from model_store.manifest import (
 from model_store.newton import LARGEST_FLOOR
 from model_store.scaling import CONDITION_LIMIT, well_scaled
 from model_store.spec import ModelSpec, SolverKind
+from model_store.store import Store
 from model_store.training import Trained, TrainingProgress, check_spec, train
 
 
 @dataclass(frozen=True, eq=False)
 class BuiltModel:
-    """A trained model in memory: what `Store.create` takes."""
+    """A trained model in memory."""
 
     manifest: Manifest
     #: The graph trained on; its feature columns are rescaled as `manifest.column_scale` says.
@@ -45,6 +47,21 @@ class BuiltModel:
     #: The same of the label blocks: (label_hops, C, C), and (label_hops, n, C) with V_l = Y^T beta_l.
     label_weights: NDArray[np.float64]
     label_beta: NDArray[np.float64]
+    #: Nodes declared public, (n,), which are never deleted.
+    public: NDArray[np.bool_]
+
+    def write(self, path: Path) -> Store:
+        """Writes the model to the new folder `path`; see `Store.create` for what it raises."""
+        return Store.create(
+            path,
+            manifest=self.manifest,
+            graph=self.graph,
+            weights=self.weights,
+            label_weights=self.label_weights,
+            beta=self.beta,
+            label_beta=self.label_beta,
+            public=self.public,
+        )
 
 
 def build_model(
@@ -122,6 +139,7 @@ def build_model(
         beta=beta.cpu().numpy(),
         label_weights=trained.label_weights.cpu().numpy(),
         label_beta=label_beta[0].cpu().numpy() if label_beta else np.zeros((0, graph.nodes, graph.num_classes)),
+        public=np.zeros(graph.nodes, dtype=np.bool_),
     )
 
 

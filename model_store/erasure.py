@@ -36,9 +36,9 @@ def _no_edges() -> NDArray[np.int64]:
 class Erasure:
     """What to overwrite, by row."""
 
-    #: Nodes of which everything goes: features, label, masks, id, span coefficients, edges; (k,).
+    #: Nodes of which everything goes: features, label, masks, id, all span coefficients, edges; (k,).
     nodes: NDArray[np.int64] = field(default_factory=_no_rows)
-    #: Nodes of which the features and their span coefficients go, (k,).
+    #: Nodes of which the features and the features' span coefficients go, (k,).
     feature_rows: NDArray[np.int64] = field(default_factory=_no_rows)
     #: Edges, each in one direction or both, (k, 2).
     edges: NDArray[np.int64] = field(default_factory=_no_edges)
@@ -136,7 +136,8 @@ def plan(base: BaseArrays, erasure: Erasure, layout: FeatureLayout, generation: 
         "nodes": nodes,
         "ids": _id_slots(base, nodes),
         "features": featureless if layout is FeatureLayout.DENSE else _value_slots(base, featureless),
-        "beta": _beta_slots(base, featureless),
+        "beta": _beta_slots(base, "beta", featureless),
+        "label_beta": _beta_slots(base, "label_beta", nodes),
         "adjacency": _edge_slots(base, nodes, erasure.edges),
     }
     blankings = {name: _blanking(base, name, found) for name, found in slots.items()}
@@ -163,8 +164,8 @@ def _value_slots(base: BaseArrays, rows: NDArray[np.int64]) -> NDArray[np.int64]
     return np.concatenate(found)
 
 
-def _beta_slots(base: BaseArrays, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    blocks = base.index.tables["beta"].slots // base.index.nodes
+def _beta_slots(base: BaseArrays, table_name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    blocks = base.index.tables[table_name].slots // base.index.nodes
     return (np.arange(blocks, dtype=np.int64)[:, None] * base.index.nodes + rows).reshape(-1)
 
 

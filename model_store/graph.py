@@ -65,6 +65,16 @@ def feature_rows(features: Features, rows: NDArray[np.int64]) -> NDArray[np.floa
     return np.asarray(chosen if isinstance(chosen, np.ndarray) else chosen.toarray(), dtype=np.float64)
 
 
+def one_hot(labels: NDArray[np.int64], training: NDArray[np.bool_], classes: int) -> sp.csr_array:
+    """Y (n, C), float64: one-hot labels of the nodes in `training` (n,), zero rows for all others.
+
+    Labels of validation and test nodes are never an input. (The official code feeds those of validation nodes.)
+    """
+    rows = np.flatnonzero(training)
+    indptr = np.concatenate([[0], np.cumsum(training, dtype=np.int64)])
+    return sp.csr_array((np.ones(rows.size), labels[rows], indptr), shape=(labels.size, classes))
+
+
 def validate(graph: Graph) -> None:
     """Raises GraphError, naming examples, unless a model can be trained on `graph`."""
     _check_node_ids(graph)

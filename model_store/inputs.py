@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from torch import Tensor
 
 from model_store.features import FeatureMatrix
@@ -56,13 +54,3 @@ def inputs_of(spec: ModelSpec, features: FeatureMatrix, labels: sp.csr_array, pr
     if spec.label_hops:
         label_input = Input(FeatureMatrix(labels, propagator.device), LabelHops(propagator, spec.label_hops))
     return Inputs(Input(features, FeatureHops(propagator, spec.block_hops)), label_input)
-
-
-def one_hot(labels: NDArray[np.int64], training: NDArray[np.bool_], classes: int) -> sp.csr_array:
-    """Y (n, C), float64: one-hot labels of the nodes in `training` (n,), zero rows for all others.
-
-    Labels of validation and test nodes are never an input. (The official code feeds those of validation nodes.)
-    """
-    rows = np.flatnonzero(training)
-    indptr = np.concatenate([[0], np.cumsum(training, dtype=np.int64)])
-    return sp.csr_array((np.ones(rows.size), labels[rows], indptr), shape=(labels.size, classes))

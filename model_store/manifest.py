@@ -35,6 +35,20 @@ class InjectedChannel:
 
 
 @dataclass(frozen=True)
+class MlpRecord:
+    """The MLP whose outputs Z = relu(relu(X W1) W2) took the place of the dataset's features.
+
+    The model's features are Z: dense, a column per unit, one row per node. Neither the dataset's own features nor W1
+    and W2 are kept in the model.
+    """
+
+    #: Columns of Z.
+    width: int
+    #: How many nodes were declared public; the MLP was trained on nothing else, and they are never deleted.
+    public_nodes: int
+
+
+@dataclass(frozen=True)
 class Accuracy:
     """Shares of nodes predicted rightly at training, in [0, 1]; None for an empty mask."""
 
@@ -96,6 +110,8 @@ class Manifest:
     #: Column j of the features was multiplied by 2**column_scale[j]; None when nothing was rescaled.
     column_scale: tuple[int, ...] | None = None
     injected_channels: tuple[InjectedChannel, ...] = ()
+    #: None when the features are the dataset's own.
+    mlp: MlpRecord | None = None
     #: Sentences for the operator.
     warnings: tuple[str, ...] = ()
 
@@ -135,6 +151,7 @@ class Manifest:
             diffusion=_diffusion(document.optional_section("diffusion")),
             column_scale=None if column_scale is None else tuple(column_scale),
             injected_channels=tuple(_channel(item) for item in document.list_of_sections("injected_channels")),
+            mlp=_mlp(document.optional_section("mlp")),
             warnings=tuple(document.texts("warnings")),
         )
         document.finish()
@@ -201,3 +218,11 @@ def _channel(read: Fields) -> InjectedChannel:
     channel = InjectedChannel(column=read.integer("column"), nodes=read.integer("nodes"))
     read.finish()
     return channel
+
+
+def _mlp(read: Fields | None) -> MlpRecord | None:
+    if read is None:
+        return None
+    mlp = MlpRecord(width=read.integer("width"), public_nodes=read.integer("public_nodes"))
+    read.finish()
+    return mlp

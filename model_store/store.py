@@ -37,7 +37,7 @@ from model_store.files import (
 from model_store.graph import Graph, validate
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.sealed import read_sealed, seal
-from model_store.versions import StoreConflict, VersionRef, Versions, VersionState
+from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
 
 _MANIFEST, _CURRENT, _BASE, _VERSIONS = "manifest.json", "CURRENT", "base", "versions"
 _FIRST = VersionRef(0, 0)
@@ -59,17 +59,31 @@ class Store:
         *,
         manifest: Manifest,
         graph: Graph,
-        beta: NDArray[np.float64],
         weights: NDArray[np.float64],
+        label_weights: NDArray[np.float64],
+        beta: NDArray[np.float64],
+        label_beta: NDArray[np.float64],
+        public: NDArray[np.bool_],
         chunk_rows: int = 256,
     ) -> "Store":
-        """Writes a new model with version 0-0: B = `weights` (blocks, d, C), T = 0, all nodes live.
+        """Writes a new model with version 0-0: B = W, T = 0, all nodes live and with their features.
 
-        `beta` is (blocks, n, C). Raises StoreForeign when `path` exists and is not an empty folder, GraphError for a
-        graph that does not pass `validate`, ValueError when the arrays are not of the manifest's sizes.
+        `weights` are (blocks, d, C) and `label_weights` (label_hops, C, C), `beta` and `label_beta` the span
+        coefficients (blocks, n, C) and (label_hops, n, C); `public` (n,) masks the nodes that are never deleted.
+
+        Raises StoreForeign when `path` exists and is not an empty folder, GraphError for a graph that does not pass
+        `validate`, ValueError when the arrays are not of the manifest's sizes.
         """
         validate(graph)
-        _check_sizes(manifest, graph, beta, weights)
+        first = VersionState(
+            features=SpanArrays.untouched(weights),
+            labels=SpanArrays.untouched(label_weights),
+            live=np.ones(graph.nodes, dtype=np.bool_),
+            featured=np.ones(graph.nodes, dtype=np.bool_),
+            rank=manifest.rank,
+        )
+        base = Base(graph, beta, label_beta, public)
+        _check_sizes(manifest, base, first)
         if not 0 < chunk_rows <= NO_ROW:
             raise ValueError(f"chunk_rows must lie in [1, {NO_ROW}], not {chunk_rows}")
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
@@ -83,10 +97,9 @@ class Store:
         manifest_sha256 = hashlib.sha256(manifest_bytes).hexdigest()
         write_file(unfinished / _MANIFEST, [manifest_bytes])
         store = cls(unfinished, manifest, manifest_sha256)
-        store._base.create(graph, beta, chunk_rows=chunk_rows)
+        store._base.create(base, chunk_rows=chunk_rows)
         make_folder(unfinished / _VERSIONS)
-        live = np.ones(graph.nodes, dtype=np.bool_)
-        store.write_version(_FIRST, VersionState(weights, weights, np.zeros_like(weights), live, manifest.rank))
+        store.write_version(_FIRST, first)
         store.set_current(_FIRST)
         rename(unfinished, path)
         return cls.open(path)
@@ -141,7 +154,7 @@ class Store:
         return self._versions.manifest(ref).digest
 
     def weights_sha256(self, ref: VersionRef) -> str:
-        """SHA-256, hex, of a version's weights as row-major little-endian float64."""
+        """SHA-256, hex, of a version's weights as row-major little-endian float64, features first, then labels."""
         return self._versions.manifest(ref).weights_sha256
 
     def read_version(self, ref: VersionRef, *, digest: str | None = None) -> VersionState:
@@ -179,12 +192,16 @@ class Store:
         """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
         return self._base.load()
 
-    def span_chunks(self, live: NDArray[np.bool_]) -> Iterator[SpanChunk]:
+    def span_chunks(self, featured: NDArray[np.bool_]) -> Iterator[SpanChunk]:
         """Features and coefficients of all rows, about 16 MiB at a time, read and verified as they are asked for.
 
-        Rows that are not in `live` (n,) are zero.
+        Rows that are not in `featured` (n,) are zero.
         """
-        return self._base.span_chunks(live)
+        return self._base.span_chunks(featured)
+
+    def label_span_chunks(self, live: NDArray[np.bool_]) -> Iterator[SpanChunk]:
+        """One-hot labels and their coefficients; zero in rows that are not in `live` (n,) or no training nodes."""
+        return self._base.label_span_chunks(live)
 
     def pending_erasure(self) -> Erasure | None:
         """The erasure that a crash interrupted; `erase` finishes it before anything else."""
@@ -198,16 +215,19 @@ class Store:
         """
         self._base.erase(erasure, fencing=fencing)
 
-    def write_beta(self, beta: NDArray[np.float64], *, fencing: int) -> None:
-        """Replaces all span coefficients, (blocks, n, C); the rows of deleted nodes must be zero.
+    def write_beta(self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, fencing: int) -> None:
+        """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), in one step.
 
-        Raises StoreConflict as `erase` does, ValueError for another shape.
+        The rows of deleted nodes, and in `beta` those of nodes whose features were deleted, must be zero. Raises
+        StoreConflict as `erase` does, ValueError for another shape.
         """
-        self._base.write_beta(beta, fencing=fencing)
+        self._base.write_beta(beta, label_beta, fencing=fencing)
 
 
-def _check_sizes(manifest: Manifest, graph: Graph, beta: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
-    blocks, classes = len(manifest.spec.block_hops), len(manifest.classes)
+def _check_sizes(manifest: Manifest, base: Base, first: VersionState) -> None:
+    graph, blocks, label_blocks = base.graph, len(manifest.spec.block_hops), manifest.spec.label_hops
+    nodes, classes = manifest.nodes, len(manifest.classes)
+    public_nodes = 0 if manifest.mlp is None else manifest.mlp.public_nodes
     layout = FeatureLayout.DENSE if isinstance(graph.features, np.ndarray) else FeatureLayout.CSR
     checks = {
         "nodes": (manifest.nodes, graph.nodes),
@@ -216,8 +236,11 @@ def _check_sizes(manifest: Manifest, graph: Graph, beta: NDArray[np.float64], we
         "classes": (manifest.classes, graph.class_names),
         "feature_layout": (manifest.feature_layout, layout),
         "feature_dtype": (manifest.feature_dtype, graph.features.dtype.name),
-        "beta": ((blocks, manifest.nodes, classes), beta.shape),
-        "weights": ((blocks, manifest.features, classes), weights.shape),
+        "beta": ((blocks, nodes, classes), base.beta.shape),
+        "label_beta": ((label_blocks, nodes, classes), base.label_beta.shape),
+        "weights": ((blocks, manifest.features, classes), first.features.weights.shape),
+        "label_weights": ((label_blocks, classes, classes), first.labels.weights.shape),
+        "public": (((nodes,), public_nodes), (base.public.shape, int(base.public.sum()))),
     }
     wrong = [
         f"{name}: {said} in the manifest, {found} given" for name, (said, found) in checks.items() if said != found

@@ -14,8 +14,8 @@ from model_store.descent import descend
 from model_store.device import enough_memory
 from model_store.errors import TrainingError
 from model_store.features import FeatureMatrix
-from model_store.graph import Features, Graph, validate
-from model_store.inputs import inputs_of, one_hot
+from model_store.graph import Features, Graph, one_hot, validate
+from model_store.inputs import inputs_of
 from model_store.losses import loss_of
 from model_store.newton import minimise
 from model_store.objective import Objective, Point

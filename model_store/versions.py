@@ -4,6 +4,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ _FOLDER = re.compile(r"(?P<version>0|[1-9]\d*)-(?P<fencing>0|[1-9]\d*)")
 _TEMPORARY = ".tmp-"
 _MANIFEST = "manifest.json"
 _STATE = "state.safetensors"
+_PARTS = ("weights", "B", "T")
+_TENSORS = {f"{name}.{part}" for name in ("features", "labels") for part in _PARTS} | {"live", "featured"}
 
 
 class StoreConflict(ModelStoreError):
@@ -45,16 +48,34 @@ class VersionRef:
 
 
 @dataclass(frozen=True, eq=False)
-class VersionState:
-    """What changes from version to version."""
+class SpanArrays:
+    """The weights on one input and the lazy part of its span coefficients: W, B and T, each (blocks, k, C) float64.
 
-    #: W, B and T, each (blocks, d, C) float64: the weights, and the lazy part of the span coefficients.
+    k is d for the features and C for the labels.
+    """
+
     weights: NDArray[np.float64]
     B: NDArray[np.float64]
     T: NDArray[np.float64]
+
+    @classmethod
+    def untouched(cls, weights: NDArray[np.float64]) -> "SpanArrays":
+        """Those of weights from which nothing has been deleted: B = W, T = 0."""
+        return cls(weights, weights, np.zeros_like(weights))
+
+
+@dataclass(frozen=True, eq=False)
+class VersionState:
+    """What changes from version to version."""
+
+    features: SpanArrays
+    #: One block per label hop; (0, C, C) without label reuse.
+    labels: SpanArrays
     #: Which nodes are not deleted, (n,).
     live: NDArray[np.bool_]
-    #: Rank of the live nodes' features.
+    #: Which of them still have their features, (n,): neither they nor their features were deleted.
+    featured: NDArray[np.bool_]
+    #: Rank of the features of the nodes in `featured`.
     rank: int
 
 
@@ -67,7 +88,7 @@ class VersionManifest:
     manifest_sha256: str
     #: SHA-256, hex, of state.safetensors.
     state_sha256: str
-    #: SHA-256, hex, of the weights' bytes (float64, little-endian, row-major).
+    #: SHA-256, hex, of the weights' bytes, features first, then labels (float64, little-endian, row-major).
     weights_sha256: str
     rank: int
     #: SHA-256, hex, of this manifest's own file.
@@ -89,14 +110,8 @@ class Versions:
 
     def write(self, ref: VersionRef, state: VersionState) -> str:
         """Writes a version, durably and in one step, over an unused one of that name; returns its digest."""
-        state_bytes = save(
-            {
-                "weights": np.ascontiguousarray(state.weights, dtype="<f8"),
-                "B": np.ascontiguousarray(state.B, dtype="<f8"),
-                "T": np.ascontiguousarray(state.T, dtype="<f8"),
-                "live": np.ascontiguousarray(state.live, dtype=np.uint8),
-            }
-        )
+        tensors = _tensors(state)
+        state_bytes = save(tensors)
         manifest = seal(
             {
                 "format": FORMAT,
@@ -104,7 +119,9 @@ class Versions:
                 "fencing": ref.fencing,
                 "manifest_sha256": self.manifest_sha256,
                 "files": {_STATE: hashlib.sha256(state_bytes).hexdigest()},
-                "weights_sha256": hashlib.sha256(np.ascontiguousarray(state.weights, dtype="<f8").data).hexdigest(),
+                "weights_sha256": hashlib.sha256(
+                    tensors["features.weights"].tobytes() + tensors["labels.weights"].tobytes()
+                ).hexdigest(),
                 "rank": state.rank,
             },
             indent=1,
@@ -131,13 +148,13 @@ class Versions:
         if hashlib.sha256(data).hexdigest() != manifest.state_sha256:
             raise damaged(path, f"does not match the digest in {_MANIFEST} beside it")
         tensors = load(data)
-        if set(tensors) != {"weights", "B", "T", "live"}:
+        if set(tensors) != _TENSORS:
             raise StoreForeign(f"{path} holds {', '.join(sorted(tensors))}.", "Train and import the model again.")
         return VersionState(
-            weights=tensors["weights"],
-            B=tensors["B"],
-            T=tensors["T"],
+            features=SpanArrays(*(tensors[f"features.{part}"] for part in _PARTS)),
+            labels=SpanArrays(*(tensors[f"labels.{part}"] for part in _PARTS)),
             live=tensors["live"].astype(np.bool_),
+            featured=tensors["featured"].astype(np.bool_),
             rank=manifest.rank,
         )
 
@@ -194,6 +211,15 @@ class Versions:
 
     def _temporary(self, ref: VersionRef) -> Path:
         return self.folder / f"{_TEMPORARY}{ref.folder}"
+
+
+def _tensors(state: VersionState) -> dict[str, NDArray[Any]]:
+    spans = {"features": state.features, "labels": state.labels}
+    arrays = {f"{name}.{part}": getattr(span, part) for name, span in spans.items() for part in _PARTS}
+    masks = {"live": state.live, "featured": state.featured}
+    return {name: np.ascontiguousarray(array, dtype="<f8") for name, array in arrays.items()} | {
+        name: np.ascontiguousarray(mask, dtype=np.uint8) for name, mask in masks.items()
+    }
 
 
 def _ref(path: Path) -> VersionRef:

@@ -25,7 +25,7 @@ from model_store.datasets import default_data_dirs, inject_channel, load_dataset
 from model_store.graph import Graph
 from model_store.manifest import InjectedChannel
 from model_store.spec import ModelSpec
-from model_store.versions import VersionState
+from model_store.versions import SpanArrays, VersionState
 from service.domain.states import RequestKind
 from service.unlearning.batch import Removal
 from service.unlearning.resident import Resident
@@ -91,14 +91,16 @@ def measure(graph: Graph, spec: ModelSpec, share: float, *, device: str, seed: i
 
 def _resident(built: BuiltModel, device: str) -> Resident:
     """The model as the service holds it, of version 0."""
+    everyone = np.ones(built.graph.nodes, dtype=np.bool_)
     version = VersionState(
-        weights=built.weights,
-        B=built.weights.copy(),
-        T=np.zeros_like(built.weights),
-        live=np.ones(built.graph.nodes, dtype=np.bool_),
+        features=SpanArrays.untouched(built.weights),
+        labels=SpanArrays.untouched(built.label_weights),
+        live=everyone,
+        featured=everyone,
         rank=built.manifest.rank,
     )
-    return Resident.load(built.manifest, Base(built.graph, built.beta), version, 0, device)
+    base = Base(built.graph, built.beta, built.label_beta, built.public)
+    return Resident.load(built.manifest, base, version, 0, device)
 
 
 def _accuracy(snapshot: Snapshot, labels: NDArray[np.int64], mask: NDArray[np.bool_]) -> float:

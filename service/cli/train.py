@@ -148,7 +148,6 @@ def train_model(
     from model_store.build import build_model
     from model_store.datasets import inject_channel, load_dataset
     from model_store.manifest import InjectedChannel
-    from model_store.store import Store
 
     # Looked at before the work as well as after it: training may take long.
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -168,8 +167,7 @@ def train_model(
         device=_resolved(device),
         progress=progress,
     )
-    store = Store.create(out, manifest=built.manifest, graph=built.graph, beta=built.beta, weights=built.weights)
-    return store.manifest
+    return built.write(out).manifest
 
 
 def _resolved(device: Device) -> str:

@@ -1,7 +1,7 @@
 """The model resident on the device: the arrays that stay, and the committed state that each batch replaces."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor
 from model_store.base_store import Base
 from model_store.blocks import by_block, side_by_side
 from model_store.features import FeatureMatrix
-from model_store.gram import factorise
-from model_store.inputs import inputs_of, one_hot
+from model_store.gram import Gram, factorise
+from model_store.graph import one_hot
+from model_store.inputs import inputs_of
 from model_store.losses import loss_of
 from model_store.manifest import Manifest
 from model_store.propagation import Propagator
-from model_store.versions import VersionState
+from model_store.versions import SpanArrays, VersionState
 from service.domain.states import RequestKind
 from service.unlearning.batch import InputRows, ModelState, Projection, Removal, project_batch
 from service.unlearning.live_graph import LiveGraph
@@ -67,26 +68,35 @@ class Resident:
     ) -> "Resident":
         """Puts version `number` of a stored model on the device and factorises its Gram matrices."""
         graph, live = base.graph, version.live
-        features = InputRows(FeatureMatrix(graph.features, device), side_by_side(_on(base.beta, device)))
-        gram = factorise(
-            features.rows, live, sigma_ref_squared=manifest.sigma_ref_squared, rank_tolerance=manifest.rank_tolerance
-        )
-        span = SpanState(
-            W=side_by_side(_on(version.weights, device)),
-            B=side_by_side(_on(version.B, device)),
-            T=side_by_side(_on(version.T, device)),
-            gram=gram,
-            in_span=live,
-        )
-        state = ModelState(number, span, None, live, version.weights.shape[2])
         propagator = Propagator.build(
             graph.adjacency, manifest.spec.propagation, manifest.spec.self_loops, live=live, device=device
         )
-        labels = one_hot(graph.labels, graph.train_mask & live, graph.num_classes)
-        inputs = inputs_of(manifest.spec, features.rows, labels, propagator)
+        training = graph.train_mask & live
+        labels = one_hot(graph.labels, training, graph.num_classes)
+        inputs = inputs_of(manifest.spec, FeatureMatrix(graph.features, device), labels, propagator)
+        features = InputRows(inputs.features.rows, side_by_side(_on(base.beta, device)))
+        gram = factorise(
+            features.rows,
+            version.featured,
+            sigma_ref_squared=manifest.sigma_ref_squared,
+            rank_tolerance=manifest.rank_tolerance,
+        )
+        state = ModelState(
+            version=number,
+            features=_span(version.features, gram, version.featured, device),
+            labels=None,
+            live=live,
+            classes=graph.num_classes,
+        )
+        label_rows = None
+        if inputs.labels is not None:
+            label_rows = InputRows(inputs.labels.rows, side_by_side(_on(base.label_beta, device)))
+            # Counts of training nodes by class: n bounds them for good, and a class that has one is never lost in it.
+            gram = factorise(label_rows.rows, training, sigma_ref_squared=float(graph.nodes))
+            state = replace(state, labels=_span(version.labels, gram, training, device))
         return cls(
             features=features,
-            labels=None,
+            labels=label_rows,
             state=state,
             live_graph=LiveGraph(inputs, propagator, loss_of(manifest.spec.loss)),
             rows={graph.node_ids[row]: int(row) for row in np.flatnonzero(live)},
@@ -126,9 +136,24 @@ class Resident:
 
 def version_state(state: ModelState) -> VersionState:
     """`state` as it is stored."""
-    span, classes = state.features, state.classes
-    weights, B, T = (by_block(part, classes).cpu().numpy() for part in (span.W, span.B, span.T))
-    return VersionState(weights=weights, B=B, T=T, live=state.live, rank=span.gram.rank)
+    classes = state.classes
+    no_labels = SpanArrays.untouched(np.zeros((0, classes, classes)))
+    return VersionState(
+        features=_arrays(state.features, classes),
+        labels=no_labels if state.labels is None else _arrays(state.labels, classes),
+        live=state.live,
+        featured=state.features.in_span,
+        rank=state.features.gram.rank,
+    )
+
+
+def _span(arrays: SpanArrays, gram: Gram, in_span: NDArray[np.bool_], device: torch.device | str) -> SpanState:
+    W, B, T = (side_by_side(_on(part, device)) for part in (arrays.weights, arrays.B, arrays.T))
+    return SpanState(W, B, T, gram, in_span)
+
+
+def _arrays(span: SpanState, classes: int) -> SpanArrays:
+    return SpanArrays(*(by_block(part, classes).cpu().numpy() for part in (span.W, span.B, span.T)))
 
 
 def _forget(given: InputRows, rows: NDArray[np.int64]) -> None:

@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 
 import numpy as np
 
-from model_store.coefficients import span_residual
 from model_store.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
@@ -30,6 +29,7 @@ from service.domain.states import Guarantee, RepairStatus, RequestKind
 from service.errors import Unavailable
 from service.queue.outage import Outage
 from service.unlearning.batch import Removal
+from service.unlearning.measurement import stored_span_residual
 from service.unlearning.resident import Prepared, Resident, version_state
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
@@ -92,6 +92,8 @@ class BatchWorker:
         self._outage = outage
         #: Nodes whose data may still be on disk, (n,): all of them until the first erasure has looked.
         self._on_disk = np.ones(store.manifest.nodes, dtype=np.bool_)
+        #: The same of nodes' features.
+        self._features_on_disk = self._on_disk.copy()
 
     @property
     def pointer(self) -> Pointer:
@@ -195,12 +197,19 @@ class BatchWorker:
         self._readers.resume()
 
     def erase(self) -> None:
-        """Step 9: what belonged to nodes no longer live leaves the disk, and so do all other versions."""
+        """Step 9: what belonged to nodes no longer live, or without features, leaves the disk, and all other versions.
+
+        What has left already is not looked at again.
+        """
         ref = VersionRef(self._pointer.version, self._pointer.fencing)
         fencing = self.lease.fencing
-        live = self._store.read_version(ref, digest=self._pointer.digest).live
-        self._store.erase(Erasure(nodes=np.flatnonzero(~live & self._on_disk)), fencing=fencing)
-        self._on_disk = live
+        version = self._store.read_version(ref, digest=self._pointer.digest)
+        erasure = Erasure(
+            nodes=np.flatnonzero(~version.live & self._on_disk),
+            feature_rows=np.flatnonzero(~version.featured & version.live & self._features_on_disk),
+        )
+        self._store.erase(erasure, fencing=fencing)
+        self._on_disk, self._features_on_disk = version.live, version.featured
         self._store.remove_versions(keep=ref, below_fencing=fencing)
 
     async def _complete(self, committed: Committed, watch: Stopwatch) -> BatchRecord:
@@ -217,10 +226,8 @@ class BatchWorker:
         return replace(finished.record, durations_ms=watch.durations_ms)
 
     def _span_residual(self) -> float:
-        version = self._store.read_version(
-            VersionRef(self._pointer.version, self._pointer.fencing), digest=self._pointer.digest
-        )
-        return span_residual(version.weights, version.T, self._store.span_chunks(version.live))
+        ref = VersionRef(self._pointer.version, self._pointer.fencing)
+        return stored_span_residual(self._store, ref, digest=self._pointer.digest)
 
     def _record(
         self, deletions: Sequence[Deletion], prepared: Prepared, pointer: Pointer, watch: Stopwatch

@@ -17,7 +17,6 @@ from valkey_process import ValkeyProcess
 from model_store.build import build_model
 from model_store.datasets import load_dataset
 from model_store.spec import ModelSpec
-from model_store.store import Store
 from service.app import create_app
 from service.db import migrate
 from service.db.engine import create_engine
@@ -66,7 +65,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = load_dataset(f"synthetic:n={NODES},d=12,classes=3,seed=3", data_dirs=[])
     built = build_model(graph, ModelSpec(), name="small", dataset="synthetic", split="full")
     folder = tmp_path_factory.mktemp("trained") / "model"
-    Store.create(folder, manifest=built.manifest, graph=built.graph, beta=built.beta, weights=built.weights)
+    built.write(folder)
     return folder
 
 

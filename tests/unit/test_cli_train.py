@@ -45,7 +45,7 @@ def test_training_writes_a_model_and_ends_with_a_summary(lethe: CommandLine, tmp
     store = Store.open(tmp_path / "models" / "a")
     assert store.manifest.spec == replace(ModelSpec(), combine=Combine.CONCAT, regularization=0.01)
     assert store.manifest.name == "synthetic"
-    assert store.read_version(store.current()).weights.shape == (3, 12, 3)
+    assert store.read_version(store.current()).features.weights.shape == (3, 12, 3)
 
 
 def test_injected_nodes_get_a_column_and_a_class_of_their_own(lethe: CommandLine, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from model_store.base_store import Base
 from model_store.erasure import Erasure
 from model_store.graph import Features, Graph
-from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, Manifest, TrainingRecord
+from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, Manifest, MlpRecord, TrainingRecord
 from model_store.spec import Combine, ModelSpec
 from model_store.store import Store
 
@@ -24,16 +24,27 @@ class SmallModel:
 
     manifest: Manifest
     graph: Graph
-    beta: NDArray[np.float64]
     weights: NDArray[np.float64]
+    label_weights: NDArray[np.float64]
+    beta: NDArray[np.float64]
+    label_beta: NDArray[np.float64]
+    public: NDArray[np.bool_]
+
+    @property
+    def base(self) -> Base:
+        """What the store keeps in `base/`."""
+        return Base(self.graph, self.beta, self.label_beta, self.public)
 
     def create(self, path: Path, *, chunk_rows: int = 5) -> Store:
         return Store.create(
             path,
             manifest=self.manifest,
             graph=self.graph,
-            beta=self.beta,
             weights=self.weights,
+            label_weights=self.label_weights,
+            beta=self.beta,
+            label_beta=self.label_beta,
+            public=self.public,
             chunk_rows=chunk_rows,
         )
 
@@ -52,8 +63,12 @@ def small_model(
     edges: int = 40,
     seed: int = 0,
     node_ids: tuple[str, ...] | None = None,
+    label_hops: int = 1,
 ) -> SmallModel:
-    """A random graph of three classes with random features, two blocks of coefficients and random weights."""
+    """A random graph of three classes with random features, random weights and coefficients of two feature blocks.
+
+    Some of the training nodes are public.
+    """
     random = np.random.default_rng(seed)
     ends = random.integers(0, nodes, (edges, 2))
     ends = ends[ends[:, 0] != ends[:, 1]]
@@ -66,6 +81,7 @@ def small_model(
         matrix = sp.csr_array(dense * (random.random((nodes, features)) < 0.5).astype(dtype))
         matrix.sum_duplicates()
     split = np.arange(nodes) % 4
+    public = np.arange(nodes) % 8 == 0
     graph = Graph(
         adjacency=adjacency,
         features=matrix,
@@ -81,7 +97,7 @@ def small_model(
         created_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
         dataset="small",
         split="full",
-        spec=ModelSpec(hops=1, combine=Combine.CONCAT),
+        spec=ModelSpec(hops=1, combine=Combine.CONCAT, label_hops=label_hops, mlp_width=features),
         nodes=nodes,
         edges=graph.edges,
         features=features,
@@ -94,8 +110,17 @@ def small_model(
         condition_number=3.0,
         accuracy=Accuracy(train=1.0, val=0.5, test=None),
         training=TrainingRecord(relative_gradient=1e-12, identity_error=1e-14, iterations=3, seconds=0.5, device="cpu"),
+        mlp=MlpRecord(width=features, public_nodes=int(public.sum())),
     )
-    return SmallModel(manifest, graph, random.standard_normal((2, nodes, 3)), random.standard_normal((2, features, 3)))
+    return SmallModel(
+        manifest=manifest,
+        graph=graph,
+        weights=random.standard_normal((2, features, 3)),
+        label_weights=random.standard_normal((label_hops, 3, 3)),
+        beta=random.standard_normal((2, nodes, 3)),
+        label_beta=random.standard_normal((label_hops, nodes, 3)),
+        public=public,
+    )
 
 
 def without(base: Base, erasure: Erasure) -> Base:
@@ -119,8 +144,9 @@ def without(base: Base, erasure: Erasure) -> Base:
         features = sp.csr_array(
             sp.coo_array((stored.data[kept], (stored.row[kept], stored.col[kept])), shape=stored.shape)
         )
-    beta = base.beta.copy()
+    beta, label_beta = base.beta.copy(), base.label_beta.copy()
     beta[:, ~featured] = 0
+    label_beta[:, ~live] = 0
     left_over = replace(
         graph,
         adjacency=sp.csr_array(adjacency),
@@ -131,7 +157,7 @@ def without(base: Base, erasure: Erasure) -> Base:
         test_mask=graph.test_mask & live,
         node_ids=tuple(name if alive else "" for name, alive in zip(graph.node_ids, live, strict=True)),
     )
-    return Base(left_over, beta)
+    return Base(left_over, beta, label_beta, base.public & live)
 
 
 def assert_same(found: Base, expected: Base) -> None:
@@ -147,6 +173,8 @@ def difference(found: Base, expected: Base) -> str | None:
         "val_mask": (found.graph.val_mask, expected.graph.val_mask),
         "test_mask": (found.graph.test_mask, expected.graph.test_mask),
         "beta": (found.beta, expected.beta),
+        "label_beta": (found.label_beta, expected.label_beta),
+        "public": (found.public, expected.public),
         **_parts("adjacency", found.graph.adjacency, expected.graph.adjacency),
     }
     if isinstance(found.graph.features, np.ndarray) != isinstance(expected.graph.features, np.ndarray):

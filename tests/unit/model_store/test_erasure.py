@@ -4,6 +4,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,6 @@ def rows(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(numbers, dtype=np.int64)
 
 
-def base_of(model: SmallModel) -> Base:
-    return Base(model.graph, model.beta)
-
-
 def everything_in(path: Path) -> bytes:
     """All bytes of all files of a store, and their names."""
     return b"\0\0".join(file.name.encode() + file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file())
@@ -61,7 +58,7 @@ def test_an_erased_node_is_gone_and_the_rest_is_as_it_was(tmp_path: Path, layout
     store = model.create(tmp_path / "m", chunk_rows=chunk_rows)
     erasure = Erasure(nodes=rows(22, 3, 11, 3))
     store.erase(erasure, fencing=1)
-    assert_same(Store.open(tmp_path / "m").load_base(), without(base_of(model), erasure))
+    assert_same(Store.open(tmp_path / "m").load_base(), without(model.base, erasure))
     assert store.pending_erasure() is None
 
 
@@ -71,9 +68,12 @@ def test_erased_features_take_their_coefficients_along_and_nothing_else(tmp_path
     store = model.create(tmp_path / "m")
     store.erase(Erasure(feature_rows=rows(0, 9)), fencing=1)
     base = store.load_base()
-    assert_same(base, without(base_of(model), Erasure(feature_rows=rows(0, 9))))
+    assert_same(base, without(model.base, Erasure(feature_rows=rows(0, 9))))
     assert base.graph.node_ids == model.graph.node_ids
     assert (base.graph.adjacency != model.graph.adjacency).nnz == 0
+    assert np.array_equal(base.graph.labels, model.graph.labels)
+    assert np.array_equal(base.graph.train_mask, model.graph.train_mask)
+    assert np.array_equal(base.label_beta, model.label_beta)
 
 
 def test_an_erased_edge_is_gone_in_both_directions(tmp_path: Path) -> None:
@@ -84,14 +84,14 @@ def test_an_erased_edge_is_gone_in_both_directions(tmp_path: Path) -> None:
     base = store.load_base()
     assert base.graph.edges == model.graph.edges - 2
     assert base.graph.adjacency[[left, right], [right, left]].tolist() == [0, 0]
-    assert_same(base, without(base_of(model), Erasure(edges=np.array([[left, right], other]))))
+    assert_same(base, without(model.base, Erasure(edges=np.array([[left, right], other]))))
 
 
 def test_an_edge_that_does_not_exist_changes_nothing(tmp_path: Path) -> None:
     model = small_model(edges=0)
     store = model.create(tmp_path / "m")
     store.erase(Erasure(edges=np.array([[1, 2]])), fencing=1)
-    assert_same(store.load_base(), base_of(model))
+    assert_same(store.load_base(), model.base)
 
 
 @LAYOUTS
@@ -102,6 +102,8 @@ def test_everything_can_be_erased(tmp_path: Path, layout: str) -> None:
     base = store.load_base()
     assert base.graph.adjacency.nnz == 0
     assert not base.beta.any()
+    assert not base.label_beta.any()
+    assert not base.public.any()
     assert not (base.graph.features != 0).any() if layout == "dense" else base.graph.features.nnz == 0
     assert set(base.graph.node_ids) == {""}
 
@@ -114,7 +116,7 @@ def test_any_series_of_erasures_leaves_what_no_one_asked_to_forget(
     shutil.rmtree(tmp_path / "m", ignore_errors=True)
     model = small_model(layout, "float64", nodes=13, edges=30, seed=seed)
     store = model.create(tmp_path / "m", chunk_rows=chunk_rows)
-    expected = base_of(model)
+    expected = model.base
     node = st.integers(0, 12)
     for fencing in range(1, 4):
         erasure = Erasure(
@@ -137,7 +139,7 @@ def test_rows_that_do_not_exist_are_refused_and_nothing_is_erased(tmp_path: Path
     store = model.create(tmp_path / "m")
     with pytest.raises(IndexError, match="rows to erase"):
         store.erase(erasure, fencing=1)
-    assert_same(store.load_base(), base_of(model))
+    assert_same(store.load_base(), model.base)
 
 
 # No byte is left.
@@ -154,6 +156,7 @@ def test_no_byte_of_an_erased_node_is_left_in_any_file(tmp_path: Path, layout: s
     personal = {ids[row].encode() for row in gone}
     for row in gone:
         personal |= {model.beta[block, row].tobytes() for block in range(2)}
+        personal |= {model.label_beta[0, row].tobytes()}
         dense = model.graph.features[[row]]
         values = dense.ravel() if isinstance(dense, np.ndarray) else dense.data
         for value in values:
@@ -162,12 +165,46 @@ def test_no_byte_of_an_erased_node_is_left_in_any_file(tmp_path: Path, layout: s
             personal |= {values.tobytes()}
     before = everything_in(tmp_path / "m")
     stored = [piece for piece in personal if piece in before]
-    assert len(stored) >= 4 * (1 + 2 + 1)
+    assert len(stored) >= 4 * (1 + 2 + 1 + 1)
     store.erase(Erasure(nodes=gone), fencing=1)
     after = everything_in(tmp_path / "m")
     assert [piece for piece in personal if piece in after] == []
     kept = ids[1].encode()
     assert kept in after
+
+
+@LAYOUTS
+def test_no_byte_of_erased_features_is_left_in_any_file_and_all_else_of_the_node_is(
+    tmp_path: Path, layout: str
+) -> None:
+    model = small_model(layout, "float64", nodes=40, edges=90)
+    store = model.create(tmp_path / "m")
+    gone, personal, kept = rows(0, 7, 39), set(), set()
+    for row in gone:
+        personal |= {model.beta[block, row].tobytes() for block in range(2)}
+        dense = model.graph.features[[row]]
+        personal |= {value.tobytes() for value in (dense.ravel() if isinstance(dense, np.ndarray) else dense.data)}
+        kept |= {model.graph.node_ids[row].encode(), model.label_beta[0, row].tobytes()}
+    before = everything_in(tmp_path / "m")
+    assert all(piece in before for piece in personal | kept)
+    store.erase(Erasure(feature_rows=gone), fencing=1)
+    after = everything_in(tmp_path / "m")
+    assert [piece for piece in personal if piece in after] == []
+    assert all(piece in after for piece in kept)
+
+
+def test_no_slot_of_the_adjacency_joins_the_ends_of_an_erased_edge(tmp_path: Path) -> None:
+    model = small_model(nodes=40, edges=90)
+    store = model.create(tmp_path / "m")
+    gone = some_edges(model, 4)
+    store.erase(Erasure(edges=gone), fencing=1)
+    base = BaseArrays(tmp_path / "m" / "base", Index.latest(tmp_path / "m" / "base"))
+    table = base.index.tables["adjacency"]
+    local, columns = base.read_all("adjacency", "rows")[:, 0], base.read_all("adjacency", "columns")[:, 0]
+    stored = np.repeat(np.arange(table.chunks) * base.index.chunk_rows, np.diff(table.starts)) + local
+    left = {frozenset(pair) for pair in zip(stored.tolist(), columns.tolist(), strict=True)}
+    assert not left & {frozenset(pair) for pair in gone.tolist()}
+    assert (columns == -1).sum() == 2 * len({frozenset(pair) for pair in gone.tolist()})
 
 
 def test_no_slot_of_the_adjacency_names_an_erased_node_or_tells_whose_it_was(tmp_path: Path) -> None:
@@ -222,7 +259,8 @@ def test_only_the_slots_of_what_is_erased_are_written_and_each_file_is_synced_on
     adjacency = (2 * degrees - between) * (2 + 4)
     stored_values = model.graph.features[gone]
     features = stored_values.size * 4 if layout == "dense" else stored_values.nnz * (2 + 4 + 4)
-    assert in_place == 3 * (8 + 1 + 4 + 32) + 3 * 2 * 3 * 8 + adjacency + features
+    coefficients = 3 * (2 + 1) * 3 * 8
+    assert in_place == 3 * (8 + 1 + 4 + 32) + coefficients + adjacency + features
     synced = [path for operation, path, _ in written.log if operation == "fsync"]
     files = [path for path in synced if Path(path).name != "base"]
     assert len(files) == len(set(files))
@@ -253,7 +291,7 @@ def half_erased(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     store = model.create(path, chunk_rows=4)
     first = Erasure(nodes=rows(6), edges=some_edges(model, 1))
     store.erase(first, fencing=1)
-    return without(base_of(model), first), path
+    return without(model.base, first), path
 
 
 SECOND = Erasure(nodes=rows(2, 9), feature_rows=rows(4), edges=np.array([[0, 1]]))
@@ -345,7 +383,8 @@ def test_no_byte_is_left_after_a_crash_and_its_resumption(tmp_path: Path) -> Non
     ids = random_ids(random, 20)
     model = small_model(nodes=20, node_ids=ids)
     model.create(tmp_path / "original")
-    personal = [ids[4].encode(), model.graph.features[4].tobytes(), model.beta[1, 4].tobytes()]
+    personal = [ids[4].encode(), model.graph.features[4].tobytes()]
+    personal += [model.beta[1, 4].tobytes(), model.label_beta[0, 4].tobytes()]
     erasure = Erasure(nodes=rows(4))
     for path, _ in all_stops(lambda path: erases(path, erasure), tmp_path / "original", tmp_path, Loss.SOME):
         Store.open(path).erase(erasure, fencing=3)
@@ -415,10 +454,10 @@ def test_an_erasure_that_was_interrupted_is_finished_before_the_next(
     assert_same(Store.open(path).load_base(), without(without(before, SECOND), Erasure(nodes=rows(10))))
     path = interrupted_store(original, tmp_path)
     store = Store.open(path)
-    rebuilt = store.load_base().beta * 2
-    store.write_beta(rebuilt, fencing=3)
     after = without(before, SECOND)
-    assert_same(store.load_base(), Base(after.graph, after.beta * 2))
+    rebuilt = replace(after, beta=after.beta * 2, label_beta=after.label_beta * 3)
+    store.write_beta(rebuilt.beta, rebuilt.label_beta, fencing=3)
+    assert_same(store.load_base(), rebuilt)
 
 
 # A second writer.
@@ -435,7 +474,12 @@ def test_a_writer_whose_fencing_number_was_overtaken_erases_nothing(tmp_path: Pa
 
 def rewrites_beta(path: Path) -> Callable[[], None]:
     store = Store.open(path)
-    return lambda: store.write_beta(store.load_base().beta, fencing=2)
+
+    def rewrite() -> None:
+        base = store.load_base()
+        store.write_beta(base.beta, base.label_beta, fencing=2)
+
+    return rewrite
 
 
 @pytest.mark.parametrize("action", [erases, rewrites_beta])
@@ -454,7 +498,8 @@ def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(
             store.erase(SECOND, fencing=3)
             store.erase(later, fencing=3)
             if rewrites:
-                store.write_beta(store.load_base().beta, fencing=3)
+                base = store.load_base()
+                store.write_beta(base.beta, base.label_beta, fencing=3)
 
         disk = FailingDisk(stop_at, at_stop=successor)
         overtaken = action(path)

@@ -17,6 +17,7 @@ from model_store.manifest import (
     FeatureLayout,
     InjectedChannel,
     Manifest,
+    MlpRecord,
     TrainingRecord,
 )
 from model_store.sealed import read_sealed, seal
@@ -45,6 +46,7 @@ MANIFEST = Manifest(
     diffusion=Diffusion(sigma_h=0.25, sigma_z=0.0),
     column_scale=(0, -3, 12),
     injected_channels=(InjectedChannel(column=1433, nodes=60),),
+    mlp=MlpRecord(width=64, public_nodes=140),
     warnings=("The condition number stays above 1e4.",),
 )
 
@@ -57,7 +59,15 @@ def through_text(document: Any) -> Any:
     "manifest",
     [
         MANIFEST,
-        replace(MANIFEST, diffusion=None, column_scale=None, injected_channels=(), warnings=(), spec=ModelSpec()),
+        replace(
+            MANIFEST,
+            column_scale=None,
+            injected_channels=(),
+            mlp=None,
+            diffusion=None,
+            warnings=(),
+            spec=ModelSpec(),
+        ),
     ],
 )
 def test_a_manifest_survives_being_written_as_json(manifest: Manifest) -> None:
@@ -106,7 +116,7 @@ def test_a_field_of_another_type_is_refused_by_name(path: tuple[str, ...]) -> No
             Manifest.from_json(document, source="m.json")
 
 
-@pytest.mark.parametrize("path", [(), ("spec",), ("accuracy",), ("training",)], ids=".".join)
+@pytest.mark.parametrize("path", [(), ("spec",), ("accuracy",), ("training",), ("mlp",), ("diffusion",)], ids=".".join)
 def test_an_unknown_field_is_refused_by_name(path: tuple[str, ...]) -> None:
     document = through_text(MANIFEST.to_json())
     inside(document, (*path, "x"))["flux_capacity"] = 1

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from failing_disk import FailingDisk, Loss, stops
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_models import SmallModel, assert_same, small_model, without
+from small_models import SmallModel, assert_same, difference, small_model, without
 
 from model_store import base_store
 from model_store.base_store import Base
@@ -22,7 +22,7 @@ from model_store.erasure import Erasure
 from model_store.errors import GraphError, StoreDamaged, StoreForeign
 from model_store.sealed import seal
 from model_store.store import Store
-from model_store.versions import StoreConflict, VersionRef, VersionState
+from model_store.versions import SpanArrays, StoreConflict, VersionRef, VersionState
 
 
 @pytest.fixture(autouse=True)
@@ -41,19 +41,26 @@ def read_everything(path: Path) -> tuple[Base, VersionState]:
 
 def a_state(model: SmallModel, seed: int) -> VersionState:
     random = np.random.default_rng(seed)
-    shape = model.weights.shape
+
+    def span(shape: tuple[int, ...]) -> SpanArrays:
+        return SpanArrays(*(random.standard_normal(shape) for _ in range(3)))
+
+    live = random.random(model.graph.nodes) < 0.8
     return VersionState(
-        weights=random.standard_normal(shape),
-        B=random.standard_normal(shape),
-        T=random.standard_normal(shape),
-        live=random.random(model.graph.nodes) < 0.8,
+        features=span(model.weights.shape),
+        labels=span(model.label_weights.shape),
+        live=live,
+        featured=live & (random.random(model.graph.nodes) < 0.9),
         rank=seed,
     )
 
 
 def same_state(left: VersionState, right: VersionState) -> bool:
-    parts = ("weights", "B", "T", "live", "rank")
-    return all(np.array_equal(getattr(left, part), getattr(right, part)) for part in parts)
+    parts = ("weights", "B", "T")
+    spans = ((left.features, right.features), (left.labels, right.labels))
+    masks = ((left.live, right.live), (left.featured, right.featured))
+    pairs = [(getattr(a, part), getattr(b, part)) for a, b in spans for part in parts] + list(masks)
+    return left.rank == right.rank and all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in pairs)
 
 
 def everything_of(path: Path) -> dict[str, bytes]:
@@ -69,27 +76,34 @@ def names_in(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("layout", ["dense", "csr"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("chunk_rows", [1, 5, 23, 512])
-def test_a_model_is_read_back_as_it_was_stored(tmp_path: Path, layout: str, dtype: str, chunk_rows: int) -> None:
-    model = small_model(layout, dtype)
+@pytest.mark.parametrize(("chunk_rows", "label_hops"), [(1, 1), (5, 3), (23, 0), (512, 2)])
+def test_a_model_is_read_back_as_it_was_stored(
+    tmp_path: Path, layout: str, dtype: str, chunk_rows: int, label_hops: int
+) -> None:
+    model = small_model(layout, dtype, label_hops=label_hops)
     model.create(tmp_path / "m", chunk_rows=chunk_rows)
     store = Store.open(tmp_path / "m")
     assert store.manifest == model.manifest
-    assert_same(store.load_base(), Base(model.graph, model.beta))
+    assert_same(store.load_base(), model.base)
 
 
-def test_a_new_store_holds_its_first_version(tmp_path: Path) -> None:
-    model = small_model()
+@pytest.mark.parametrize("label_hops", [0, 2])
+def test_a_new_store_holds_its_first_version(tmp_path: Path, label_hops: int) -> None:
+    model = small_model(label_hops=label_hops)
     store = model.create(tmp_path / "m")
     assert store.current() == VersionRef(0, 0)
     assert store.versions() == [VersionRef(0, 0)]
     state = store.read_version(VersionRef(0, 0), digest=store.version_digest(VersionRef(0, 0)))
-    assert np.array_equal(state.weights, model.weights)
-    assert np.array_equal(state.B, model.weights)
-    assert not state.T.any()
-    assert state.live.all()
-    assert state.rank == model.manifest.rank
-    assert store.weights_sha256(VersionRef(0, 0)) == hashlib.sha256(model.weights.tobytes()).hexdigest()
+    expected = VersionState(
+        features=SpanArrays(model.weights, model.weights, np.zeros((2, 6, 3))),
+        labels=SpanArrays(model.label_weights, model.label_weights, np.zeros((label_hops, 3, 3))),
+        live=np.ones(23, dtype=np.bool_),
+        featured=np.ones(23, dtype=np.bool_),
+        rank=6,
+    )
+    assert same_state(state, expected)
+    weights = model.weights.tobytes() + model.label_weights.tobytes()
+    assert store.weights_sha256(VersionRef(0, 0)) == hashlib.sha256(weights).hexdigest()
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -111,13 +125,13 @@ def test_a_graph_without_edges_and_with_empty_feature_rows_is_kept(tmp_path: Pat
     features.eliminate_zeros()
     store = model.create(tmp_path / "m")
     assert store.load_base().graph.edges == 0
-    assert_same(store.load_base(), Base(model.graph, model.beta))
+    assert_same(store.load_base(), model.base)
 
 
 def test_stored_zeros_of_sparse_features_are_kept(tmp_path: Path) -> None:
     model = small_model("csr")
     model.graph.features.data[::3] = 0
-    assert_same(model.create(tmp_path / "m").load_base(), Base(model.graph, model.beta))
+    assert_same(model.create(tmp_path / "m").load_base(), model.base)
 
 
 def test_only_the_owner_may_read_a_store(tmp_path: Path) -> None:
@@ -150,8 +164,14 @@ def test_arrays_that_contradict_the_manifest_are_refused(tmp_path: Path) -> None
     model = small_model()
     with pytest.raises(ValueError, match=r"nodes: 24 .* 23 given.*beta"):
         replace(model, manifest=replace(model.manifest, nodes=24)).create(tmp_path / "m")
-    with pytest.raises(ValueError, match="weights"):
+    with pytest.raises(ValueError, match=r"^weights: \(2, 6, 3\)"):
         replace(model, weights=model.weights[:1]).create(tmp_path / "m")
+    with pytest.raises(ValueError, match=r"label_beta: \(1, 23, 3\).*label_weights: \(1, 3, 3\)"):
+        replace(model, label_weights=model.label_weights[:0], label_beta=model.label_beta[:0]).create(tmp_path / "m")
+    with pytest.raises(ValueError, match="public"):
+        replace(model, public=~model.public).create(tmp_path / "m")
+    with pytest.raises(ValueError, match="public"):
+        replace(model, manifest=replace(model.manifest, mlp=None)).create(tmp_path / "m")
     with pytest.raises(ValueError, match="feature_layout"):
         replace(model, graph=small_model("csr").graph).create(tmp_path / "m")
     with pytest.raises(ValueError, match="chunk_rows"):
@@ -432,34 +452,60 @@ def test_span_chunks_cover_all_rows_once_without_the_dead(
     monkeypatch.setattr(base_store, "_SPAN_BYTES", bytes_at_a_time)
     model = small_model(layout)
     store = model.create(tmp_path / "m")
-    live = np.arange(23) % 5 != 2
+    featured = np.arange(23) % 5 != 2
     features, beta, rows = np.zeros((23, 6), dtype=np.float32), np.zeros((2, 23, 3)), np.zeros(23, dtype=int)
-    for chunk in store.span_chunks(live):
+    for chunk in store.span_chunks(featured):
         assert chunk.X.dtype == np.float32
         features[chunk.rows] = chunk.X if isinstance(chunk.X, np.ndarray) else chunk.X.toarray()
         beta[:, chunk.rows] = chunk.beta
         rows[chunk.rows] += 1
     assert (rows == 1).all()
-    expected = without(Base(model.graph, model.beta), Erasure(feature_rows=np.flatnonzero(~live)))
+    expected = without(model.base, Erasure(feature_rows=np.flatnonzero(~featured)))
     stored = expected.graph.features
     assert np.array_equal(features, stored if isinstance(stored, np.ndarray) else stored.toarray())
     assert np.array_equal(beta, expected.beta)
+
+
+@pytest.mark.parametrize("bytes_at_a_time", [1, 300, 1 << 20])
+@pytest.mark.parametrize("label_hops", [0, 2])
+def test_label_span_chunks_hold_the_live_training_labels_and_nothing_of_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_at_a_time: int, label_hops: int
+) -> None:
+    monkeypatch.setattr(base_store, "_SPAN_BYTES", bytes_at_a_time)
+    model = small_model(label_hops=label_hops)
+    store = model.create(tmp_path / "m")
+    live = np.arange(23) % 5 != 2
+    labels, beta, rows = np.full((23, 3), -1.0), np.full((label_hops, 23, 3), -1.0), np.zeros(23, dtype=int)
+    for chunk in store.label_span_chunks(live):
+        assert isinstance(chunk.X, sp.csr_array)
+        assert chunk.X.dtype == np.float64
+        labels[chunk.rows] = chunk.X.toarray()
+        beta[:, chunk.rows] = chunk.beta
+        rows[chunk.rows] += 1
+    assert (rows == 1).all()
+    used = live & model.graph.train_mask
+    assert np.array_equal(labels, np.eye(3)[model.graph.labels] * used[:, None])
+    assert np.array_equal(beta, model.label_beta * used[:, None])
 
 
 def test_rebuilt_coefficients_replace_the_old_ones_and_can_be_erased(tmp_path: Path) -> None:
     model = small_model()
     store = model.create(tmp_path / "m")
     store.erase(Erasure(nodes=np.array([4])), fencing=1)
-    rebuilt = store.load_base().beta * 3
-    store.write_beta(rebuilt, fencing=2)
-    assert np.array_equal(Store.open(tmp_path / "m").load_base().beta, rebuilt)
+    left = without(model.base, Erasure(nodes=np.array([4])))
+    rebuilt = replace(left, beta=left.beta * 3, label_beta=left.label_beta * 5)
+    store.write_beta(rebuilt.beta, rebuilt.label_beta, fencing=2)
+    assert_same(Store.open(tmp_path / "m").load_base(), rebuilt)
     assert not (tmp_path / "m" / "base" / "beta.values-0-0").exists()
+    assert not (tmp_path / "m" / "base" / "label_beta.values-0-0").exists()
     store.erase(Erasure(nodes=np.array([5])), fencing=2)
-    assert_same(store.load_base(), without(Base(model.graph, model.beta * 3), Erasure(nodes=np.array([4, 5]))))
-    with pytest.raises(ValueError, match="beta must be"):
-        store.write_beta(rebuilt[:, 1:], fencing=2)
+    assert_same(store.load_base(), without(rebuilt, Erasure(nodes=np.array([5]))))
+    with pytest.raises(ValueError, match=r"^beta must be"):
+        store.write_beta(rebuilt.beta[:, 1:], rebuilt.label_beta, fencing=2)
+    with pytest.raises(ValueError, match=r"^label_beta must be"):
+        store.write_beta(rebuilt.beta, rebuilt.label_beta[:0], fencing=2)
     with pytest.raises(StoreConflict, match="fencing number 2"):
-        store.write_beta(rebuilt, fencing=1)
+        store.write_beta(rebuilt.beta, rebuilt.label_beta, fencing=1)
 
 
 # Crashes.
@@ -483,7 +529,7 @@ def commit(model: SmallModel, path: Path) -> None:
 
 
 def rewrite_beta(model: SmallModel, path: Path) -> None:
-    Store.open(path).write_beta(model.beta + 1, fencing=1)
+    Store.open(path).write_beta(model.beta + 1, model.label_beta + 1, fencing=1)
 
 
 @pytest.mark.parametrize("loss", [Loss.TORN, Loss.ALL, Loss.SOME])
@@ -507,7 +553,7 @@ def test_a_crash_at_any_point_leaves_the_old_or_the_new_state_and_repeating_ends
             Store.open(path).read_version(ref)
         if not stopped:
             assert names_in(path) == names_in(finished)
-        assert any(np.array_equal(base.beta, b.beta) and same_state(state, s) for b, s in allowed), disk.log
+        assert any(difference(base, b) is None and same_state(state, s) for b, s in allowed), disk.log
         if Store.open(path).current() < VersionRef(1, 1) or action is rewrite_beta:
             action(model, path)
         else:
@@ -515,7 +561,7 @@ def test_a_crash_at_any_point_leaves_the_old_or_the_new_state_and_repeating_ends
         if action is commit:
             assert everything_of(path) == everything_of(finished)
         else:
-            assert np.array_equal(Store.open(path).load_base().beta, model.beta + 1)
+            assert_same(Store.open(path).load_base(), allowed[1][0])
             assert len(names_in(path)) == len(names_in(finished))
         if not stopped:
             assert stop_at > 10
@@ -534,7 +580,7 @@ def test_a_crash_while_a_store_is_created_leaves_none_or_all_of_it(tmp_path: Pat
         stopped = stops(lambda: model.create(path), disk)  # noqa: B023
         disk.lose(random)
         if path.exists():
-            assert_same(Store.open(path).load_base(), Base(model.graph, model.beta))
+            assert_same(Store.open(path).load_base(), model.base)
         else:
             assert stopped
             model.create(path)

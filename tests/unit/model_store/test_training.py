@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy
 
 from model_store.errors import DeviceError, GraphError, TrainingError
 from model_store.features import FeatureMatrix
-from model_store.graph import Graph
-from model_store.inputs import inputs_of, one_hot
+from model_store.graph import Graph, one_hot
+from model_store.inputs import inputs_of
 from model_store.losses import Softmax
 from model_store.objective import Objective
 from model_store.propagation import Propagator

@@ -9,16 +9,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from model_store.build import BuiltModel, build_model
-from model_store.coefficients import span_residual
 from model_store.datasets import inject_channel, load_dataset
 from model_store.erasure import Erasure
 from model_store.graph import Graph
 from model_store.manifest import InjectedChannel
 from model_store.spec import ModelSpec, PropagationKind
-from model_store.store import Store
 from model_store.versions import VersionRef
 from service.domain.states import RequestKind
 from service.unlearning.batch import Removal
+from service.unlearning.measurement import stored_span_residual
 from service.unlearning.resident import Prepared, Resident, version_state
 
 SMALL = "synthetic:n=300,d=120,classes=4,seed=3"
@@ -55,9 +54,7 @@ class StoredModel:
 
     def __init__(self, path: Path, model: BuiltModel) -> None:
         self.model = model
-        self.store = Store.create(
-            path, manifest=model.manifest, graph=model.graph, beta=model.beta, weights=model.weights
-        )
+        self.store = model.write(path)
         self.ref = VersionRef(0, 0)
         self.resident = self.reloaded()
 
@@ -67,18 +64,21 @@ class StoredModel:
         return Resident.load(self.store.manifest, self.store.load_base(), version, self.ref.version, "cpu")
 
     def delete(self, *requests: Sequence[int]) -> Outcome:
-        """One batch of these requests' rows, through to the measurement from disk."""
+        """One batch of these requests' nodes, through to the measurement from disk."""
         rows = [np.asarray(request, dtype=np.int64) for request in requests]
-        prepared = self.resident.prepare([Removal(RequestKind.NODE, nodes=request) for request in rows])
+        return self.remove(*(Removal(RequestKind.NODE, nodes=request) for request in rows))
+
+    def remove(self, *removals: Removal) -> Outcome:
+        """One batch of requests of any kind, through to the measurement from disk."""
+        prepared = self.resident.prepare(removals)
         state = prepared.projection.state
         self.ref = VersionRef(state.version, 1)
         self.store.write_version(self.ref, version_state(state))
         self.store.set_current(self.ref)
         self.resident.commit(prepared)
-        self.store.erase(Erasure(nodes=np.concatenate(rows)), fencing=1)
+        self.store.erase(Erasure(prepared.nodes, prepared.feature_rows, prepared.edges), fencing=1)
         self.store.remove_versions(keep=self.ref, below_fencing=1)
-        version = self.store.read_version(self.ref)
-        return Outcome(prepared, span_residual(version.weights, version.T, self.store.span_chunks(version.live)))
+        return Outcome(prepared, stored_span_residual(self.store, self.ref))
 
 
 class Oracle:
@@ -91,17 +91,26 @@ class Oracle:
         self.A: NDArray[np.float64] = model.graph.adjacency.toarray()
         self.spec = model.manifest.spec
         self.W = model.weights
+        self.Y = np.eye(model.graph.num_classes)[model.graph.labels] * model.graph.train_mask[:, None]
+        self.V = model.label_weights
         self.live = np.ones(len(self.X), dtype=np.bool_)
         self.cutoff = float(np.sqrt(model.manifest.rank_tolerance * model.manifest.sigma_ref_squared))
         self.rank = model.manifest.rank
 
-    def delete(self, rows: Sequence[int]) -> None:
-        """Removes rows, and projects the weights on the span of what remains."""
+    def delete(
+        self, rows: Sequence[int], *, features: Sequence[int] = (), edges: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """Removes nodes, nodes' features and edges, and projects the weights on the span of what remains."""
         self.live[list(rows)] = False
-        _, sigma, right = np.linalg.svd(self.X[self.live], full_matrices=False)
-        basis = right[sigma > self.cutoff]
+        self.X[[*rows, *features]] = 0.0
+        self.Y[list(rows)] = 0.0
+        for left, right in edges:
+            self.A[left, right] = self.A[right, left] = 0.0
+        basis = _row_space(self.X, self.cutoff)
         self.rank = len(basis)
         self.W = basis.T @ (basis @ self.W)
+        classes = _row_space(self.Y, 0.5)
+        self.V = classes.T @ (classes @ self.V)
 
     def probabilities(self) -> NDArray[np.float64]:
         """Class probabilities of the live nodes, on the graph of the live nodes alone, (live, C)."""
@@ -112,5 +121,14 @@ class Oracle:
         logits = np.zeros((len(P), self.W.shape[2]))
         for hop, weights in zip(self.spec.block_hops, self.W, strict=True):
             logits += np.linalg.matrix_power(P, hop) @ (self.X[self.live] @ weights)
+        for hop, weights in enumerate(self.V, start=1):
+            power = np.linalg.matrix_power(P, hop)
+            logits += (power - np.diag(np.diag(power))) @ (self.Y[self.live] @ weights)
         exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))
+
+
+def _row_space(rows: NDArray[np.float64], cutoff: float) -> NDArray[np.float64]:
+    """Orthonormal basis of the directions of `rows` (n, k) whose singular value is above `cutoff`, (r, k)."""
+    _, sigma, right = np.linalg.svd(rows, full_matrices=False)
+    return np.asarray(right[sigma > cutoff])

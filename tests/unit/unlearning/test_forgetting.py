@@ -13,6 +13,8 @@ from model_store.datasets import load_dataset
 from model_store.gram import FactorMethod, factorise
 from model_store.graph import Graph
 from model_store.spec import Combine, ModelSpec, PropagationKind
+from service.domain.states import RequestKind
+from service.unlearning.batch import Removal
 from tests.unit.unlearning.stored import SMALL, Oracle, StoredModel, built
 
 
@@ -35,7 +37,7 @@ def test_the_feature_injection_test(tmp_path: Path, graph: Graph, injected: Buil
     assert projection.lost_direction_norm_after <= 1e-9 * projection.lost_direction_norm_before
     assert outcome.span_residual <= 1e-8
     oracle.delete(rows)
-    W = model.store.read_version(model.ref).weights
+    W = model.store.read_version(model.ref).features.weights
     assert np.linalg.norm(W - oracle.W) <= 1e-9 * np.linalg.norm(oracle.W)
     assert projection.directions_removed == injected.manifest.rank - oracle.rank
     assert projection.state.features.gram.rank == oracle.rank
@@ -110,6 +112,35 @@ def test_a_restart_continues_as_if_it_had_not_happened(tmp_path: Path, graph: Gr
         one, other = first.state.features.W, second.state.features.W
         assert float((one - other).norm()) <= 1e-12 * float(one.norm())
         assert set(restarted.resident.rows) == set(straight.resident.rows)
+
+
+@pytest.mark.parametrize("label_hops", [0, 1, 3])
+def test_nodes_features_and_edges_leave_a_stored_model_for_good(tmp_path: Path, label_hops: int) -> None:
+    spec = ModelSpec(combine=Combine.CONCAT, label_hops=label_hops)
+    small = built(load_dataset(SMALL, data_dirs=[]), spec)
+    model, oracle = StoredModel(tmp_path / "model", small), Oracle(small)
+    order = np.random.default_rng(6).permutation(small.graph.nodes)
+    joined = np.argwhere(np.triu(small.graph.adjacency.toarray()))
+    for turn in range(4):
+        nodes, features = order[turn * 40 : turn * 40 + 20], order[turn * 40 + 20 : turn * 40 + 40]
+        edges = joined[oracle.live[joined].all(axis=1) & ~np.isin(joined, nodes).any(axis=1)][turn::40]
+        outcome = model.remove(
+            Removal(RequestKind.NODE, nodes=nodes),
+            Removal(RequestKind.FEATURES, nodes=features),
+            Removal(RequestKind.EDGE, edges=edges),
+        )
+        oracle.delete(nodes.tolist(), features=features.tolist(), edges=[(i, j) for i, j in edges.tolist()])
+        assert outcome.span_residual <= 1e-8
+        assert outcome.prepared.projection.state.features.gram.rank == oracle.rank
+        before = model.resident.predictions()
+        assert np.abs(before.probabilities[oracle.live] - oracle.probabilities()).max() <= 1e-9
+        model.resident = model.reloaded()
+        assert np.abs(model.resident.predictions().probabilities - before.probabilities).max() <= 1e-12
+        version = model.store.read_version(model.ref)
+        assert np.array_equal(version.live, oracle.live)
+        assert not version.featured[order[: turn * 40 + 40]].any()
+        assert version.labels.weights.shape == (label_hops, 4, 4)
+        assert np.linalg.norm(version.labels.weights - oracle.V) <= 1e-9
 
 
 def test_everything_but_one_node_can_be_deleted(tmp_path: Path) -> None:
