@@ -22,8 +22,8 @@ from model_store.device import enough_memory
 from model_store.errors import ModelStoreError
 from model_store.features import FeatureMatrix
 from model_store.gram import Gram
-from model_store.graph import Graph
-from model_store.inputs import inputs_of, one_hot
+from model_store.graph import Graph, one_hot
+from model_store.inputs import inputs_of
 from model_store.losses import loss_of
 from model_store.newton import minimise
 from model_store.objective import Objective, Point

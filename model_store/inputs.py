@@ -7,6 +7,7 @@ import scipy.sparse as sp
 from torch import Tensor
 
 from model_store.features import FeatureMatrix
+from model_store.graph import one_hot as one_hot
 from model_store.operators import FeatureHops, LabelHops, Operators
 from model_store.propagation import Propagator
 from model_store.spec import ModelSpec
