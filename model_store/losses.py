@@ -19,6 +19,9 @@ from model_store.spec import LossKind
 class Loss(Protocol):
     """A convex loss of logits (n, C) float64 and labels y (n,) int64, summed over rows."""
 
+    #: No Hessian of a row's loss has a larger eigenvalue; 0 where the loss has no curvature.
+    largest_curvature: float
+
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """The sum of the rows' losses."""
 
@@ -34,6 +37,8 @@ class Loss(Protocol):
 
 class Softmax:
     """Cross-entropy of softmax probabilities p = exp(z) / sum exp(z)."""
+
+    largest_curvature = 0.5
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """- sum log p_y."""
@@ -62,6 +67,8 @@ class Softmax:
 class OneVsRest:
     """One logistic regression per class against the rest, log(1 + exp(-m)): Equation 2 of the paper for each class."""
 
+    largest_curvature = 0.25
+
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """sum log(1 + exp(-m)) over rows and classes."""
         return float(-logsigmoid(logits * _signs(logits, labels)).sum())
@@ -88,6 +95,8 @@ class SmoothHinge:
     (Zhang, 2004; for h = 1 the smooth hinge of Rennie and Srebro, 2005). Rows beyond the margin have residual 0, as in
     the primal SVM of the paper's appendix.
     """
+
+    largest_curvature = 1.0
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """The sum over rows and classes."""
@@ -118,6 +127,8 @@ class SmoothHinge:
 
 class PlainHinge:
     """One support vector machine per class against the rest, max(0, 1 - m): for subgradient descent only."""
+
+    largest_curvature = 0.0
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """The sum over rows and classes."""

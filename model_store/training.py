@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,7 +23,10 @@ from model_store.objective import Objective, Point
 from model_store.operators import MAX_LABEL_HOPS
 from model_store.propagation import Propagator
 from model_store.representation import Representation
-from model_store.spec import ModelSpec, SolverKind
+from model_store.spec import LossKind, ModelSpec, SolverKind
+
+#: Every guarantee divides by lambda: the optimum is unique, and the gradient bounds the distance to it, only then.
+_POSITIVE_LAMBDA = "more than 0: without it there is no unique optimum, and no bound on the distance to one"
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,11 @@ def train(
     *,
     device: torch.device | str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,
+    scratch: Path | None = None,
 ) -> Trained:
     """Trains from W = 0 on the training nodes of `graph`, in float64 on `device`; the same inputs give the same bits.
+
+    Minibatches are read from a temporary file in the folder `scratch` (default: the system's for temporary files).
 
     Raises GraphError for a graph that cannot be trained on, TrainingError when a setting is out of range or the solver
     fails, DeviceError when the device is missing or too small.
@@ -79,7 +86,7 @@ def train(
     validate(graph)
     check_spec(spec)
     with enough_memory(device, graph.nodes, graph.num_features):
-        return _train(spec, graph, device, progress or _ignore)
+        return _train(spec, graph, device, progress or _ignore, scratch)
 
 
 def check_spec(spec: ModelSpec) -> None:
@@ -87,7 +94,7 @@ def check_spec(spec: ModelSpec) -> None:
     ranges = {
         "self_loops": (spec.self_loops, spec.self_loops >= 0, "0 or more"),
         "hops": (spec.hops, spec.hops >= 1, "1 or more"),
-        "regularization": (spec.regularization, spec.regularization > 0, "more than 0"),
+        "regularization": (spec.regularization, spec.regularization > 0, _POSITIVE_LAMBDA),
         "tolerance": (spec.tolerance, spec.tolerance >= 0, "0 or more"),
         "learning_rate": (spec.learning_rate, spec.learning_rate > 0, "more than 0"),
         "momentum": (spec.momentum, 0 <= spec.momentum < 1, "at least 0 and less than 1"),
@@ -100,10 +107,19 @@ def check_spec(spec: ModelSpec) -> None:
     for name, (value, in_range, allowed) in ranges.items():
         if not (in_range and math.isfinite(value)):
             raise TrainingError(f"The setting {name} is {value}.", f"Choose a finite value of {allowed}.")
+    if spec.loss is LossKind.PLAIN_HINGE and spec.solver is not SolverKind.SGD:
+        raise TrainingError(
+            f"The loss {spec.loss} has kinks, so {spec.solver} finds no optimum of it and nothing can be certified.",
+            f"Use --solver {SolverKind.SGD}, or the smoothed --loss {LossKind.HINGE}.",
+        )
 
 
 def _train(
-    spec: ModelSpec, graph: Graph, device: torch.device | str, progress: Callable[[TrainingProgress], None]
+    spec: ModelSpec,
+    graph: Graph,
+    device: torch.device | str,
+    progress: Callable[[TrainingProgress], None],
+    scratch: Path | None,
 ) -> Trained:
     started = time.perf_counter()
     propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
@@ -123,7 +139,7 @@ def _train(
         minimum = minimise(objective, start, spec.tolerance, report)
         point, dual, iterations = minimum.point, objective.dual(minimum.point), minimum.iterations
     else:
-        descent = descend(objective, spec, start, report)
+        descent = descend(objective, spec, start, report, scratch)
         point, dual, iterations = descent.point, descent.dual, spec.epochs
     weights, *label_weights = representation.split(point.W)
     return Trained(
