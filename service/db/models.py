@@ -26,7 +26,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base, finite, one_of, sha256
-from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind, RequestStatus, Scope
+from service.domain.states import EventType, Guarantee, ImportStatus, RepairStatus, RequestKind, RequestStatus, Scope
 
 _FIGURES = (
     "lost_direction_norm_before",
@@ -317,3 +317,52 @@ class EventRow(Base):
     type: Mapped[str]
     payload: Mapped[dict[str, Any]] = mapped_column(JSONB)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class ImportRow(Base):
+    """One import of a newly trained model; once finished it is never changed."""
+
+    __tablename__ = "imports"
+    __table_args__ = (
+        CheckConstraint(one_of("status", ImportStatus), name="status"),
+        CheckConstraint("(status = 'refused') = (refusal IS NOT NULL)", name="refused"),
+        CheckConstraint("(status IN ('completed', 'refused')) = (finished_at IS NOT NULL)", name="finished"),
+        CheckConstraint("(status IN ('committed', 'completed')) = (committed_at IS NOT NULL)", name="committed"),
+        CheckConstraint(
+            "num_nulls(committed_at, version_before, version_after, weights_sha256_before, weights_sha256_after, nodes,"
+            " excluded_nodes, excluded_features, excluded_edges, directions_removed, span_residual) IN (0, 11)",
+            name="imported",
+        ),
+        CheckConstraint("version_before >= 0 AND version_after > version_before", name="versions"),
+        CheckConstraint(
+            f"{sha256('weights_sha256_before')} AND {sha256('weights_sha256_after')}", name="weights_digests"
+        ),
+        CheckConstraint(
+            "nodes > 0 AND excluded_nodes >= 0 AND excluded_features >= 0 AND excluded_edges >= 0"
+            " AND directions_removed >= 0",
+            name="counts",
+        ),
+        CheckConstraint(finite(("span_residual",)), name="figures"),
+        UniqueConstraint("model", "version_after"),
+        Index("imports_open", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    #: Without a foreign key: the import may come before the model is served for the first time.
+    model: Mapped[str]
+    status: Mapped[str] = mapped_column(server_default=ImportStatus.PENDING.value)
+    exclude_deleted: Mapped[bool]
+    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    version_before: Mapped[int | None] = mapped_column(BigInteger)
+    version_after: Mapped[int | None] = mapped_column(BigInteger)
+    weights_sha256_before: Mapped[str | None]
+    weights_sha256_after: Mapped[str | None]
+    nodes: Mapped[int | None] = mapped_column(Integer)
+    excluded_nodes: Mapped[int | None] = mapped_column(Integer)
+    excluded_features: Mapped[int | None] = mapped_column(Integer)
+    excluded_edges: Mapped[int | None] = mapped_column(Integer)
+    directions_removed: Mapped[int | None] = mapped_column(Integer)
+    span_residual: Mapped[float | None]
+    refusal: Mapped[str | None]
+    committed_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus, Scope
+from service.domain.states import Guarantee, ImportStatus, RepairStatus, RequestKind, RequestStatus, Scope
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,44 @@ class RequestAudit:
 
     batch: BatchRecord
     norms: RequestNorms
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What the import of a newly trained model changed, as the audit keeps it."""
+
+    version_before: int
+    version_after: int
+    weights_sha256_before: str
+    weights_sha256_after: str
+    #: Nodes of the new model, those excluded among them.
+    nodes: int
+    #: What earlier requests had deleted and the new model still had, by kind of request.
+    excluded_nodes: int
+    excluded_features: int
+    excluded_edges: int
+    #: Directions of the weights that only excluded nodes had supported.
+    directions_removed: int
+    #: Recomputed from the rows on disk before the model was served.
+    span_residual: float
+
+
+@dataclass(frozen=True)
+class ModelImport:
+    """One import: asked for, and what became of it."""
+
+    id: UUID
+    model: str
+    status: ImportStatus
+    #: Whether what was deleted earlier is deleted from the new model instead of refusing it.
+    exclude_deleted: bool
+    requested_at: datetime
+    #: None until `committed`.
+    imported: Imported | None = None
+    committed_at: datetime | None = None
+    finished_at: datetime | None = None
+    #: Why it was refused and what to do about it.
+    refusal: str | None = None
 
 
 @dataclass(frozen=True)

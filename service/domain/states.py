@@ -50,6 +50,19 @@ class EventType(StrEnum):
     FAILED = "failed"
 
 
+class ImportStatus(StrEnum):
+    """How far the import of a newly trained model has come."""
+
+    #: Its folder lies beside the served model's.
+    PENDING = "pending"
+    #: It is the committed version; the replaced model may still be on the disk.
+    COMMITTED = "committed"
+    #: It is served, and the replaced model is gone from the disk.
+    COMPLETED = "completed"
+    #: It was not taken; nothing was changed.
+    REFUSED = "refused"
+
+
 class Scope(StrEnum):
     """What an API key may do."""
 

@@ -106,6 +106,7 @@ async def test_the_triggers_are_in_force(database_url: str) -> None:
         ("pointers_forward", "pointers"),
         ("leases_forward", "leases"),
         ("events_append_only", "events"),
+        ("imports_final", "imports"),
     }
 
 

@@ -1,0 +1,63 @@
+"""The record of imports: one open at a time, and final once it has ended."""
+
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+
+from service.db import migrate
+from service.db.engine import create_engine
+from service.db.imports import ImportRepository
+from service.db.transactions import transaction
+from service.domain.records import Imported
+from service.domain.states import ImportStatus
+from service.errors import Conflict
+
+IMPORTED = Imported(
+    version_before=4,
+    version_after=5,
+    weights_sha256_before="0" * 64,
+    weights_sha256_after="1" * 64,
+    nodes=60,
+    excluded_nodes=2,
+    excluded_features=1,
+    excluded_edges=0,
+    directions_removed=0,
+    span_residual=1e-14,
+)
+
+
+async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(database_url: str) -> None:
+    await migrate.upgrade(database_url)
+    engine = create_engine(database_url)
+    refused, taken = uuid4(), uuid4()
+    async with transaction(engine) as connection:
+        imports = ImportRepository(connection)
+        await imports.ask(refused, "m", exclude_deleted=False)
+        with pytest.raises(Conflict, match="has not ended"):
+            await imports.ask(taken, "m", exclude_deleted=True)
+        await imports.ask(uuid4(), "another", exclude_deleted=False)
+        await imports.refuse(refused, "It has deleted nodes.")
+        await imports.ask(taken, "m", exclude_deleted=True)
+        with pytest.raises(Conflict, match="cannot become completed"):
+            await imports.complete(taken)
+        await imports.commit(taken, IMPORTED)
+        await imports.commit(taken, IMPORTED)
+        found = await imports.open("m")
+        assert found is not None
+        assert (found.id, found.status, found.imported) == (taken, ImportStatus.COMMITTED, IMPORTED)
+        await imports.complete(taken)
+        await imports.complete(taken)
+        assert await imports.open("m") is None
+        latest = await imports.latest("m")
+        assert latest is not None
+        assert (latest.id, latest.status) == (taken, ImportStatus.COMPLETED)
+        ended = await imports.get(refused)
+        assert ended is not None
+        assert (ended.status, ended.refusal) == (ImportStatus.REFUSED, "It has deleted nodes.")
+    for change in ("UPDATE imports SET nodes = 1", "DELETE FROM imports"):
+        with pytest.raises(IntegrityError, match="never changed"):
+            async with transaction(engine) as connection:
+                await connection.execute(text(f"{change} WHERE model = 'm'"))
+    await engine.dispose()
