@@ -1,0 +1,124 @@
+"""What is left of deleted nodes after `completed`: nothing that can be found in any file below LETHE_HOME."""
+
+import contextlib
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lethe_process import LetheProcess
+from recomputation import Recomputation
+from trained_models import Models
+
+from model_store.graph import Graph
+
+NODES, FEATURES, CLASSES = 300, 24, 3
+#: Every place where an id may begin, also inside a longer run of the same digits.
+ID = re.compile(rb"(?=([0-9a-f]{32}))")
+
+
+def private_graph(path: Path) -> Path:
+    """A graph of people: random ids of 32 characters, and real-valued features that no two of them share."""
+    rng = np.random.default_rng(0)
+    ids = np.array([secrets.token_hex(16) for _ in range(NODES)])
+    labels = rng.integers(CLASSES, size=NODES)
+    left, right = rng.integers(NODES, size=(2, 3 * NODES))
+    pairs = np.unique(np.sort(np.stack([left, right])[:, left != right], axis=0), axis=1)
+    features = rng.standard_normal((NODES, FEATURES)).astype(np.float32)
+    # A feature that one node alone has, so that a direction is lost.
+    features[:, -1] = 0.0
+    features[7, -1] = rng.standard_normal()
+    np.savez(path, edge_index=np.hstack([pairs, pairs[::-1]]).astype(np.int32), y=labels, x=features, node_ids=ids)
+    return path
+
+
+def traces(graph: Graph, node: str) -> Mapping[str, bytes]:
+    """Byte strings that only this node's data can have left, by what they are."""
+    row = graph.node_ids.index(node)
+    assert isinstance(graph.features, np.ndarray)
+    features = graph.features[row]
+    return {
+        "id": node.encode(),
+        "id as bytes": bytes.fromhex(node),
+        "id in UTF-16": node.encode("utf-16-le"),
+        "two features": features[:2].tobytes(),
+        "two features in float64": features[:2].astype(np.float64).tobytes(),
+    }
+
+
+def traced(model: Path, graph: Graph, nodes: list[str]) -> set[tuple[str, str]]:
+    """Every file of a model that holds a trace of one of `nodes`, and what it is a trace of."""
+    searched = {(what, trace) for node in nodes for what, trace in traces(graph, node).items()}
+    return {
+        (file.name, what)
+        for file in model.rglob("*")
+        if file.is_file()
+        for content in [file.read_bytes()]
+        for what, trace in searched
+        if trace in content
+    }
+
+
+def named(home: Path, nodes: list[str]) -> set[tuple[str, str]]:
+    """Every file below a LETHE_HOME, of its servers too, that holds the id of one of `nodes`, and that id."""
+    wanted = set(nodes)
+    found = set()
+    for file in home.rglob("*"):
+        # A running Postgres removes files of its own meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if file.is_file():
+                ids = {match[1].decode() for match in ID.finditer(file.read_bytes())}
+                found |= {(file.name, node) for node in ids & wanted}
+    return found
+
+
+@pytest.fixture
+def lethe(tmp_path: Path) -> Iterator[LetheProcess]:
+    """A Lethe that trains on the private graph, with servers of its own."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    with LetheProcess(home, dataset=private_graph(tmp_path / "people.npz"), max_wait_ms=0) as process:
+        yield process
+
+
+def test_nothing_of_a_completed_requests_nodes_is_in_any_file(lethe: LetheProcess, models: Models) -> None:
+    lethe.start()
+    graph = models.graph(str(lethe.home.parent / "people.npz"))
+    scratch = Recomputation(lethe.model, graph)
+    # The search finds what is there: without that it would prove nothing.
+    assert {what for _, what in traced(lethe.model, graph, [graph.node_ids[0]])} >= {"id", "two features"}
+    assert named(lethe.model, [graph.node_ids[0]])
+
+    gone: list[str] = []
+    for size in (1, 1, 30, 5):
+        batch = list(graph.node_ids[len(gone) : len(gone) + size])
+        if size == 30:
+            # Predicted, asked for wrongly and cancelled as well: none of that may leave a trace either.
+            lethe.predict(batch)
+            with lethe.client() as client, lethe.http() as http:
+                for node in batch:
+                    assert http.get(f"/predict/{node}").status_code == 200
+                assert http.post("/deletions", json={"kind": "person", "nodes": batch}).status_code == 422
+                assert http.post("/deletions", json={"kind": "node", "nodes": [*batch, "x"]}).status_code == 404
+                assert client.request_deletion(batch).count == size
+        lethe.delete(batch)
+        gone += batch
+        assert traced(lethe.model, graph, gone) == set()
+    assert named(lethe.home, gone) == set()
+    # What is still served is still there.
+    live = [node for node in graph.node_ids if node not in gone]
+    assert {what for _, what in traced(lethe.model, graph, live)} >= {"id", "two features"}
+
+    with lethe.http() as http:
+        statuses = {http.get(f"/predict/{node}").status_code for node in gone}
+        assert statuses == {410}
+        assert {http.get(f"/predict/{node}").status_code for node in live[:5]} == {200}
+    answer = lethe.predict(graph.node_ids)
+    assert set(answer.deleted) == set(gone)
+    scratch.assert_predictions(answer, gone)
+
+    assert lethe.stop().status == 0
+    assert named(lethe.home, gone) == set()
+    assert all(node not in lethe.log() for node in graph.node_ids)

@@ -1,0 +1,214 @@
+"""Lethe started, stopped, killed and started again on servers of its own, and started on a damaged model."""
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+from lethe_process import LetheProcess, copied
+from recomputation import Recomputation
+from trained_models import SMALL, Models
+
+from lethe_client.results import Accepted
+from service.embedded import running_servers
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Callable[..., LetheProcess]]:
+    """A Lethe with private servers, not started."""
+    made: list[LetheProcess] = []
+
+    def make(**settings: object) -> LetheProcess:
+        home = tmp_path / "own"
+        home.mkdir(mode=0o700)
+        made.append(LetheProcess(home, **settings))
+        return made[-1]
+
+    yield make
+    for lethe in made:
+        lethe.close()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below `folder`."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_a_first_start_trains_and_serves_and_a_second_one_serves_the_same_model(
+    own: Callable[..., LetheProcess],
+) -> None:
+    lethe = own(dataset=SMALL, admin_key="")
+    lethe.start()
+    assert "There is no model yet. Training one" in lethe.log()
+    key_file = lethe.home / "run" / "admin.key"
+    assert str(key_file) in lethe.printed
+    assert f"{lethe.url}/docs" in lethe.printed
+    headers = {"Authorization": f"Bearer {key_file.read_text().strip()}"}
+    with httpx.Client(base_url=lethe.url, headers=headers) as http:
+        assert http.get("/readyz").status_code == 200
+        before = http.get("/model").json()
+        prediction = http.get("/predict/7").json()
+    trained = digests(lethe.model)
+    ended = lethe.stop()
+    assert (ended.status, "[error" in ended.stderr) == (0, False), ended.stderr
+
+    lethe.start()
+    assert "Training" not in lethe.log()
+    assert "API key" not in lethe.printed
+    assert digests(lethe.model) == trained
+    with httpx.Client(base_url=lethe.url, headers=headers) as http:
+        assert http.get("/model").json() == before
+        assert http.get("/predict/7").json() == prediction
+    assert lethe.stop().status == 0
+
+
+class Stream:
+    """Deletions posted one after the other, each until it is answered, to a Lethe that is killed now and then."""
+
+    def __init__(self, lethe: LetheProcess, nodes: list[str]) -> None:
+        self.lethe = lethe
+        self.nodes = nodes
+        self.accepted: dict[str, Accepted] = {}
+
+    def post(self, until: int) -> None:
+        """Post the nodes before `until` that no answer came for; a repetition has the same idempotency key."""
+        with self.lethe.client() as client:
+            for node in self.nodes[:until]:
+                if node not in self.accepted:
+                    self.accepted[node] = client.request_deletion([node], idempotency_key=f"node-{node}")
+
+    def post_unanswered(self, node: str) -> None:
+        """Send a request and go away before its answer."""
+        with self.lethe.http() as http, pytest.raises(httpx.ReadTimeout):
+            http.post(
+                "/deletions",
+                json={"kind": "node", "nodes": [node]},
+                headers={"Idempotency-Key": f"node-{node}"},
+                timeout=httpx.Timeout(30.0, read=1e-6),
+            )
+
+
+async def facts(lethe: LetheProcess) -> dict[str, list[tuple[Any, ...]]]:
+    """What the database says of requests, events and batches."""
+    servers = running_servers(lethe.home)
+    assert servers is not None
+    connection = await asyncpg.connect(servers.database_url)
+    try:
+        statements = {
+            "requests": "SELECT status, count(*), sum(count) FROM requests GROUP BY status",
+            "events": "SELECT type, count(*), count(DISTINCT request_id) FROM events GROUP BY type ORDER BY type",
+            "batches": "SELECT sum(nodes), sum(requests), count(*) FILTER (WHERE finished_at IS NULL) FROM batches",
+            "steps": "SELECT model_version_before, model_version_after FROM batches ORDER BY model_version_after",
+            "secrets": "SELECT (SELECT count(*) FROM outbox), count(ciphertext) FROM requests",
+        }
+        return {name: [tuple(row) for row in await connection.fetch(text)] for name, text in statements.items()}
+    finally:
+        await connection.close()
+
+
+def killed_during_a_stream(lethe: LetheProcess, scratch: Recomputation, moments: list[int], seed: int) -> None:
+    """Kill it after so many requests each time, every other time with its servers, and see that nothing is lost."""
+    rng = random.Random(seed)
+    nodes = rng.sample(scratch.graph.node_ids, moments[-1] + 20)
+    stream = Stream(lethe.start(), nodes)
+    for number, moment in enumerate(moments):
+        stream.post(moment)
+        stream.post_unanswered(nodes[moment])
+        lethe.kill(with_servers=number % 2 == 0)
+        lethe.start()
+    stream.post(len(nodes))
+
+    with lethe.client() as client:
+        deletions = [client.wait(one.id) for one in stream.accepted.values()]
+    for deletion in deletions:
+        assert deletion.audit is not None
+        assert deletion.audit.span_residual is not None
+        assert deletion.audit.span_residual <= 1e-8
+        assert deletion.audit.rank_before - deletion.audit.rank_after == deletion.audit.directions_removed
+    found = asyncio.run(facts(lethe))
+    count = len(nodes)
+    assert found["requests"] == [("completed", count, count)]
+    assert found["events"] == [("applied", count, count), ("completed", count, count)]
+    assert found["batches"] == [(count, count, 0)]
+    assert found["steps"] == [(version, version + 1) for version in range(len(found["steps"]))]
+    assert found["secrets"] == [(0, 0)]
+    answer = lethe.predict(scratch.graph.node_ids)
+    assert set(answer.deleted) == set(nodes)
+    scratch.assert_predictions(answer, nodes)
+    assert len(list((lethe.model / "versions").iterdir())) == 1
+
+
+def test_a_lethe_killed_during_a_stream_of_deletions_completes_each_exactly_once(
+    own: Callable[..., LetheProcess], models: Models
+) -> None:
+    # A short lease: whoever takes over after a kill waits for its end.
+    lethe = own(lease_ttl_s=1)
+    copied(models.trained(SMALL), lethe.model)
+    killed_during_a_stream(lethe, models.recomputation(SMALL), [15, 40], seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_lethe_killed_again_and_again_completes_each_deletion_exactly_once(
+    own: Callable[..., LetheProcess], models: Models, seed: int
+) -> None:
+    lethe = own(lease_ttl_s=1)
+    copied(models.trained(SMALL), lethe.model)
+    moments = sorted(random.Random(seed).sample(range(1, 160), 8))
+    killed_during_a_stream(lethe, models.recomputation(SMALL), moments, seed)
+
+
+def refused_by_name(lethe: LetheProcess, file: Path) -> None:
+    """It ends with status 1, names the file and says what to do, and changes nothing."""
+    before = digests(lethe.model)
+    lethe.launch()
+    ended = lethe.ended()
+    assert ended.status == 1, ended.stderr
+    assert f"error: {file}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "Lethe is ready" not in ended.stdout
+    assert digests(lethe.model) == before
+
+
+def damage(file: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.fixture
+def unstarted(tmp_path: Path, models: Models, database_url: str, redis_url: str) -> LetheProcess:
+    """A Lethe on a copy of the small model and the session's servers."""
+    lethe = LetheProcess(tmp_path / "home", database_url=database_url, redis_url=redis_url)
+    lethe.home.mkdir()
+    copied(models.trained(SMALL), lethe.model)
+    return lethe
+
+
+@pytest.mark.parametrize("name", ["versions/0-0/state.safetensors", "features.values"])
+def test_a_damaged_model_is_refused_by_the_name_of_the_file(unstarted: LetheProcess, name: str) -> None:
+    (file,) = [*unstarted.model.glob(name), *unstarted.model.glob(f"base/{name}*")]
+    damage(file)
+    refused_by_name(unstarted, file)
+
+
+@pytest.mark.slow
+def test_every_file_of_a_model_is_refused_by_name_when_it_is_damaged_or_missing(unstarted: LetheProcess) -> None:
+    files = sorted(path for path in unstarted.model.rglob("*") if path.is_file())
+    assert len(files) > 10
+    for file in files:
+        whole = file.read_bytes()
+        damage(file)
+        refused_by_name(unstarted, file)
+        file.unlink()
+        refused_by_name(unstarted, file)
+        file.write_bytes(whole)
+    unstarted.start()
+    unstarted.close()
