@@ -24,6 +24,7 @@ from model_store.manifest import (
     Manifest,
     TrainingRecord,
 )
+from model_store.memory import Sizes, require_memory, training_needs
 from model_store.newton import LARGEST_FLOOR
 from model_store.scaling import CONDITION_LIMIT, well_scaled
 from model_store.spec import ModelSpec, SolverKind
@@ -75,20 +76,23 @@ def build_model(
     device: str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,
     foreign: ForeignWeights | None = None,
+    scratch: Path | None = None,
 ) -> BuiltModel:
     """Rescales the features where their Gram matrix needs it, trains, and computes span coefficients, on `device`.
 
     `dataset` and `split` are recorded, as are `injected_channels`, the columns that `inject_channel` added to `graph`;
     these are never rescaled, so that a row of W can be compared with the sum of its coefficients. With `foreign`
     weights, for the features of `graph`, training starts there and goes to the optimum whatever solver is named.
+    `scratch` is the folder for the temporary file of minibatches, as in `train`.
 
-    Raises GraphError, TrainingError, DeviceError as `train` does, RankError when the Gram matrix cannot tell the
-    rank of the features, and WeightsError when `foreign` does not belong to this graph and specification.
+    Raises GraphError, TrainingError, DeviceError as `train` does, DeviceError also before any work when that needs more
+    memory than there is, RankError when the Gram matrix cannot tell the rank of the features, and WeightsError when
+    `foreign` does not belong to this graph and specification.
     """
     validate(graph)
     _check_classes(graph)
     check_spec(spec)
-    torch_device(device)
+    require_memory("Training", training_needs(spec, Sizes.of(graph)), torch_device(device))
     everyone = np.ones(graph.nodes, dtype=np.bool_)
     channels = [channel.column for channel in injected_channels]
     with enough_memory(device, graph.nodes, graph.num_features):
@@ -96,7 +100,7 @@ def build_model(
     graph, gram = replace(graph, features=scaled.features), scaled.gram
     warnings = []
     if foreign is None:
-        trained = train(spec, graph, device=device, progress=progress)
+        trained = train(spec, graph, device=device, progress=progress, scratch=scratch)
     else:
         spec = replace(spec, solver=SolverKind.NEWTON)
         start = starting_point(foreign, spec, graph, scaled.exponents, gram)

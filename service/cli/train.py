@@ -166,6 +166,8 @@ def train_model(
         injected_channels=channels,
         device=_resolved(device),
         progress=progress,
+        # On the disk that will hold the model: /tmp may be memory.
+        scratch=next(folder for folder in out.absolute().parents if folder.is_dir()),
     )
     return built.write(out).manifest
 

@@ -16,6 +16,7 @@ from model_store.graph import one_hot
 from model_store.inputs import inputs_of
 from model_store.losses import loss_of
 from model_store.manifest import Manifest
+from model_store.memory import Sizes, require_memory, serving_needs
 from model_store.propagation import Propagator
 from model_store.versions import SpanArrays, VersionState
 from service.domain.states import RequestKind
@@ -66,8 +67,12 @@ class Resident:
     def load(
         cls, manifest: Manifest, base: Base, version: VersionState, number: int, device: torch.device | str
     ) -> "Resident":
-        """Puts version `number` of a stored model on the device and factorises its Gram matrices."""
+        """Puts version `number` of a stored model on the device and factorises its Gram matrices.
+
+        Raises DeviceError, before any work, when the device has less free memory than that and later batches need.
+        """
         graph, live = base.graph, version.live
+        require_memory("Serving", serving_needs(manifest.spec, Sizes.of(graph)), device)
         propagator = Propagator.build(
             graph.adjacency, manifest.spec.propagation, manifest.spec.self_loops, live=live, device=device
         )

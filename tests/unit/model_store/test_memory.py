@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
-from small_graphs import dense_features, sparse_features
+from small_graphs import dense_features, graph_of, sparse_features
 
+from model_store.build import build_model
 from model_store.errors import DeviceError
 from model_store.memory import Need, Sizes, available_bytes, require_memory, serving_needs, training_needs
 from model_store.spec import Combine, ModelSpec, SolverKind
@@ -31,6 +33,14 @@ def test_a_gram_matrix_that_does_not_fit_is_refused_with_both_figures_and_what_t
     assert figures == [total(needs), 24 * GIB]
     assert "4 matrices of 60,000 x 60,000" in refused.value.detail
     assert "fewer features" in refused.value.remedy
+
+
+def test_a_model_whose_gram_matrix_fits_nowhere_is_refused_before_work_starts() -> None:
+    """1.3 TB of factors, from features of a few bytes."""
+    features = sp.csr_array(np.eye(6, 200_000))
+    graph = graph_of([(0, 1)], features, [0, 1, 0, 1, 0, 1])
+    with pytest.raises(DeviceError, match="1,280,"):
+        build_model(graph, SPEC, name="wide", dataset="made", split="full")
 
 
 def test_a_device_without_room_is_refused_with_the_cpu_as_a_way_out() -> None:
