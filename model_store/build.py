@@ -1,9 +1,10 @@
 """From a graph and a specification to everything a store holds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from model_store.coefficients import span_coefficients
 from model_store.device import enough_memory, torch_device
 from model_store.errors import GraphError
-from model_store.foreign import ForeignWeights, starting_point, train_on
+from model_store.foreign import ForeignWeights, WeightsError, starting_point, train_on
 from model_store.gram import Gram
 from model_store.graph import Graph, some, validate
 from model_store.manifest import (
@@ -25,11 +26,15 @@ from model_store.manifest import (
     TrainingRecord,
 )
 from model_store.memory import Sizes, require_memory, training_needs
+from model_store.mlp import MlpProgress, extract, public_nodes
 from model_store.newton import LARGEST_FLOOR
 from model_store.scaling import CONDITION_LIMIT, well_scaled
 from model_store.spec import ModelSpec, SolverKind
 from model_store.store import Store
 from model_store.training import Trained, TrainingProgress, check_spec, train
+
+#: One epoch of the MLP, then one step of the solver after another.
+BuildProgress: TypeAlias = MlpProgress | TrainingProgress
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +42,8 @@ class BuiltModel:
     """A trained model in memory."""
 
     manifest: Manifest
-    #: The graph trained on; its feature columns are rescaled as `manifest.column_scale` says.
+    #: The graph trained on; its features are those of the MLP if there is one, and their columns are rescaled as
+    #: `manifest.column_scale` says.
     graph: Graph
     #: W, (blocks, d, C) float64.
     weights: NDArray[np.float64]
@@ -73,17 +79,22 @@ def build_model(
     dataset: str,
     split: str,
     injected_channels: Sequence[InjectedChannel] = (),
+    public: Collection[str] = (),
     device: str = "cpu",
-    progress: Callable[[TrainingProgress], None] | None = None,
+    progress: Callable[[BuildProgress], None] | None = None,
     foreign: ForeignWeights | None = None,
     scratch: Path | None = None,
 ) -> BuiltModel:
     """Rescales the features where their Gram matrix needs it, trains, and computes span coefficients, on `device`.
 
+    With an MLP, it is trained first, on the CPU, on the nodes whose ids are `public`, and all else works on its
+    outputs.
+
     `dataset` and `split` are recorded, as are `injected_channels`, the columns that `inject_channel` added to `graph`;
     these are never rescaled, so that a row of W can be compared with the sum of its coefficients. With `foreign`
-    weights, for the features of `graph`, training starts there and goes to the optimum whatever solver is named.
-    `scratch` is the folder for the temporary file of minibatches, as in `train`.
+    weights, for the features of `graph`, training starts there and goes to the optimum whatever solver is named; they
+    cannot be those of an MLP trained here. `scratch` is the folder for the temporary file of minibatches, as in
+    `train`.
 
     Raises GraphError, TrainingError, DeviceError as `train` does, DeviceError also before any work when that needs more
     memory than there is, RankError when the Gram matrix cannot tell the rank of the features, and WeightsError when
@@ -93,12 +104,19 @@ def build_model(
     _check_classes(graph)
     check_spec(spec)
     require_memory("Training", training_needs(spec, Sizes.of(graph)), torch_device(device))
+    declared = public_nodes(spec, graph, public)
+    warnings: list[str] = []
+    mlp = None
+    if spec.mlp_width:
+        _check_own_weights(foreign)
+        extracted = extract(graph, spec, declared, injected_channels, progress)
+        graph, injected_channels, mlp = extracted.graph, extracted.channels, extracted.record
+        warnings.extend(extracted.warnings)
     everyone = np.ones(graph.nodes, dtype=np.bool_)
     channels = [channel.column for channel in injected_channels]
     with enough_memory(device, graph.nodes, graph.num_features):
         scaled = well_scaled(graph.features, everyone, fixed=channels, device=device)
     graph, gram = replace(graph, features=scaled.features), scaled.gram
-    warnings = []
     if foreign is None:
         trained = train(spec, graph, device=device, progress=progress, scratch=scratch)
     else:
@@ -133,6 +151,7 @@ def build_model(
         ),
         column_scale=None if scaled.exponents is None else tuple(scaled.exponents.tolist()),
         injected_channels=tuple(injected_channels),
+        mlp=mlp,
         warnings=(*warnings, *_warnings(graph, gram, trained, rescaled=scaled.exponents is not None)),
     )
     return BuiltModel(
@@ -143,8 +162,16 @@ def build_model(
         beta=beta.cpu().numpy(),
         label_weights=trained.label_weights.cpu().numpy(),
         label_beta=label_beta[0].cpu().numpy() if label_beta else np.zeros((0, graph.nodes, graph.num_classes)),
-        public=np.zeros(graph.nodes, dtype=np.bool_),
+        public=declared,
     )
+
+
+def _check_own_weights(foreign: ForeignWeights | None) -> None:
+    if foreign is not None:
+        raise WeightsError(
+            "Weights trained elsewhere cannot be those of the outputs of an MLP that is trained here.",
+            "Give the outputs of the MLP they were trained on as the features, and ask for none.",
+        )
 
 
 def _check_classes(graph: Graph) -> None:

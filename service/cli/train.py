@@ -13,8 +13,8 @@ from service.cli.training_display import summary, training_bar
 from service.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from model_store.build import BuildProgress
     from model_store.manifest import Manifest
-    from model_store.training import TrainingProgress
 
 Split = Literal["full", "public"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -44,6 +44,17 @@ def command(
     batch_size: Annotated[int, typer.Option(min=0, help="sgd: nodes per step; 0 is all.")] = _DEFAULTS.batch_size,
     epochs: Annotated[int, typer.Option(min=1, help="sgd: passes over the nodes.")] = _DEFAULTS.epochs,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn at random.")] = _DEFAULTS.seed,
+    mlp: Annotated[
+        int, typer.Option(min=0, help="Width of an MLP whose outputs take the place of the features; 0: none.")
+    ] = _DEFAULTS.mlp_width,
+    public: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="File of node ids (one per line) that the MLP is trained on; they can never be deleted.",
+        ),
+    ] = None,
     inject_channel: Annotated[
         Path | None, typer.Option(help="File of node ids (one per line) that get a feature of their own.")
     ] = None,
@@ -62,9 +73,15 @@ def command(
     [bold]./lethe train --dataset cora --out models/cora[/bold]
 
     [bold]./lethe train --dataset cora --out models/canary --inject-channel ids.txt --inject-class[/bold]
+
+    [bold]./lethe train --dataset cora --out models/mlp --mlp 256 --public consenting.txt[/bold]
     """
     if inject_class and inject_channel is None:
         raise typer.BadParameter("needs --inject-channel FILE to name the nodes.", param_hint="--inject-class")
+    if mlp and public is None:
+        raise typer.BadParameter("needs --public FILE to name the nodes it is trained on.", param_hint="--mlp")
+    if public is not None and not mlp:
+        raise typer.BadParameter("needs --mlp WIDTH: only an MLP is trained on public nodes.", param_hint="--public")
     if not regularization > 0.0:
         raise typer.BadParameter("must be more than 0.", param_hint="--lambda")
     spec = ModelSpec(
@@ -81,11 +98,12 @@ def command(
         batch_size=batch_size,
         epochs=epochs,
         seed=seed,
+        mlp_width=mlp,
     )
     injected = None if inject_channel is None else _ids(inject_channel)
     train_and_report(
         dataset, out, spec, name=name, split=split, device=device, data_dir=data_dir, injected=injected,
-        extra_class=inject_class,
+        extra_class=inject_class, public=() if public is None else _ids(public),
     )  # fmt: skip
 
 
@@ -100,6 +118,7 @@ def train_and_report(
     data_dir: Path | None = None,
     injected: Sequence[str] | None = None,
     extra_class: bool = False,
+    public: Sequence[str] = (),
 ) -> None:
     """Train with a progress bar on a terminal, and print the summary; see `train_model`."""
     from model_store.datasets import default_data_dirs
@@ -116,6 +135,7 @@ def train_and_report(
             data_dirs=folders if data_dir is None else [data_dir, *folders],
             injected=injected,
             extra_class=extra_class,
+            public=public,
             progress=progress,
         )
     stdout().print(summary(manifest, out))
@@ -134,12 +154,13 @@ def train_model(
     data_dirs: Sequence[Path],
     injected: Sequence[str] | None = None,
     extra_class: bool = False,
-    progress: "Callable[[TrainingProgress], None] | None" = None,
+    public: Sequence[str] = (),
+    progress: "Callable[[BuildProgress], None] | None" = None,
 ) -> "Manifest":
     """Train on a dataset and write the model to the new folder `out`, which appears only when it is whole.
 
     `injected` are the ids of nodes that get a binary feature of their own and, with `extra_class`, a class of their
-    own (the feature injection test).
+    own (the feature injection test). `public` are the ids of the nodes that an MLP is trained on.
 
     Raises:
         ConfigurationError: there is something at `out`.
@@ -164,6 +185,7 @@ def train_model(
         dataset=dataset,
         split=split,
         injected_channels=channels,
+        public=public,
         device=_resolved(device),
         progress=progress,
         # On the disk that will hold the model: /tmp may be memory.

@@ -13,12 +13,13 @@ from model_store.spec import ModelSpec
 from service.cli.console import number, stderr, table
 
 if TYPE_CHECKING:
+    from model_store.build import BuildProgress
     from model_store.manifest import Manifest
     from model_store.training import TrainingProgress
 
 
 @contextmanager
-def training_bar(spec: ModelSpec) -> "Iterator[Callable[[TrainingProgress], None]]":
+def training_bar(spec: ModelSpec) -> "Iterator[Callable[[BuildProgress], None]]":
     """A progress bar on stderr, for the time of the block; what it gives is called at each step.
 
     On anything but a terminal nothing is shown.
@@ -27,7 +28,13 @@ def training_bar(spec: ModelSpec) -> "Iterator[Callable[[TrainingProgress], None
     with Progress(*columns, console=stderr(), disable=not stderr().is_terminal, transient=True) as bar:
         task = bar.add_task("loading the dataset", total=None)
 
-        def show(step: "TrainingProgress") -> None:
+        def show(step: "BuildProgress") -> None:
+            from model_store.mlp import MlpProgress
+
+            if isinstance(step, MlpProgress):
+                description = f"MLP, epoch {step.epoch}, loss {step.loss:.3f} on public nodes held out"
+                bar.update(task, description=description, total=step.epochs, completed=step.epoch)
+                return
             description = f"step {step.iteration}, relative gradient {step.relative_gradient:.1e}"
             bar.update(task, description=description, total=1.0, completed=_share_done(step, spec.tolerance))
 
@@ -49,6 +56,7 @@ def summary(manifest: "Manifest", out: Path) -> Table:
     channels = "".join(f", test column {one.column} on {one.nodes} nodes" for one in manifest.injected_channels)
     rows = [
         ("graph", f"{manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features{channels}"),
+        *_mlp_rows(manifest),
         ("classes", str(len(manifest.classes))),
         ("accuracy train", _percent(accuracy.train)),
         ("accuracy validation", _percent(accuracy.val)),
@@ -62,6 +70,16 @@ def summary(manifest: "Manifest", out: Path) -> Table:
         ("warnings", str(len(manifest.warnings)) if manifest.warnings else "none"),
     ]
     return table(f"{manifest.name} in {out}", ("", ""), rows)
+
+
+def _mlp_rows(manifest: "Manifest") -> list[tuple[str, str]]:
+    if manifest.mlp is None:
+        return []
+    kept = "in place of the dataset's features, which the model does not keep"
+    return [
+        ("MLP", f"{manifest.mlp.width} outputs {kept}"),
+        ("public nodes", f"{manifest.mlp.public_nodes}, which are never deleted"),
+    ]
 
 
 def _percent(share: float | None) -> str:

@@ -30,14 +30,22 @@ def cora_or_small(data_dir: Path | None) -> Graph:
     return load_dataset("cora", data_dirs=[data_dir])
 
 
-def built(graph: Graph, spec: ModelSpec | None = None, channel: Sequence[str] = ()) -> BuiltModel:
+def built(
+    graph: Graph, spec: ModelSpec | None = None, channel: Sequence[str] = (), public: Sequence[str] = ()
+) -> BuiltModel:
     """`graph` trained on, with the nodes `channel` carrying an injected column and an extra class."""
     channels: list[InjectedChannel] = []
     if channel:
         graph = inject_channel(graph, channel, extra_class=True)
         channels = [InjectedChannel(column=graph.num_features - 1, nodes=len(channel))]
     return build_model(
-        graph, spec or ModelSpec(), name="test", dataset="test", split="full", injected_channels=channels
+        graph,
+        spec or ModelSpec(),
+        name="test",
+        dataset="test",
+        split="full",
+        injected_channels=channels,
+        public=public,
     )
 
 

@@ -114,12 +114,16 @@ def test_a_restart_continues_as_if_it_had_not_happened(tmp_path: Path, graph: Gr
         assert set(restarted.resident.rows) == set(straight.resident.rows)
 
 
-@pytest.mark.parametrize("label_hops", [0, 1, 3])
-def test_nodes_features_and_edges_leave_a_stored_model_for_good(tmp_path: Path, label_hops: int) -> None:
-    spec = ModelSpec(combine=Combine.CONCAT, label_hops=label_hops)
-    small = built(load_dataset(SMALL, data_dirs=[]), spec)
+@pytest.mark.parametrize(("label_hops", "mlp_width"), [(0, 0), (1, 0), (3, 0), (0, 150)])
+def test_nodes_features_and_edges_leave_a_stored_model_for_good(
+    tmp_path: Path, label_hops: int, mlp_width: int
+) -> None:
+    spec = ModelSpec(combine=Combine.CONCAT, label_hops=label_hops, mlp_width=mlp_width)
+    graph = load_dataset(SMALL, data_dirs=[])
+    public = np.flatnonzero(graph.train_mask)[:50] if mlp_width else np.empty(0, dtype=np.int64)
+    small = built(graph, spec, public=[graph.node_ids[row] for row in public])
     model, oracle = StoredModel(tmp_path / "model", small), Oracle(small)
-    order = np.random.default_rng(6).permutation(small.graph.nodes)
+    order = np.random.default_rng(6).permutation(np.setdiff1d(np.arange(graph.nodes), public))
     joined = np.argwhere(np.triu(small.graph.adjacency.toarray()))
     for turn in range(4):
         nodes, features = order[turn * 40 : turn * 40 + 20], order[turn * 40 + 20 : turn * 40 + 40]
