@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.features import FeatureMatrix, symmetrised
+from model_store.features import FeatureMatrix
+from model_store.symmetric import symmetrise
 
 #: Eigenvalues of M at or below this share of `sigma_ref_squared` count as zero (1e-5 on singular values of X).
 RANK_TOLERANCE = 1e-10
@@ -68,7 +69,7 @@ class Gram:
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """A Gram matrix and its eigendecomposition M = V diag(eigenvalues) V^T."""
+    """A Gram matrix and its eigendecomposition M = V diag(eigenvalues) V^T, until `from_spectrum` uses up V."""
 
     M: Tensor
     #: Ascending, (d,).
@@ -111,16 +112,19 @@ def spectrum_of(features: FeatureMatrix, in_span: NDArray[np.bool_]) -> Spectrum
 def from_spectrum(
     spectrum: Spectrum, sigma_ref_squared: float | None = None, rank_tolerance: float = RANK_TOLERANCE
 ) -> Gram:
-    """The factors that an eigendecomposition gives; None for `sigma_ref_squared` takes its largest eigenvalue."""
+    """The factors that an eigendecomposition gives; None for `sigma_ref_squared` takes its largest eigenvalue.
+
+    The eigenvectors kept are scaled in place, which saves two matrices of that size; the others stay orthonormal.
+    """
     if sigma_ref_squared is None:
         sigma_ref_squared = max(float(spectrum.eigenvalues[-1]), 0.0)
     # Strictly above: with an all-zero matrix the cutoff is 0 and nothing is kept.
-    kept = spectrum.eigenvalues > rank_tolerance * sigma_ref_squared
-    values, basis = spectrum.eigenvalues[kept], spectrum.vectors[:, kept]
-    scaled = basis / values.sqrt()
-    condition = float((values[-1] / values[0]).sqrt()) if values.numel() else 1.0
-    M_pinv = symmetrised(scaled @ scaled.T)
-    return Gram(spectrum.M, M_pinv, int(kept.sum()), sigma_ref_squared, condition, rank_tolerance)
+    rank = int((spectrum.eigenvalues > rank_tolerance * sigma_ref_squared).sum())
+    missing = spectrum.eigenvalues.shape[0] - rank
+    values = spectrum.eigenvalues[missing:]
+    scaled = spectrum.vectors[:, missing:].div_(values.sqrt())
+    condition = float((values[-1] / values[0]).sqrt()) if rank else 1.0
+    return Gram(spectrum.M, symmetrise(scaled @ scaled.T), rank, sigma_ref_squared, condition, rank_tolerance)
 
 
 def downdate(
@@ -136,11 +140,19 @@ def downdate(
     the result fails the acceptance test; a batch that is large against d gets an eigendecomposition at once, which is
     then cheaper, of the downdated M, so that the cost does not depend on n.
     """
-    M = torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0)
-    if X_D.shape[0] >= _LARGE_BATCH * M.shape[0]:
-        return _decomposed_again(gram, M, features, X_D, surviving)
+    large = X_D.shape[0] >= _LARGE_BATCH * gram.M.shape[0]
+    # What an attempt allocated is gone before the factors are recomputed.
+    done = _decomposed(gram, X_D) if large else _updated(gram, X_D, features, surviving)
+    if done is not None:
+        return done
+    fresh = factorise(features, surviving, sigma_ref_squared=gram.sigma_ref_squared, rank_tolerance=gram.rank_tolerance)
+    return Downdate(fresh, _outside(fresh, X_D, gram.rank - fresh.rank), FactorMethod.REFACTORISE)
+
+
+def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
+    """The Woodbury update; None when a candidate survives, or the result is not accepted."""
     Y = X_D @ gram.M_pinv
-    K = symmetrised(Y @ X_D.T)
+    K = symmetrise(Y @ X_D.T)
     identity = torch.eye(K.shape[0], dtype=K.dtype, device=K.device)
     # A Cholesky factor exists exactly when no leverage eigenvalue reaches 1 - margin.
     if int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - K).info) == 0:
@@ -152,14 +164,27 @@ def downdate(
         candidate = eigenvalues >= 1.0 - LEVERAGE_MARGIN
         lost, all_lost = _lost_directions(gram, features, Y.T @ vectors[:, candidate], surviving)
         if not all_lost:
-            return _refactorised(gram, features, X_D, surviving)
+            return None
         others = vectors[:, ~candidate]
         scaled = (others.T @ Y) / (1.0 - eigenvalues[~candidate]).sqrt()[:, None]
-        M_pinv = _without(torch.addmm(gram.M_pinv, scaled.T, scaled), lost)
+        M_pinv = _remove(torch.addmm(gram.M_pinv, scaled.T, scaled), lost)
+    M = torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0)
     updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - lost.shape[1])
-    if not accepted(updated):
-        return _refactorised(gram, features, X_D, surviving)
-    return Downdate(updated, lost, FactorMethod.DOWNDATE)
+    return Downdate(updated, lost, FactorMethod.DOWNDATE) if accepted(updated) else None
+
+
+def _decomposed(gram: Gram, X_D: Tensor) -> Downdate | None:
+    """From the downdated M; None when an eigenvalue is too close to the cutoff to be told from the rounding in M."""
+    M = symmetrise(torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0))
+    spectrum = Spectrum(M, *torch.linalg.eigh(M))
+    cutoff = gram.rank_tolerance * gram.sigma_ref_squared
+    unsettled = (spectrum.eigenvalues > cutoff * _SETTLED) & (spectrum.eigenvalues < cutoff / _SETTLED)
+    if bool(unsettled.any()):
+        return None
+    fresh = from_spectrum(spectrum, gram.sigma_ref_squared, gram.rank_tolerance)
+    if not accepted(fresh):
+        return None
+    return Downdate(fresh, _outside(fresh, X_D, gram.rank - fresh.rank), FactorMethod.DECOMPOSE)
 
 
 def accepted(gram: Gram) -> bool:
@@ -210,33 +235,14 @@ def _lost_directions(
     return basis @ right.T[:, is_lost], bool(is_lost.all())
 
 
-def _without(matrix: Tensor, directions: Tensor) -> Tensor:
-    """(I - QQ^T) matrix (I - QQ^T) for symmetric `matrix` (d, d) and orthonormal Q (d, k), as a rank-2k update."""
+def _remove(matrix: Tensor, directions: Tensor) -> Tensor:
+    """Overwrites symmetric `matrix` (d, d) with (I - QQ^T) matrix (I - QQ^T), Q (d, k) orthonormal, by rank 2k."""
     if directions.shape[1] == 0:
         return matrix
     applied = matrix @ directions
     half = applied - 0.5 * directions @ (directions.T @ applied)
     left, right = torch.cat([directions, half], dim=1), torch.cat([half, directions], dim=1)
-    return torch.addmm(matrix, left, right.T, alpha=-1.0)
-
-
-def _decomposed_again(
-    gram: Gram, M: Tensor, features: FeatureMatrix, X_D: Tensor, surviving: NDArray[np.bool_]
-) -> Downdate:
-    """From the downdated M, unless an eigenvalue is too close to the cutoff to be told from the rounding in M."""
-    M = symmetrised(M)
-    spectrum = Spectrum(M, *torch.linalg.eigh(M))
-    cutoff = gram.rank_tolerance * gram.sigma_ref_squared
-    unsettled = (spectrum.eigenvalues > cutoff * _SETTLED) & (spectrum.eigenvalues < cutoff / _SETTLED)
-    fresh = from_spectrum(spectrum, gram.sigma_ref_squared, gram.rank_tolerance)
-    if bool(unsettled.any()) or not accepted(fresh):
-        return _refactorised(gram, features, X_D, surviving)
-    return Downdate(fresh, _outside(fresh, X_D, gram.rank - fresh.rank), FactorMethod.DECOMPOSE)
-
-
-def _refactorised(gram: Gram, features: FeatureMatrix, X_D: Tensor, surviving: NDArray[np.bool_]) -> Downdate:
-    fresh = factorise(features, surviving, sigma_ref_squared=gram.sigma_ref_squared, rank_tolerance=gram.rank_tolerance)
-    return Downdate(fresh, _outside(fresh, X_D, gram.rank - fresh.rank), FactorMethod.REFACTORISE)
+    return matrix.addmm_(left, right.T, alpha=-1.0)
 
 
 def _outside(fresh: Gram, X_D: Tensor, removed: int) -> Tensor:
