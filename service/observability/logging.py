@@ -114,8 +114,16 @@ def _drop_color_message(_logger: WrappedLogger, _method: str, line: EventDict) -
 
 
 def _first_line(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
-    """Keep the first line of a library's message: asyncio, for one, quotes an exception's message on the next."""
-    line["event"] = str(line["event"]).strip().partition("\n")[0]
+    """Keep the first line of a library's message: asyncio, for one, quotes an exception's message on the next.
+
+    Of a traceback that a library rendered itself, as uvicorn does of a failed start, the type of the error is kept.
+    """
+    first, *others = str(line["event"]).strip().split("\n")
+    if first.startswith("Traceback "):
+        # Frames are indented; what follows them is `type: message`.
+        error = next((other for other in others if not other.startswith(" ")), "an error")
+        first = f"Failed with {error.partition(':')[0]}."
+    line["event"] = first
     return line
 
 
