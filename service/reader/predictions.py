@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from model_store.edges import Edges
 from service.errors import Unavailable
 from service.unlearning.snapshot import Snapshot
 
@@ -32,6 +33,7 @@ class _View:
     probabilities: NDArray[np.float64]
     live: NDArray[np.bool_]
     live_nodes: int
+    edges: Edges
     #: External id -> row; one dict for all views of a loaded model, and ids only ever leave it.
     index: dict[str, int]
     #: Why predictions are not answered at present, or None when they are.
@@ -54,7 +56,7 @@ class Reader:
     @classmethod
     def empty(cls, reason: str) -> "Reader":
         """A reader that answers nothing, saying why, until a model is loaded."""
-        reader = cls((), (), Snapshot(0, np.empty((0, 0)), np.empty(0, dtype=np.bool_)))
+        reader = cls((), (), Snapshot(0, np.empty((0, 0)), np.empty(0, dtype=np.bool_), Edges.none(0)))
         reader.suspend(reason)
         return reader
 
@@ -76,14 +78,19 @@ class Reader:
         Raises:
             Unavailable: no model is loaded yet, so that nothing can be said of any id.
         """
-        view = self._view
-        if not view.class_names:
-            raise _refusal(view)
-        return _find(view, node)
+        return _find(self._loaded(), node)
 
     def knows(self, node: str) -> bool:
         """Whether the id belongs to a live node; like `row`."""
         return self.row(node) is not None
+
+    def have_edges(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+        """Whether each pair of ids is an edge between two live nodes, all by one version; answered like `row`."""
+        view = self._loaded()
+        ends = [(_find(view, first), _find(view, second)) for first, second in pairs]
+        known = [(first, second) for first, second in ends if first is not None and second is not None]
+        found = iter(view.edges.contain(np.array(known, dtype=np.int64).reshape(-1, 2)).tolist())
+        return [None not in pair and next(found) for pair in ends]
 
     def predict(self, node: str) -> Prediction | None:
         """The node's prediction; None for an id that is unknown or no longer live.
@@ -144,6 +151,7 @@ class Reader:
                 probabilities=_without_forgotten(snapshot),
                 live=snapshot.live,
                 live_nodes=int(snapshot.live.sum()),
+                edges=snapshot.edges,
             )
             for row in np.flatnonzero(before.live & ~snapshot.live).tolist():
                 del before.index[self._ids[row]]
@@ -158,6 +166,12 @@ class Reader:
         """Answer predictions again, from the version published last."""
         with self._writing:
             self._view = replace(self._view, suspended=None)
+
+    def _loaded(self) -> _View:
+        view = self._view
+        if not view.class_names:
+            raise _refusal(view)
+        return view
 
     def _readable(self) -> _View:
         view = self._view
@@ -198,7 +212,9 @@ def _load(node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapsho
     if len(index) != sum(live):
         raise ValueError("two live nodes have the same id")
     probabilities = _without_forgotten(snapshot)
-    return ids, _View(snapshot.version, tuple(class_names), probabilities, snapshot.live, len(index), index)
+    return ids, _View(
+        snapshot.version, tuple(class_names), probabilities, snapshot.live, len(index), snapshot.edges, index
+    )
 
 
 def _without_forgotten(snapshot: Snapshot) -> NDArray[np.float64]:

@@ -46,4 +46,6 @@ class LiveGraph:
             logits += each.operators.forward(rows)
         probabilities = self.loss.probabilities(logits).cpu().numpy()
         probabilities[~state.live] = 0.0
-        return Snapshot(version=state.version, probabilities=probabilities, live=state.live)
+        return Snapshot(
+            version=state.version, probabilities=probabilities, live=state.live, edges=self.propagator.edges
+        )

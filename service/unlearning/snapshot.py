@@ -1,9 +1,11 @@
-"""What readers see of a model: the predictions of one version."""
+"""What readers see of a model: the predictions of one version, and its edges."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from model_store.edges import Edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,11 +21,14 @@ class Snapshot:
     probabilities: NDArray[np.float64]
     #: Which nodes are live, (n,) bool.
     live: NDArray[np.bool_]
+    #: The edges between live nodes.
+    edges: Edges
 
     def __post_init__(self) -> None:
-        """Raise ValueError when the two arrays are not of one model."""
-        if self.probabilities.ndim != 2 or self.live.shape != self.probabilities.shape[:1]:
+        """Raise ValueError when the arrays are not of one model."""
+        nodes = self.edges.adjacency.shape[0]
+        if self.probabilities.ndim != 2 or not (self.live.shape == self.probabilities.shape[:1] == (nodes,)):
             raise ValueError(
-                f"probabilities have shape {self.probabilities.shape} and live {self.live.shape}; "
-                "they must be (n, C) and (n,) with the same n"
+                f"probabilities have shape {self.probabilities.shape}, live {self.live.shape} and the edges {nodes} "
+                "nodes; they must be (n, C), (n,) and n with the same n"
             )

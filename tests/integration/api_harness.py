@@ -7,7 +7,7 @@ import asyncio
 import io
 import socket
 import sys
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,13 +16,15 @@ from uuid import UUID
 
 import httpx
 import numpy as np
+import scipy.sparse as sp
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
+from model_store.edges import Edges
 from service.api.application import build
 from service.api.auth import key_memory
-from service.api.services import Check, ModelInfo, Services, Tombstones
+from service.api.services import Check, ModelInfo, Services, Subject, Tombstones
 from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine, create_engine
@@ -110,21 +112,27 @@ class Api:
         client = httpx.AsyncClient(transport=transport, base_url="http://lethe", headers=headers)
         return await self._clients.enter_async_context(client)
 
-    async def forget(self, nodes: Collection[str], request_id: UUID, kind: RequestKind = RequestKind.NODE) -> None:
-        """Lay the tombstones of `nodes` and, for kind `node`, take them out of what is predicted."""
+    async def forget(
+        self, subjects: Collection[Subject], request_id: UUID, kind: RequestKind = RequestKind.NODE
+    ) -> None:
+        """Lay the tombstones of `subjects`, and take nodes out of what is predicted and edges out of the graph."""
         keyring = self.services.keyring
         tombstones: list[Tombstone] = []
-        for node in nodes:
-            number, digest = keyring.tombstone_hash(MODEL, kind, node)
+        for subject in subjects:
+            number, digest = keyring.tombstone_hash(MODEL, kind, subject)
             tombstones.append(Tombstone(kind, digest, number, request_id))
         async with transaction(self.engine) as connection:
             await TombstoneRepository(connection).insert(tombstones, keyring.fingerprints())
-        if kind is RequestKind.NODE:
-            live = self.snapshot.live.copy()
-            live[[NODES.index(node) for node in nodes]] = False
-            probabilities = np.where(live[:, None], self.snapshot.probabilities, 0.0)
-            self.snapshot = Snapshot(self.snapshot.version + 1, probabilities, live)
-            self.services.reader.publish(self.snapshot)
+        live, adjacency = self.snapshot.live.copy(), self.snapshot.edges.adjacency.copy()
+        for subject in subjects if kind is not RequestKind.FEATURES else ():
+            if isinstance(subject, str):
+                live[NODES.index(subject)] = False
+            else:
+                ends = [NODES.index(end) for end in subject]
+                adjacency[ends, ends[::-1]] = 0.0
+        probabilities = np.where(live[:, None], self.snapshot.probabilities, 0.0)
+        self.snapshot = Snapshot(self.snapshot.version + 1, probabilities, live, Edges(adjacency, live))
+        self.services.reader.publish(self.snapshot)
 
     async def count(self, table: str) -> int:
         """How many rows a table has."""
@@ -138,7 +146,6 @@ async def serving(
     home: Path,
     *,
     model: str = MODEL,
-    supported: Sequence[RequestKind] = (RequestKind.NODE,),
     **settings: Any,
 ) -> AsyncIterator[Api]:
     """The application over `database_url`, which is migrated first."""
@@ -177,7 +184,6 @@ async def serving(
                 readiness=_unset,
                 registry=registry,
                 metrics=UnlearningMetrics(registry),
-                supported_kinds=frozenset(supported),
             ),
             engine=engine,
             snapshot=snapshot,
@@ -197,7 +203,14 @@ async def serving(
 def first_snapshot() -> Snapshot:
     """Random predictions of all nodes."""
     probabilities = np.random.default_rng(0).dirichlet(np.ones(len(CLASSES)), size=len(NODES))
-    return Snapshot(1, probabilities, np.ones(len(NODES), dtype=np.bool_))
+    live = np.ones(len(NODES), dtype=np.bool_)
+    return Snapshot(1, probabilities, live, Edges(ring(), live))
+
+
+def ring() -> sp.csr_array:
+    """Each node is joined to the next in `NODES`, and the last to the first."""
+    forward = np.roll(np.eye(len(NODES)), 1, axis=1)
+    return sp.csr_array(forward + forward.T)
 
 
 async def _info() -> ModelInfo:
@@ -210,7 +223,7 @@ async def _unset() -> list[Check]:
 
 async def _serve(database_url: str, home: Path) -> None:
     """Print the address and a key with all scopes, then serve until standard input ends."""
-    async with serving(database_url, home, supported=list(RequestKind)) as api:
+    async with serving(database_url, home) as api:
         bound = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(api.app, log_config=None, access_log=False, lifespan="off"))
         _, key = await api.key(*Scope)

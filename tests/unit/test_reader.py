@@ -5,13 +5,17 @@ import threading
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
+from model_store.edges import Edges
 from service.errors import Unavailable
 from service.reader.predictions import Prediction, Reader
 from service.unlearning.snapshot import Snapshot
 
 IDS = ("a", "b", "c", "d")
 CLASSES = ("red", "green")
+#: a - b - c, and d alone.
+ADJACENCY = sp.csr_array(np.array([[0.0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]))
 
 
 def snapshot(version: int, *dead: int, fill: float = 0.25) -> Snapshot:
@@ -19,7 +23,7 @@ def snapshot(version: int, *dead: int, fill: float = 0.25) -> Snapshot:
     live = np.ones(len(IDS), dtype=np.bool_)
     live[list(dead)] = False
     probabilities[~live] = 0.0
-    return Snapshot(version, probabilities, live)
+    return Snapshot(version, probabilities, live, Edges(ADJACENCY, live))
 
 
 def test_a_prediction_names_the_most_probable_class_and_its_version() -> None:
@@ -41,6 +45,28 @@ def test_an_unknown_id_has_no_prediction() -> None:
     assert not reader.knows("z")
 
 
+def test_edges_are_looked_up_by_ids_in_either_order() -> None:
+    reader = Reader(IDS, CLASSES, snapshot(0))
+    pairs = [("a", "b"), ("b", "a"), ("a", "c"), ("d", "d"), ("a", "z"), ("z", "z"), ("c", "b")]
+    assert reader.have_edges(pairs) == [True, True, False, False, False, False, True]
+    assert reader.have_edges([]) == []
+
+
+def test_edges_go_with_their_version_and_their_nodes() -> None:
+    reader = Reader(IDS, CLASSES, snapshot(0))
+    reader.publish(snapshot(1, 0))
+    assert reader.have_edges([("a", "b"), ("b", "c")]) == [False, True]
+    later = snapshot(2, 0)
+    without = ADJACENCY.copy()
+    without[[1, 2], [2, 1]] = 0.0
+    reader.publish(Snapshot(2, later.probabilities, later.live, Edges(without, later.live)))
+    assert reader.have_edges([("b", "c")]) == [False]
+    reader.suspend("why")
+    assert reader.have_edges([("b", "c")]) == [False]
+    with pytest.raises(Unavailable):
+        Reader.empty("the model is being loaded").have_edges([("a", "b")])
+
+
 def test_a_forgotten_node_is_unknown_and_nothing_of_it_is_retained() -> None:
     reader = Reader(IDS, CLASSES, snapshot(0))
     reader.publish(snapshot(1, 1))
@@ -54,7 +80,7 @@ def test_a_forgotten_node_is_unknown_and_nothing_of_it_is_retained() -> None:
 def test_probabilities_of_a_forgotten_node_are_dropped_even_when_the_snapshot_still_holds_them() -> None:
     live = np.array([True, False, True, True])
     reader = Reader(IDS, CLASSES, snapshot(0))
-    reader.publish(Snapshot(1, np.full((4, 2), 0.625), live))
+    reader.publish(Snapshot(1, np.full((4, 2), 0.625), live, Edges.none(4)))
     assert not reader._view.probabilities[1].any()
     assert reader._view.probabilities[0].tolist() == [0.625, 0.625]
 
@@ -96,7 +122,7 @@ def test_a_reader_never_goes_back() -> None:
     with pytest.raises(ValueError, match="forgotten"):
         reader.publish(snapshot(5))
     with pytest.raises(ValueError, match="shape"):
-        reader.publish(Snapshot(5, np.zeros((3, 2)), np.ones(3, dtype=np.bool_)))
+        reader.publish(Snapshot(5, np.zeros((3, 2)), np.ones(3, dtype=np.bool_), Edges.none(3)))
     assert reader.version == 4
 
 
@@ -106,7 +132,9 @@ def test_ids_that_do_not_fit_the_model_are_refused() -> None:
     with pytest.raises(ValueError, match="same id"):
         Reader(("a", "a", "c", "d"), CLASSES, snapshot(0))
     with pytest.raises(ValueError, match="same n"):
-        Snapshot(0, np.zeros((4, 2)), np.ones(3, dtype=np.bool_))
+        Snapshot(0, np.zeros((4, 2)), np.ones(3, dtype=np.bool_), Edges.none(4))
+    with pytest.raises(ValueError, match="same n"):
+        Snapshot(0, np.zeros((4, 2)), np.ones(4, dtype=np.bool_), Edges.none(3))
 
 
 def test_a_reader_without_a_model_refuses_until_one_is_loaded() -> None:
@@ -123,7 +151,7 @@ def test_a_reader_without_a_model_refuses_until_one_is_loaded() -> None:
 def test_loading_again_ends_a_suspension_and_replaces_ids_and_classes() -> None:
     reader = Reader(IDS, CLASSES, snapshot(9))
     reader.suspend("why")
-    reader.load(("x", "y"), ("only",), Snapshot(3, np.ones((2, 1)), np.ones(2, dtype=np.bool_)))
+    reader.load(("x", "y"), ("only",), Snapshot(3, np.ones((2, 1)), np.ones(2, dtype=np.bool_), Edges.none(2)))
     assert reader.predict("y") == Prediction("y", "only", {"only": 1.0}, 3)
     assert not reader.knows("a")
 
