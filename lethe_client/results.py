@@ -26,7 +26,7 @@ class Accepted(msgspec.Struct, frozen=True):
     links: dict[str, str] = {}
     #: None once the request is completed, when they are erased.
     salts: Salts | None = None
-    #: Nodes that an earlier request deleted, with that request's id.
+    #: Nodes, or `a|b` for edges, that an earlier request deleted, with that request's id.
     already_deleted: dict[str, str] = {}
 
 
@@ -35,7 +35,12 @@ class BatchSummary(msgspec.Struct, frozen=True):
 
     id: str
     requests: int
+    #: Nodes deleted altogether.
     nodes: int
+    #: Nodes of which the features alone were deleted.
+    features: int = 0
+    #: Edges deleted by themselves.
+    edges: int = 0
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -49,6 +54,8 @@ class Audit(msgspec.Struct, frozen=True):
     rank_before: int
     rank_after: int
     directions_removed: int
+    #: How many of the nodes or edges named the batch deleted for this request; the others were gone already.
+    deleted: int | None = None
     injected_norm_before: float | None = None
     injected_norm_after: float | None = None
     lost_direction_norm_before: float | None = None
@@ -64,7 +71,7 @@ class Audit(msgspec.Struct, frozen=True):
     repair_iterations: int | None = None
     #: |W - (B + M T)|_F / |W|_F, the arithmetic check of the coefficients.
     coefficient_residual: float | None = None
-    #: How the pseudo-inverse was obtained: `downdate`, `decompose` or `refactorise`.
+    #: How M+ was obtained: `downdate`, `decompose` or `refactorise`; `none` when no feature was deleted.
     factor_method: str | None = None
     #: Milliseconds by step of the batch.
     durations_ms: dict[str, float] = {}

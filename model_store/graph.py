@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
 
@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from model_store.edges import Edges
 from model_store.errors import GraphError
 
 #: X, (n, d): dense, or CSR when sparse.
@@ -47,6 +48,15 @@ class Graph:
     def edges(self) -> int:
         """Number of undirected edges."""
         return int(self.adjacency.nnz) // 2
+
+    def without_edges(self, pairs: NDArray[np.int64]) -> "Graph":
+        """The graph without the edges `pairs` (k, 2), each in one direction or both; those not there are passed over."""
+        edges = Edges(self.adjacency, np.ones(self.nodes, dtype=np.bool_))
+        entries = edges.entries(np.concatenate([pairs, pairs[:, ::-1]]))
+        adjacency = self.adjacency.copy()
+        adjacency.data[entries[entries >= 0]] = 0.0
+        adjacency.eliminate_zeros()
+        return replace(self, adjacency=adjacency)
 
     @property
     def num_features(self) -> int:

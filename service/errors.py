@@ -89,6 +89,13 @@ class UnknownNodes(NotFound):
     title = "Unknown nodes"
 
 
+class UnknownEdges(NotFound):
+    """Some named edges are not in the graph, though their nodes are; `extra["unknown_edges"]` lists all of them."""
+
+    slug = "unknown-edges"
+    title = "Unknown edges"
+
+
 class NodeDeleted(LetheError):
     """The node was deleted at a user's request."""
 

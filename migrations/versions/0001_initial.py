@@ -52,6 +52,8 @@ TABLES = (
         fencing bigint NOT NULL,
         requests integer NOT NULL,
         nodes integer NOT NULL,
+        features integer NOT NULL,
+        edges integer NOT NULL,
         model_version_before bigint NOT NULL,
         model_version_after bigint NOT NULL,
         weights_sha256_before text NOT NULL,
@@ -77,7 +79,8 @@ TABLES = (
         committed_at timestamptz NOT NULL DEFAULT now(),
         finished_at timestamptz,
         CONSTRAINT batches_model_model_version_after_key UNIQUE (model, model_version_after),
-        CONSTRAINT batches_size_check CHECK (fencing > 0 AND requests > 0 AND nodes >= 0),
+        CONSTRAINT batches_size_check
+            CHECK (fencing > 0 AND requests > 0 AND nodes >= 0 AND features >= 0 AND edges >= 0),
         CONSTRAINT batches_model_versions_check
             CHECK (model_version_before >= 0 AND model_version_after > model_version_before),
         CONSTRAINT batches_weights_digests_check
@@ -166,6 +169,7 @@ TABLES = (
         request_id uuid CONSTRAINT request_audits_pkey PRIMARY KEY
             CONSTRAINT request_audits_request_id_fkey REFERENCES requests (id),
         batch_id uuid NOT NULL CONSTRAINT request_audits_batch_id_fkey REFERENCES batches (id),
+        deleted integer NOT NULL CONSTRAINT request_audits_deleted_check CHECK (deleted > 0),
         injected_norm_before double precision,
         injected_norm_after double precision,
         channel_norm_before double precision,

@@ -33,11 +33,13 @@ class AcceptedDeletion(BaseModel):
     id: UUID
     status: RequestStatus = Field(description="`queued`, or `completed` when everything named was deleted before.")
     kind: RequestKind
-    count: int = Field(description="How many nodes or edges this request deletes.")
+    count: int = Field(description="How many nodes or edges this request names that were not gone already.")
     received_at: datetime
     links: Links
     salts: Salts | None = Field(description="Keep them if you want to link the audit to a person; null once erased.")
-    already_deleted: dict[str, UUID] = Field(description="Node ids that an earlier request deleted, with that request.")
+    already_deleted: dict[str, UUID] = Field(
+        description="Node ids, or `a|b` for edges, that an earlier request deleted, with that request."
+    )
 
 
 class BatchAnswer(BaseModel):
@@ -45,7 +47,9 @@ class BatchAnswer(BaseModel):
 
     id: UUID
     requests: int
-    nodes: int
+    nodes: int = Field(description="Nodes deleted altogether.")
+    features: int = Field(description="Nodes of which the features alone were deleted.")
+    edges: int = Field(description="Edges deleted by themselves; those of deleted nodes are not counted.")
 
 
 class AuditAnswer(BaseModel):
@@ -61,6 +65,9 @@ class AuditAnswer(BaseModel):
     rank_before: int
     rank_after: int
     directions_removed: int
+    deleted: int = Field(
+        description="How many of the nodes or edges named this batch deleted for this request; the others were gone."
+    )
     injected_norm_before: float | None
     injected_norm_after: float | None
     lost_direction_norm_before: float | None
@@ -75,7 +82,7 @@ class AuditAnswer(BaseModel):
     distance_bound_after_relative: float | None
     repair_iterations: int | None
     coefficient_residual: float
-    factor_method: str
+    factor_method: str = Field(description="How the pseudo-inverse was obtained; `none` when no feature was deleted.")
     durations_ms: dict[str, float]
     device: str
 
@@ -185,7 +192,10 @@ def audit_answer(audit: RequestAudit) -> AuditAnswer:
         if name not in ("batch", "durations_ms") and hasattr(batch, name)
     }
     return AuditAnswer(
-        batch=BatchAnswer(id=batch.id, requests=batch.requests, nodes=batch.nodes),
+        batch=BatchAnswer(
+            id=batch.id, requests=batch.requests, nodes=batch.nodes, features=batch.features, edges=batch.edges
+        ),
+        deleted=norms.deleted,
         injected_norm_before=norms.injected_norm_before,
         injected_norm_after=norms.injected_norm_after,
         channel_norm_before=norms.channel_norm_before,

@@ -40,7 +40,7 @@ DELETION: dict[str, Any] = {
     "already_deleted_by": None,
     "links": {"self": f"/deletions/{_ID}"},
     "audit": {
-        "batch": {"id": "0197f3c2-7000-7aaa-8bbb-3c4d5e6f7a8b", "requests": 5, "nodes": 9},
+        "batch": {"id": "0197f3c2-7000-7aaa-8bbb-3c4d5e6f7a8b", "requests": 5, "nodes": 9, "features": 0, "edges": 2},
         "model_version_before": 6,
         "model_version_after": 7,
         "weights_sha256_before": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
@@ -48,6 +48,7 @@ DELETION: dict[str, Any] = {
         "rank_before": 1431,
         "rank_after": 1431,
         "directions_removed": 0,
+        "deleted": 2,
         "injected_norm_before": 0.23,
         "injected_norm_after": 0.0,
         "lost_direction_norm_before": None,

@@ -104,8 +104,6 @@ class Services:
     #: What /metrics shows.
     registry: CollectorRegistry
     metrics: UnlearningMetrics
-    #: The kinds of request that the unlearner can do; others are answered `unsupported-kind`.
-    supported_kinds: frozenset[RequestKind] = frozenset({RequestKind.NODE})
 
 
 def services_of(request: Request) -> Services:

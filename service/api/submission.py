@@ -17,7 +17,7 @@ from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import ApiKey, DeletionRequest, Targets
 from service.domain.states import RequestKind
-from service.errors import BodyTooLarge, InvalidRequest, Unavailable, UnknownNodes
+from service.errors import BodyTooLarge, InvalidRequest, Unavailable, UnknownEdges, UnknownNodes
 
 #: Bytes of randomness in a salt.
 _SALT_BYTES = 16
@@ -30,11 +30,11 @@ class DuplicateTargets(InvalidRequest):
     title: ClassVar[str] = "Duplicates in the list"
 
 
-class UnsupportedKind(InvalidRequest):
-    """The served model cannot forget this kind of thing."""
+class SelfLoops(InvalidRequest):
+    """An edge of the list joins a node to itself; `extra["self_loops"]` lists the nodes."""
 
-    slug: ClassVar[str] = "unsupported-kind"
-    title: ClassVar[str] = "Kind of deletion not supported"
+    slug: ClassVar[str] = "self-loops"
+    title: ClassVar[str] = "Edges from a node to itself"
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ async def submit(services: Services, body: DeletionBody, caller: ApiKey, idempot
     Targets that an earlier request deleted are left out; when none is left, the request completes at once.
 
     Raises:
-        UnsupportedKind, BodyTooLarge, DuplicateTargets: the body cannot be taken.
-        UnknownNodes: it names ids of no node; nothing is accepted.
+        BodyTooLarge, DuplicateTargets, SelfLoops: the body cannot be taken.
+        UnknownNodes, UnknownEdges: it names what the model does not have; nothing is accepted.
         Conflict: the idempotency key was used with another body.
         QueueFull, Unavailable: it cannot be taken now; nothing is accepted.
     """
     kind = RequestKind(body.kind)
     subjects = _subjects(body)
-    _check(services, kind, subjects)
+    _check(services, subjects)
     earlier = await _deleted_earlier(services, kind, subjects)
     rest = [subject for subject in subjects if subject not in earlier]
     accepted = await services.intake.accept(
@@ -98,20 +98,21 @@ def _label(subject: Subject) -> str:
     return "|".join(_ends(subject))
 
 
-def _check(services: Services, kind: RequestKind, subjects: Sequence[Subject]) -> None:
-    if kind not in services.supported_kinds:
-        supported = ", ".join(sorted(services.supported_kinds))
-        raise UnsupportedKind(
-            f"The model {services.model} cannot forget by kind `{kind.value}`.",
-            f"Use one of the kinds: {supported}.",
-            supported=sorted(services.supported_kinds),
-        )
+def _check(services: Services, subjects: Sequence[Subject]) -> None:
     limit = services.settings.max_nodes_per_request
     if len(subjects) > limit:
         raise BodyTooLarge(
             f"{len(subjects)} targets are more than the {limit} that one request may name.",
             "Split the list into several requests.",
             max_nodes=limit,
+        )
+    edges = [subject for subject in subjects if not isinstance(subject, str)]
+    loops = list(dict.fromkeys(first for first, second in edges if first == second))
+    if loops:
+        raise SelfLoops(
+            f"{len(loops)} of the edges join a node to itself, which no edge of a graph here does.",
+            "Leave out the edges of the nodes that `self_loops` lists; nothing of this request was accepted.",
+            self_loops=loops,
         )
     duplicates = [subject for subject, times in Counter(subjects).items() if times > 1]
     if duplicates:
@@ -123,25 +124,45 @@ def _check(services: Services, kind: RequestKind, subjects: Sequence[Subject]) -
 
 
 async def _deleted_earlier(services: Services, kind: RequestKind, subjects: Sequence[Subject]) -> dict[Subject, UUID]:
-    """The subjects that are gone already, with the request that deleted each. Raises UnknownNodes."""
+    """The subjects that are gone already, with the request that deleted each. Raises UnknownNodes, UnknownEdges."""
+    edges = [subject for subject in subjects if not isinstance(subject, str)]
+    # First of all: what the reader no longer has by now has its tombstone already.
+    present = services.reader.have_edges(edges)
     ends = dict.fromkeys(node for subject in subjects for node in _ends(subject))
     missing = [node for node in ends if not services.reader.knows(node)]
     deleted = await services.tombstones.deleted_nodes(missing)
-    unknown = [node for node in missing if node not in deleted]
-    if unknown:
-        raise UnknownNodes(
-            f"{len(unknown)} of the nodes named are not in the model {services.model}.",
-            "Check the ids that `unknown` lists; nothing of this request was accepted.",
-            unknown=unknown,
-        )
     earlier: dict[Subject, UUID] = {}
     if kind is not RequestKind.NODE:
         earlier = await services.tombstones.find(kind, subjects)
+    gone = {*missing, *earlier}
+    absent = [
+        edge
+        for edge, is_present in zip(edges, present, strict=True)
+        if not is_present and gone.isdisjoint((edge, *edge))
+    ]
+    _refuse_unknown(services.model, [node for node in missing if node not in deleted], absent)
     for subject in subjects:
         for node in _ends(subject):
             if node in deleted:
                 earlier.setdefault(subject, deleted[node])
     return earlier
+
+
+def _refuse_unknown(model: str, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> None:
+    also = {"unknown_edges": edges} if edges else {}
+    if nodes:
+        raise UnknownNodes(
+            f"{len(nodes)} of the nodes named are not in the model {model}.",
+            "Check the ids that `unknown` lists; nothing of this request was accepted.",
+            unknown=nodes,
+            **also,
+        )
+    if edges:
+        raise UnknownEdges(
+            f"{len(edges)} of the edges named are not in the graph of the model {model}.",
+            "Check the pairs that `unknown_edges` lists; nothing of this request was accepted.",
+            **also,
+        )
 
 
 def _targets(subjects: Sequence[Subject], reference: str | None) -> Targets:

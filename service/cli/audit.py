@@ -7,16 +7,17 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from lethe_client import Audit, Deletion
+from lethe_client import Audit, BatchSummary, Deletion
 from service.cli.console import note, number, stdout, table
 from service.cli.server import Home, Key, Url, connect
 
 #: Figure -> its meaning, in the order shown.
 _MEANINGS = {
+    "deleted": "nodes or edges deleted for this request; the others it names were gone already",
     "directions_removed": "directions of the feature space that only the deleted nodes supported",
     "rank_before": "dimensions the nodes' features spanned before",
     "rank_after": "dimensions the remaining nodes' features span",
-    "injected_norm_before": "weight the model had put on these nodes",
+    "injected_norm_before": "weight the model had put on these nodes' features",
     "injected_norm_after": "weight still booked on them; 0 by construction once they have left the graph",
     "lost_direction_norm_before": "weight along the removed directions before",
     "lost_direction_norm_after": "weight left along them; 0 up to rounding is right",
@@ -100,7 +101,7 @@ def _batch(audit: Audit) -> list[tuple[str, str]]:
         ("model version", f"{audit.model_version_before} to {audit.model_version_after}"),
         ("weights before (SHA-256)", audit.weights_sha256_before),
         ("weights after (SHA-256)", audit.weights_sha256_after),
-        ("batch", f"{batch.id}: {_counted(batch.requests, 'request')}, {_counted(batch.nodes, 'node')}"),
+        ("batch", f"{batch.id}: {', '.join(_deleted(batch))}"),
     ]
     if audit.factor_method:
         rows.append(("pseudo-inverse by", audit.factor_method))
@@ -114,6 +115,14 @@ def _in_order(audit: Audit) -> list[str]:
     """The steps that were timed, in the order they are taken; a step this version does not know comes last."""
     known = [step for step in _STEPS if step in audit.durations_ms]
     return [*known, *sorted(audit.durations_ms.keys() - set(known))]
+
+
+def _deleted(batch: BatchSummary) -> list[str]:
+    """How many requests a batch took and what it deleted; kinds that it did not delete are left out."""
+    counted = [_counted(batch.requests, "request"), _counted(batch.nodes, "node")]
+    features = [f"features of {_counted(batch.features, 'node')}"] if batch.features else []
+    edges = [_counted(batch.edges, "edge")] if batch.edges else []
+    return [*(counted if batch.nodes else counted[:1]), *features, *edges]
 
 
 def _counted(count: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.models import BatchRow, RequestAuditRow, RequestRow
-from service.db.records import BATCH_COLUMNS, batch_record
+from service.db.records import BATCH_COLUMNS, NORM_COLUMNS, batch_record, request_norms
 from service.db.requests import RequestRepository
 from service.domain.records import BatchRecord, QueuedRequest, RequestNorms
 from service.domain.states import RequestStatus
@@ -99,10 +99,5 @@ class BatchRepository:
         return None if row is None else batch_record(row)
 
     async def _norms(self, batch_id: UUID) -> dict[UUID, RequestNorms]:
-        query = select(RequestAuditRow.__table__).where(RequestAuditRow.batch_id == batch_id)
-        return {
-            row.request_id: RequestNorms(
-                row.injected_norm_before, row.injected_norm_after, row.channel_norm_before, row.channel_norm_after
-            )
-            for row in await self._conn.execute(query)
-        }
+        query = select(RequestAuditRow.request_id, *NORM_COLUMNS).where(RequestAuditRow.batch_id == batch_id)
+        return {row.request_id: request_norms(row) for row in await self._conn.execute(query)}

@@ -105,7 +105,7 @@ class BatchRow(Base):
 
     __tablename__ = "batches"
     __table_args__ = (
-        CheckConstraint("fencing > 0 AND requests > 0 AND nodes >= 0", name="size"),
+        CheckConstraint("fencing > 0 AND requests > 0 AND nodes >= 0 AND features >= 0 AND edges >= 0", name="size"),
         CheckConstraint(
             "model_version_before >= 0 AND model_version_after > model_version_before", name="model_versions"
         ),
@@ -126,6 +126,8 @@ class BatchRow(Base):
     fencing: Mapped[int] = mapped_column(BigInteger)
     requests: Mapped[int] = mapped_column(Integer)
     nodes: Mapped[int] = mapped_column(Integer)
+    features: Mapped[int] = mapped_column(Integer)
+    edges: Mapped[int] = mapped_column(Integer)
     model_version_before: Mapped[int] = mapped_column(BigInteger)
     model_version_after: Mapped[int] = mapped_column(BigInteger)
     weights_sha256_before: Mapped[str]
@@ -243,16 +245,18 @@ class RequestRow(Base):
 
 
 class RequestAuditRow(Base):
-    """The norms measured for one request, written together with its batch."""
+    """What was deleted for one request and the norms measured for it, written together with its batch."""
 
     __tablename__ = "request_audits"
     __table_args__ = (
+        CheckConstraint("deleted > 0", name="deleted"),
         CheckConstraint(finite(_NORMS), name="norms"),
         Index("request_audits_batch", "batch_id"),
     )
 
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
     batch_id: Mapped[UUID] = mapped_column(ForeignKey("batches.id"))
+    deleted: Mapped[int]
     injected_norm_before: Mapped[float | None]
     injected_norm_after: Mapped[float | None]
     channel_norm_before: Mapped[float | None]

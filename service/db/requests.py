@@ -16,13 +16,15 @@ from service.db.events import EventRepository, Payload
 from service.db.models import BatchRow, OutboxRow, RequestAuditRow, RequestRow
 from service.db.records import (
     BATCH_COLUMNS,
+    NORM_COLUMNS,
     QUEUED_COLUMNS,
     REQUEST_COLUMNS,
     batch_record,
     deletion_request,
     queued_request,
+    request_norms,
 )
-from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit, RequestNorms
+from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit
 from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind, RequestStatus
 from service.errors import Conflict, NotFound
 from service.vault.cursors import PageCursor
@@ -257,20 +259,13 @@ class RequestRepository:
     async def _audit(self, request: DeletionRequest) -> RequestAudit | None:
         if request.status not in _AUDITED or request.batch_id is None:
             return None
-        norms = RequestAuditRow.__table__.c
         query = (
-            select(*BATCH_COLUMNS, norms.injected_norm_before, norms.injected_norm_after)
-            .add_columns(norms.channel_norm_before, norms.channel_norm_after)
+            select(*BATCH_COLUMNS, *NORM_COLUMNS)
             .join_from(BatchRow, RequestAuditRow, RequestAuditRow.batch_id == BatchRow.id)
             .where(RequestAuditRow.request_id == request.id)
         )
         row = (await self._conn.execute(query)).one()
-        return RequestAudit(
-            batch=batch_record(row),
-            norms=RequestNorms(
-                row.injected_norm_before, row.injected_norm_after, row.channel_norm_before, row.channel_norm_after
-            ),
-        )
+        return RequestAudit(batch=batch_record(row), norms=request_norms(row))
 
     async def _moved(self, move: ReturningUpdate[Any]) -> set[UUID]:
         return set((await self._conn.execute(move)).scalars())

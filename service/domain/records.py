@@ -108,7 +108,10 @@ class BatchRecord:
     id: UUID
     model: str
     requests: int
+    #: Nodes deleted, nodes of which the features alone were deleted, and edges deleted by themselves.
     nodes: int
+    features: int
+    edges: int
     model_version_before: int
     model_version_after: int
     weights_sha256_before: str
@@ -122,7 +125,7 @@ class BatchRecord:
     weight_change: float
     #: |W - (B + M T)|_F / |W|_F, the arithmetic check of the coefficients.
     coefficient_residual: float
-    #: How the pseudo-inverse was obtained: `downdate`, `decompose` or `refactorise`.
+    #: How M+ was obtained: `downdate`, `decompose` or `refactorise`; `none` when no feature was deleted.
     factor_method: str
     device: str
     #: Milliseconds by step of the batch.
@@ -138,8 +141,10 @@ class BatchRecord:
 
 @dataclass(frozen=True)
 class RequestNorms:
-    """The norms measured for one request of a batch."""
+    """What a batch deleted for one request, and the norms measured for it; None where a norm does not exist."""
 
+    #: How many of the nodes or edges named this batch deleted for the request; the others were gone.
+    deleted: int
     injected_norm_before: float | None
     injected_norm_after: float | None
     channel_norm_before: float | None

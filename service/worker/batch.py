@@ -13,8 +13,8 @@ from typing import TypeVar
 from uuid import UUID, uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
-from model_store.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db.batches import BatchRepository
@@ -24,7 +24,7 @@ from service.db.pointers import PointerRepository
 from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
-from service.domain.records import BatchRecord, Lease, Pointer, RequestNorms, Tombstone
+from service.domain.records import BatchRecord, Lease, Pointer, QueuedRequest, RequestNorms, Tombstone
 from service.domain.states import Guarantee, RepairStatus, RequestKind
 from service.errors import Unavailable
 from service.queue.outage import Outage
@@ -35,6 +35,7 @@ from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.explanation import explain
 from service.worker.lease_keeper import LeaseKeeper
+from service.worker.leftovers import Leftovers
 from service.worker.readers import Readers
 from service.worker.resolve import Deletion
 
@@ -46,6 +47,8 @@ class Committed:
     """A batch whose version is the committed one, with what the remaining steps need."""
 
     record: BatchRecord
+    #: The requests in it, and what it measured for each.
+    requests: Mapping[UUID, QueuedRequest]
     norms: Mapping[UUID, RequestNorms]
 
 
@@ -79,7 +82,9 @@ class BatchWorker:
         readers: Readers,
         executor: Executor,
         outage: Outage,
+        unerased_edges: NDArray[np.int64],
     ) -> None:
+        """`unerased_edges` (k, 2) are those that a batch deleted and whose erasure is not known to be finished."""
         self._engine = engine
         self._keeper = keeper
         self._store = store
@@ -90,10 +95,7 @@ class BatchWorker:
         self._readers = readers
         self._executor = executor
         self._outage = outage
-        #: Nodes whose data may still be on disk, (n,): all of them until the first erasure has looked.
-        self._on_disk = np.ones(store.manifest.nodes, dtype=np.bool_)
-        #: The same of nodes' features.
-        self._features_on_disk = self._on_disk.copy()
+        self._leftovers = Leftovers(store.manifest.nodes, unerased_edges)
 
     @property
     def pointer(self) -> Pointer:
@@ -112,7 +114,7 @@ class BatchWorker:
 
     async def prepare(self, deletions: Sequence[Deletion], watch: Stopwatch) -> Prepared:
         """Step 4: the new state beside the old one; nothing visible changes."""
-        removals = [Removal(RequestKind.NODE, nodes=deletion.rows) for deletion in deletions]
+        removals = [Removal(deletion.kind, nodes=deletion.nodes, edges=deletion.edges) for deletion in deletions]
         return await watch.time("project", lambda: self._resident.prepare(removals), self._executor)
 
     async def commit(self, deletions: Sequence[Deletion], prepared: Prepared, watch: Stopwatch) -> Committed:
@@ -144,12 +146,8 @@ class BatchWorker:
         return await self._complete(committed, watch)
 
     async def apply(self, committed: Committed) -> None:
-        """Step 8: the requests are `applied`; their nodes are out of graph, weights and every prediction."""
-        explanation = explain(committed.record)
-        outcomes = [
-            AppliedOutcome(request, Guarantee.SPAN, RepairStatus.NONE, explanation, _figures(committed, request))
-            for request in committed.norms
-        ]
+        """Step 8: the requests are `applied`; what they name is out of graph, weights and every prediction."""
+        outcomes = [_outcome(committed, request) for request in committed.requests.values()]
         async with fenced_transaction(self._engine, self.lease) as connection:
             await RequestRepository(connection).mark_applied(committed.record.id, outcomes)
 
@@ -179,10 +177,10 @@ class BatchWorker:
 
     def _tombstones(self, deletions: Sequence[Deletion]) -> list[Tombstone]:
         return [
-            Tombstone(RequestKind.NODE, digest, number, deletion.claimed.request.id)
+            Tombstone(deletion.kind, digest, number, deletion.claimed.request.id)
             for deletion in deletions
-            for node in deletion.nodes
-            for number, digest in [self._keyring.tombstone_hash(self._pointer.model, RequestKind.NODE, node)]
+            for subject in deletion.subjects
+            for number, digest in [self._keyring.tombstone_hash(self._pointer.model, deletion.kind, subject)]
         ]
 
     def _write(self, ref: VersionRef, prepared: Prepared) -> str:
@@ -193,36 +191,30 @@ class BatchWorker:
         self._store.set_current(ref)
         self._resident.commit(prepared)
         self._pointer = pointer
+        self._leftovers.add_edges(prepared.edges)
         self._readers.publish(prepared.snapshot)
         self._readers.resume()
 
     def erase(self) -> None:
-        """Step 9: what belonged to nodes no longer live, or without features, leaves the disk, and all other versions.
-
-        What has left already is not looked at again.
-        """
+        """Step 9: nodes, features and edges that are gone leave the disk, and so do all other versions."""
         ref = VersionRef(self._pointer.version, self._pointer.fencing)
         fencing = self.lease.fencing
-        version = self._store.read_version(ref, digest=self._pointer.digest)
-        erasure = Erasure(
-            nodes=np.flatnonzero(~version.live & self._on_disk),
-            feature_rows=np.flatnonzero(~version.featured & version.live & self._features_on_disk),
-        )
-        self._store.erase(erasure, fencing=fencing)
-        self._on_disk, self._features_on_disk = version.live, version.featured
+        committed = self._store.read_version(ref, digest=self._pointer.digest)
+        self._store.erase(self._leftovers.erasure(committed), fencing=fencing)
+        self._leftovers.erased(committed)
         self._store.remove_versions(keep=ref, below_fencing=fencing)
 
     async def _complete(self, committed: Committed, watch: Stopwatch) -> BatchRecord:
         """Step 10: the span residual from the surviving rows on disk, `completed`, and the id keys destroyed."""
         residual = await watch.time("verify", self._span_residual, self._executor)
-        finished = Committed(replace(committed.record, span_residual=residual), committed.norms)
-        payloads = {request: _figures(finished, request) for request in finished.norms}
+        finished = replace(committed, record=replace(committed.record, span_residual=residual))
+        payloads = {request: _figures(finished, request) for request in finished.requests}
         async with fenced_transaction(self._engine, self.lease) as connection:
             await BatchRepository(connection).finish(
                 committed.record.id, span_residual=residual, durations_ms=watch.durations_ms
             )
             await RequestRepository(connection).mark_completed(payloads)
-        await asyncio.to_thread(self._request_keys.destroy, list(committed.norms))
+        await asyncio.to_thread(self._request_keys.destroy, list(committed.requests))
         return replace(finished.record, durations_ms=watch.durations_ms)
 
     def _span_residual(self) -> float:
@@ -237,7 +229,9 @@ class BatchWorker:
             id=uuid4(),
             model=pointer.model,
             requests=len(deletions),
-            nodes=int(prepared.nodes.size),
+            nodes=len(prepared.nodes),
+            features=len(prepared.feature_rows),
+            edges=len(prepared.edges),
             model_version_before=self._pointer.version,
             model_version_after=pointer.version,
             weights_sha256_before=self._pointer.weights_sha256,
@@ -255,6 +249,7 @@ class BatchWorker:
         )
         norms = {
             deletion.claimed.request.id: RequestNorms(
+                deleted=len(deletion.subjects),
                 injected_norm_before=norm.injected_before,
                 injected_norm_after=norm.injected_after,
                 channel_norm_before=norm.channel_before,
@@ -262,11 +257,26 @@ class BatchWorker:
             )
             for deletion, norm in zip(deletions, projection.norms, strict=True)
         }
-        return Committed(record, norms)
+        return Committed(
+            record, {deletion.claimed.request.id: deletion.claimed.request for deletion in deletions}, norms
+        )
+
+
+def _outcome(committed: Committed, request: QueuedRequest) -> AppliedOutcome:
+    """What is told of one request; its weights are not repaired, so of an edge the graph alone has forgotten."""
+    deleted = committed.norms[request.id].deleted
+    return AppliedOutcome(
+        request_id=request.id,
+        guarantee=Guarantee.GRAPH_ONLY if request.kind is RequestKind.EDGE else Guarantee.SPAN,
+        repair=RepairStatus.NONE,
+        explanation=explain(committed.record, request.kind, named=request.count, deleted=deleted),
+        payload=_figures(committed, request.id),
+    )
 
 
 def _figures(committed: Committed, request: UUID) -> dict[str, object]:
     """The figures of one request for its audit event; no external id is among them."""
     figures: dict[str, object] = asdict(committed.record) | asdict(committed.norms[request])
     figures["batch"] = str(figures.pop("id"))
+    figures["kind"] = committed.requests[request].kind.value
     return figures

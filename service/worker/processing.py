@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from uuid import UUID
 
 import structlog
@@ -17,13 +17,13 @@ from service.domain.states import RequestKind, RequestStatus
 from service.errors import Conflict, Unavailable
 from service.observability.metrics import UnlearningMetrics
 from service.queue.outage import Outage
-from service.vault.keyring import Keyring
+from service.vault.keyring import Keyring, Subject
 from service.vault.request_keys import RequestKeys
-from service.vault.sealing import SealBroken, unseal
 from service.worker.batch import BatchWorker, Committed, Stopwatch
-from service.worker.resolve import Claimed, Deletion, Resolution, resolve
+from service.worker.explanation import nothing_left
+from service.worker.resolve import Claimed, Deletion, Present, Resolution, Tombstones, absent, resolve
+from service.worker.targets import opened
 
-_NOTHING_LEFT = "Every node of this request had already been deleted by an earlier request."
 _UNREADABLE = (
     "What this request names cannot be read: the key of its encrypted id list is missing or does not fit. Restore the "
     "key folder, or send the request again."
@@ -62,9 +62,9 @@ class Processor:
     async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
         """Takes `batch` to its end; returns the requests that wait for what it did before they can be settled."""
         claimed, unreadable = self._open(batch)
-        rows = self._worker.resident.rows
-        missing = {node for each in claimed for node in each.targets.nodes if node not in rows}
-        resolution = resolve(claimed, rows, await self._deleted_by(missing))
+        resident = self._worker.resident
+        present = Present(resident.rows, resident.state.features.in_span, resident.live_graph.propagator.edges)
+        resolution = resolve(claimed, present, await self._tombstones(absent(claimed, present)))
         await self._settle(resolution, unreadable)
         await self._apply(resolution.deletions)
         return frozenset(each.request.id for each in resolution.deferred)
@@ -73,21 +73,28 @@ class Processor:
         """Ends the requests that have nothing to delete, or that cannot be carried out."""
         failures = dict.fromkeys(unreadable, _UNREADABLE)
         failures |= {
-            request: f"{count} of its nodes are not in the model." for request, count in resolution.unknown.items()
+            request: f"{count} of the nodes or edges that it names are not in the model."
+            for request, count in resolution.unknown.items()
         }
         if not failures and not resolution.already_deleted:
             return
         async with fenced_transaction(self._engine, self._worker.lease) as connection:
             requests = RequestRepository(connection)
-            for request, earlier in resolution.already_deleted.items():
+            for each, gone in resolution.already_deleted:
                 with self._unless_ended():
                     await requests.mark_completed_without_work(
-                        request, already_deleted_by=earlier, explanation=_NOTHING_LEFT, payload={}
+                        each.request.id,
+                        already_deleted_by=gone.by[0],
+                        explanation=nothing_left(
+                            each.kind, named=len(each.subjects), with_node=gone.with_node, by=gone.by
+                        ),
+                        payload={"kind": each.kind.value, "already_deleted_by": [str(request) for request in gone.by]},
                     )
             for request, failure in failures.items():
                 with self._unless_ended():
                     await requests.mark_failed(request, failure, {})
-        await asyncio.to_thread(self._request_keys.destroy, list(resolution.already_deleted))
+        settled = [each.request.id for each, _ in resolution.already_deleted]
+        await asyncio.to_thread(self._request_keys.destroy, settled)
 
     @contextlib.contextmanager
     def _unless_ended(self) -> Iterator[None]:
@@ -156,26 +163,24 @@ class Processor:
             with self._unless_ended():
                 await RequestRepository(connection).mark_failed(deletion.claimed.request.id, failure, {})
 
-    async def _deleted_by(self, nodes: set[str]) -> dict[str, UUID]:
-        """For those of `nodes` that were deleted, the request that did it."""
-        if not nodes:
-            return {}
-        hashes = self._keyring.tombstone_hashes(self._worker.pointer.model, RequestKind.NODE, nodes)
+    async def _tombstones(self, missing: Mapping[RequestKind, Collection[Subject]]) -> Tombstones:
+        """For what of `missing` was deleted, the request that did it."""
+        found: dict[RequestKind, dict[Subject, UUID]] = {}
         async with transaction(self._engine) as connection:
-            found = await TombstoneRepository(connection).find(hashes)
-        return {str(hashes[digest]): request for digest, request in found.items()}
+            for kind, subjects in missing.items():
+                hashes = self._keyring.tombstone_hashes(self._worker.pointer.model, kind, subjects)
+                recorded = await TombstoneRepository(connection).find(hashes)
+                found[kind] = {hashes[digest]: request for digest, request in recorded.items()}
+        return found
 
     def _open(self, batch: Sequence[QueuedRequest]) -> tuple[list[Claimed], list[UUID]]:
         """The requests with their targets, and those whose targets cannot be opened any more."""
         claimed: list[Claimed] = []
         unreadable: list[UUID] = []
         for request in batch:
-            key = self._request_keys.get(request.id)
-            if key is None or request.ciphertext is None:
+            targets = opened(request, self._request_keys)
+            if targets is None:
                 unreadable.append(request.id)
-                continue
-            try:
-                claimed.append(Claimed(request, unseal(request.ciphertext, key, request.id)))
-            except SealBroken:
-                unreadable.append(request.id)
+            else:
+                claimed.append(Claimed(request, targets))
         return claimed, unreadable

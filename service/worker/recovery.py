@@ -1,12 +1,21 @@
 """Start-up: which version is committed, and whether store and database tell the same story."""
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
 from model_store.store import Store
 from model_store.versions import VersionRef
+from service.db.batches import UnfinishedBatch
 from service.db.engine import Engine
 from service.db.pointers import PointerRepository
 from service.db.transactions import fenced_transaction
 from service.domain.records import Lease, Pointer
-from service.errors import StateMismatch
+from service.domain.states import RequestKind
+from service.errors import KeyMissing, StateMismatch
+from service.vault.request_keys import RequestKeys
+from service.worker.targets import opened
 
 
 async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str) -> Pointer:
@@ -35,6 +44,35 @@ async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str)
     if committed != current:
         store.set_current(committed)
     return pointer
+
+
+def deleted_edges(unfinished: UnfinishedBatch | None, request_keys: RequestKeys) -> list[tuple[str, str]]:
+    """The edges, by external ids, that a committed batch deleted and that may still be on disk.
+
+    A version says which nodes and features are gone, and nothing of edges: what a batch deletes of them is known from
+    its requests alone, which keep their encrypted targets until the erasure is finished.
+
+    Raises KeyMissing when a request cannot be opened: the graph of the committed version is not known then.
+    """
+    edges: list[tuple[str, str]] = []
+    for request in unfinished.requests if unfinished is not None else ():
+        if request.kind is not RequestKind.EDGE:
+            continue
+        targets = opened(request, request_keys)
+        if targets is None:
+            raise KeyMissing(
+                f"Request {request.id} deleted edges that are not erased yet, and which they are cannot be read: the "
+                "key of its encrypted targets is missing or does not fit.",
+                "Restore the file requests.slots of the key folder; until then these edges would come back.",
+            )
+        edges.extend(targets.edges)
+    return edges
+
+
+def rows_of_edges(edges: Sequence[tuple[str, str]], rows: Mapping[str, int]) -> NDArray[np.int64]:
+    """The rows of the ends of `edges`, (k, 2); those with an end that is no longer live have gone with it."""
+    pairs = [(rows[first], rows[second]) for first, second in edges if first in rows and second in rows]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def _first_pointer(store: Store, current: VersionRef, model: str) -> Pointer:

@@ -6,8 +6,9 @@ import random
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from uuid import uuid4
 
 import structlog
@@ -16,7 +17,7 @@ import torch
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db import lease as leases
-from service.db.batches import BatchRepository
+from service.db.batches import BatchRepository, UnfinishedBatch
 from service.db.engine import Engine
 from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
@@ -35,7 +36,7 @@ from service.worker.batch import BatchWorker, Committed, Stopwatch
 from service.worker.lease_keeper import LeaseKeeper, holding
 from service.worker.processing import Processor, as_outage
 from service.worker.readers import Readers
-from service.worker.recovery import agreed_pointer
+from service.worker.recovery import agreed_pointer, deleted_edges, rows_of_edges
 
 #: Longest blocking read of the stream, and so the longest wait to notice `stop` (seconds).
 _POLL_S = 0.5
@@ -149,22 +150,26 @@ class Unlearner:
             return
         async with holding(self._engine, lease) as keeper:
             self.condition = Condition(Phase.LOADING)
-            worker = await self._load(keeper)
+            pointer = await agreed_pointer(self._engine, self._store, keeper.lease, self._model)
+            async with transaction(self._engine) as connection:
+                self._keyring.check(await TombstoneRepository(connection).key_fingerprints())
+                unfinished = await BatchRepository(connection).unfinished(self._model)
+            worker = await self._load(keeper, pointer, unfinished)
             processor = Processor(
                 self._engine, worker, self._keyring, self._request_keys, self._outage, self._metrics, stop
             )
-            await self._resume(worker, processor)
+            await self._resume(worker, processor, unfinished)
             self.condition = Condition(Phase.SERVING)
             self._log.info("unlearner.serving", model=self._model, version=worker.pointer.version)
             await self._serve(processor, keeper, stop)
 
-    async def _load(self, keeper: LeaseKeeper) -> BatchWorker:
-        pointer = await agreed_pointer(self._engine, self._store, keeper.lease, self._model)
-        async with transaction(self._engine) as connection:
-            self._keyring.check(await TombstoneRepository(connection).key_fingerprints())
+    async def _load(self, keeper: LeaseKeeper, pointer: Pointer, unfinished: UnfinishedBatch | None) -> BatchWorker:
+        """A worker on the committed version, which lacks what `unfinished` deleted whether that is erased or not."""
+        deleted = deleted_edges(unfinished, self._request_keys)
         # After a mere outage the model on the device is still the committed one; loading it again would take long.
         if self._worker is None or self._worker.pointer != pointer:
-            resident = await asyncio.get_running_loop().run_in_executor(self._executor, self._load_resident, pointer)
+            load = partial(self._load_resident, pointer, deleted)
+            resident = await asyncio.get_running_loop().run_in_executor(self._executor, load)
         else:
             resident = self._worker.resident
         self._worker = BatchWorker(
@@ -178,24 +183,26 @@ class Unlearner:
             readers=self._readers,
             executor=self._executor,
             outage=self._outage,
+            unerased_edges=rows_of_edges(deleted, resident.rows),
         )
         return self._worker
 
-    def _load_resident(self, pointer: Pointer) -> Resident:
+    def _load_resident(self, pointer: Pointer, deleted: Sequence[tuple[str, str]]) -> Resident:
         version = self._store.read_version(VersionRef(pointer.version, pointer.fencing), digest=pointer.digest)
         base = self._store.load_base()
+        rows = {node: row for row, node in enumerate(base.graph.node_ids) if version.live[row]}
+        base = replace(base, graph=base.graph.without_edges(rows_of_edges(deleted, rows)))
         resident = Resident.load(self._store.manifest, base, version, pointer.version, self._device)
         self._readers.load(base.graph.node_ids, base.graph.class_names, resident.predictions())
         return resident
 
-    async def _resume(self, worker: BatchWorker, processor: Processor) -> None:
+    async def _resume(self, worker: BatchWorker, processor: Processor, unfinished: UnfinishedBatch | None) -> None:
         """Finishes the batch that a crash interrupted; without one, removes what a crash left on the disk."""
-        async with transaction(self._engine) as connection:
-            unfinished = await BatchRepository(connection).unfinished(self._model)
         if unfinished is None:
             await asyncio.get_running_loop().run_in_executor(self._executor, worker.erase)
         else:
-            await processor.finish(Committed(unfinished.record, unfinished.norms), Stopwatch())
+            requests = {request.id: request for request in unfinished.requests}
+            await processor.finish(Committed(unfinished.record, requests, unfinished.norms), Stopwatch())
 
     async def _serve(self, processor: Processor, keeper: LeaseKeeper, stop: asyncio.Event) -> None:
         held = await self._admit([], await self._reclaim())

@@ -24,7 +24,7 @@ from service.vault.request_keys import RequestKeys
 
 MODEL = "tiny"
 POINTER = Pointer(MODEL, 0, 0, "0-0", "a" * 64, "b" * 64)
-NORMS = RequestNorms(0.25, 0.0, None, None)
+NORMS = RequestNorms(1, 0.25, 0.0, None, None)
 
 
 @dataclass
@@ -105,6 +105,8 @@ def batch_record(version: int = 1, requests: int = 1) -> BatchRecord:
         model=MODEL,
         requests=requests,
         nodes=requests,
+        features=0,
+        edges=0,
         model_version_before=version - 1,
         model_version_after=version,
         weights_sha256_before="c" * 64,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from api_harness import NODES, Api, serving
 
-from service.domain.states import RequestKind, Scope
+from service.domain.states import Scope
 
 WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 
@@ -126,30 +126,6 @@ async def test_a_full_queue_asks_to_come_back(api: Api, writer: httpx.AsyncClien
     assert int(last.headers["retry-after"]) == document["retry_after"] >= 1
     replay = await writer.post("/deletions", json=node_body(*NODES[:30]), headers={"Idempotency-Key": "first"})
     assert replay.json() == first.json()
-
-
-async def test_kinds_the_model_cannot_forget_are_refused_by_name(writer: httpx.AsyncClient) -> None:
-    for body in ({"kind": "edge", "edges": [["1", "2"]]}, {"kind": "features", "nodes": ["1"]}):
-        assert refused(await writer.post("/deletions", json=body), 422, "unsupported-kind")["supported"] == ["node"]
-
-
-async def test_the_other_kinds_are_accepted_once_they_are_switched_on(database_url: str, tmp_path: Path) -> None:
-    async with serving(database_url, tmp_path, supported=list(RequestKind)) as api:
-        writer = await api.client(*WRITER)
-        earlier = (await writer.post("/deletions", json=node_body("5"))).json()["id"]
-        await api.forget(["5"], earlier)
-        edges = await writer.post("/deletions", json={"kind": "edge", "edges": [["2", "1"], ["5", "4"]]})
-        assert edges.status_code == 202
-        assert (edges.json()["kind"], edges.json()["count"]) == ("edge", 1)
-        assert set(edges.json()["salts"]["nodes"]) == {"1", "2"}
-        assert edges.json()["already_deleted"] == {"4|5": earlier}
-        twice = await writer.post("/deletions", json={"kind": "edge", "edges": [["2", "1"], ["1", "2"]]})
-        assert refused(twice, 422, "duplicate-targets")["duplicates"] == [["1", "2"]]
-        features = await writer.post("/deletions", json={"kind": "features", "nodes": ["7", "8"]})
-        assert (features.json()["kind"], features.json()["count"]) == ("features", 2)
-        await api.forget(["7"], features.json()["id"], RequestKind.FEATURES)
-        again = await writer.post("/deletions", json={"kind": "features", "nodes": ["7", "8"]})
-        assert again.json()["already_deleted"] == {"7": features.json()["id"]}
 
 
 async def test_the_same_idempotency_key_and_body_give_the_same_answer(api: Api, writer: httpx.AsyncClient) -> None:

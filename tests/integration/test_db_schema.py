@@ -188,6 +188,8 @@ async def test_a_batch_with_figures_that_cannot_be_is_refused(db: Database) -> N
         "durations_ms = '[]'",
         "directions_removed = -1",
         "requests = 0",
+        "features = -1",
+        "edges = -1",
         "model = 'unknown'",
     ]:
         with pytest.raises(DBAPIError, match=r"batches_\w+|weight_change"):
@@ -199,6 +201,12 @@ async def test_norms_are_finite_and_not_negative(db: Database) -> None:
     for norm in ["'NaN'", "'Infinity'", "-0.1"]:
         with pytest.raises(DBAPIError, match="request_audits_norms_check"):
             await db.rows(f"UPDATE request_audits SET injected_norm_before = {norm}")
+
+
+async def test_a_request_of_a_batch_has_something_that_the_batch_deleted_for_it(db: Database) -> None:
+    await db.batch([await db.accept()])
+    with pytest.raises(DBAPIError, match="request_audits_deleted_check"):
+        await db.rows("UPDATE request_audits SET deleted = 0")
 
 
 async def test_a_pointer_only_moves_forward(db: Database) -> None:

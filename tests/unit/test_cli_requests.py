@@ -188,6 +188,18 @@ def test_the_evidence_gives_each_figure_a_meaning_and_hides_absent_ones(lethe: C
     assert "DSR-17" in lines["reference"]
 
 
+def test_the_evidence_of_an_edge_counts_what_its_batch_deleted(lethe: CommandLine, stub: LetheStub) -> None:
+    norms = dict.fromkeys(["injected_norm_before", "injected_norm_after"])
+    batch = {"id": "b1", "requests": 3, "nodes": 0, "features": 1, "edges": 2}
+    audit = AUDIT | norms | {"batch": batch, "deleted": 2, "factor_method": "none"}
+    stub.answers["GET", "/deletions/r1"] = deletion("completed", kind="edge", audit=audit, guarantee="graph_only")
+    ran = lethe("audit", "show", "r1")
+    assert "3 requests, features of 1 node, 2 edges" in ran.stdout
+    assert "graph_only" in ran.stdout
+    assert "injected norm" not in ran.stdout
+    assert "2       nodes or edges deleted for this request" in ran.stdout
+
+
 def test_the_evidence_of_a_queued_request_says_there_is_none_yet(lethe: CommandLine, stub: LetheStub) -> None:
     stub.answers["GET", "/deletions/r1"] = deletion("queued")
     ran = lethe("audit", "show", "r1")

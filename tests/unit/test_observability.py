@@ -140,6 +140,8 @@ def test_a_batch_shows_in_the_metrics() -> None:
         id=uuid4(),
         model="cora",
         requests=2,
+        features=0,
+        edges=0,
         nodes=3,
         model_version_before=0,
         model_version_after=1,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from small_graphs import GRAPHS, dense, dense_features, graph_of, sparse_features
+from small_graphs import GRAPHS, dense, dense_features, graph_of, isolated_nodes, sparse_features
 
 from model_store.errors import GraphError
 from model_store.graph import Graph, feature_rows, validate
@@ -24,6 +24,16 @@ def test_a_real_citation_graph_is_valid(cora: Graph) -> None:
 
 def test_edges_are_counted_once() -> None:
     assert graph_of([(0, 1), (1, 2)], np.ones((3, 1)), [0, 1, 0]).edges == 2
+
+
+def test_a_graph_without_edges_keeps_the_others() -> None:
+    graph = isolated_nodes()
+    after = graph.without_edges(np.array([[1, 0], [0, 1], [0, 2], [5, 6]]))
+    expected = np.zeros((8, 8))
+    expected[[1, 2], [2, 1]] = 1.0
+    assert np.array_equal(after.adjacency.toarray(), expected)
+    assert (after.edges, graph.edges) == (1, 2)
+    validate(after)
 
 
 def test_feature_rows_are_dense_float64_in_the_order_asked() -> None:

@@ -1,0 +1,162 @@
+"""Who deletes what in a batch of all kinds: precedence, overlaps, what is gone already and what never was."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import numpy as np
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_store.edges import Edges
+from service.domain.records import QueuedRequest, Targets
+from service.domain.states import RequestKind, RequestStatus
+from service.vault.keyring import Subject
+from service.worker.explanation import nothing_left
+from service.worker.resolve import Claimed, Present, Resolution, absent, resolve
+
+NODE, FEATURES, EDGE = RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE
+#: Nodes 0 … 7 in a ring; 6 and the edge 0-1 and the features of 2 are gone.
+IDS = [str(number) for number in range(8)]
+EARLIER = {kind: uuid4() for kind in RequestKind}
+TOMBSTONES: dict[RequestKind, dict[Subject, UUID]] = {
+    NODE: {"6": EARLIER[NODE]},
+    FEATURES: {"2": EARLIER[FEATURES]},
+    EDGE: {("0", "1"): EARLIER[EDGE]},
+}
+
+
+def present() -> Present:
+    ring = np.roll(np.eye(8), 1, axis=1)
+    ring[0, 1] = 0.0
+    live, featured = np.ones(8, dtype=np.bool_), np.ones(8, dtype=np.bool_)
+    live[6] = featured[6] = featured[2] = False
+    rows = {node: row for row, node in enumerate(IDS) if live[row]}
+    return Present(rows, featured, Edges(sp.csr_array(ring + ring.T), live))
+
+
+def claim(kind: RequestKind, *subjects: Subject) -> Claimed:
+    nodes = tuple(subject for subject in subjects if isinstance(subject, str))
+    edges = tuple(subject for subject in subjects if not isinstance(subject, str))
+    received = datetime(2026, 3, 2, tzinfo=UTC)
+    request = QueuedRequest(uuid4(), kind, RequestStatus.QUEUED, len(subjects), b"", None, received, None)
+    return Claimed(request, Targets(nodes=nodes, edges=edges))
+
+
+def resolved(*claimed: Claimed) -> Resolution:
+    return resolve(claimed, present(), TOMBSTONES)
+
+
+def test_each_kind_is_resolved_to_its_rows() -> None:
+    requests = claim(EDGE, ("4", "3"), ("7", "0")), claim(FEATURES, "1", "4"), claim(NODE, "5")
+    edges, features, node = resolved(*requests).deletions
+    assert (edges.subjects, edges.edges.tolist(), edges.nodes.size) == ((("3", "4"), ("0", "7")), [[3, 4], [0, 7]], 0)
+    assert (features.subjects, features.nodes.tolist(), features.edges.shape) == (("1", "4"), [1, 4], (0, 2))
+    assert (node.subjects, node.nodes.tolist()) == (("5",), [5])
+    assert [each.claimed for each in (edges, features, node)] == list(requests)
+
+
+def test_a_node_takes_its_features_and_its_edges_along_whoever_asked_first() -> None:
+    edge, features = claim(EDGE, ("3", "4")), claim(FEATURES, "3")
+    node = claim(NODE, "3")
+    resolution = resolved(edge, features, node)
+    assert [each.claimed for each in resolution.deletions] == [node]
+    assert set(resolution.deferred) == {edge, features}
+
+
+def test_what_is_left_of_a_request_is_still_its_own() -> None:
+    edge = claim(EDGE, ("3", "4"), ("4", "5"))
+    features = claim(FEATURES, "3", "1")
+    resolution = resolved(edge, features, claim(NODE, "3"))
+    assert [each.subjects for each in resolution.deletions] == [(("4", "5"),), ("1",), ("3",)]
+    assert resolution.deferred == ()
+
+
+def test_features_do_not_take_edges_along_nor_edges_anything() -> None:
+    assert len(resolved(claim(EDGE, ("3", "4")), claim(FEATURES, "3", "4")).deletions) == 2
+
+
+def test_of_two_requests_for_the_same_the_earlier_does_it() -> None:
+    for kind, subject in ((NODE, "3"), (FEATURES, "3"), (EDGE, ("3", "4"))):
+        first, second = claim(kind, subject), claim(kind, subject)
+        resolution = resolved(first, second)
+        assert [each.claimed for each in resolution.deletions] == [first]
+        assert resolution.deferred == (second,)
+
+
+def test_what_is_gone_names_who_deleted_it_and_what_went_with_a_node() -> None:
+    node, features = claim(NODE, "6"), claim(FEATURES, "2", "6")
+    edges = claim(EDGE, ("6", "5"), ("1", "0"))
+    gone = {each.request.id: how for each, how in resolved(node, features, edges).already_deleted}
+    assert (gone[node.request.id].by, gone[node.request.id].with_node) == ((EARLIER[NODE],), 0)
+    assert gone[features.request.id].by == (EARLIER[FEATURES], EARLIER[NODE])
+    assert gone[features.request.id].with_node == 1
+    assert gone[edges.request.id].by == (EARLIER[NODE], EARLIER[EDGE])
+    assert gone[edges.request.id].with_node == 1
+
+
+def test_what_never_was_is_counted() -> None:
+    node, features = claim(NODE, "x", "3", "y"), claim(FEATURES, "x", "6")
+    edges = claim(EDGE, ("3", "5"), ("x", "3"), ("0", "7"), ("0", "1"))
+    resolution = resolved(node, features, edges)
+    assert resolution.unknown == {node.request.id: 2, features.request.id: 1, edges.request.id: 2}
+    assert resolution.deletions == ()
+
+
+def test_the_tombstones_asked_for_are_those_of_what_is_missing() -> None:
+    claimed = claim(NODE, "3", "6"), claim(FEATURES, "2", "x", "4"), claim(EDGE, ("1", "0"), ("5", "6"), ("3", "4"))
+    assert absent(claimed, present()) == {NODE: {"6", "x"}, FEATURES: {"2", "x"}, EDGE: {("0", "1"), ("5", "6")}}
+
+
+SUBJECTS: dict[RequestKind, list[Subject]] = {
+    NODE: [*IDS],
+    FEATURES: [*IDS],
+    EDGE: [(min(a, b), max(a, b)) for a, b in zip(IDS, [*IDS[1:], IDS[0]], strict=True)],
+}
+REQUESTS = st.lists(
+    st.sampled_from(list(RequestKind)).flatmap(
+        lambda kind: st.lists(st.sampled_from(SUBJECTS[kind]), min_size=1, max_size=4, unique=True).map(
+            lambda subjects: claim(kind, *subjects)
+        )
+    ),
+    max_size=8,
+)
+
+
+def ends(subjects: Sequence[Subject]) -> set[str]:
+    return {end for subject in subjects for end in ((subject,) if isinstance(subject, str) else subject)}
+
+
+@given(claimed=REQUESTS)
+def test_whatever_is_asked_is_deleted_once_and_everything_asked_is_gone_afterwards(claimed: list[Claimed]) -> None:
+    resolution = resolved(*claimed)
+    done = [each.claimed for each in resolution.deletions]
+    ended = [*done, *resolution.deferred]
+    assert sorted(
+        [*(each.request.id for each in ended), *(each.request.id for each, _ in resolution.already_deleted)]
+    ) == sorted(each.request.id for each in claimed)
+    deleted = {
+        kind: [s for each in resolution.deletions if each.kind is kind for s in each.subjects] for kind in RequestKind
+    }
+    assert all(len(set(subjects)) == len(subjects) for subjects in deleted.values())
+    nodes = set(deleted[NODE])
+    assert nodes.isdisjoint(deleted[FEATURES])
+    assert nodes.isdisjoint(ends(deleted[EDGE]))
+    assert done == [each for each in claimed if each in done]
+    for each in ended:
+        for subject in each.subjects:
+            gone_before = subject in TOMBSTONES[each.kind] or "6" in ends([subject])
+            assert gone_before or subject in deleted[each.kind] or nodes & ends([subject])
+
+
+def test_the_words_for_nothing_left_fit_the_numbers() -> None:
+    first, second = UUID(int=1), UUID(int=2)
+    assert f"the node that this request names had been deleted by request {first}." in nothing_left(
+        NODE, named=1, with_node=0, by=[first]
+    )
+    assert "edge that this request names" in nothing_left(EDGE, named=1, with_node=1, by=[first])
+    assert nothing_left(EDGE, named=1, with_node=1, by=[first]).endswith(f"{first}, together with a node.")
+    assert nothing_left(FEATURES, named=3, with_node=2, by=[first, second]).endswith(
+        f"requests {first}, {second}, 2 of them together with a node."
+    )
