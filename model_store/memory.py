@@ -20,8 +20,8 @@ from model_store.spec import ModelSpec, SolverKind
 #: Bytes of a float64, and of an int64 index.
 _WORD = 8
 #: d x d matrices while the Gram matrix is decomposed: itself, its eigenvectors, and twice that as workspace of LAPACK's
-#: divide and conquer. `benchmarks/performance/large_gram.py` measures it.
-FACTORISING = 4
+#: divide and conquer, rounded up. [coauthor_cs, d = 6,805: 4.14 by `benchmarks/performance/large_gram.py`.]
+FACTORISING = 5
 #: d x d matrices of the committed state, in use while a batch is computed beside it.
 RESIDENT = 2
 #: Arrays of the size of W while training: W, gradient, direction, residual, product, search, velocity and candidates.

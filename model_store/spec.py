@@ -66,7 +66,8 @@ class ModelSpec:
     solver: SolverKind = SolverKind.NEWTON
     #: Newton stops when |grad|_F / lambda <= tolerance * |W|_F.
     tolerance: float = 1e-11
-    #: sgd: learning rate, momentum, batch size (0 = full batch), epochs.
+    #: sgd: learning rate, momentum (neither for the plain hinge, whose steps are Pegasos'), batch size (0 = full
+    #: batch), epochs.
     learning_rate: float = 1.0
     momentum: float = 0.9
     batch_size: int = 0

@@ -17,4 +17,4 @@ def test_a_model_larger_than_free_memory_is_refused_when_it_is_loaded(
     monkeypatch.setattr(memory, "available_bytes", lambda device: 100_000)
     with pytest.raises(DeviceError, match=r"Serving needs [\d,]+ bytes.*100,000 .*are free") as refused:
         stored.reloaded()
-    assert "6 matrices of 120 x 120" in refused.value.detail
+    assert "7 matrices of 120 x 120" in refused.value.detail
