@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from model_store.device import torch_device
+from model_store.replacement import finish_move
 from model_store.store import Store
 from service.api.application import build
 from service.api.auth import key_memory
@@ -96,6 +97,7 @@ async def _running(
         stack.push_async_callback(redis.aclose)
         keyring = Keyring.open(settings.home / "keys")
         request_keys = stack.enter_context(RequestKeys.open(settings.home / "keys" / "requests.slots"))
+        finish_move(settings.model_dir)
         store = Store.open(settings.model_dir)
         model = store.manifest.name
         intake = Intake(engine, request_keys, max_queued_nodes=settings.max_queued_nodes)
@@ -107,7 +109,7 @@ async def _running(
         metrics = UnlearningMetrics(registry)
         unlearner = _unlearner(stack, settings, engine, stream, store, keyring, request_keys, reader, metrics, device)
         keys = key_memory(engine, keyring)
-        model_info = model_description(engine, store.manifest, lambda: unlearner.resident)
+        model_info = model_description(engine, lambda: unlearner.manifest, lambda: unlearner.resident)
         readiness = Readiness(
             probes(
                 home=settings.home,

@@ -1,73 +1,171 @@
 """`lethe model import`: take over a model that was trained elsewhere."""
 
-import os
+import asyncio
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.console import stdout
-from service.cli.server import Home
-from service.errors import ConfigurationError, Conflict
+from service.cli.console import note, stdout
+from service.cli.server import Home, read_facts
+from service.errors import ConfigurationError
+from service.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from model_store.manifest import Manifest
+    from model_store.store import Store
+    from service.db.engine import Engine
+    from service.domain.records import ModelImport
 
-
-class ModelPresent(Conflict):
-    """A model is already where one would be imported to."""
+#: Seconds between looks at how far an import has come.
+_LOOK_S = 0.2
 
 
 def import_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the model, as `lethe train` wrote it.")],
     home: Home = Path("var"),
+    exclude_deleted: Annotated[
+        bool, typer.Option("--exclude-deleted", help="Delete from the model what was deleted from the served one.")
+    ] = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Weights trained elsewhere for the dataset and settings of DIR: an array W (blocks, features, "
+            "classes) in a .safetensors or .npz file. They are trained on to the optimum.",
+        ),
+    ] = None,
 ) -> None:
-    """Check a model folder, every digest of it, and copy it to where `lethe serve` looks.
+    """Check a model folder, every digest of it, and serve a copy of it.
 
-    Example: [bold]./lethe model import models/cora[/bold]
+    Replaces the served model without a failed prediction; a service that is stopped does so at its next start. A model
+    that contains deleted nodes is refused.
+
+    Examples:
+
+    [bold]./lethe model import models/cora[/bold]
+
+    [bold]./lethe model import models/cora-new --exclude-deleted[/bold]
     """
-    target = home / "model"
-    if target.exists():
-        raise ModelPresent(
-            f"There is a model in {target} already.",
-            "To serve another one beside it, give that a LETHE_HOME of its own (and another --port).",
-        )
+    from model_store.replacement import check_store, finish_move
+
+    settings = load_settings(home=home)
     if not folder.is_dir():
         raise ConfigurationError(f"{folder} is not a folder.", "Give the folder that `lethe train --out` wrote.")
-    _checked(folder)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # The copy is what will be served: it is checked too, and gets its name only when it is whole and on disk.
-    copy = target.with_name(f".model.import-{os.getpid()}")
-    try:
-        shutil.copytree(folder, copy)
-        manifest = _checked(copy)
-        for path in [*copy.rglob("*"), copy]:
-            _sync(path)
-        copy.rename(target)
-        _sync(home)
-    finally:
-        shutil.rmtree(copy, ignore_errors=True)
-    stdout().print(
-        f"{manifest.name}: {manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features, "
-        f"{len(manifest.classes)} classes; `./lethe serve` serves it from {target}.",
-        markup=False,
-    )
+    manifest = check_store(folder).manifest
+    provide = _provider(folder, weights)
+    if not settings.model_dir.exists() and read_facts(home) is None:
+        finish_move(settings.model_dir)
+    if settings.model_dir.exists():
+        if settings.model_dir.resolve() == folder.resolve():
+            raise ConfigurationError(f"{folder} is the model that is served.", "Give the folder of another one.")
+        _replace(settings, manifest, provide, exclude_deleted=exclude_deleted)
+    else:
+        _place(settings, provide)
+        _tell(manifest, f"`./lethe serve` serves it from {settings.model_dir}.")
 
 
-def _checked(folder: Path) -> "Manifest":
-    """The manifest of the model in `folder`, every array of which has been read and matches its digest."""
+def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
+    """What writes the model to serve into a folder."""
     from model_store.store import Store
 
-    store = Store.open(folder)
-    store.load_base()
-    store.read_version(store.current())
-    return store.manifest
+    def copy(target: Path) -> Store:
+        shutil.copytree(folder, target)
+        return Store.open(target)
+
+    if weights is None:
+        return copy
+
+    from model_store.foreign import read_weights
+    from model_store.rebuild import with_weights
+
+    foreign = read_weights(weights)
+
+    def train_on(target: Path) -> Store:
+        store = with_weights(folder, foreign, target)
+        for warning in store.manifest.warnings:
+            note(warning)
+        return store
+
+    return train_on
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _place(settings: Settings, provide: "Callable[[Path], Store]") -> None:
+    """The first model: it gets its name only when it is whole and on disk."""
+    from uuid import uuid4
+
+    from model_store.replacement import Replacement, copying_lock
+
+    with copying_lock(settings.model_dir):
+        replacement = Replacement(settings.model_dir, str(uuid4()))
+        replacement.stage(provide)
+        replacement.install()
+
+
+def _replace(
+    settings: Settings, manifest: "Manifest", provide: "Callable[[Path], Store]", *, exclude_deleted: bool
+) -> None:
+    """Asks for the import and, where a service runs, waits for what becomes of it."""
+    from service.embedded import open_servers
+
+    running = read_facts(settings.home) is not None
+    with open_servers(settings, share=True) as reached:
+        ended = asyncio.run(_asked(reached, provide, exclude_deleted=exclude_deleted, wait=running))
+    if ended is None:
+        note("The service is not running: it takes the model over at its next start, before it deletes anything.")
+        return
+    if ended.imported is None:
+        from service.worker.importing import ImportRefused
+
+        raise ImportRefused(str(ended.refusal), "The model served before goes on.")
+    done = ended.imported
+    excluded = f", {done.excluded_nodes} of them deleted" if done.excluded_nodes else ""
+    _tell(manifest, f"served as version {done.version_after}{excluded}. The model before it is erased.")
+
+
+async def _asked(
+    settings: Settings, provide: "Callable[[Path], Store]", *, exclude_deleted: bool, wait: bool
+) -> "ModelImport | None":
+    from service.db import migrate
+    from service.db.engine import create_engine
+    from service.vault.keyring import Keyring
+    from service.worker.import_request import request_import
+
+    assert settings.database_url is not None
+    await migrate.upgrade(settings.database_url)
+    engine = create_engine(settings.database_url)
     try:
-        os.fsync(descriptor)
+        keyring = Keyring.open(settings.home / "keys")
+        import_id = await request_import(
+            engine, keyring, settings.model_dir, exclude_deleted=exclude_deleted, provide=provide
+        )
+        return await _ended(engine, import_id, settings.home) if wait else None
     finally:
-        os.close(descriptor)
+        await engine.dispose()
+
+
+async def _ended(engine: "Engine", import_id: "UUID", home: Path) -> "ModelImport | None":
+    """The import once it has ended; None when the service ends before it."""
+    from service.db.imports import ImportRepository
+    from service.db.transactions import transaction
+
+    while True:
+        async with transaction(engine) as connection:
+            found = await ImportRepository(connection).get(import_id)
+        if found is not None and found.finished_at is not None:
+            return found
+        if read_facts(home) is None:
+            return None
+        await asyncio.sleep(_LOOK_S)
+
+
+def _tell(manifest: "Manifest", what: str) -> None:
+    stdout().print(
+        f"{manifest.name}: {manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features, "
+        f"{len(manifest.classes)} classes; {what}",
+        markup=False,
+    )

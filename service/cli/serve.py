@@ -55,19 +55,25 @@ def ensure_model(settings: Settings) -> None:
         AlreadyRunning: another process trains or serves in this LETHE_HOME.
         DatasetNotFound: a dataset was named that cannot be found.
     """
+    from model_store.replacement import finish_move
+
     folder = settings.model_dir
     if (folder / "manifest.json").exists():
         return
-    if settings.model is not None:
-        raise ConfigurationError(
-            f"There is no model in {folder}.", f"Train one with `./lethe train --dataset cora --out {folder}`."
-        )
-    note(f"There is no model yet. Training one on {settings.dataset}.")
     home = Home(settings.home)
     home.prepare()
     # Two that start for the first time at once must not both train into one folder.
     lock = HomeLock(home)
     try:
+        # A crash in the middle of an import may have left the model beside its place.
+        finish_move(folder)
+        if (folder / "manifest.json").exists():
+            return
+        if settings.model is not None:
+            raise ConfigurationError(
+                f"There is no model in {folder}.", f"Train one with `./lethe train --dataset cora --out {folder}`."
+            )
+        note(f"There is no model yet. Training one on {settings.dataset}.")
         _train(settings, folder)
     finally:
         lock.release()

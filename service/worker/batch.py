@@ -19,14 +19,12 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db.batches import BatchRepository
 from service.db.engine import Engine
-from service.db.lease import settle
 from service.db.pointers import PointerRepository
 from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.tombstones import TombstoneRepository
-from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
+from service.db.transactions import CommitUnanswered, fenced_transaction
 from service.domain.records import BatchRecord, Lease, Pointer, QueuedRequest, RequestNorms, Tombstone
 from service.domain.states import Guarantee, RepairStatus, RequestKind
-from service.errors import Unavailable
 from service.queue.outage import Outage
 from service.unlearning.batch import Removal
 from service.unlearning.measurement import stored_span_residual
@@ -37,6 +35,7 @@ from service.worker.explanation import explain
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.leftovers import Leftovers
 from service.worker.readers import Readers
+from service.worker.recovery import pointer_moved
 from service.worker.resolve import Deletion
 
 T = TypeVar("T")
@@ -161,19 +160,9 @@ class BatchWorker:
         except CommitUnanswered:
             # Which version is the committed one is unknown until the pointer has been read.
             self._readers.suspend("the database did not answer a commit")
-            if not await self._pointer_moved(pointer):
+            if not await pointer_moved(self._engine, self._keeper, pointer, self._outage):
                 self._readers.resume()
                 raise
-
-    async def _pointer_moved(self, pointer: Pointer) -> bool:
-        """Reads the pointer, however long that takes; predictions stay suspended meanwhile."""
-        while True:
-            try:
-                async with transaction(self._engine) as connection:
-                    await settle(connection, self.lease)
-                    return await PointerRepository(connection).read(pointer.model) == pointer
-            except Unavailable as error:
-                await self._outage.pause(error)
 
     def _tombstones(self, deletions: Sequence[Deletion]) -> list[Tombstone]:
         return [

@@ -1,4 +1,4 @@
-"""Start-up: which version is committed, and whether store and database tell the same story."""
+"""Which version is committed: at start, where store and database must agree, and after an unanswered commit."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,12 +9,15 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db.batches import UnfinishedBatch
 from service.db.engine import Engine
+from service.db.lease import settle
 from service.db.pointers import PointerRepository
-from service.db.transactions import fenced_transaction
+from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import Lease, Pointer
 from service.domain.states import RequestKind
-from service.errors import KeyMissing, StateMismatch
+from service.errors import KeyMissing, StateMismatch, Unavailable
+from service.queue.outage import Outage
 from service.vault.request_keys import RequestKeys
+from service.worker.lease_keeper import LeaseKeeper
 from service.worker.targets import opened
 
 
@@ -44,6 +47,20 @@ async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str)
     if committed != current:
         store.set_current(committed)
     return pointer
+
+
+async def pointer_moved(engine: Engine, keeper: LeaseKeeper, pointer: Pointer, outage: Outage) -> bool:
+    """After an unanswered commit: whether `pointer` is the committed one, however long it takes to learn that.
+
+    Raises LeaseLost.
+    """
+    while True:
+        try:
+            async with transaction(engine) as connection:
+                await settle(connection, keeper.lease)
+                return await PointerRepository(connection).read(pointer.model) == pointer
+        except Unavailable as error:
+            await outage.pause(error)
 
 
 def deleted_edges(unfinished: UnfinishedBatch | None, request_keys: RequestKeys) -> list[tuple[str, str]]:

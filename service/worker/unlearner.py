@@ -14,6 +14,7 @@ from uuid import uuid4
 import structlog
 import torch
 
+from model_store.manifest import Manifest
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db import lease as leases
@@ -23,6 +24,7 @@ from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer, QueuedRequest
+from service.domain.states import ImportStatus
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.observability.metrics import UnlearningMetrics
 from service.queue.backoff import Backoff
@@ -33,6 +35,7 @@ from service.unlearning.resident import Resident
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.batch import BatchWorker, Committed, Stopwatch
+from service.worker.importing import Candidate, Importer
 from service.worker.lease_keeper import LeaseKeeper, holding
 from service.worker.processing import Processor, as_outage
 from service.worker.readers import Readers
@@ -107,7 +110,13 @@ class Unlearner:
         self._consumer = f"unlearner-{uuid4().hex}"
         self._outage = Outage("unlearner", Backoff(), random.Random())
         self._log = structlog.get_logger(__name__)
+        self._importer = Importer(
+            engine=engine, keyring=keyring, readers=readers, executor=executor, outage=self._outage, device=device
+        )
+        #: `time.monotonic()` from which the database is asked for an import again.
+        self._ask_at = 0.0
         self._worker: BatchWorker | None = None
+        self._manifest = store.manifest
         self._unforeseen = 0
         self.condition = Condition()
 
@@ -115,6 +124,11 @@ class Unlearner:
     def resident(self) -> Resident | None:
         """The model on the device, once loaded."""
         return None if self._worker is None else self._worker.resident
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the model is that `resident` is of; an import changes it."""
+        return self._manifest
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves sessions under the lease until `stop`; outages and lost leases start a new session."""
@@ -150,24 +164,44 @@ class Unlearner:
             return
         async with holding(self._engine, lease) as keeper:
             self.condition = Condition(Phase.LOADING)
-            pointer = await agreed_pointer(self._engine, self._store, keeper.lease, self._model)
-            async with transaction(self._engine) as connection:
-                self._keyring.check(await TombstoneRepository(connection).key_fingerprints())
-                unfinished = await BatchRepository(connection).unfinished(self._model)
-            worker = await self._load(keeper, pointer, unfinished)
-            processor = Processor(
-                self._engine, worker, self._keyring, self._request_keys, self._outage, self._metrics, stop
-            )
-            await self._resume(worker, processor, unfinished)
+            processor = await self._start(keeper, stop)
             self.condition = Condition(Phase.SERVING)
-            self._log.info("unlearner.serving", model=self._model, version=worker.pointer.version)
+            self._log.info("unlearner.serving", model=self._model)
             await self._serve(processor, keeper, stop)
 
-    async def _load(self, keeper: LeaseKeeper, pointer: Pointer, unfinished: UnfinishedBatch | None) -> BatchWorker:
-        """A worker on the committed version, which lacks what `unfinished` deleted whether that is erased or not."""
+    async def _start(self, keeper: LeaseKeeper, stop: asyncio.Event, candidate: Candidate | None = None) -> Processor:
+        """Loads the committed version and ends what it left to do; `candidate`, just imported, is loaded already."""
+        worker, unfinished = await self._load(keeper, candidate)
+        processor = Processor(
+            self._engine, worker, self._keyring, self._request_keys, self._outage, self._metrics, stop
+        )
+        await self._resume(worker, processor, unfinished)
+        return processor
+
+    async def _load(
+        self, keeper: LeaseKeeper, candidate: Candidate | None
+    ) -> tuple[BatchWorker, UnfinishedBatch | None]:
+        """A worker on the committed version, and the batch whose erasure is not known to be finished.
+
+        The model lacks what that batch deleted, whether it is erased or not.
+        """
+        wanted = await self._importer.open(self._model)
+        committed = wanted is not None and wanted.status is ImportStatus.COMMITTED
+        if wanted is not None and committed:
+            self._store = await self._importer.install(wanted, self._store)
+        pointer = await agreed_pointer(self._engine, self._store, keeper.lease, self._model)
+        if wanted is not None and committed:
+            await self._importer.finish(wanted, self._store, keeper)
+            wanted = None
+        await self._importer.clear_abandoned(self._store, wanted, keeper)
+        async with transaction(self._engine) as connection:
+            self._keyring.check(await TombstoneRepository(connection).key_fingerprints())
+            unfinished = await BatchRepository(connection).unfinished(self._model)
         deleted = deleted_edges(unfinished, self._request_keys)
         # After a mere outage the model on the device is still the committed one; loading it again would take long.
-        if self._worker is None or self._worker.pointer != pointer:
+        if candidate is not None and candidate.pointer == pointer:
+            resident = candidate.resident
+        elif self._worker is None or self._worker.pointer != pointer:
             load = partial(self._load_resident, pointer, deleted)
             resident = await asyncio.get_running_loop().run_in_executor(self._executor, load)
         else:
@@ -185,7 +219,8 @@ class Unlearner:
             outage=self._outage,
             unerased_edges=rows_of_edges(deleted, resident.rows),
         )
-        return self._worker
+        self._manifest = self._store.manifest
+        return self._worker, unfinished
 
     def _load_resident(self, pointer: Pointer, deleted: Sequence[tuple[str, str]]) -> Resident:
         version = self._store.read_version(VersionRef(pointer.version, pointer.fencing), digest=pointer.digest)
@@ -208,6 +243,10 @@ class Unlearner:
         held = await self._admit([], await self._reclaim())
         while not stop.is_set():
             keeper.check()
+            candidate = await self._import(keeper)
+            if candidate is not None:
+                # What is held resolves by external id in the new model.
+                processor = await self._start(keeper, stop, candidate)
             waiting = [Waiting(each.request.id, each.request.count, each.arrived_at) for each in held]
             decision = decide(waiting, self._limits, time.monotonic())
             if isinstance(decision, Take):
@@ -215,6 +254,17 @@ class Unlearner:
             else:
                 seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
                 held = await self._admit(held, await self._claim(seconds))
+
+    async def _import(self, keeper: LeaseKeeper) -> Candidate | None:
+        """Carries out the import that waits, if one does; asked of the database once in `_POLL_S`."""
+        if self._worker is None or time.monotonic() < self._ask_at:
+            return None
+        self._ask_at = time.monotonic() + _POLL_S
+        wanted = await self._importer.open(self._model)
+        if wanted is None:
+            return None
+        worker = self._worker
+        return await self._importer.carry_out(wanted, worker.pointer, self._store, worker.resident.rows.keys(), keeper)
 
     async def _process(self, processor: Processor, held: list[_Held], count: int) -> list[_Held]:
         """Takes the first `count` of `held` to their end; returns those that still wait, the earliest first."""

@@ -108,9 +108,30 @@ def test_an_imported_model_is_where_serve_looks(lethe: CommandLine, trained: Pat
     settings = Settings(home=tmp_path / "home")
     assert Store.open(settings.model_dir).manifest == Store.open(trained).manifest
     ensure_model(settings)
-    again = lethe("model", "import", trained, "--home", "home")
-    assert again.status == 1
-    assert "already" in again.stderr
+    itself = lethe("model", "import", settings.model_dir, "--home", "home")
+    assert itself.status == 2
+    assert "is the model that is served" in itself.stderr
+
+
+def test_weights_from_elsewhere_are_imported_at_the_optimum(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
+    store = Store.open(trained)
+    optimum = store.read_version(store.current()).features.weights
+    scale = np.exp2(np.array(store.manifest.column_scale or [0] * 12, dtype=np.float64))[:, None]
+    np.savez(tmp_path / "w.npz", W=optimum * scale * 0.5)
+    ran = lethe("model", "import", trained, "--home", "home", "--weights", "w.npz")
+    assert ran.status == 0
+    assert "moved them by 1.0e+00 of their norm" in ran.stderr
+    imported = Store.open(tmp_path / "home" / "model")
+    weights = imported.read_version(imported.current()).features.weights
+    assert np.linalg.norm(weights - optimum) <= 1e-8 * np.linalg.norm(optimum)
+
+
+def test_weights_of_another_graph_leave_nothing_behind(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", W=np.ones((1, 500, 3)))
+    ran = lethe("model", "import", trained, "--home", "home", "--weights", "w.npz")
+    assert ran.status == 1
+    assert "500 features where the model has 12" in ran.stderr
+    assert [path.name for path in (tmp_path / "home").iterdir()] == [".model.importing"]
 
 
 def test_a_damaged_model_is_not_imported(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""A model with the dataset and specification of a stored one, and weights that were trained elsewhere."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from model_store.build import build_model
+from model_store.foreign import ForeignWeights, WeightsError
+from model_store.scaling import rescale
+from model_store.store import Store
+
+
+def with_weights(source: Path, foreign: ForeignWeights, target: Path) -> Store:
+    """Writes to `target` the model in `source` with the foreign weights, trained on to the optimum.
+
+    Raises WeightsError when they do not belong to it, or when nodes have been deleted from it; otherwise as
+    `build_model`.
+    """
+    store = Store.open(source)
+    if store.current().version != 0:
+        raise WeightsError(
+            f"The model in {source} has been served: what was deleted is missing from it.",
+            "Give the folder that `./lethe train` wrote, before it was served.",
+        )
+    manifest, graph = store.manifest, store.load_base().graph
+    if manifest.column_scale is not None:
+        graph = replace(graph, features=rescale(graph.features, -np.array(manifest.column_scale, dtype=np.int64)))
+    built = build_model(
+        graph,
+        manifest.spec,
+        name=manifest.name,
+        dataset=manifest.dataset,
+        split=manifest.split,
+        injected_channels=manifest.injected_channels,
+        foreign=foreign,
+    )
+    return built.write(target)

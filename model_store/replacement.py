@@ -1,0 +1,151 @@
+"""Replacing a model's folder by that of a newly trained model, in steps that a crash may fall between.
+
+    <name>                  the model that is served
+    .<name>.copying-<id>    a copy under way
+    .<name>.import-<id>     a whole copy, checked: what the import <id> will make the served model
+    .<name>.replaced-<id>   the model that the import <id> has replaced, until it is gone from the disk
+    .<name>.importing       locked while a copy is made
+
+Which of the folders counts is the database's to say; here they are only moved.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from model_store.errors import ModelStoreError
+from model_store.files import make_folders, remove_tree, rename, sync_folder
+from model_store.store import Store
+
+_FOLDER = re.compile(r"(?P<stage>copying|import|replaced)-(?P<id>[0-9a-f-]{36})")
+
+
+class ImportUnderWay(ModelStoreError):
+    """Another process copies a model for the same place."""
+
+
+class Replacement:
+    """The folders of one import beside the served model's."""
+
+    def __init__(self, served: Path, import_id: str) -> None:
+        # What a link points to is replaced, not the link.
+        self.served = served.resolve()
+        self.copying, self.staged, self.replaced = (
+            self.served.with_name(f".{self.served.name}.{stage}-{import_id}")
+            for stage in ("copying", "import", "replaced")
+        )
+
+    def stage(self, provide: Callable[[Path], Store]) -> Store:
+        """Makes what `provide` writes to the folder given to it the staged model, checked and durable.
+
+        Raises StoreForeign or StoreDamaged when it is not a model with every digest right.
+        """
+        make_folders(self.served.parent)
+        try:
+            provide(self.copying)
+            check_store(self.copying)
+            for folder, _, files in os.walk(self.copying):
+                for name in files:
+                    _sync_file(Path(folder) / name)
+                sync_folder(Path(folder))
+            rename(self.copying, self.staged)
+        finally:
+            shutil.rmtree(self.copying, ignore_errors=True)
+        return Store.open(self.staged)
+
+    def install(self) -> Store:
+        """Makes the staged model the served one and returns it; what a crash left half done is finished."""
+        if self.staged.exists():
+            if self.served.exists():
+                rename(self.served, self.replaced)
+            rename(self.staged, self.served)
+        return Store.open(self.served)
+
+    def erase_replaced(self) -> None:
+        """Removes the replaced model from the disk, durably."""
+        self._remove(self.replaced)
+
+    def discard(self) -> None:
+        """Removes the staged model from the disk, durably."""
+        self._remove(self.staged)
+
+    def _remove(self, folder: Path) -> None:
+        if folder.exists():
+            remove_tree(folder)
+            sync_folder(folder.parent)
+
+
+def check_store(folder: Path) -> Store:
+    """The model in a folder, every array of which has been read and matches its digest."""
+    store = Store.open(folder)
+    store.load_base()
+    store.read_version(store.current())
+    return store
+
+
+def finish_move(served: Path) -> None:
+    """Puts a model where it is served from when a crash fell between taking the old one away and that.
+
+    The old one is only taken away once the new one is committed. Nothing is done while there is a model.
+    """
+    if served.exists():
+        return
+    for stage, import_id in _beside(served):
+        replacement = Replacement(served, import_id)
+        if stage == "replaced" and replacement.staged.exists():
+            rename(replacement.staged, replacement.served)
+
+
+def clear_abandoned(served: Path, *, wanted: Collection[str]) -> None:
+    """Removes copies for imports other than `wanted`; does nothing while a copy is being made.
+
+    A replaced model is removed as well, unless its import is wanted.
+    """
+    try:
+        with copying_lock(served):
+            for stage, import_id in _beside(served):
+                if import_id not in wanted:
+                    remove_tree(served.resolve().with_name(f".{served.resolve().name}.{stage}-{import_id}"))
+                    sync_folder(served.resolve().parent)
+    except ImportUnderWay:
+        return
+
+
+@contextmanager
+def copying_lock(served: Path) -> Iterator[None]:
+    """Holds the right to copy models beside `served`; ImportUnderWay when another process has it."""
+    served = served.resolve()
+    make_folders(served.parent)
+    descriptor = os.open(served.with_name(f".{served.name}.importing"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ImportUnderWay(
+            f"Another process is importing a model to {served}.", "Wait until it has ended, and import again."
+        ) from error
+    finally:
+        os.close(descriptor)
+
+
+def _beside(served: Path) -> list[tuple[str, str]]:
+    """Stage and import of every folder that an import made beside `served`."""
+    served = served.resolve()
+    if not served.parent.is_dir():
+        return []
+    prefix = f".{served.name}."
+    names = sorted(path.name for path in served.parent.iterdir() if path.name.startswith(prefix))
+    found = (_FOLDER.fullmatch(name.removeprefix(prefix)) for name in names)
+    return [(match["stage"], match["id"]) for match in found if match]
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
