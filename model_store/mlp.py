@@ -37,6 +37,10 @@ _LEARNING_RATE = 3e-3
 _WEIGHT_DECAY = 5e-4
 #: Share of inputs and hidden units left out at random in each step.
 _DROPOUT = 0.5
+#: A unit of Z that fewer of the public training nodes than this share activate is silenced. It would tell a handful of
+#: nodes from all others, and make Z so badly scaled that columns must be rescaled. [Cora, 256 units: up to 7 such
+#: units and a condition number of 2e4 to 7e4 with them, around 1e3 without; validation accuracy 2 points higher.]
+_LEAST_ACTIVE = 0.01
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,8 @@ def train_mlp(
 ) -> Mlp:
     """The MLP that predicts `labels` (n,) of the nodes `rows` (m,) best, of those seen while training on them.
 
-    A fifth of `rows`, drawn by `spec.seed`, is held out to stop on. Raises TrainingError when it diverges.
+    A fifth of `rows`, drawn by `spec.seed`, is held out to stop on. Units of Z that hardly any of `rows` activates are
+    silenced: their columns of W2 are zero. Raises TrainingError when training diverges.
     """
     random = torch.Generator().manual_seed(spec.seed)
     drawn = rows[torch.randperm(rows.size, generator=random).numpy()]
@@ -193,7 +198,13 @@ def train_mlp(
             best, best_loss, best_epoch = Mlp(W1.detach().clone(), W2.detach().clone()), loss, epoch
         elif epoch - best_epoch >= _PATIENCE:
             break
-    return best
+    return _without_rare_units(best, features[rows])
+
+
+def _without_rare_units(mlp: Mlp, features: Features) -> Mlp:
+    active = (mlp.outputs(features) > 0).sum(axis=0)
+    kept = active >= max(1, math.ceil(_LEAST_ACTIVE * features.shape[0]))
+    return replace(mlp, W2=mlp.W2 * torch.from_numpy(kept))
 
 
 def _initial(shape: tuple[int, int], random: torch.Generator) -> Tensor:

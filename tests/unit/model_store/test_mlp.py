@@ -138,6 +138,21 @@ def test_units_that_are_never_active_are_columns_of_zeros(graph: Graph) -> None:
     assert np.linalg.norm(built.weights[0] - Z.T @ built.beta[0]) <= 1e-8 * np.linalg.norm(built.weights[0])
 
 
+def test_no_unit_is_active_for_a_handful_of_nodes_alone(graph: Graph) -> None:
+    for seed in range(3):
+        spec = ModelSpec(mlp_width=200, seed=seed)
+        # One of these nodes is 5 % of them: what no public node activates is silent on all nodes.
+        public = some_public(graph, 20)
+        Z = trained(graph, public, spec).outputs(graph.features)
+        silent = ~Z[public].any(axis=0)
+        assert silent.any()
+        assert not Z[:, silent].any()
+        few = some_public(graph, 150)
+        counts = (trained(graph, few, spec).outputs(graph.features)[few] > 0).sum(axis=0)
+        assert 0 in counts
+        assert 1 not in counts
+
+
 @pytest.mark.parametrize("extra_class", [False, True])
 def test_injected_channels_pass_the_mlp_by(graph: Graph, extra_class: bool) -> None:
     injected = inject_channel(graph, ["7", "11"], extra_class=extra_class)
@@ -235,3 +250,23 @@ def test_features_beyond_all_bounds_are_refused_by_name(graph: Graph) -> None:
     huge = replace(graph, features=dense(graph.features) * 1.5e308)
     with pytest.raises(TrainingError, match="diverged"):
         extract(huge, SPEC, some_public(graph))
+
+
+# How well it works.
+
+
+def test_half_of_the_training_nodes_public_lose_little_accuracy(cora: Graph) -> None:
+    training = np.flatnonzero(cora.train_mask)
+    public = np.random.default_rng(0).choice(training, training.size // 2, replace=False)
+    node_ids = [cora.node_ids[row] for row in public]
+
+    def accuracy(spec: ModelSpec, public: list[str]) -> float:
+        built = build_model(cora, spec, name="m", dataset="m", split="full", public=public)
+        assert built.manifest.condition_number <= 1e4
+        assert built.manifest.column_scale is None
+        assert built.manifest.accuracy.test is not None
+        return built.manifest.accuracy.test
+
+    linear, with_mlp = accuracy(ModelSpec(), []), accuracy(ModelSpec(mlp_width=256), node_ids)
+    assert linear >= 0.8
+    assert with_mlp >= linear - 0.04
