@@ -1,0 +1,49 @@
+"""The table of settings in operations.md, made from the settings themselves.
+
+python -m docs.settings_table     writes it anew; a test fails while it is out of date
+"""
+
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from service.settings import Settings, variable_name
+
+PAGE = Path(__file__).parent / "operations.md"
+BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
+
+
+def table() -> str:
+    """One row per setting, in the order of the class."""
+    lines = ["| variable | flag of `serve` | values | default | meaning |", "| --- | --- | --- | --- | --- |"]
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default is None else f"`{field.default}`"
+        flag = f"`--{name.replace('_', '-')}`"
+        lines.append(f"| `{variable_name(name)}` | {flag} | {_values(field)} | {default} | {field.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def _values(field: FieldInfo) -> str:
+    """What is allowed: the words of a choice, or the bounds of a number."""
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(f"`{word}`" for word in get_args(field.annotation))
+    bounds: dict[str, Any] = {
+        bound: getattr(rule, bound) for rule in field.metadata for bound in ("gt", "ge", "le") if hasattr(rule, bound)
+    }
+    low = f"above {bounds['gt']:,g}" if "gt" in bounds else f"{bounds['ge']:,}" if "ge" in bounds else ""
+    high = f"to {bounds['le']:,}" if "le" in bounds else "or more" if low else ""
+    return f"{low} {high}".strip()
+
+
+def with_current_table(page: str) -> str:
+    """`page` with what stands between the two marks replaced; ValueError when a mark is missing."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{PAGE.name} has no part between {BEGIN.strip()} and {END.strip()}")
+    return before + begin + table() + end + after
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_current_table(PAGE.read_text()))

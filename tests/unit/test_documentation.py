@@ -1,0 +1,113 @@
+"""What the documents name exists: tests, code, files, routes, commands, settings."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from prometheus_client import CollectorRegistry
+
+from docs.settings_table import with_current_table
+from service.api.application import build
+from service.cli.main import build as build_command_line
+from service.observability.access import AccessLog
+from service.readiness import probes
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
+def document(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def test_the_settings_table_is_current() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert page == with_current_table(page), "run: python -m docs.settings_table"
+
+
+def test_every_test_that_is_named_exists(document: Path) -> None:
+    existing = {name for path in (ROOT / "tests").rglob("test_*.py") for name in defined_in(path)}
+    named = set(re.findall(r"\btest_\w+\b(?!\.py)", document.read_text()))
+    assert not named - existing - {"test_mask"}  # an array of a dataset
+
+
+def test_every_place_in_the_code_that_is_named_exists(document: Path) -> None:
+    for path, names in re.findall(r"`((?:\w+/)*\w+\.py)(?::([\w.]+))?`", document.read_text()):
+        assert (ROOT / path).is_file(), path
+        assert set(names.split(".") if names else []) <= set(defined_in(ROOT / path)), f"{path}:{names}"
+
+
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
+        if target.startswith("https://"):
+            continue
+        path, _, heading = target.partition("#")
+        page = document.parent / path if path else document
+        assert page.exists(), target
+        if heading:
+            assert heading in {anchor(line) for line in page.read_text().splitlines() if line.startswith("#")}, target
+
+
+def test_every_command_that_is_shown_exists(document: Path) -> None:
+    command_line = typer.main.get_command(build_command_line())
+    for words in commands_in(document):
+        if words[:1] == ["test"] or not words:
+            continue
+        found, *rest = words
+        assert found in command_line.commands, words  # type: ignore[attr-defined]
+        known = command_line.commands[found]  # type: ignore[attr-defined]
+        while hasattr(known, "commands") and rest and rest[0] in known.commands:
+            known, rest = known.commands[rest[0]], rest[1:]
+        flags = {option for parameter in known.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        used = {word.partition("=")[0] for word in rest if word.startswith("--") and word != "--help"}
+        assert used <= flags, words
+
+
+def test_every_route_is_described_with_a_real_call() -> None:
+    application = build(max_body_bytes=1, registry=CollectorRegistry(), access_log=AccessLog("console", "info"))
+    page = (ROOT / "docs" / "api.md").read_text()
+    for path, operations in application.openapi()["paths"].items():
+        for method in operations:
+            assert f"## `{method.upper()} {path}`" in page, path
+
+
+def test_every_readiness_check_has_its_remedy() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    checks = re.findall(r'^        \("(\w+)", ', Path(probes.__code__.co_filename).read_text(), re.MULTILINE)
+    assert "postgres" in checks
+    for name in checks:
+        assert f"\n| `{name}` |" in page, name
+
+
+def defined_in(path: Path) -> Iterator[str]:
+    """The names of all functions and classes in a file, and of what is assigned at its top."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+    for statement in tree.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        targets = [statement.target] if isinstance(statement, ast.AnnAssign) else targets
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def commands_in(document: Path) -> Iterator[list[str]]:
+    """The arguments of each `./lethe …` in code blocks and spans, up to a pipe, a comment or the next command."""
+    text = document.read_text().replace("\\\n", " ")
+    blocks = re.findall(r"^```(?:sh|console)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    spans = re.findall(r"`([^`\n]*\./lethe[^`\n]*)`", text)
+    for line in [line for block in blocks for line in block.splitlines()] + spans:
+        shown = re.search(r"(?:^|[\s(])\./lethe(?:\s+([^|;&>)]*))?(?:[|;&>)]|$)", line)
+        if shown:
+            yield [word for word in shlex.split(shown[1] or "", comments=True) if word != "…"]
+
+
+def anchor(heading: str) -> str:
+    """The fragment under which a heading of a Markdown page is found."""
+    return re.sub(r"[^\w\- ]", "", heading.lstrip("#").strip().lower()).replace(" ", "-")
