@@ -18,11 +18,9 @@ _UNCHANGED = (
 )
 _LEFT = {
     RequestKind.NODE: "The graph, the predictions and the coefficients no longer contain the deleted nodes",
-    RequestKind.FEATURES: (
-        "Predictions and coefficients no longer contain the deleted features; the nodes stay, with their edges and "
-        "labels"
-    ),
+    RequestKind.FEATURES: "The predictions and the coefficients no longer contain the deleted features",
 }
+_STAYS = " The nodes themselves stay, with their edges and labels."
 
 
 def explain(record: BatchRecord, kind: RequestKind, *, named: int, deleted: int) -> str:
@@ -52,14 +50,15 @@ def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[
 
 
 def _of_features(record: BatchRecord, kind: RequestKind) -> str:
+    stays = _STAYS if kind is RequestKind.FEATURES else ""
     if record.directions_removed == 0:
-        return f"{_UNCHANGED} {_LEFT[kind]}; the weights are not those of retraining."
+        return f"{_UNCHANGED} {_LEFT[kind]}; the weights are not those of retraining.{stays}"
     directions = "one direction" if record.directions_removed == 1 else f"{record.directions_removed} directions"
+    supporters = "deleted features" if record.features else "deleted nodes"
     return (
-        f"The projection removed {directions} of the weights that only deleted features had supported "
+        f"The projection removed {directions} of the weights that only {supporters} had supported "
         f"(together {record.lost_direction_norm_before:.3g} before, {record.lost_direction_norm_after:.3g} after). "
-        f"The weights now lie in the span of the remaining nodes' features. {_LEFT[kind]}; the weights are not those "
-        "of retraining."
+        f"The weights now lie in the span of the remaining nodes' features; they are not those of retraining.{stays}"
     )
 
 

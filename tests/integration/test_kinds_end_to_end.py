@@ -93,7 +93,7 @@ async def test_features_are_forgotten_and_their_node_stays(lethe: Lethe, world: 
     accepted = await ask(lethe, features_body(CHANNEL, "12"))
     state = await lethe.completed(accepted)
     assert (state["kind"], state["guarantee"], state["repair"], state["count"]) == ("features", "span", "none", 2)
-    assert "the nodes stay" in state["explanation"]
+    assert "The nodes themselves stay" in state["explanation"]
     audit = state["audit"]
     assert audit["batch"] | {"id": None} == {"id": None, "requests": 1, "nodes": 0, "features": 2, "edges": 0}
     assert audit["deleted"] == 2
