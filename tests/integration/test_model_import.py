@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 from api_harness import serving as without_unlearner
 from db_harness import until
@@ -19,6 +20,7 @@ from test_api_end_to_end import NODES, Lethe, running, settings, small_model
 from model_store import replacement as folders
 from model_store.build import build_model
 from model_store.datasets import load_dataset
+from model_store.graph import feature_rows
 from model_store.replacement import ImportUnderWay, Replacement, copying_lock
 from model_store.spec import Combine, LossKind, ModelSpec
 from model_store.store import Store
@@ -156,6 +158,28 @@ async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failu
         assert (state["audit"]["model_version_before"], state["audit"]["model_version_after"]) == (2, 3)
         assert state["audit"]["span_residual"] < 1e-8
         assert lethe.failures == []
+
+
+async def test_features_and_edges_that_were_deleted_do_not_come_back(settings: Settings, small_model: Path) -> None:
+    graph = Store.open(small_model).load_base().graph
+    edge = (str(int(graph.adjacency.indices[graph.adjacency.indptr[20]])), "20")
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        for body in ({"kind": "features", "nodes": ["11"]}, {"kind": "edge", "edges": [edge]}, node_body("7")):
+            response = await lethe.client.post("/deletions", json=body)
+            assert response.status_code == 202, response.text
+            await lethe.completed(response.json())
+        record = await ended(settings, await asked(settings, small_model, exclude_deleted=True))
+        imported = record.imported
+        assert imported is not None
+        assert (imported.excluded_nodes, imported.excluded_features, imported.excluded_edges) == (1, 1, 1)
+        base = Store.open(settings.model_dir).load_base().graph
+        assert not feature_rows(base.features, np.array([7, 11])).any()
+        assert base.adjacency[int(edge[0]), 20] == 0
+        assert (await lethe.client.get("/model")).json()["edges"] == base.edges
+        again = (await lethe.client.post("/deletions", json={"kind": "edge", "edges": [edge]})).json()
+        assert again["status"] == "completed"
+        await lethe.completed(await lethe.delete("8"))
 
 
 async def test_queued_requests_resolve_by_external_id_in_the_new_model(settings: Settings, new_model: Path) -> None:
