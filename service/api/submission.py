@@ -11,6 +11,7 @@ from uuid import UUID
 import orjson
 
 from service.api.deletion_schemas import DeletionBody, EdgeDeletion
+from service.api.public import refuse_public
 from service.api.services import Services, Subject
 from service.db.intake import Accepted, NewRequest
 from service.db.requests import RequestRepository
@@ -56,6 +57,7 @@ async def submit(services: Services, body: DeletionBody, caller: ApiKey, idempot
     Raises:
         BodyTooLarge, DuplicateTargets, SelfLoops: the body cannot be taken.
         UnknownNodes, UnknownEdges: it names what the model does not have; nothing is accepted.
+        PublicNodes: it names what is never deleted; nothing is accepted.
         Conflict: the idempotency key was used with another body.
         QueueFull, Unavailable: it cannot be taken now; nothing is accepted.
     """
@@ -63,6 +65,7 @@ async def submit(services: Services, body: DeletionBody, caller: ApiKey, idempot
     subjects = _subjects(body)
     _check(services, subjects)
     earlier = await _deleted_earlier(services, kind, subjects)
+    refuse_public(services.reader, services.model, subjects)
     rest = [subject for subject in subjects if subject not in earlier]
     accepted = await services.intake.accept(
         NewRequest(

@@ -34,6 +34,8 @@ class _View:
     live: NDArray[np.bool_]
     live_nodes: int
     edges: Edges
+    #: External ids of the nodes declared public, which are never deleted.
+    public: frozenset[str]
     #: External id -> row; one dict for all views of a loaded model, and ids only ever leave it.
     index: dict[str, int]
     #: Why predictions are not answered at present, or None when they are.
@@ -48,10 +50,17 @@ class Reader:
     is not live.
     """
 
-    def __init__(self, node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        node_ids: Sequence[str],
+        class_names: Sequence[str],
+        snapshot: Snapshot,
+        *,
+        public: frozenset[str] = frozenset(),
+    ) -> None:
         """Answer from `snapshot`; see `load`."""
         self._writing = threading.Lock()
-        self._ids, self._view = _load(node_ids, class_names, snapshot)
+        self._ids, self._view = _load(node_ids, class_names, snapshot, public)
 
     @classmethod
     def empty(cls, reason: str) -> "Reader":
@@ -92,6 +101,11 @@ class Reader:
         found = iter(view.edges.contain(np.array(known, dtype=np.int64).reshape(-1, 2)).tolist())
         return [None not in pair and next(found) for pair in ends]
 
+    def is_public(self, node: str) -> bool:
+        """Whether the id belongs to a node declared public, which is never deleted; answered like `row`."""
+        view = self._loaded()
+        return node in view.public and _find(view, node) is not None
+
     def predict(self, node: str) -> Prediction | None:
         """The node's prediction; None for an id that is unknown or no longer live.
 
@@ -121,13 +135,17 @@ class Reader:
                 predictions.append(_prediction(view, node, row))
         return view.version, predictions, missing
 
-    def load(self, node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot) -> None:
+    def load(
+        self, node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot, *, public: frozenset[str]
+    ) -> None:
         """Answer from a model that has just been loaded, whatever was answered from before.
+
+        `public` are the ids of its nodes that are never deleted.
 
         Raises:
             ValueError: ids or classes do not fit the snapshot's shape, or two live nodes have the same id.
         """
-        ids, view = _load(node_ids, class_names, snapshot)
+        ids, view = _load(node_ids, class_names, snapshot, public)
         with self._writing:
             self._ids, self._view = ids, view
 
@@ -199,7 +217,9 @@ def _prediction(view: _View, node: str, row: int) -> Prediction:
     )
 
 
-def _load(node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot) -> tuple[list[str], _View]:
+def _load(
+    node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot, public: frozenset[str]
+) -> tuple[list[str], _View]:
     """The id of every live row ("" for the others), and the view of them."""
     if snapshot.probabilities.shape != (len(node_ids), len(class_names)):
         raise ValueError(
@@ -211,9 +231,15 @@ def _load(node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapsho
     index = {node: row for row, node in enumerate(ids) if live[row]}
     if len(index) != sum(live):
         raise ValueError("two live nodes have the same id")
-    probabilities = _without_forgotten(snapshot)
     return ids, _View(
-        snapshot.version, tuple(class_names), probabilities, snapshot.live, len(index), snapshot.edges, index
+        version=snapshot.version,
+        class_names=tuple(class_names),
+        probabilities=_without_forgotten(snapshot),
+        live=snapshot.live,
+        live_nodes=len(index),
+        edges=snapshot.edges,
+        public=public,
+        index=index,
     )
 
 

@@ -53,6 +53,7 @@ class Resident:
         state: ModelState,
         live_graph: LiveGraph,
         rows: dict[str, int],
+        public: frozenset[str],
         channels: Sequence[int],
     ) -> None:
         self.features = features
@@ -61,6 +62,8 @@ class Resident:
         self.live_graph = live_graph
         #: External id -> row, live nodes only.
         self.rows = rows
+        #: External ids of the nodes declared public: an MLP was trained on them, and they are never deleted.
+        self.public = public
         self._channels = tuple(channels)
 
     @classmethod
@@ -105,6 +108,7 @@ class Resident:
             state=state,
             live_graph=LiveGraph(inputs, propagator, loss_of(manifest.spec.loss)),
             rows={graph.node_ids[row]: int(row) for row in np.flatnonzero(live)},
+            public=frozenset(graph.node_ids[row] for row in np.flatnonzero(base.public)),
             channels=[channel.column for channel in manifest.injected_channels],
         )
 

@@ -195,7 +195,8 @@ class Importer:
                 self._readers.resume()
                 raise
         graph = candidate.base.graph
-        self._readers.load(graph.node_ids, graph.class_names, candidate.predictions)
+        public = candidate.resident.public
+        self._readers.load(graph.node_ids, graph.class_names, candidate.predictions, public=public)
 
     async def _refuse(self, wanted: ModelImport, replacement: Replacement, refusal: str, keeper: LeaseKeeper) -> None:
         self._log.warning("import.refused", model=wanted.model, reason=refusal)

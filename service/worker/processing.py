@@ -21,6 +21,7 @@ from service.vault.keyring import Keyring, Subject
 from service.vault.request_keys import RequestKeys
 from service.worker.batch import BatchWorker, Committed, Stopwatch
 from service.worker.explanation import nothing_left
+from service.worker.public import refused_for_public
 from service.worker.resolve import Claimed, Deletion, Present, Resolution, Tombstones, absent, resolve
 from service.worker.targets import opened
 
@@ -63,16 +64,17 @@ class Processor:
         """Takes `batch` to its end; returns the requests that wait for what it did before they can be settled."""
         claimed, unreadable = self._open(batch)
         resident = self._worker.resident
+        refused = refused_for_public(claimed, resident.public)
+        claimed = [each for each in claimed if each.request.id not in refused]
         present = Present(resident.rows, resident.state.features.in_span, resident.live_graph.propagator.edges)
         resolution = resolve(claimed, present, await self._tombstones(absent(claimed, present)))
-        await self._settle(resolution, unreadable)
+        await self._settle(resolution, refused | dict.fromkeys(unreadable, _UNREADABLE))
         await self._apply(resolution.deletions)
         return frozenset(each.request.id for each in resolution.deferred)
 
-    async def _settle(self, resolution: Resolution, unreadable: Sequence[UUID]) -> None:
-        """Ends the requests that have nothing to delete, or that cannot be carried out."""
-        failures = dict.fromkeys(unreadable, _UNREADABLE)
-        failures |= {
+    async def _settle(self, resolution: Resolution, refused: Mapping[UUID, str]) -> None:
+        """Ends the requests that have nothing to delete, or that cannot be carried out, `refused` with the reason."""
+        failures = dict(refused) | {
             request: f"{count} of the nodes or edges that it names are not in the model."
             for request, count in resolution.unknown.items()
         }

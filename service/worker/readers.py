@@ -9,8 +9,10 @@ from service.unlearning.snapshot import Snapshot
 class Readers(Protocol):
     """Every reader of one model; each call returns once none of them answers from anything older."""
 
-    def load(self, node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot) -> None:
-        """A model has been loaded: answer from `snapshot`."""
+    def load(
+        self, node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot, *, public: frozenset[str]
+    ) -> None:
+        """A model has been loaded: answer from `snapshot`; the nodes with the ids `public` are never deleted."""
 
     def publish(self, snapshot: Snapshot) -> None:
         """A new version is committed: answer from `snapshot` and forget the ids of nodes it no longer holds."""

@@ -228,7 +228,8 @@ class Unlearner:
         rows = {node: row for row, node in enumerate(base.graph.node_ids) if version.live[row]}
         base = replace(base, graph=base.graph.without_edges(rows_of_edges(deleted, rows)))
         resident = Resident.load(self._store.manifest, base, version, pointer.version, self._device)
-        self._readers.load(base.graph.node_ids, base.graph.class_names, resident.predictions())
+        graph = base.graph
+        self._readers.load(graph.node_ids, graph.class_names, resident.predictions(), public=resident.public)
         return resident
 
     async def _resume(self, worker: BatchWorker, processor: Processor, unfinished: UnfinishedBatch | None) -> None:

@@ -143,7 +143,7 @@ def test_a_reader_without_a_model_refuses_until_one_is_loaded() -> None:
         reader.predict("a")
     with pytest.raises(Unavailable, match="being loaded"):
         reader.knows("a")
-    reader.load(IDS, CLASSES, snapshot(2, 3))
+    reader.load(IDS, CLASSES, snapshot(2, 3), public=frozenset())
     assert (reader.version, reader.live_nodes, reader.knows("d")) == (2, 3, False)
     assert reader.predict("a") is not None
 
@@ -151,7 +151,12 @@ def test_a_reader_without_a_model_refuses_until_one_is_loaded() -> None:
 def test_loading_again_ends_a_suspension_and_replaces_ids_and_classes() -> None:
     reader = Reader(IDS, CLASSES, snapshot(9))
     reader.suspend("why")
-    reader.load(("x", "y"), ("only",), Snapshot(3, np.ones((2, 1)), np.ones(2, dtype=np.bool_), Edges.none(2)))
+    reader.load(
+        ("x", "y"),
+        ("only",),
+        Snapshot(3, np.ones((2, 1)), np.ones(2, dtype=np.bool_), Edges.none(2)),
+        public=frozenset(),
+    )
     assert reader.predict("y") == Prediction("y", "only", {"only": 1.0}, 3)
     assert not reader.knows("a")
 

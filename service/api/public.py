@@ -1,0 +1,38 @@
+"""Nodes declared public are never deleted: a request that names any is refused whole."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from service.api.services import Subject
+from service.errors import Conflict
+from service.reader.predictions import Reader
+
+
+class PublicNodes(Conflict):
+    """The model's MLP was trained on what is named; `extra["public"]` or `extra["public_edges"]` lists all of it."""
+
+    slug: ClassVar[str] = "public-nodes"
+    title: ClassVar[str] = "Public nodes are never deleted"
+
+
+def refuse_public(reader: Reader, model: str, subjects: Sequence[Subject]) -> None:
+    """Raises PublicNodes when any of `subjects` is a public node, or an edge between two of them.
+
+    An edge with one public end may be deleted: it is the other end's as well.
+    """
+    nodes = [subject for subject in subjects if isinstance(subject, str) and reader.is_public(subject)]
+    edges = [edge for edge in subjects if not isinstance(edge, str) and all(reader.is_public(end) for end in edge)]
+    reason = f"the MLP of the model {model} was trained on nodes declared public, and can never forget them."
+    instead = "nothing of this request was accepted. To forget them, train and import a model without them."
+    if nodes:
+        raise PublicNodes(
+            f"{len(nodes)} of the nodes named are public: {reason}",
+            f"Leave out the nodes that `public` lists; {instead}",
+            public=nodes,
+        )
+    if edges:
+        raise PublicNodes(
+            f"{len(edges)} of the edges named join two public nodes: {reason}",
+            f"Leave out the edges that `public_edges` lists; {instead}",
+            public_edges=edges,
+        )
