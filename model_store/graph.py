@@ -50,7 +50,7 @@ class Graph:
         return int(self.adjacency.nnz) // 2
 
     def without_edges(self, pairs: NDArray[np.int64]) -> "Graph":
-        """The graph without the edges `pairs` (k, 2), each in one direction or both; those not there are passed over."""
+        """The graph without the edges `pairs` (k, 2), each in one direction or both; absent ones are passed over."""
         edges = Edges(self.adjacency, np.ones(self.nodes, dtype=np.bool_))
         entries = edges.entries(np.concatenate([pairs, pairs[:, ::-1]]))
         adjacency = self.adjacency.copy()

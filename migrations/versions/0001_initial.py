@@ -65,8 +65,8 @@ TABLES = (
         lost_direction_norm_after double precision,
         weight_change double precision NOT NULL,
         coefficient_residual double precision NOT NULL,
-        factor_method text NOT NULL
-            CONSTRAINT batches_factor_method_check CHECK (factor_method IN ('none', 'decompose', 'downdate', 'refactorise')),
+        factor_method text NOT NULL CONSTRAINT batches_factor_method_check
+            CHECK (factor_method IN ('none', 'decompose', 'downdate', 'refactorise')),
         device text NOT NULL,
         durations_ms jsonb NOT NULL
             CONSTRAINT batches_durations_ms_check CHECK (jsonb_typeof(durations_ms) = 'object'),
