@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from model_store.operators import MAX_LABEL_HOPS
 from model_store.spec import Combine, LossKind, ModelSpec, PropagationKind, SolverKind
 from service.cli.console import note, stdout
 from service.cli.training_display import summary, training_bar
@@ -36,6 +37,15 @@ def command(
     regularization: Annotated[
         float, typer.Option("--lambda", help="Weight of |W|²/2 in the loss.")
     ] = _DEFAULTS.regularization,
+    label_hops: Annotated[
+        int, typer.Option(min=0, max=MAX_LABEL_HOPS, help="How often training labels are propagated as features.")
+    ] = _DEFAULTS.label_hops,
+    diffusion: Annotated[
+        bool, typer.Option("--diffusion", help="Propagate features by learned similarity instead of by degree.")
+    ] = _DEFAULTS.diffusion,
+    gamma: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="With --diffusion: the step from each node to its neighbourhood.")
+    ] = _DEFAULTS.gamma,
     loss: Annotated[LossKind, typer.Option(help="Averaged over the training nodes.")] = _DEFAULTS.loss,
     solver: Annotated[SolverKind, typer.Option(help="newton goes to the optimum.")] = _DEFAULTS.solver,
     tolerance: Annotated[float, typer.Option(help="newton: stop at this relative gradient.")] = _DEFAULTS.tolerance,
@@ -89,6 +99,9 @@ def command(
         self_loops=self_loops,
         hops=hops,
         combine=combine,
+        label_hops=label_hops,
+        diffusion=diffusion,
+        gamma=gamma,
         loss=loss,
         regularization=regularization,
         solver=solver,
