@@ -48,7 +48,7 @@ def command() -> Callable[..., None]:
 
 
 def ensure_model(settings: Settings) -> None:
-    """Train a model into the folder that is served when none is there.
+    """Train a model into the folder that is served when nothing is there; what is there is for the service to judge.
 
     Raises:
         ConfigurationError: a folder was named in which there is no model.
@@ -58,7 +58,7 @@ def ensure_model(settings: Settings) -> None:
     from model_store.replacement import finish_move
 
     folder = settings.model_dir
-    if (folder / "manifest.json").exists():
+    if not _is_empty(folder):
         return
     home = Home(settings.home)
     home.prepare()
@@ -67,7 +67,7 @@ def ensure_model(settings: Settings) -> None:
     try:
         # A crash in the middle of an import may have left the model beside its place.
         finish_move(folder)
-        if (folder / "manifest.json").exists():
+        if not _is_empty(folder):
             return
         if settings.model is not None:
             raise ConfigurationError(
@@ -77,6 +77,11 @@ def ensure_model(settings: Settings) -> None:
         _train(settings, folder)
     finally:
         lock.release()
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a model may be written there. A damaged one, whatever it has lost, is never taken for none."""
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
 def _train(settings: Settings, folder: Path) -> None:

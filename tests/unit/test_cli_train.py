@@ -1,6 +1,7 @@
 """train, model import and the first start: from a dataset to a model folder that is right or absent."""
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from command_line import CommandLine
 
-from model_store.errors import DatasetNotFound
+from model_store.errors import DatasetNotFound, StoreDamaged
 from model_store.spec import Combine, ModelSpec
 from model_store.store import Store
 from service.cli.serve import ensure_model
@@ -191,3 +192,15 @@ def test_two_first_starts_do_not_train_into_one_folder(lethe: CommandLine, tmp_p
 def test_a_folder_named_to_be_served_is_never_trained_into(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no model"):
         ensure_model(Settings(home=tmp_path / "home", model=tmp_path / "absent"))
+
+
+def test_a_model_that_has_lost_its_manifest_is_damaged_and_not_missing(lethe: CommandLine, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home", dataset=SYNTHETIC)
+    ensure_model(settings)
+    manifest = settings.model_dir / "manifest.json"
+    manifest.unlink()
+    left = sorted(settings.model_dir.rglob("*"))
+    ensure_model(settings)
+    assert sorted(settings.model_dir.rglob("*")) == left
+    with pytest.raises(StoreDamaged, match=re.escape(str(manifest))):
+        Store.open(settings.model_dir)
