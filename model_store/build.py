@@ -149,6 +149,7 @@ def build_model(
             seconds=trained.seconds,
             device=device,
         ),
+        diffusion=trained.diffusion,
         column_scale=None if scaled.exponents is None else tuple(scaled.exponents.tolist()),
         injected_channels=tuple(injected_channels),
         mlp=mlp,

@@ -34,6 +34,13 @@ class FeatureMatrix:
             return torch.from_numpy(self._sparse[rows].toarray().astype(np.float64)).to(self.device)
         return self._matrix[torch.from_numpy(rows).to(self.device)].to(torch.float64)
 
+    def dense_columns(self, start: int, stop: int, rows: NDArray[np.int64]) -> Tensor:
+        """X[rows, start:stop], (m, stop - start) float64 on the device."""
+        if self._sparse is not None:
+            part = self._sparse[:, start:stop][rows].toarray()
+            return torch.from_numpy(part.astype(np.float64, copy=False)).to(self.device)
+        return self._matrix[torch.from_numpy(rows).to(self.device), start:stop].to(torch.float64)
+
     def matmul(self, right: Tensor) -> Tensor:
         """X @ right for `right` (d, c) float64: (n, c) float64."""
         if self._sparse is not None or self._matrix.dtype == torch.float64:

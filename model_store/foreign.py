@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from model_store.device import enough_memory
+from model_store.diffusion_learning import learn_diffusion
 from model_store.errors import ModelStoreError
 from model_store.features import FeatureMatrix
 from model_store.gram import Gram
@@ -187,20 +188,23 @@ def _train_on(spec: ModelSpec, graph: Graph, start: Tensor, progress: Callable[[
     train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
     features = graph.features.astype(np.float64) if isinstance(graph.features, np.ndarray) else graph.features
     labels_input = one_hot(graph.labels, graph.train_mask, graph.num_classes)
-    inputs = inputs_of(spec, FeatureMatrix(features, start.device), labels_input, propagator)
-    representation = Representation(inputs, train_rows)
+    rows = FeatureMatrix(features, start.device)
     labels = torch.from_numpy(graph.labels[train_rows]).to(start.device)
-    objective = Objective(representation, loss_of(spec.loss), labels, spec.regularization)
 
     def report(iteration: int, point: Point) -> None:
         progress(TrainingProgress(iteration, None, point.value, point.relative_gradient))
 
+    diffusion = learn_diffusion(spec, graph, rows, propagator, report) if spec.diffusion else None
+    inputs = inputs_of(spec, rows, labels_input, propagator, diffusion)
+    representation = Representation(inputs, train_rows)
+    objective = Objective(representation, loss_of(spec.loss), labels, spec.regularization)
     minimum = minimise(objective, start, spec.tolerance, report)
     point, dual = minimum.point, objective.dual(minimum.point)
     weights, *label_weights = representation.split(point.W)
     return Trained(
         weights=weights,
         label_weights=label_weights[0] if label_weights else start.new_zeros((0, graph.num_classes, graph.num_classes)),
+        diffusion=diffusion,
         dual=dual,
         train_rows=train_rows,
         representation=representation,

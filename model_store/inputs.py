@@ -3,11 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from torch import Tensor
 
+from model_store.diffusion import DiffusionHops
 from model_store.features import FeatureMatrix
 from model_store.graph import one_hot as one_hot
+from model_store.manifest import Diffusion
 from model_store.operators import FeatureHops, LabelHops, Operators
 from model_store.propagation import Propagator
 from model_store.spec import ModelSpec
@@ -38,20 +42,89 @@ class Inputs:
         if self.labels is not None:
             yield self.labels
 
-    def over(self, propagator: Propagator) -> "Inputs":
-        """The same rows with operators over another set of live nodes and edges."""
-        labels = self.labels
-        if labels is not None:
-            labels = replace(labels, operators=LabelHops(propagator, labels.operators.blocks))
-        operators = self.features.operators
-        if not isinstance(operators, FeatureHops):
-            raise TypeError(f"{type(operators).__name__} cannot be rebuilt from a propagator alone")
-        return Inputs(replace(self.features, operators=replace(operators, propagator=propagator)), labels)
+    def without(
+        self,
+        nodes: NDArray[np.int64],
+        edges: NDArray[np.int64],
+        feature_rows: NDArray[np.int64],
+        propagator: Propagator,
+    ) -> "Inputs":
+        """The same rows with operators of the graph without `nodes` (m,), `edges` (k, 2) and some features.
+
+        `propagator` is that of the remaining graph.
+        """
+
+        def remaining(each: Input) -> Input:
+            return replace(each, operators=_without(each.operators, nodes, edges, feature_rows, propagator))
+
+        return Inputs(remaining(self.features), None if self.labels is None else remaining(self.labels))
 
 
-def inputs_of(spec: ModelSpec, features: FeatureMatrix, labels: sp.csr_array, propagator: Propagator) -> Inputs:
-    """The inputs that `spec` asks for: `features` (n, d), and `labels` (n, C) as `one_hot` makes them."""
-    label_input = None
-    if spec.label_hops:
-        label_input = Input(FeatureMatrix(labels, propagator.device), LabelHops(propagator, spec.label_hops))
-    return Inputs(Input(features, FeatureHops(propagator, spec.block_hops)), label_input)
+def inputs_of(
+    spec: ModelSpec,
+    features: FeatureMatrix,
+    labels: sp.csr_array,
+    propagator: Propagator,
+    diffusion: Diffusion | None = None,
+    featured: NDArray[np.bool_] | None = None,
+) -> Inputs:
+    """The inputs that `spec` asks for: `features` (n, d), and `labels` (n, C) as `one_hot` makes them.
+
+    `diffusion` is what adaptive diffusion has learned, if `spec` asks for it; features of nodes outside the mask
+    `featured` (n,) count as zero.
+    """
+    return Inputs(
+        Input(features, feature_operators(spec, features, labels, propagator, diffusion, featured)),
+        label_input(spec, labels, propagator),
+    )
+
+
+def feature_operators(
+    spec: ModelSpec,
+    features: FeatureMatrix,
+    labels: sp.csr_array,
+    propagator: Propagator,
+    diffusion: Diffusion | None,
+    featured: NDArray[np.bool_] | None = None,
+) -> FeatureHops | DiffusionHops:
+    """How the feature blocks of `spec` are made: by powers of P, or by adaptive diffusion."""
+    if not spec.diffusion:
+        return FeatureHops(propagator, spec.block_hops)
+    if diffusion is None:
+        raise ValueError("adaptive diffusion needs the sigmas that training learned")
+    return DiffusionHops.build(
+        features,
+        labels,
+        propagator.edges.adjacency,
+        sigmas=diffusion,
+        gamma=spec.gamma,
+        block_hops=spec.block_hops,
+        live=propagator.live,
+        featured=featured,
+    )
+
+
+def label_input(spec: ModelSpec, labels: sp.csr_array, propagator: Propagator) -> Input | None:
+    """The input of label reuse, if `spec` asks for it."""
+    if not spec.label_hops:
+        return None
+    return Input(FeatureMatrix(labels, propagator.device), LabelHops(propagator, spec.label_hops))
+
+
+def _without(
+    operators: Operators,
+    nodes: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    feature_rows: NDArray[np.int64],
+    propagator: Propagator,
+) -> Operators:
+    """The operators of an input over the remaining graph."""
+    match operators:
+        case FeatureHops():
+            return replace(operators, propagator=propagator)
+        case LabelHops():
+            return replace(operators, propagator=propagator)
+        case DiffusionHops():
+            return operators.without(nodes, edges, feature_rows)
+        case _:
+            raise TypeError(f"{type(operators).__name__} cannot be taken to another graph")

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from model_store.descent import descend
 from model_store.device import enough_memory
+from model_store.diffusion_learning import learn_diffusion
 from model_store.errors import TrainingError
 from model_store.features import FeatureMatrix
 from model_store.graph import Features, Graph, one_hot, validate
 from model_store.inputs import inputs_of
 from model_store.losses import loss_of
+from model_store.manifest import Diffusion
 from model_store.newton import minimise
 from model_store.objective import Objective, Point
 from model_store.operators import MAX_LABEL_HOPS
@@ -51,6 +53,8 @@ class Trained:
     weights: Tensor
     #: Weights of the label blocks, (label_hops, C, C) float64.
     label_weights: Tensor
+    #: What adaptive diffusion learned; None without it.
+    diffusion: Diffusion | None
     #: U, (n_train, C) float64.
     dual: Tensor
     #: The rows of U, (n_train,) int64, ascending.
@@ -126,7 +130,12 @@ def _train(
     train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
     labels_input = one_hot(graph.labels, graph.train_mask, graph.num_classes)
     features = FeatureMatrix(_in_float64(graph.features), propagator.device)
-    representation = Representation(inputs_of(spec, features, labels_input, propagator), train_rows)
+
+    def report_learning(iteration: int, point: Point) -> None:
+        progress(TrainingProgress(iteration, None, point.value, point.relative_gradient))
+
+    diffusion = learn_diffusion(spec, graph, features, propagator, report_learning) if spec.diffusion else None
+    representation = Representation(inputs_of(spec, features, labels_input, propagator, diffusion), train_rows)
     labels = torch.from_numpy(graph.labels[train_rows]).to(propagator.device)
     objective = Objective(representation, loss_of(spec.loss), labels, spec.regularization)
     start = torch.zeros((representation.columns, graph.num_classes), dtype=torch.float64, device=propagator.device)
@@ -145,6 +154,7 @@ def _train(
     return Trained(
         weights=weights,
         label_weights=label_weights[0] if label_weights else start.new_zeros((0, graph.num_classes, graph.num_classes)),
+        diffusion=diffusion,
         dual=dual,
         train_rows=train_rows,
         representation=representation,

@@ -34,7 +34,7 @@ class LiveGraph:
             propagator = propagator.without_nodes(nodes)
         if edges.size:
             propagator = propagator.without_edges(edges)
-        return LiveGraph(self.inputs.over(propagator), propagator, self.loss)
+        return LiveGraph(self.inputs.without(nodes, edges, feature_rows, propagator), propagator, self.loss)
 
     def predictions(self, state: ModelState) -> Snapshot:
         """Class probabilities of every live node under `state`, by sweeps on class columns instead of features."""

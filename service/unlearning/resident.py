@@ -81,7 +81,14 @@ class Resident:
         )
         training = graph.train_mask & live
         labels = one_hot(graph.labels, training, graph.num_classes)
-        inputs = inputs_of(manifest.spec, FeatureMatrix(graph.features, device), labels, propagator)
+        inputs = inputs_of(
+            manifest.spec,
+            FeatureMatrix(graph.features, device),
+            labels,
+            propagator,
+            manifest.diffusion,
+            version.featured,
+        )
         features = InputRows(inputs.features.rows, side_by_side(_on(base.beta, device)))
         gram = factorise(
             features.rows,
