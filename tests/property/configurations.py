@@ -1,0 +1,89 @@
+"""All configurations of a model and a request, and few of them that cover every pair of choices."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+
+from model_store.spec import Combine, LossKind, ModelSpec, SolverKind
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One cell of the matrix."""
+
+    combine: Combine
+    loss: LossKind
+    solver: SolverKind
+    label_hops: int
+    diffusion: bool
+    mlp: bool
+    layout: str
+    #: Kinds of the requests that are sent.
+    kinds: tuple[str, ...]
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The specification to train; a loss that `newton` cannot minimise exactly takes small, many steps."""
+        spec = ModelSpec(
+            combine=self.combine,
+            loss=self.loss,
+            solver=self.solver,
+            label_hops=self.label_hops,
+            diffusion=self.diffusion,
+            mlp_width=12 if self.mlp else 0,
+            regularization=1e-3,
+        )
+        return replace(spec, learning_rate=0.02, batch_size=16, epochs=8) if self.solver is SolverKind.SGD else spec
+
+    def __str__(self) -> str:
+        parts = [self.combine.value, self.loss.value, self.solver.value, f"labels{self.label_hops}"]
+        parts += ["diffusion"] * self.diffusion + ["mlp"] * self.mlp + [self.layout, "+".join(self.kinds)]
+        return "-".join(parts)
+
+
+CHOICES: Mapping[str, Sequence[object]] = {
+    "combine": list(Combine),
+    "loss": list(LossKind),
+    "solver": list(SolverKind),
+    "label_hops": [0, 1, 3],
+    "diffusion": [False, True],
+    "mlp": [False, True],
+    "layout": ["dense", "csr"],
+    "kinds": [("node",), ("features",), ("edge",), ("node", "features", "edge")],
+}
+
+
+def allowed(choice: Mapping[str, object]) -> bool:
+    """The plain hinge has no second derivative: `sgd` only. What an MLP makes is dense."""
+    if choice.get("loss") is LossKind.PLAIN_HINGE and choice.get("solver") is SolverKind.NEWTON:
+        return False
+    return not (choice.get("mlp") and choice.get("layout") == "csr")
+
+
+def every() -> list[Configuration]:
+    """The whole matrix."""
+    return [_configuration(choice) for choice in _products() if allowed(choice)]
+
+
+def pairwise() -> list[Configuration]:
+    """A few configurations in which every allowed pair of choices occurs, found greedily; always the same ones."""
+    candidates = [choice for choice in _products() if allowed(choice)]
+    missing = {pair for choice in candidates for pair in _pairs(choice)}
+    chosen = []
+    while missing:
+        best = max(candidates, key=lambda choice: sum(pair in missing for pair in _pairs(choice)))
+        missing -= set(_pairs(best))
+        chosen.append(_configuration(best))
+    return chosen
+
+
+def _products() -> Iterator[dict[str, object]]:
+    return (dict(zip(CHOICES, values, strict=True)) for values in product(*CHOICES.values()))
+
+
+def _pairs(choice: Mapping[str, object]) -> list[tuple[tuple[str, object], tuple[str, object]]]:
+    return list(combinations(choice.items(), 2))
+
+
+def _configuration(choice: Mapping[str, object]) -> Configuration:
+    return Configuration(**choice)  # type: ignore[arg-type]
