@@ -69,14 +69,22 @@ class FailingDisk:
         with pytest.MonkeyPatch.context() as patch:
             for name in OPERATIONS:
                 patch.setattr(os, name, getattr(self, f"_{name}"))
-            yield self
+            try:
+                yield self
+            finally:
+                if self.loss not in (Loss.ALL, Loss.SOME):
+                    self._close()
 
     def lose(self, random: np.random.Generator) -> None:
         """After the stop: takes away the unsynced changes that do not survive it."""
         if self.loss in (Loss.ALL, Loss.SOME):
             self._undo(random)
+        self._close()
+
+    def _close(self) -> None:
         for descriptor in self._inodes.values():
             os.close(descriptor)
+        self._inodes.clear()
 
     def _undo(self, random: np.random.Generator) -> None:
         lost = self._unsynced if self.loss is Loss.ALL else self._some(random)
