@@ -109,6 +109,7 @@ class Unlearner:
         self._device = device
         self._consumer = f"unlearner-{uuid4().hex}"
         self._outage = Outage("unlearner", Backoff(), random.Random())
+        self._stream_outage = Outage("stream", Backoff(), random.Random())
         self._log = structlog.get_logger(__name__)
         self._importer = Importer(
             engine=engine, keyring=keyring, readers=readers, executor=executor, outage=self._outage, device=device
@@ -272,6 +273,7 @@ class Unlearner:
         batch = held[:count]
         deferred = await processor.process([each.request for each in batch])
         self._unforeseen = 0
+        self._outage.over()
         await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
         return [each for each in batch if each.request.id in deferred] + held[count:]
 
@@ -288,10 +290,12 @@ class Unlearner:
         """New entries of the stream; none while Redis is away, which costs nothing but time."""
         try:
             # 1 ms at least: 0 would not wait at all, and spin.
-            return await self._stream.claim(self._consumer, count=_PAGE, block_ms=max(1, round(seconds * 1000)))
+            entries = await self._stream.claim(self._consumer, count=_PAGE, block_ms=max(1, round(seconds * 1000)))
         except Unavailable as error:
-            await self._outage.pause(error)
+            await self._stream_outage.pause(error)
             return []
+        self._stream_outage.over()
+        return entries
 
     async def _admit(self, held: list[_Held], entries: Sequence[Entry]) -> list[_Held]:
         """`held` and the queued requests among `entries`; all other entries are duplicates and leave the stream."""
