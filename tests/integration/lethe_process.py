@@ -203,8 +203,7 @@ def version_of(deletion: Deletion) -> int:
 def weights_on_disk(model: Path) -> NDArray[np.float64]:
     """W (blocks, d, C) of the version that CURRENT names, read without Lethe's own code."""
     folder = (model / "CURRENT").read_text().split()[0]
-    tensors = load_file(model / "versions" / folder / "state.safetensors")
-    weights: NDArray[np.float64] = tensors["features.weights"] if "features.weights" in tensors else tensors["weights"]
+    weights: NDArray[np.float64] = load_file(model / "versions" / folder / "state.safetensors")["features.weights"]
     return weights
 
 

@@ -99,6 +99,9 @@ def test_a_request_accepted_while_redis_is_away_is_applied_when_it_is_back(fragi
             refused(http.get(f"/predict/{node}"), 410, "node-deleted")
     fragile.wait_until_ready()
     fragile.assert_each_completed_once()
+    # The unlearner knows that it is over: the next outage begins with a short wait again.
+    said = [line for line in lethe.log().splitlines() if "activity=stream" in line]
+    assert "outage.over" in said[-1]
 
 
 def test_while_postgres_is_away_nothing_is_accepted_and_afterwards_lethe_goes_on_by_itself(fragile: Fragile) -> None:

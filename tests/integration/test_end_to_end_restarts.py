@@ -113,14 +113,17 @@ async def facts(lethe: LetheProcess) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def killed_during_a_stream(lethe: LetheProcess, scratch: Recomputation, moments: list[int], seed: int) -> None:
-    """Kill it after so many requests each time, every other time with its servers, and see that nothing is lost."""
+    """Nothing is lost by ends after so many requests: in turn a kill with the servers, a kill alone, and SIGTERM."""
     rng = random.Random(seed)
     nodes = rng.sample(scratch.graph.node_ids, moments[-1] + 20)
     stream = Stream(lethe.start(), nodes)
     for number, moment in enumerate(moments):
         stream.post(moment)
         stream.post_unanswered(nodes[moment])
-        lethe.kill(with_servers=number % 2 == 0)
+        if number % 3 == 2:
+            assert lethe.stop().status == 0
+        else:
+            lethe.kill(with_servers=number % 3 == 0)
         lethe.start()
     stream.post(len(nodes))
 
@@ -154,6 +157,7 @@ def test_a_lethe_killed_during_a_stream_of_deletions_completes_each_exactly_once
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_lethe_killed_again_and_again_completes_each_deletion_exactly_once(
     own: Callable[..., LetheProcess], models: Models, seed: int
@@ -165,7 +169,7 @@ def test_a_lethe_killed_again_and_again_completes_each_deletion_exactly_once(
 
 
 def refused_by_name(lethe: LetheProcess, file: Path) -> None:
-    """It ends with status 1, names the file and says what to do, and changes nothing."""
+    """It ends with status 1, names the file and what to do, and changes nothing."""
     before = digests(lethe.model)
     lethe.launch()
     ended = lethe.ended()
@@ -192,14 +196,14 @@ def unstarted(tmp_path: Path, models: Models, database_url: str, redis_url: str)
     return lethe
 
 
-@pytest.mark.parametrize("name", ["versions/0-0/state.safetensors", "features.values"])
-def test_a_damaged_model_is_refused_by_the_name_of_the_file(unstarted: LetheProcess, name: str) -> None:
-    (file,) = [*unstarted.model.glob(name), *unstarted.model.glob(f"base/{name}*")]
+def test_a_damaged_model_is_refused_by_the_name_of_the_file(unstarted: LetheProcess) -> None:
+    (file,) = unstarted.model.glob("base/features.values*")
     damage(file)
     refused_by_name(unstarted, file)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_every_file_of_a_model_is_refused_by_name_when_it_is_damaged_or_missing(unstarted: LetheProcess) -> None:
     files = sorted(path for path in unstarted.model.rglob("*") if path.is_file())
     assert len(files) > 10
@@ -208,7 +212,8 @@ def test_every_file_of_a_model_is_refused_by_name_when_it_is_damaged_or_missing(
         damage(file)
         refused_by_name(unstarted, file)
         file.unlink()
-        refused_by_name(unstarted, file)
+        # Which index is the one that is missing cannot be known.
+        refused_by_name(unstarted, file.with_name("index") if file.name.startswith("index-") else file)
         file.write_bytes(whole)
     unstarted.start()
     unstarted.close()
