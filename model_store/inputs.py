@@ -10,7 +10,6 @@ from torch import Tensor
 
 from model_store.diffusion import DiffusionHops
 from model_store.features import FeatureMatrix
-from model_store.graph import one_hot as one_hot
 from model_store.manifest import Diffusion
 from model_store.operators import FeatureHops, LabelHops, Operators
 from model_store.propagation import Propagator

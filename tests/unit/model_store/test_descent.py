@@ -15,8 +15,8 @@ from small_graphs import dense_features, dense_representation, graph_of, side_by
 from model_store.descent import Descent, MomentumSteps, PegasosSteps, Steps, descend
 from model_store.errors import DeviceError, TrainingError
 from model_store.features import FeatureMatrix
-from model_store.graph import Graph
-from model_store.inputs import inputs_of, one_hot
+from model_store.graph import Graph, one_hot
+from model_store.inputs import inputs_of
 from model_store.losses import loss_of
 from model_store.objective import Objective, Point
 from model_store.propagation import Propagator

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from model_store.diffusion import DiffusionHops
 from model_store.features import FeatureMatrix
-from model_store.inputs import one_hot
+from model_store.graph import one_hot
 from model_store.manifest import Diffusion
 
 Array = NDArray[np.float64]
