@@ -80,7 +80,7 @@ def _distance_derivatives(
             for each in zip(*(differences(panel, first, second) for panel in last), strict=True):
                 (part, difference), *derivatives = each
                 for total, (_, derivative) in zip(sums, derivatives, strict=True):
-                    total[:-1][part] += 2.0 * (difference * derivative).sum(dim=1)
+                    total[:-1][part] += 2.0 * torch.linalg.vecdot(difference, derivative)
     return h_by, z_by
 
 
@@ -90,7 +90,10 @@ def _sweep(
     """Y, G_0 Y, G_1 G_0 Y, …, each with its derivatives by sh^2 and by sz^2."""
     by_h, by_z = torch.zeros_like(Y), torch.zeros_like(Y)
     yield Y, by_h, by_z
-    for G, (G_h, G_z) in zip(operators, derivatives, strict=True):
-        by_h, by_z = G @ by_h + G_h @ Y, G @ by_z + G_z @ Y
+    for hop, (G, (G_h, G_z)) in enumerate(zip(operators, derivatives, strict=True)):
+        if hop == 0:
+            by_h, by_z = G_h @ Y, G_z @ Y
+        else:
+            by_h, by_z = G @ by_h + G_h @ Y, G @ by_z + G_z @ Y
         Y = G @ Y
         yield Y, by_h, by_z

@@ -32,11 +32,11 @@ from model_store.propagation import Propagator
 from model_store.representation import Representation
 from model_store.spec import LossKind, ModelSpec
 
-#: Where learning starts: the exponents sh^2 |h_i - h_j|^2 and sz^2 |z_i - z_j|^2 of an average edge before the first
-#: hop. Not 0, so that a step by a factor leads somewhere.
+#: Where learning starts: the exponents sh^2 |h_i - h_j|^2 and sz^2 |z_i - z_j|^2 of a median edge before the first
+#: hop, of those whose ends differ. Not 0, so that a step by a factor leads somewhere.
 START = 0.1
-#: Exponents of an average edge beyond which neighbours count for nothing.
-_LARGEST = 50.0
+#: Exponent of a median edge beyond which its ends count for nothing to each other, e^-20.
+_LARGEST = 20.0
 #: Without validation nodes, one training node in this many judges.
 _JUDGES = 5
 #: The judges' losses are averaged over this many groups, whose spread tells differences from noise.
@@ -106,7 +106,7 @@ def learn_diffusion(
 
 
 def _descend(problem: _Problem, averages: DiffusionHops, units: NDArray[np.float64]) -> Diffusion:
-    """Descent in the logarithms of the exponents of an average edge, in which no step makes a sigma negative."""
+    """Descent in the logarithms of the exponents of a median edge, in which no step makes a sigma negative."""
     logs, step = np.log([START, START]), _STEP
     solved = _solve(problem, averages.with_sigmas(_sigmas(logs, units)), None)
     path = [solved]
@@ -191,9 +191,9 @@ def _split(graph: Graph, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def _units(averages: DiffusionHops) -> NDArray[np.float64]:
-    """The squares of the sigmas at which the exponents of an average edge are 1, (2,); 1 where all distances are 0."""
-    means = np.array([float(each[:-1].mean()) if each.shape[0] > 1 else 0.0 for each in averages.distances[0]])
-    return 1.0 / np.where(means > 0.0, means, 1.0)
+    """The squares of the sigmas at which the exponents of a median edge are 1, (2,); 1 where all distances are 0."""
+    positive = [each[each > 0] for each in averages.distances[0]]
+    return np.array([1.0 / float(each.median()) if each.numel() else 1.0 for each in positive])
 
 
 def _sigmas(logs: NDArray[np.float64], units: NDArray[np.float64]) -> Diffusion:

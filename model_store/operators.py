@@ -16,9 +16,6 @@ from torch import Tensor
 
 from model_store.propagation import Propagator
 
-#: Label reuse excludes the node's own label at up to this many hops.
-MAX_LABEL_HOPS = 3
-
 
 class Operators(Protocol):
     """R_0 … R_{blocks-1} over the live nodes; immutable."""

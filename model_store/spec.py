@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+#: Label reuse excludes the node's own label at up to this many hops.
+MAX_LABEL_HOPS = 3
+
 
 class PropagationKind(StrEnum):
     """How the adjacency is normalised."""

@@ -22,10 +22,9 @@ from model_store.losses import loss_of
 from model_store.manifest import Diffusion
 from model_store.newton import minimise
 from model_store.objective import Objective, Point
-from model_store.operators import MAX_LABEL_HOPS
 from model_store.propagation import Propagator
 from model_store.representation import Representation
-from model_store.spec import LossKind, ModelSpec, SolverKind
+from model_store.spec import MAX_LABEL_HOPS, LossKind, ModelSpec, SolverKind
 
 #: Every guarantee divides by lambda: the optimum is unique, and the gradient bounds the distance to it, only then.
 _POSITIVE_LAMBDA = "more than 0: without it there is no unique optimum, and no bound on the distance to one"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from model_store.operators import MAX_LABEL_HOPS
-from model_store.spec import Combine, LossKind, ModelSpec, PropagationKind, SolverKind
+from model_store.spec import MAX_LABEL_HOPS, Combine, LossKind, ModelSpec, PropagationKind, SolverKind
 from service.cli.console import note, stdout
 from service.cli.training_display import summary, training_bar
 from service.errors import ConfigurationError

@@ -99,9 +99,18 @@ def test_a_file_that_cannot_be_read_is_named(lethe: CommandLine, tmp_path: Path)
 
 
 def test_serving_a_folder_without_a_model_is_refused(lethe: CommandLine, tmp_path: Path) -> None:
-    ran = lethe("serve", "--model", tmp_path)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    ran = lethe("serve", "--model", folder)
     assert ran.status == 2
     assert "./lethe train" in ran.stderr
+
+
+def test_serving_a_folder_of_something_else_is_refused(lethe: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a model")
+    ran = lethe("serve", "--model", tmp_path)
+    assert ran.status == 1
+    assert "holds no model" in ran.stderr
 
 
 def test_it_runs_as_a_module() -> None:
