@@ -155,11 +155,18 @@ def test_the_tests_install_what_they_need_on_top(clone: Clone) -> None:
 
 
 def test_the_tests_run_in_the_root_with_their_arguments(clone: Clone, tmp_path: Path) -> None:
-    told = clone.told("test", "-k", "a b", "tests/unit", cwd=tmp_path)
+    told = clone.told("test", "-n0", "-k", "a b", "tests/unit", cwd=tmp_path)
 
     assert told["cwd"] == str(clone.root)
-    assert told["arguments"] == ["-k", "a b", "tests/unit"]
-    assert clone.told("test", "-x", "--slow")["arguments"] == ["-m", "slow or not slow", "-x"]
+    assert told["arguments"] == ["-n0", "-k", "a b", "tests/unit"]
+    assert clone.told("test", "-x", "-n0", "--slow")["arguments"] == ["-m", "slow or not slow", "-x", "-n0"]
+
+
+def test_the_tests_use_every_core_unless_told_otherwise(clone: Clone) -> None:
+    *parallel, last = clone.told("test", "-x")["arguments"]
+
+    assert last == "-x"
+    assert not parallel or (parallel[0], int(parallel[1]) > 1, parallel[2:]) == ("-n", True, ["--dist", "loadfile"])
 
 
 def test_a_failed_installation_is_told_and_tried_again(clone: Clone) -> None:
