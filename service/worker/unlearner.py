@@ -14,10 +14,10 @@ from uuid import uuid4
 import structlog
 import torch
 
-from model_store.errors import ModelStoreError
+from model_store.errors import DeviceError, StoreDamaged, StoreForeign
 from model_store.manifest import Manifest
 from model_store.store import Store
-from model_store.versions import StoreConflict, VersionRef
+from model_store.versions import VersionRef
 from service.db import lease as leases
 from service.db.batches import BatchRepository, UnfinishedBatch
 from service.db.engine import Engine
@@ -138,14 +138,14 @@ class Unlearner:
             try:
                 await self._session(stop)
                 self._outage.over()
-            except (LeaseLost, StoreConflict) as error:
+            except LeaseLost as error:
                 self._log.warning("lease.lost", reason=error.detail)
             except (Unavailable, OSError) as error:
                 self.condition = Condition(Phase.FAILED, str(error))
                 await self._outage.pause(as_outage(error))
-            except (LetheError, ModelStoreError) as error:
-                # Store and database contradict each other, a key is missing, a file is damaged: trying again changes
-                # nothing.
+            except (LetheError, StoreDamaged, StoreForeign, DeviceError) as error:
+                # Store and database contradict each other, a key is missing, a file is damaged, the device too small:
+                # trying again changes nothing.
                 self.condition = Condition(Phase.FAILED, str(error))
                 self._log.error("unlearner.refused", reason=error.detail, remedy=error.remedy)
                 raise
