@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -45,11 +45,12 @@ class LetheProcess:
     """One LETHE_HOME and the process that serves it; `start` may be called again after an end.
 
     `settings` are those of the service, by field name. Without `database_url` and `redis_url` the process brings up
-    servers of its own.
+    servers of its own. `command` is Lethe's command line.
     """
 
-    def __init__(self, home: Path, **settings: object) -> None:
+    def __init__(self, home: Path, *, command: Sequence[str] = LETHE, **settings: object) -> None:
         self.home = home
+        self._command = command
         self.model = Path(str(settings.get("model", home / "model")))
         self._log = home.with_name(f"{home.name}.log")
         self._environment = _environment({"home": home, "port": 0, "device": "cpu", "admin_key": KEY} | settings)
@@ -75,7 +76,7 @@ class LetheProcess:
         self._stdout = []
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [*LETHE, "serve"],
+                [*self._command, "serve"],
                 env=self._environment,
                 cwd=self.home.parent,
                 stdout=subprocess.PIPE,
@@ -139,9 +140,9 @@ class LetheProcess:
         """A plain client with all scopes."""
         return httpx.Client(base_url=self.url, headers=authorization(), timeout=30.0)
 
-    def client(self) -> LetheClient:
-        """The typed client with all scopes; it stops waiting when the process has ended."""
-        return LetheClient(self.url, KEY, timeout_s=30.0, sleep=self._sleep)
+    def client(self, key: str = KEY) -> LetheClient:
+        """The typed client, with all scopes; it stops waiting when the process has ended."""
+        return LetheClient(self.url, key, timeout_s=30.0, sleep=self._sleep)
 
     def delete(self, nodes: Iterable[str], reference: str | None = None) -> Deletion:
         """One request for `nodes`, waited for until it is completed."""

@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import random
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
-from lethe_process import LetheProcess, copied
+from lethe_process import ROOT, LetheProcess, copied
 from recomputation import Recomputation
 from trained_models import SMALL, Models
 
@@ -40,32 +42,45 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_a_first_start_trains_and_serves_and_a_second_one_serves_the_same_model(
-    own: Callable[..., LetheProcess],
-) -> None:
-    lethe = own(dataset=SMALL, admin_key="")
-    lethe.start()
-    assert "There is no model yet. Training one" in lethe.log()
-    key_file = lethe.home / "run" / "admin.key"
-    assert str(key_file) in lethe.printed
-    assert f"{lethe.url}/docs" in lethe.printed
-    headers = {"Authorization": f"Bearer {key_file.read_text().strip()}"}
-    with httpx.Client(base_url=lethe.url, headers=headers) as http:
-        assert http.get("/readyz").status_code == 200
-        before = http.get("/model").json()
-        prediction = http.get("/predict/7").json()
-    trained = digests(lethe.model)
-    ended = lethe.stop()
-    assert (ended.status, "[error" in ended.stderr) == (0, False), ended.stderr
+def cloned(folder: Path) -> Path:
+    """What a clone holds, at `folder`, set up as the launcher sets it up but with this environment's packages."""
+    unversioned = shutil.ignore_patterns(".*", "var", "data", "__pycache__")
+    shutil.copytree(ROOT, folder, ignore=unversioned)
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    shutil.copy(folder / "requirements.txt", folder / ".venv" / "installed")
+    return folder
 
-    lethe.start()
-    assert "Training" not in lethe.log()
-    assert "API key" not in lethe.printed
-    assert digests(lethe.model) == trained
-    with httpx.Client(base_url=lethe.url, headers=headers) as http:
-        assert http.get("/model").json() == before
-        assert http.get("/predict/7").json() == prediction
-    assert lethe.stop().status == 0
+
+def test_a_fresh_clone_serves_after_one_command_and_a_second_start_serves_the_same_model(
+    tmp_path: Path, data_dir: Path | None
+) -> None:
+    clone = cloned(tmp_path / "clone")
+    dataset = {"dataset": SMALL} if data_dir is None else {"data_dir": data_dir}
+    lethe = LetheProcess(clone / "var", command=(str(clone / "lethe"),), admin_key="", **dataset)
+    with lethe:
+        lethe.start()
+        assert "There is no model yet. Training one" in lethe.log()
+        key_file = lethe.home / "run" / "admin.key"
+        assert str(key_file) in lethe.printed
+        assert f"{lethe.url}/docs" in lethe.printed
+        with lethe.client(key_file.read_text().strip()) as client:
+            assert client.wait(client.request_deletion(["7"]).id).audit is not None
+            model, prediction = client.model(), client.predict("8")
+        stored = digests(lethe.model)
+        ended = lethe.stop()
+        assert (ended.status, "[error" in ended.stderr) == (0, False), ended.stderr
+
+        lethe.start()
+        assert "Training" not in lethe.log()
+        assert "API key" not in lethe.printed
+        with lethe.client(key_file.read_text().strip()) as client:
+            assert (client.model(), client.predict("8")) == (model, prediction)
+            assert client.predict_many(["7"]).deleted == ["7"]
+        assert digests(lethe.model) == stored
+        assert lethe.stop().status == 0
 
 
 class Stream:
@@ -169,13 +184,14 @@ def test_a_lethe_killed_again_and_again_completes_each_deletion_exactly_once(
 
 
 def refused_by_name(lethe: LetheProcess, file: Path) -> None:
-    """It ends with status 1, names the file and what to do, and changes nothing."""
+    """It ends with status 1 at its first attempt, names the file and what to do, and changes nothing."""
     before = digests(lethe.model)
     lethe.launch()
     ended = lethe.ended()
     assert ended.status == 1, ended.stderr
     assert f"error: {file}" in ended.stderr
     assert "Traceback" not in ended.stderr
+    assert "unlearner.failed" not in ended.stderr
     assert "Lethe is ready" not in ended.stdout
     assert digests(lethe.model) == before
 
