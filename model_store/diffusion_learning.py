@@ -193,7 +193,9 @@ def _split(graph: Graph, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64
 def _units(averages: DiffusionHops) -> NDArray[np.float64]:
     """The squares of the sigmas at which the exponents of a median edge are 1, (2,); 1 where all distances are 0."""
     positive = [each[each > 0] for each in averages.distances[0]]
-    return np.array([1.0 / float(each.median()) if each.numel() else 1.0 for each in positive])
+    medians = [float(each.median()) if each.numel() else 1.0 for each in positive]
+    _finite(averages, *medians)
+    return 1.0 / np.array(medians)
 
 
 def _sigmas(logs: NDArray[np.float64], units: NDArray[np.float64]) -> Diffusion:
