@@ -17,7 +17,7 @@ from model_store.neighbourhoods import Neighbourhoods
 
 #: What a chunk of columns may take over the nodes of the ball, and what a chunk of edges of those: on a processor a
 #: few times faster when it stays in the cache.
-_COLUMNS_BYTES = 64 << 20
+COLUMNS_BYTES = 64 << 20
 _EDGES_BYTES = 1 << 20
 #: A ball of more than this share of the graph costs more to cut out than to do without.
 _LARGEST_BALL = 0.5
@@ -79,7 +79,7 @@ class Ball:
 
 def column_chunks(features: FeatureMatrix, rows: NDArray[np.int64], kept: NDArray[np.bool_]) -> Iterator[Tensor]:
     """X[rows] a few columns at a time, (b, width) float64 each; rows that are not in the mask `kept` (n,) are zero."""
-    width = max(1, _COLUMNS_BYTES // (8 * max(rows.size, 1)))
+    width = max(1, COLUMNS_BYTES // (8 * max(rows.size, 1)))
     mask = None if kept[rows].all() else torch.from_numpy(kept[rows]).to(features.device)[:, None]
     for start in range(0, features.num_features, width):
         columns = features.dense_columns(start, min(start + width, features.num_features), rows)

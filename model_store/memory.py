@@ -15,6 +15,7 @@ import torch
 
 from model_store.errors import DeviceError
 from model_store.graph import Graph
+from model_store.hop_distances import COLUMNS_BYTES
 from model_store.spec import ModelSpec, SolverKind
 
 #: Bytes of a float64, and of an int64 index.
@@ -30,6 +31,11 @@ _COPIES_OF_WEIGHTS = 10
 _SERVED_WEIGHTS = 9
 #: Arrays (n, blocks * C) at once, in training and serving: products with X, their propagation, coefficients.
 _COPIES_OF_COEFFICIENTS = 4
+#: Adaptive diffusion: arrays with a value per entry of A + I for the pattern, and for each hop those of three versions'
+#: operators, transposes and distances, with derivatives; and chunks of columns with their derivatives and products.
+_PATTERN_ARRAYS = 8
+_ARRAYS_OF_HOP = 11
+_DIFFUSED_CHUNKS = 6
 
 
 @dataclass(frozen=True)
@@ -153,9 +159,10 @@ def _common_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
         hidden = 2 * sizes.nodes * spec.mlp_width + 4 * sizes.features * spec.mlp_width
         needs.append(Need("the MLP and its output", hidden * _WORD))
     if spec.diffusion:
-        copies = spec.hops + 1
-        size = copies * sizes.nodes * _width(spec, sizes) * _WORD
-        needs.append(Need(f"{copies} diffused copies of the features", size))
+        entries = 2 * sizes.edges + sizes.nodes
+        arrays = _PATTERN_ARRAYS + spec.hops * _ARRAYS_OF_HOP
+        chunk = min(COLUMNS_BYTES, sizes.nodes * _width(spec, sizes) * _WORD)
+        needs.append(Need("adaptive diffusion", arrays * entries * _WORD + _DIFFUSED_CHUNKS * chunk))
     return tuple(needs)
 
 
