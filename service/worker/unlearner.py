@@ -111,6 +111,8 @@ class Unlearner:
         self._consumer = f"unlearner-{uuid4().hex}"
         self._outage = Outage("unlearner", Backoff(), random.Random())
         self._stream_outage = Outage("stream", Backoff(), random.Random())
+        #: Whether entries may have been delivered that nobody holds.
+        self._reclaim_due = True
         self._log = structlog.get_logger(__name__)
         self._importer = Importer(
             engine=engine, keyring=keyring, readers=readers, executor=executor, outage=self._outage, device=device
@@ -244,7 +246,8 @@ class Unlearner:
             await processor.finish(Committed(unfinished.record, requests, unfinished.norms), Stopwatch())
 
     async def _serve(self, processor: Processor, keeper: LeaseKeeper, stop: asyncio.Event) -> None:
-        held = await self._admit([], await self._reclaim())
+        held: list[_Held] = []
+        self._reclaim_due = True
         while not stop.is_set():
             keeper.check()
             candidate = await self._import(keeper)
@@ -279,28 +282,30 @@ class Unlearner:
         await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
         return [each for each in batch if each.request.id in deferred] + held[count:]
 
-    async def _reclaim(self) -> list[Entry]:
-        """What an earlier holder of the lease was given and never acknowledged; nobody works on it any more."""
-        try:
-            return await self._stream.reclaim(self._consumer, idle_ms=0)
-        except Unavailable as error:
-            # The sweeper finds the same entries once Redis is back.
-            self._log.warning("stream.not_reclaimed", reason=error.detail)
-            return []
-
     async def _claim(self, seconds: float) -> list[Entry]:
-        """New entries of the stream; none while Redis is away, which costs nothing but time."""
+        """New entries of the stream; none while Redis is away, which costs nothing but time.
+
+        At the start of a session, and after an outage, those that were delivered before and never acknowledged: to an
+        earlier holder of the lease, or into a connection that broke.
+        """
         try:
-            # 1 ms at least: 0 would not wait at all, and spin.
-            entries = await self._stream.claim(self._consumer, count=_PAGE, block_ms=max(1, round(seconds * 1000)))
+            if self._reclaim_due:
+                entries = await self._stream.reclaim(self._consumer, idle_ms=0)
+            else:
+                # 1 ms at least: 0 would not wait at all, and spin.
+                entries = await self._stream.claim(self._consumer, count=_PAGE, block_ms=max(1, round(seconds * 1000)))
         except Unavailable as error:
+            self._reclaim_due = True
             await self._stream_outage.pause(error)
             return []
+        self._reclaim_due = False
         self._stream_outage.over()
         return entries
 
     async def _admit(self, held: list[_Held], entries: Sequence[Entry]) -> list[_Held]:
         """`held` and the queued requests among `entries`; all other entries are duplicates and leave the stream."""
+        in_hand = {each.entry.entry_id for each in held}
+        entries = [entry for entry in entries if entry.entry_id not in in_hand]
         if not entries:
             return held
         known = {each.request.id for each in held}
