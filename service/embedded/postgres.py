@@ -29,7 +29,9 @@ _SETTINGS = (
     "timezone=UTC",
     "jit=off",
 )
-_NOT_DURABLE = ("fsync=off", "full_page_writes=off")  # commits still survive a crash of the server itself
+#: For servers that live as long as a test: commits still survive a crash of the server itself. Without autovacuum,
+#: whose workers belong to the superuser and would keep a database from being dropped by its owner.
+_NOT_DURABLE = ("fsync=off", "full_page_writes=off", "autovacuum=off")
 
 
 class Postgres:
