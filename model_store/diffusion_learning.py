@@ -72,8 +72,16 @@ class _Solved:
     operators: DiffusionHops
     representation: Representation
     point: Point
+    judged: "_Judged"
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """What is kept of a step: the rest is as large as the graph."""
+
+    sigmas: Diffusion
     #: Mean loss of each group of judges, (groups,).
-    judged: NDArray[np.float64]
+    losses: NDArray[np.float64]
 
 
 def learn_diffusion(
@@ -109,7 +117,7 @@ def _descend(problem: _Problem, averages: DiffusionHops, units: NDArray[np.float
     """Descent in the logarithms of the exponents of a median edge, in which no step makes a sigma negative."""
     logs, step = np.log([START, START]), _STEP
     solved = _solve(problem, averages.with_sigmas(_sigmas(logs, units)), None)
-    path = [solved]
+    path = [solved.judged]
     while len(path) <= _MAX_STEPS and np.exp(logs).max() <= _LARGEST and _excesses(path)[-1] <= _CERTAIN:
         gradient = _slopes(problem, solved) * np.exp(logs) * units
         largest = float(np.abs(gradient).max())
@@ -122,18 +130,17 @@ def _descend(problem: _Problem, averages: DiffusionHops, units: NDArray[np.float
         if following.point.value >= solved.point.value:
             break
         logs, solved = ahead, following
-        path.append(solved)
+        path.append(solved.judged)
     # The one-standard-error rule of Breiman and others (1984): of the sigmas that the judges cannot tell apart, those
     # closest to the start, and so to plain averages.
-    chosen = path[int(np.argmax(_excesses(path) <= 1.0))]
-    return _checked(chosen.operators.sigmas, units)
+    return _checked(path[int(np.argmax(_excesses(path) <= 1.0))].sigmas, units)
 
 
-def _excesses(path: Sequence[_Solved]) -> NDArray[np.float64]:
-    """By how many standard errors each one's judges' loss is above the smallest on the path."""
-    best = path[int(np.argmin([solved.judged.mean() for solved in path]))]
-    worse = np.array([solved.judged - best.judged for solved in path])
-    errors = worse.std(axis=1) / math.sqrt(best.judged.size)
+def _excesses(path: Sequence[_Judged]) -> NDArray[np.float64]:
+    """By how many standard errors each one's loss is above the smallest on the path."""
+    losses = np.array([judged.losses for judged in path])
+    worse = losses - losses[np.argmin(losses.mean(axis=1))]
+    errors = worse.std(axis=1) / math.sqrt(losses.shape[1])
     return np.asarray(worse.mean(axis=1) / np.maximum(errors, np.finfo(np.float64).tiny))
 
 
@@ -149,8 +156,9 @@ def _solve(problem: _Problem, operators: DiffusionHops, start: Tensor | None) ->
     point = minimise(objective, start, _TOLERANCE, problem.report).point
     logits = representation.all_logits(point.W)
     groups = [torch.from_numpy(group).to(y.device) for group in np.array_split(problem.judges, _GROUPS) if group.size]
-    judged = np.array([loss.value(logits[group], y[group]) / group.shape[0] for group in groups])
-    return _Solved(_finite(operators, point.value, *judged), representation, point, judged)
+    losses = np.array([loss.value(logits[group], y[group]) / group.shape[0] for group in groups])
+    _check_finite(operators, point.value, *losses)
+    return _Solved(operators, representation, point, _Judged(operators.sigmas, losses))
 
 
 def _slopes(problem: _Problem, solved: _Solved) -> NDArray[np.float64]:
@@ -158,20 +166,19 @@ def _slopes(problem: _Problem, solved: _Solved) -> NDArray[np.float64]:
     weighted = problem.features.matmul(side_by_side(solved.representation.split(solved.point.W)[0]))
     residual = solved.representation.scattered(solved.point.residual) / problem.fitted.size
     slopes = objective_derivatives(solved.operators, weighted, residual)
-    _finite(solved.operators, *slopes)
+    _check_finite(solved.operators, *slopes)
     return np.array(slopes)
 
 
-def _finite(operators: DiffusionHops, *numbers: float) -> DiffusionHops:
-    """`operators`; TrainingError unless they led to finite `numbers`."""
-    if np.isfinite(numbers).all():
-        return operators
-    sigmas = operators.sigmas
-    raise TrainingError(
-        "Learning adaptive diffusion led to numbers that are not finite, at sigma_h "
-        f"{sigmas.sigma_h:.3g} and sigma_z {sigmas.sigma_z:.3g}.",
-        "Scale the features to sizes near 1, or train without adaptive diffusion.",
-    )
+def _check_finite(operators: DiffusionHops, *numbers: float) -> None:
+    """Raises TrainingError unless the `numbers` that `operators` led to are finite."""
+    if not np.isfinite(numbers).all():
+        sigmas = operators.sigmas
+        raise TrainingError(
+            "Learning adaptive diffusion led to numbers that are not finite, at sigma_h "
+            f"{sigmas.sigma_h:.3g} and sigma_z {sigmas.sigma_z:.3g}.",
+            "Scale the features to sizes near 1, or train without adaptive diffusion.",
+        )
 
 
 def _split(graph: Graph, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -194,7 +201,7 @@ def _units(averages: DiffusionHops) -> NDArray[np.float64]:
     """The squares of the sigmas at which the exponents of a median edge are 1, (2,); 1 where all distances are 0."""
     positive = [each[each > 0] for each in averages.distances[0]]
     medians = [float(each.median()) if each.numel() else 1.0 for each in positive]
-    _finite(averages, *medians)
+    _check_finite(averages, *medians)
     return 1.0 / np.array(medians)
 
 
