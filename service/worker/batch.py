@@ -177,12 +177,13 @@ class BatchWorker:
 
     def _swap(self, ref: VersionRef, pointer: Pointer, prepared: Prepared) -> None:
         """Step 7: the new state and its predictions replace the old ones everywhere."""
-        self._store.set_current(ref)
         self._resident.commit(prepared)
         self._pointer = pointer
         self._leftovers.add_edges(prepared.edges)
         self._readers.publish(prepared.snapshot)
         self._readers.resume()
+        # Last: a disk that refuses must not keep readers on the old version; a start sets CURRENT from the pointer.
+        self._store.set_current(ref)
 
     def erase(self) -> None:
         """Step 9: nodes, features and edges that are gone leave the disk, and so do all other versions."""

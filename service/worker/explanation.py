@@ -30,10 +30,7 @@ def explain(record: BatchRecord, kind: RequestKind, *, named: int, deleted: int)
         return said
     rest = named - deleted
     were = "was" if rest == 1 else "were"
-    return (
-        f"{said} {rest} of the {named} {_NOUNS[kind][1]} that the request names {were} gone already, or went with "
-        "another request of the same update."
-    )
+    return f"{said} {rest} of the {named} {_NOUNS[kind][1]} that the request names {were} gone already."
 
 
 def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[UUID]) -> str:

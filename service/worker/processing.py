@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from uuid import UUID
 
 import structlog
+import torch
 
 from service.db.batches import RequestsWithdrawn
 from service.db.engine import Engine
@@ -113,9 +114,12 @@ class Processor:
         watch = Stopwatch()
         try:
             prepared = await self._worker.prepare(deletions, watch)
-        except Exception as error:  # noqa: BLE001 - a pure computation: whatever it raises, its input is the cause
+        except Exception as error:
             self._log.exception("batch.failed", requests=len(deletions))
             if len(deletions) == 1:
+                if isinstance(error, MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
+                    # The device's fault, not the request's: the session starts again, with backoff.
+                    raise
                 await self._fail(deletions[0], error)
                 return
             half = len(deletions) // 2

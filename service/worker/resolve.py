@@ -109,7 +109,8 @@ class Resolution:
     deletions: tuple[Deletion, ...]
     #: Requests with nothing left to do.
     already_deleted: tuple[tuple[Claimed, Gone], ...]
-    #: Requests of which all that is left goes with others of this batch: settled once that is applied.
+    #: Requests of which something goes with others of this batch. They wait until that is applied: were the others
+    #: withdrawn instead, what was left to them would be deleted by nobody.
     deferred: tuple[Claimed, ...]
     #: Requests that name what this model has never had, with how much of it.
     unknown: Mapping[UUID, int]
@@ -143,7 +144,7 @@ def resolve(claimed: Sequence[Claimed], present: Present, tombstones: Tombstones
         own = tuple(subject for subject in there if not _goes_with_another(each.kind, subject, taken))
         if len(there) + len(gone) < len(each.subjects):
             unknown[each.request.id] = len(each.subjects) - len(there) - len(gone)
-        elif own:
+        elif own and len(own) == len(there):
             taken[each.kind].update(own)
             deletions[each.request.id] = _deletion(each, own, present)
         elif there:

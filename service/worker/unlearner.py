@@ -211,6 +211,8 @@ class Unlearner:
             resident = await asyncio.get_running_loop().run_in_executor(self._executor, load)
         else:
             resident = self._worker.resident
+            # A commit that turned out not to have happened may have left them suspended.
+            self._readers.resume()
         self._worker = BatchWorker(
             engine=self._engine,
             keeper=keeper,
