@@ -17,7 +17,7 @@ from service.db.intake import Accepted, NewRequest
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import ApiKey, DeletionRequest, Targets
-from service.domain.states import RequestKind, RequestStatus
+from service.domain.states import RequestKind
 from service.errors import BodyTooLarge, InvalidRequest, Unavailable, UnknownEdges, UnknownNodes
 
 #: Bytes of randomness in a salt.
@@ -199,8 +199,7 @@ def _replay(accepted: Accepted, earlier: Mapping[Subject, UUID]) -> Submission:
 async def _complete_at_once(services: Services, accepted: Accepted, already_deleted: Mapping[str, UUID]) -> Submission:
     """Complete a request that has nothing left to do, and forget its targets.
 
-    While an earlier request that it rests on is not completed, and should Postgres fail here, the request stays
-    accepted and the unlearner completes it.
+    Should Postgres fail here, the request stays accepted and the unlearner completes it.
     """
     request = accepted.request
     requests = list(dict.fromkeys(already_deleted.values()))
@@ -209,9 +208,6 @@ async def _complete_at_once(services: Services, accepted: Accepted, already_dele
     try:
         async with transaction(services.engine) as connection:
             repository = RequestRepository(connection)
-            if not await _all_completed(repository, requests):
-                # Its targets are out of every prediction, but not yet off the disk, which `completed` says.
-                return Submission(request, accepted.targets, already_deleted)
             await repository.mark_completed_without_work(
                 request.id,
                 already_deleted_by=requests[0],
@@ -223,8 +219,3 @@ async def _complete_at_once(services: Services, accepted: Accepted, already_dele
         return Submission(request, accepted.targets, already_deleted)
     await asyncio.to_thread(services.request_keys.destroy, [request.id])
     return Submission(request if found is None else found[0], None, already_deleted)
-
-
-async def _all_completed(repository: RequestRepository, requests: Sequence[UUID]) -> bool:
-    found = [await repository.get(request_id) for request_id in requests]
-    return all(each is not None and each[0].status is RequestStatus.COMPLETED for each in found)

@@ -30,7 +30,6 @@ from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine, create_engine
 from service.db.intake import Intake
 from service.db.pointers import PointerRepository
-from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer, Tombstone
@@ -112,14 +111,6 @@ class Api:
         transport = httpx.ASGITransport(self.app, client=address)
         client = httpx.AsyncClient(transport=transport, base_url="http://lethe", headers=headers)
         return await self._clients.enter_async_context(client)
-
-    async def complete(self, request_id: str, by: str) -> None:
-        """End a queued request as the unlearner does when another one has done its work."""
-        async with transaction(self.services.engine) as connection:
-            other = UUID(by)
-            await RequestRepository(connection).mark_completed_without_work(
-                UUID(request_id), already_deleted_by=other, explanation="Done.", payload={}
-            )
 
     async def forget(
         self, subjects: Collection[Subject], request_id: UUID, kind: RequestKind = RequestKind.NODE
