@@ -95,6 +95,7 @@ def test_a_batch_larger_than_the_span_is_recorded_like_any_other(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_every_training_node_carries_weight_until_it_is_deleted(
     models: Models, serve: Callable[..., LetheProcess]
 ) -> None:

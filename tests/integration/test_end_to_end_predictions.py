@@ -129,7 +129,8 @@ async def test_every_answer_is_the_value_of_the_version_it_names_or_410(
 
 
 @pytest.mark.slow
-async def test_every_answer_on_cora_is_the_value_of_the_version_it_names_or_410(
+@pytest.mark.timeout(1200)
+async def test_every_answer_on_a_large_graph_is_the_value_of_the_version_it_names_or_410(
     models: Models, serve: Callable[..., LetheProcess]
 ) -> None:
     await predicted_while_deleting(serve(models.trained(models.large)), models.recomputation(models.large), seed=9)

@@ -197,8 +197,8 @@ def refused_by_name(lethe: LetheProcess, file: Path) -> None:
 
 
 def damage(file: Path) -> None:
-    """Change one bit in the middle of a file."""
-    content = bytearray(file.read_bytes())
+    """Change one bit in the middle of a file, or add a byte to an empty one."""
+    content = bytearray(file.read_bytes() or b"\1")
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
 
