@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +9,9 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from model_store.datasets import load_dataset
 from model_store.diffusion import DiffusionHops
 from model_store.features import FeatureMatrix
-from model_store.graph import one_hot
+from model_store.graph import Graph, one_hot
 from model_store.manifest import Diffusion
 
 Array = NDArray[np.float64]
@@ -240,16 +238,14 @@ def test_labels_do_not_decide_what_training_nodes_average_over() -> None:
 
 
 @pytest.fixture(scope="module")
-def cora(data_dir: Path | None) -> World:
-    if data_dir is None:
-        pytest.skip("cora.npz is not there")
-    graph = load_dataset("cora", data_dirs=[data_dir])
-    features = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
-    labels = np.where(graph.train_mask, graph.labels, -1)
-    return World(graph.adjacency, features.astype(np.float64), labels, graph.num_classes)
+def cora_world(cora: Graph) -> World:
+    features = cora.features if isinstance(cora.features, np.ndarray) else cora.features.toarray()
+    labels = np.where(cora.train_mask, cora.labels, -1)
+    return World(cora.adjacency, features.astype(np.float64), labels, cora.num_classes)
 
 
-def test_cora_is_diffused_as_by_dense_recomputation(cora: World) -> None:
+def test_cora_is_diffused_as_by_dense_recomputation(cora_world: World) -> None:
+    cora = cora_world
     sigmas = Diffusion(sigma_h=0.15, sigma_z=0.4)
     rng = np.random.default_rng(0)
     operators = cora.build((0, 1, 2), sigmas=sigmas, sparse=True)

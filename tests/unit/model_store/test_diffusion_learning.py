@@ -1,7 +1,6 @@
 """Learning the sigmas: the gradient through the diffusion, where the path ends, and what cannot be learned from."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import scipy.sparse as sp
 import torch
 
 from model_store.blocks import side_by_side
-from model_store.datasets import load_dataset
 from model_store.diffusion import DiffusionHops
 from model_store.diffusion_gradient import objective_derivatives
 from model_store.diffusion_learning import START
@@ -201,10 +199,10 @@ def test_one_training_node_cannot_both_teach_and_judge() -> None:
         train(ModelSpec(diffusion=True), replace(graph, train_mask=only, test_mask=~only))
 
 
-def test_cora_keeps_its_accuracy(data_dir: Path | None) -> None:
-    if data_dir is None:
-        pytest.skip("cora.npz is not there")
-    graph = load_dataset("cora", data_dirs=[data_dir])
-    _, trained = learned(graph, ModelSpec(diffusion=True))
-    right = trained.logits.argmax(dim=1).numpy() == graph.labels
-    assert right[graph.test_mask].mean() >= 0.86
+def test_cora_keeps_its_accuracy(cora: Graph, trained_cora: Trained) -> None:
+    """0.875 without diffusion on the real graph."""
+    _, trained = learned(cora, ModelSpec(diffusion=True))
+    with_diffusion, without = (
+        (each.logits.argmax(dim=1).numpy() == cora.labels)[cora.test_mask].mean() for each in (trained, trained_cora)
+    )
+    assert with_diffusion >= without - 0.015
