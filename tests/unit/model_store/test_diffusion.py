@@ -269,7 +269,8 @@ def test_cora_is_diffused_as_by_dense_recomputation(cora_world: World) -> None:
         H, Z = dense @ H, dense @ Z
 
 
-def test_span_coefficients_explain_weights_in_the_span_of_diffused_features(cora: World) -> None:
+def test_span_coefficients_explain_weights_in_the_span_of_diffused_features(cora_world: World) -> None:
+    cora = cora_world
     operators = cora.build((0, 1, 2), sigmas=Diffusion(sigma_h=0.1, sigma_z=0.3))
     rng = np.random.default_rng(0)
     rows = np.flatnonzero(cora.labels >= 0)
