@@ -1,14 +1,18 @@
 """Newton's method with conjugate gradients for the training objective.
 
 F is lambda-strongly convex, so |grad F(W)|_F / lambda bounds the distance to the optimum, and the method is run until
-that bound is a rounding error of W. No preconditioner: products with H through its sparse factors are so cheap that
-plain conjugate gradients were faster than factors of the curvature, on Cora, Citeseer, Pubmed and Amazon Photo.
+that bound is a rounding error of W. Training from zero needs no preconditioner: products with H through its sparse
+factors are so cheap that plain conjugate gradients were faster than factors of the curvature, on Cora, Citeseer, Pubmed
+and Amazon Photo. Next to a known optimum a factor of the curvature there pays; it is given as `precondition`.
 """
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from model_store.errors import TrainingError
@@ -16,15 +20,17 @@ from model_store.objective import Objective, Point
 
 #: A relative gradient above this is not an optimum, whatever stopped the iteration.
 LARGEST_FLOOR = 1e-8
-_MAX_ITERATIONS = 200
+MAX_ITERATIONS = 200
 _MAX_CG_STEPS = 5_000
-#: Share of the predicted decrease that a step must bring (Armijo).
-_SUFFICIENT = 1e-4
-#: Relative error of a value of F: below it, decreases of F are noise and slopes decide.
+#: A step is long enough when F's slope along it has fallen to this share of what it was.
+_REMAINING_SLOPE = 0.1
+_LONGEST_STEP = 2.0**20
+#: Relative error of a value of F: below it, decreases of F are noise.
 _VALUE_ROUNDING = 1e-14
-_SHORTEST_STEP = 2.0**-30
 #: Newton steps in a row that may fail to halve the best relative gradient once F itself cannot be told to fall.
 _PATIENCE = 3
+
+Preconditioner = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +41,119 @@ class Minimum:
     iterations: int
 
 
+class Newton:
+    """A minimisation of F from `start` (p, C), a step at a time.
+
+    It ends at the tolerance, or at the best point seen when rounding or the number of iterations allows no more.
+    """
+
+    def __init__(
+        self, objective: Objective, start: Tensor, tolerance: float, precondition: Preconditioner | None = None
+    ) -> None:
+        """`precondition` applies a symmetric positive semidefinite approximation of the inverse Hessian to (p, C).
+
+        Iterates stay in `start` plus its range.
+        """
+        self._objective = objective
+        self._tolerance = tolerance
+        self._precondition = precondition
+        self._stalled = 0
+        self._point = objective.at(start)
+        #: The point of smallest relative gradient.
+        self.best = self._point
+        self.iterations = 0
+        #: Products with the Hessian.
+        self.products = 0
+        self.finished = self.converged
+
+    @property
+    def point(self) -> Point:
+        """Where the iteration is."""
+        return self._point
+
+    @property
+    def converged(self) -> bool:
+        """Whether the best relative gradient is within the tolerance."""
+        return self.best.relative_gradient <= self._tolerance
+
+    def step(self, until: float = math.inf) -> None:
+        """One Newton step, shortened when `time.monotonic()` reaches `until`; nothing once `finished`."""
+        if self.finished:
+            return
+        point = self._point
+        direction = self._direction(until)
+        decrease = -float((point.gradient * direction).sum())
+        self.iterations += 1
+        if not decrease > 0.0:
+            self.finished = True
+            return
+        following = self._objective.at(point.W + self._length(direction, decrease) * direction)
+        at_floor = decrease <= _VALUE_ROUNDING * abs(point.value)
+        halved = following.relative_gradient <= self.best.relative_gradient / 2
+        self._stalled = self._stalled + 1 if at_floor and not halved else 0
+        self._point = following
+        if following.relative_gradient < self.best.relative_gradient:
+            self.best = following
+        self.finished = self.converged or self._stalled == _PATIENCE or self.iterations == MAX_ITERATIONS
+
+    def _direction(self, until: float) -> Tensor:
+        """An approximate solution of Hessian @ direction = -gradient, by conjugate gradients from 0.
+
+        Every step is a descent direction, so stopping early is safe; the accuracy asked for grows as the gradient
+        falls, which makes convergence superlinear (Dembo, Eisenstat and Steihaug, 1982).
+        """
+        point = self._point
+        direction = torch.zeros_like(point.W)
+        remainder = -point.gradient
+        goal = float(torch.linalg.norm(remainder)) * min(0.25, max(point.relative_gradient**0.5, 1e-6))
+        preconditioned = self._preconditioned(remainder)
+        search = preconditioned.clone()
+        weight = float((remainder * preconditioned).sum())
+        for _ in range(_MAX_CG_STEPS):
+            product = self._objective.hessian_product(point, search)
+            self.products += 1
+            curvature = float((search * product).sum())
+            if curvature <= 0.0:
+                # Only rounding does this to a positive definite Hessian.
+                break
+            length = weight / curvature
+            direction.add_(search, alpha=length)
+            remainder.sub_(product, alpha=length)
+            if float(torch.linalg.norm(remainder)) <= goal or time.monotonic() >= until:
+                break
+            preconditioned = self._preconditioned(remainder)
+            previous, weight = weight, float((remainder * preconditioned).sum())
+            search.mul_(weight / previous).add_(preconditioned)
+        return direction
+
+    def _preconditioned(self, gradient: Tensor) -> Tensor:
+        return gradient if self._precondition is None else self._precondition(gradient)
+
+    def _length(self, direction: Tensor, decrease: float) -> float:
+        """The t > 0 at which the slope of F along `direction` is small, 1 if that will do.
+
+        F is convex along it, so the slope has one root. The logits are linear in t: each trial costs elementwise work.
+        """
+        objective, point = self._objective, self._point
+        n = objective.representation.rows
+        moved = objective.representation.logits(direction)
+        along = float((point.W * direction).sum())
+        squared = float((direction * direction).sum())
+
+        def slope(t: float) -> float:
+            residual = objective.loss.residual(point.logits + t * moved, objective.labels)
+            return float((residual * moved).sum()) / n + objective.regularization * (along + t * squared)
+
+        small = _REMAINING_SLOPE * decrease
+        shortest, longest, found = 0.0, 1.0, slope(1.0)
+        while found < -small and longest < _LONGEST_STEP:
+            shortest, longest = longest, 2 * longest
+            found = slope(longest)
+        if abs(found) <= small or found < 0.0:
+            return longest
+        return float(brentq(slope, shortest, longest, rtol=1e-2, xtol=1e-12)) if slope(shortest) < 0.0 else longest
+
+
 def minimise(
     objective: Objective, start: Tensor, tolerance: float, on_iteration: Callable[[int, Point], None]
 ) -> Minimum:
@@ -43,82 +162,19 @@ def minimise(
     Stops at the best point seen when rounding allows no further progress. Raises TrainingError when that point's
     relative gradient exceeds `LARGEST_FLOOR`, or when the iterations do not suffice.
     """
-    point = best = objective.at(start)
-    stalled = 0
-    for iteration in range(_MAX_ITERATIONS):
-        on_iteration(iteration, point)
-        if best.relative_gradient <= tolerance:
-            return Minimum(best, iteration)
-        direction = _newton_direction(objective, point)
-        decrease = -float((point.gradient * direction).sum())
-        following = _search(objective, point, direction, decrease)
-        at_floor = decrease <= _VALUE_ROUNDING * abs(point.value)
-        halved = following is not None and following.relative_gradient <= best.relative_gradient / 2
-        stalled = stalled + 1 if at_floor and not halved else 0
-        if following is not None:
-            point = following
-            if point.relative_gradient < best.relative_gradient:
-                best = point
-        if following is None or stalled == _PATIENCE:
-            return _at_floor(best, iteration + 1)
+    newton = Newton(objective, start, tolerance)
+    on_iteration(0, newton.point)
+    while not newton.finished:
+        newton.step()
+        on_iteration(newton.iterations, newton.point)
+    if newton.best.relative_gradient <= max(tolerance, LARGEST_FLOOR):
+        return Minimum(newton.best, newton.iterations)
+    why = (
+        f"Training did not converge in {MAX_ITERATIONS} Newton steps"
+        if newton.iterations == MAX_ITERATIONS
+        else f"Rounding stops training above {LARGEST_FLOOR:.0e}, where the weights would not be a known optimum"
+    )
     raise TrainingError(
-        f"Training did not converge in {_MAX_ITERATIONS} Newton steps; the relative gradient is "
-        f"{best.relative_gradient:.1e}, the tolerance {tolerance:.1e}.",
+        f"{why}; the relative gradient is {newton.best.relative_gradient:.1e}, the tolerance {tolerance:.1e}.",
         "Raise --lambda, or scale the features to similar sizes.",
     )
-
-
-def _at_floor(best: Point, iterations: int) -> Minimum:
-    if best.relative_gradient <= LARGEST_FLOOR:
-        return Minimum(best, iterations)
-    raise TrainingError(
-        f"Rounding stops training at a relative gradient of {best.relative_gradient:.1e}, above {LARGEST_FLOOR:.0e}: "
-        "the weights would not be a known optimum.",
-        "Raise --lambda, or scale the features to similar sizes.",
-    )
-
-
-def _newton_direction(objective: Objective, point: Point) -> Tensor:
-    """An approximate solution of Hessian @ direction = -gradient, by conjugate gradients from 0.
-
-    Every step is a descent direction, so stopping early is safe; the accuracy asked for grows as the gradient falls,
-    which makes convergence superlinear (Dembo, Eisenstat and Steihaug, 1982).
-    """
-    direction = torch.zeros_like(point.W)
-    remainder = -point.gradient
-    search = remainder.clone()
-    squared = float((remainder * remainder).sum())
-    goal = squared * min(0.25, max(point.relative_gradient**0.5, 1e-6)) ** 2
-    for _ in range(_MAX_CG_STEPS):
-        product = objective.hessian_product(point, search)
-        curvature = float((search * product).sum())
-        if curvature <= 0.0:
-            # Only rounding does this to a positive definite Hessian.
-            break
-        length = squared / curvature
-        direction.add_(search, alpha=length)
-        remainder.sub_(product, alpha=length)
-        previous, squared = squared, float((remainder * remainder).sum())
-        if squared <= goal:
-            break
-        search.mul_(squared / previous).add_(remainder)
-    return direction
-
-
-def _search(objective: Objective, point: Point, direction: Tensor, decrease: float) -> Point | None:
-    """The first of the steps 1, 1/2, 1/4, … along `direction` that is good enough, or None.
-
-    Good enough is Armijo's condition, or, where F differs by no more than its rounding, the same condition on slopes
-    (the approximate Wolfe condition of Hager and Zhang, 2005), which stays meaningful next to the optimum.
-    """
-    step = 1.0
-    rounding = _VALUE_ROUNDING * abs(point.value)
-    while step >= _SHORTEST_STEP:
-        candidate = objective.at(point.W + step * direction)
-        if candidate.value <= point.value - _SUFFICIENT * step * decrease:
-            return candidate
-        slope = float((candidate.gradient * direction).sum())
-        if candidate.value <= point.value + rounding and slope <= (1 - 2 * _SUFFICIENT) * decrease:
-            return candidate
-        step /= 2
-    return None
