@@ -41,6 +41,15 @@ class RepairStatus(StrEnum):
     NOT_CONVERGED = "not_converged"
 
 
+class RepairPolicy(StrEnum):
+    """Whether Lethe repairs a model after each batch; the operator's choice, per model."""
+
+    #: The weights are brought to the optimum of the remaining graph, and a bound is stated.
+    ALWAYS = "always"
+    #: The projection alone.
+    NEVER = "never"
+
+
 class EventType(StrEnum):
     """What an audit event reports of a request."""
 
