@@ -97,6 +97,8 @@ class Index:
     manifest_sha256: str
     nodes: int
     chunk_rows: int
+    #: The model version whose weights the span coefficients were last rebuilt from; 0 for those of training.
+    beta_version: int
     tables: Mapping[str, Table]
 
     @property
@@ -125,6 +127,7 @@ class Index:
             "manifest_sha256": self.manifest_sha256,
             "nodes": self.nodes,
             "chunk_rows": self.chunk_rows,
+            "beta_version": self.beta_version,
             "tables": {name: _table_to_json(table) for name, table in self.tables.items()},
         }
 
@@ -138,6 +141,7 @@ class Index:
             manifest_sha256=document.text("manifest_sha256"),
             nodes=document.integer("nodes"),
             chunk_rows=document.integer("chunk_rows"),
+            beta_version=document.integer("beta_version"),
             tables={name: _read_table(table) for name, table in document.sections("tables").items()},
         )
         document.finish()

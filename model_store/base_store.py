@@ -76,7 +76,7 @@ class BaseStore:
         new |= _beta_tables(base.beta, base.label_beta, chunk_rows)
         first = Generation(fencing=0, number=0)
         tables = {name: write_table(self.folder, name, table, first) for name, table in new.items()}
-        index = Index(first, self._manifest_sha256, base.graph.nodes, chunk_rows, tables)
+        index = Index(first, self._manifest_sha256, base.graph.nodes, chunk_rows, beta_version=0, tables=tables)
         write_file(self.folder / index.file_name, [seal(index.to_json())])
         sync_folder(self.folder)
 
@@ -129,8 +129,14 @@ class BaseStore:
             index = self._close(index, intent, fencing)
         self._tidy(index, fencing)
 
-    def write_beta(self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, fencing: int) -> None:
-        """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), in one step.
+    def beta_version(self) -> int:
+        """The model version whose weights the span coefficients were last rebuilt from; 0 for those of training."""
+        return self._index().beta_version
+
+    def write_beta(
+        self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int
+    ) -> None:
+        """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), by those of `version`, in one step.
 
         The rows of deleted nodes, and in `beta` those of nodes whose features were deleted, must be zero. Raises
         StoreConflict as `erase` does, ValueError for another shape.
@@ -147,7 +153,7 @@ class BaseStore:
         for name, new in _beta_tables(beta, label_beta, index.chunk_rows).items():
             index = index.with_table(name, write_table(self.folder, name, new, target))
         sync_folder(self.folder)
-        index = self._install(replace(index, generation=target))
+        index = self._install(replace(index, generation=target, beta_version=version))
         self._tidy(index, fencing)
 
     def _steadily(self, read: Callable[[], _Result]) -> _Result:

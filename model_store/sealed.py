@@ -15,7 +15,7 @@ from model_store.errors import StoreForeign
 from model_store.files import damaged, read_file
 
 #: The format of every document of a store that this version writes and reads.
-FORMAT = 1
+FORMAT = 2
 #: A JSON object as Python values.
 Document = Mapping[str, Any]
 

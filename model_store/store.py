@@ -161,17 +161,41 @@ class Store:
         """A version's state, verified, also against the digest of its manifest when given."""
         return self._versions.read(ref, digest=digest)
 
-    def write_version(self, ref: VersionRef, state: VersionState) -> str:
+    def beta_version(self, ref: VersionRef) -> int:
+        """The version whose rebuilt span coefficients a version's B and T go with; 0 for those of training."""
+        return self._versions.manifest(ref).beta_version
+
+    def stale_coefficients(self, ref: VersionRef) -> bool:
+        """Whether `base/` still holds span coefficients from before those that version `ref` was repaired with.
+
+        So it is between the commit of a repaired version and `write_beta`; a crash may fall between the two. Raises
+        StoreDamaged when the coefficients can have come about in no such way.
+        """
+        wanted, found = self.beta_version(ref), self._base.beta_version()
+        if found == wanted:
+            return False
+        if found < wanted == ref.version:
+            return True
+        raise damaged(
+            self.path / _BASE,
+            f"holds the span coefficients of version {found}, and version {ref.folder} goes with those of {wanted}",
+        )
+
+    def write_version(self, ref: VersionRef, state: VersionState, *, beta_version: int = 0) -> str:
         """Writes a version durably and returns its digest; an unused version of that name is replaced.
 
-        Raises StoreConflict when CURRENT names that version or a later one.
+        `beta_version` is the version from whose weights the span coefficients that go with `state` were rebuilt:
+        `ref`'s own when `write_beta` is to follow, otherwise that of the version before it. Raises StoreConflict when
+        CURRENT names that version or a later one, ValueError for a `beta_version` later than `ref`.
         """
+        if beta_version > ref.version:
+            raise ValueError(f"version {ref.version} cannot go with coefficients of version {beta_version}")
         if (self.path / _CURRENT).exists() and self.current() >= ref:
             raise StoreConflict(
                 f"Version {ref.folder} is not later than {self.current().folder}, which CURRENT names.",
                 "Another unlearner has gone on; read the database's pointer again.",
             )
-        return self._versions.write(ref, state)
+        return self._versions.write(ref, state, beta_version=beta_version)
 
     def remove_versions(self, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
         """Removes every other version and temporary folder whose fencing number is at most `below_fencing`.
@@ -215,13 +239,15 @@ class Store:
         """
         self._base.erase(erasure, fencing=fencing)
 
-    def write_beta(self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, fencing: int) -> None:
-        """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), in one step.
+    def write_beta(
+        self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int
+    ) -> None:
+        """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), by those of `version`, in one step.
 
-        The rows of deleted nodes, and in `beta` those of nodes whose features were deleted, must be zero. Raises
-        StoreConflict as `erase` does, ValueError for another shape.
+        For once that version is the committed one. The rows of deleted nodes, and in `beta` those of nodes whose
+        features were deleted, must be zero. Raises StoreConflict as `erase` does, ValueError for another shape.
         """
-        self._base.write_beta(beta, label_beta, fencing=fencing)
+        self._base.write_beta(beta, label_beta, version=version, fencing=fencing)
 
 
 def _check_sizes(manifest: Manifest, base: Base, first: VersionState) -> None:

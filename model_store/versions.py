@@ -91,6 +91,9 @@ class VersionManifest:
     #: SHA-256, hex, of the weights' bytes, features first, then labels (float64, little-endian, row-major).
     weights_sha256: str
     rank: int
+    #: The version from whose weights the span coefficients in `base/` must have been rebuilt for B and T to go with
+    #: them: this one after a repair, an earlier one after a projection, 0 for those of training.
+    beta_version: int
     #: SHA-256, hex, of this manifest's own file.
     digest: str
 
@@ -108,7 +111,7 @@ class Versions:
             raise damaged(self.folder, "is missing")
         return sorted(_ref(path) for path in self.folder.iterdir() if not path.name.startswith("."))
 
-    def write(self, ref: VersionRef, state: VersionState) -> str:
+    def write(self, ref: VersionRef, state: VersionState, *, beta_version: int) -> str:
         """Writes a version, durably and in one step, over an unused one of that name; returns its digest."""
         tensors = _tensors(state)
         state_bytes = save(tensors)
@@ -123,6 +126,7 @@ class Versions:
                     tensors["features.weights"].tobytes() + tensors["labels.weights"].tobytes()
                 ).hexdigest(),
                 "rank": state.rank,
+                "beta_version": beta_version,
             },
             indent=1,
         )
@@ -170,6 +174,7 @@ class Versions:
             state_sha256=files.text(_STATE),
             weights_sha256=document.text("weights_sha256"),
             rank=document.integer("rank"),
+            beta_version=document.integer("beta_version"),
             digest=hashlib.sha256(read_file(path)).hexdigest(),
         )
         files.finish()

@@ -456,7 +456,7 @@ def test_an_erasure_that_was_interrupted_is_finished_before_the_next(
     store = Store.open(path)
     after = without(before, SECOND)
     rebuilt = replace(after, beta=after.beta * 2, label_beta=after.label_beta * 3)
-    store.write_beta(rebuilt.beta, rebuilt.label_beta, fencing=3)
+    store.write_beta(rebuilt.beta, rebuilt.label_beta, version=1, fencing=3)
     assert_same(store.load_base(), rebuilt)
 
 
@@ -477,7 +477,7 @@ def rewrites_beta(path: Path) -> Callable[[], None]:
 
     def rewrite() -> None:
         base = store.load_base()
-        store.write_beta(base.beta, base.label_beta, fencing=2)
+        store.write_beta(base.beta, base.label_beta, version=1, fencing=2)
 
     return rewrite
 
@@ -499,7 +499,7 @@ def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(
             store.erase(later, fencing=3)
             if rewrites:
                 base = store.load_base()
-                store.write_beta(base.beta, base.label_beta, fencing=3)
+                store.write_beta(base.beta, base.label_beta, version=1, fencing=3)
 
         disk = FailingDisk(stop_at, at_stop=successor)
         overtaken = action(path)

@@ -300,8 +300,8 @@ def reseal(file: Path, **changes: object) -> None:
 def test_documents_of_another_format_are_refused_naming_both_numbers(intact: Path, tmp_path: Path) -> None:
     for name in ("manifest.json", "base/index-1-2.json", "versions/1-2/manifest.json"):
         path = copied(intact, tmp_path)
-        reseal(path / name, format=2)
-        with pytest.raises(StoreForeign, match=rf"{name} has format 2; .* reads format 1"):
+        reseal(path / name, format=1)
+        with pytest.raises(StoreForeign, match=rf"{name} has format 1; .* reads format 2"):
             read_everything(path)
 
 
@@ -494,18 +494,49 @@ def test_rebuilt_coefficients_replace_the_old_ones_and_can_be_erased(tmp_path: P
     store.erase(Erasure(nodes=np.array([4])), fencing=1)
     left = without(model.base, Erasure(nodes=np.array([4])))
     rebuilt = replace(left, beta=left.beta * 3, label_beta=left.label_beta * 5)
-    store.write_beta(rebuilt.beta, rebuilt.label_beta, fencing=2)
+    store.write_beta(rebuilt.beta, rebuilt.label_beta, version=3, fencing=2)
     assert_same(Store.open(tmp_path / "m").load_base(), rebuilt)
     assert not (tmp_path / "m" / "base" / "beta.values-0-0").exists()
     assert not (tmp_path / "m" / "base" / "label_beta.values-0-0").exists()
     store.erase(Erasure(nodes=np.array([5])), fencing=2)
     assert_same(store.load_base(), without(rebuilt, Erasure(nodes=np.array([5]))))
     with pytest.raises(ValueError, match=r"^beta must be"):
-        store.write_beta(rebuilt.beta[:, 1:], rebuilt.label_beta, fencing=2)
+        store.write_beta(rebuilt.beta[:, 1:], rebuilt.label_beta, version=3, fencing=2)
     with pytest.raises(ValueError, match=r"^label_beta must be"):
-        store.write_beta(rebuilt.beta, rebuilt.label_beta[:0], fencing=2)
+        store.write_beta(rebuilt.beta, rebuilt.label_beta[:0], version=3, fencing=2)
     with pytest.raises(StoreConflict, match="fencing number 2"):
-        store.write_beta(rebuilt.beta, rebuilt.label_beta, fencing=1)
+        store.write_beta(rebuilt.beta, rebuilt.label_beta, version=3, fencing=1)
+
+
+def test_a_repaired_version_finds_the_coefficients_before_it_stale_until_they_are_written(tmp_path: Path) -> None:
+    model = small_model()
+    store = model.create(tmp_path / "m")
+    assert (store.beta_version(VersionRef(0, 0)), store.stale_coefficients(VersionRef(0, 0))) == (0, False)
+    projected, repaired, later = VersionRef(1, 1), VersionRef(2, 1), VersionRef(3, 1)
+    store.write_version(projected, a_state(model, 1))
+    assert not store.stale_coefficients(projected)
+    store.write_version(repaired, a_state(model, 2), beta_version=2)
+    assert (store.beta_version(repaired), store.stale_coefficients(repaired)) == (2, True)
+
+    store.write_beta(model.beta + 1, model.label_beta + 1, version=2, fencing=1)
+    assert not Store.open(tmp_path / "m").stale_coefficients(repaired)
+    store.erase(Erasure(nodes=np.array([4])), fencing=1)
+    store.write_version(later, a_state(model, 3), beta_version=2)
+    assert not Store.open(tmp_path / "m").stale_coefficients(later)
+
+
+def test_coefficients_that_no_crash_explains_are_refused_by_name(tmp_path: Path) -> None:
+    model = small_model()
+    store = model.create(tmp_path / "m")
+    store.write_version(VersionRef(3, 1), a_state(model, 1), beta_version=2)
+    with pytest.raises(StoreDamaged, match=r"base holds the span coefficients of version 0, and version 3-1 goes"):
+        store.stale_coefficients(VersionRef(3, 1))
+    store.write_beta(model.beta, model.label_beta, version=3, fencing=1)
+    for ref in (VersionRef(0, 0), VersionRef(3, 1)):
+        with pytest.raises(StoreDamaged, match="coefficients of version 3"):
+            store.stale_coefficients(ref)
+    with pytest.raises(ValueError, match="version 3 cannot go with coefficients of version 4"):
+        store.write_version(VersionRef(3, 1), a_state(model, 1), beta_version=4)
 
 
 # Crashes.
@@ -529,7 +560,7 @@ def commit(model: SmallModel, path: Path) -> None:
 
 
 def rewrite_beta(model: SmallModel, path: Path) -> None:
-    Store.open(path).write_beta(model.beta + 1, model.label_beta + 1, fencing=1)
+    Store.open(path).write_beta(model.beta + 1, model.label_beta + 1, version=1, fencing=1)
 
 
 @pytest.mark.parametrize("loss", [Loss.TORN, Loss.ALL, Loss.SOME])
