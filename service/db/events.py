@@ -29,7 +29,7 @@ class Event:
 
 
 class EventRepository:
-    """The events of requests. The database refuses a second `applied` or `completed` event of a request."""
+    """The events of requests. The database refuses a second `applied`, `repaired` or `completed` event of a request."""
 
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn

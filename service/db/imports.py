@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.models import ImportRow
 from service.domain.records import Imported, ModelImport
-from service.domain.states import ImportStatus
+from service.domain.states import ImportStatus, RepairStatus
 from service.errors import Conflict
 
 _IMPORTS = ImportRow.__table__
@@ -81,5 +81,6 @@ def _import(row: Row[*tuple[Any, ...]]) -> ModelImport:
     values = dict(row._mapping)
     figures = {field.name: values.pop(field.name) for field in fields(Imported)}
     values["status"] = ImportStatus(values["status"])
+    figures["repair"] = RepairStatus(figures["repair"])
     values["imported"] = None if figures["version_after"] is None else Imported(**figures)
     return ModelImport(**values)

@@ -28,16 +28,19 @@ from sqlalchemy.orm import Mapped, mapped_column
 from service.db.base import Base, finite, one_of, sha256
 from service.domain.states import EventType, Guarantee, ImportStatus, RepairStatus, RequestKind, RequestStatus, Scope
 
+_BOUNDS = (
+    "distance_bound_before",
+    "distance_bound_after",
+    "distance_bound_before_relative",
+    "distance_bound_after_relative",
+)
 _FIGURES = (
     "lost_direction_norm_before",
     "lost_direction_norm_after",
     "weight_change",
     "coefficient_residual",
     "span_residual",
-    "distance_bound_before",
-    "distance_bound_after",
-    "distance_bound_before_relative",
-    "distance_bound_after_relative",
+    *_BOUNDS,
 )
 _NORMS = ("injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
 
@@ -117,6 +120,15 @@ class BatchRow(Base):
         CheckConstraint(finite(_FIGURES), name="figures"),
         CheckConstraint("jsonb_typeof(durations_ms) = 'object'", name="durations_ms"),
         CheckConstraint("(finished_at IS NULL) = (span_residual IS NULL)", name="finished"),
+        CheckConstraint(one_of("repair", RepairStatus), name="repair"),
+        CheckConstraint("repair_iterations >= 0", name="repair_iterations"),
+        CheckConstraint(
+            "(repair_version IS NULL) = (repair_weights_sha256 IS NULL)"
+            " AND (repair_version IS NOT NULL OR repair <> 'converged')"
+            f" AND repair_version >= model_version_after AND {sha256('repair_weights_sha256')}",
+            name="repair_version",
+        ),
+        CheckConstraint(finite(("repair_weight_change",)), name="repair_weight_change"),
         UniqueConstraint("model", "model_version_after"),
         Index("batches_unfinished", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
     )
@@ -148,6 +160,53 @@ class BatchRow(Base):
     distance_bound_before_relative: Mapped[float | None]
     distance_bound_after_relative: Mapped[float | None]
     repair_iterations: Mapped[int | None]
+    committed_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    finished_at: Mapped[datetime | None]
+    repair: Mapped[str] = mapped_column(server_default=RepairStatus.NONE.value)
+    repair_version: Mapped[int | None] = mapped_column(BigInteger)
+    repair_weights_sha256: Mapped[str | None]
+    repair_weight_change: Mapped[float | None]
+
+
+class RepairRow(Base):
+    """A repair that ended in a version of its own."""
+
+    __tablename__ = "repairs"
+    __table_args__ = (
+        CheckConstraint("status IN ('converged', 'not_converged')", name="status"),
+        CheckConstraint("fencing > 0 AND requests >= 0 AND iterations >= 0 AND products >= 0", name="size"),
+        CheckConstraint(
+            "model_version_before >= 0 AND model_version_after > model_version_before", name="model_versions"
+        ),
+        CheckConstraint(
+            f"{sha256('weights_sha256_before')} AND {sha256('weights_sha256_after')}", name="weights_digests"
+        ),
+        CheckConstraint(finite(("weight_change", *_BOUNDS, "span_residual")), name="figures"),
+        CheckConstraint("jsonb_typeof(durations_ms) = 'object'", name="durations_ms"),
+        CheckConstraint("(finished_at IS NULL) = (span_residual IS NULL)", name="finished"),
+        UniqueConstraint("model", "model_version_after"),
+        Index("repairs_unfinished", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    model: Mapped[str] = mapped_column(ForeignKey("pointers.model"))
+    fencing: Mapped[int] = mapped_column(BigInteger)
+    status: Mapped[str]
+    requests: Mapped[int] = mapped_column(Integer)
+    model_version_before: Mapped[int] = mapped_column(BigInteger)
+    model_version_after: Mapped[int] = mapped_column(BigInteger)
+    weights_sha256_before: Mapped[str]
+    weights_sha256_after: Mapped[str]
+    iterations: Mapped[int]
+    products: Mapped[int]
+    weight_change: Mapped[float]
+    distance_bound_before: Mapped[float]
+    distance_bound_after: Mapped[float]
+    distance_bound_before_relative: Mapped[float | None]
+    distance_bound_after_relative: Mapped[float | None]
+    device: Mapped[str]
+    durations_ms: Mapped[dict[str, float]] = mapped_column(JSONB)
+    span_residual: Mapped[float | None]
     committed_at: Mapped[datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[datetime | None]
 
@@ -199,6 +258,7 @@ class RequestRow(Base):
             " AND (status <> 'cancelled' OR (ciphertext IS NULL AND batch_id IS NULL))",
             name="cancelled",
         ),
+        CheckConstraint("(guarantee = 'retrained') = (repair = 'converged')", name="retrained"),
         Index(
             "requests_idempotency",
             "api_key_id",
@@ -217,6 +277,7 @@ class RequestRow(Base):
             postgresql_include=["count"],
         ),
         Index("requests_batch", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
+        Index("requests_unrepaired", "model", postgresql_where=text("repair IN ('pending', 'not_converged')")),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -314,6 +375,7 @@ class EventRow(Base):
         Index("events_request", "request_id", "id"),
         Index("events_applied_once", "request_id", unique=True, postgresql_where=text("type = 'applied'")),
         Index("events_completed_once", "request_id", unique=True, postgresql_where=text("type = 'completed'")),
+        Index("events_repaired_once", "request_id", unique=True, postgresql_where=text("type = 'repaired'")),
     )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
@@ -347,6 +409,9 @@ class ImportRow(Base):
             name="counts",
         ),
         CheckConstraint(finite(("span_residual",)), name="figures"),
+        CheckConstraint(one_of("repair", RepairStatus), name="repair"),
+        CheckConstraint("repair_iterations >= 0", name="repair_iterations"),
+        CheckConstraint(finite(_BOUNDS), name="bounds"),
         UniqueConstraint("model", "version_after"),
         Index("imports_open", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
     )
@@ -370,3 +435,9 @@ class ImportRow(Base):
     refusal: Mapped[str | None]
     committed_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    repair: Mapped[str] = mapped_column(server_default=RepairStatus.NONE.value)
+    repair_iterations: Mapped[int | None]
+    distance_bound_before: Mapped[float | None]
+    distance_bound_after: Mapped[float | None]
+    distance_bound_before_relative: Mapped[float | None]
+    distance_bound_after_relative: Mapped[float | None]

@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from service.db.models import BatchRow, RequestAuditRow, RequestRow
-from service.domain.records import BatchRecord, DeletionRequest, QueuedRequest, RequestNorms
+from service.db.models import BatchRow, RepairRow, RequestAuditRow, RequestRow
+from service.domain.records import BatchRecord, DeletionRequest, QueuedRequest, RepairRecord, RequestNorms
 from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
 
 #: The columns `deletion_request` reads.
@@ -15,6 +15,8 @@ REQUEST_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(D
 QUEUED_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(QueuedRequest))
 #: The columns `batch_record` reads.
 BATCH_COLUMNS = tuple(BatchRow.__table__.c[field.name] for field in fields(BatchRecord))
+#: The columns `repair_record` reads.
+REPAIR_COLUMNS = tuple(RepairRow.__table__.c[field.name] for field in fields(RepairRecord))
 #: The columns `request_norms` reads.
 NORM_COLUMNS = tuple(RequestAuditRow.__table__.c[field.name] for field in fields(RequestNorms))
 
@@ -39,7 +41,16 @@ def queued_request(row: Row[*tuple[Any, ...]]) -> QueuedRequest:
 
 def batch_record(row: Row[*tuple[Any, ...]]) -> BatchRecord:
     """Return a row of `BATCH_COLUMNS` (and possibly more) as a record."""
-    return BatchRecord(**{column.name: row._mapping[column] for column in BATCH_COLUMNS})
+    values = {column.name: row._mapping[column] for column in BATCH_COLUMNS}
+    values["repair"] = RepairStatus(values["repair"])
+    return BatchRecord(**values)
+
+
+def repair_record(row: Row[*tuple[Any, ...]]) -> RepairRecord:
+    """Return a row of `REPAIR_COLUMNS` as a record."""
+    values = dict(row._mapping)
+    values["status"] = RepairStatus(row.status)
+    return RepairRecord(**values)
 
 
 def request_norms(row: Row[*tuple[Any, ...]]) -> RequestNorms:

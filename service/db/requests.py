@@ -56,6 +56,8 @@ class AppliedOutcome:
     explanation: str
     #: The content of its `applied` event.
     payload: Payload
+    #: The content of the `repaired` event beside it, when the batch's repair has converged.
+    repaired: Payload | None = None
 
 
 class RequestRepository:
@@ -176,7 +178,10 @@ class RequestRepository:
         payloads = {outcome.request_id: outcome.payload for outcome in outcomes}
         others = payloads.keys() - moved
         await self._require(others, RequestStatus.APPLIED, _AUDITED, batch_id)
-        return await self._record(EventType.APPLIED, payloads, moved)
+        recorded = await self._record(EventType.APPLIED, payloads, moved)
+        repaired = {one.request_id: one.repaired for one in outcomes if one.repaired is not None}
+        await self._record(EventType.REPAIRED, repaired, moved)
+        return recorded
 
     async def mark_completed(self, payloads: Mapping[UUID, Payload]) -> list[UUID]:
         """Move applied requests to `completed` and drop their ciphertexts; returns those that were not there before.

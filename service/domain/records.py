@@ -136,7 +136,46 @@ class BatchRecord:
     distance_bound_after: float | None = None
     distance_bound_before_relative: float | None = None
     distance_bound_after_relative: float | None = None
+    #: How far its repair has come, which may end in a later version.
+    repair: RepairStatus = RepairStatus.NONE
+    #: Newton steps of the repair.
     repair_iterations: int | None = None
+    #: |W_repaired - W_projected|_F / |W_projected|_F.
+    repair_weight_change: float | None = None
+    #: The version in which the repair ended, the batch's own or a later one, and the digest of its weights.
+    repair_version: int | None = None
+    repair_weights_sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class RepairRecord:
+    """What a repair did that ended in a version of its own, after its batches were served already."""
+
+    id: UUID
+    model: str
+    #: CONVERGED or NOT_CONVERGED.
+    status: RepairStatus
+    #: How many requests waited for it.
+    requests: int
+    model_version_before: int
+    model_version_after: int
+    weights_sha256_before: str
+    weights_sha256_after: str
+    #: Newton steps and products with the Hessian.
+    iterations: int
+    products: int
+    #: |W_after - W_before|_F / |W_before|_F.
+    weight_change: float
+    #: Bounds on |W - W_u|_F, W_u the optimum on the remaining graph; relative to |W|_F, None where W = 0.
+    distance_bound_before: float
+    distance_bound_after: float
+    distance_bound_before_relative: float | None
+    distance_bound_after_relative: float | None
+    device: str
+    #: Milliseconds by step.
+    durations_ms: Mapping[str, float]
+    #: Recomputed from the rows on disk; None until the repair is finished.
+    span_residual: float | None = None
 
 
 @dataclass(frozen=True)
@@ -177,6 +216,14 @@ class Imported:
     directions_removed: int
     #: Recomputed from the rows on disk before the model was served.
     span_residual: float
+    #: What became of the repair after the exclusion; NONE when nothing was excluded.
+    repair: RepairStatus = RepairStatus.NONE
+    repair_iterations: int | None = None
+    #: Bounds on the distance to retraining without what was excluded; None when that is not known.
+    distance_bound_before: float | None = None
+    distance_bound_after: float | None = None
+    distance_bound_before_relative: float | None = None
+    distance_bound_after_relative: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,163 @@
+"""Repairs that ended in a version of their own, and the requests that wait for one."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from uuid import UUID
+
+from sqlalchemy import Text, Uuid, func, insert, literal, select, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.db.arrays import unnested
+from service.db.events import EventRepository, Payload
+from service.db.models import BatchRow, RepairRow, RequestAuditRow, RequestRow
+from service.db.records import (
+    BATCH_COLUMNS,
+    NORM_COLUMNS,
+    REPAIR_COLUMNS,
+    batch_record,
+    repair_record,
+    request_norms,
+)
+from service.domain.records import BatchRecord, RepairRecord, RequestNorms
+from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind
+
+_REQUESTS = RequestRow.__table__
+
+
+@dataclass(frozen=True)
+class Unrepaired:
+    """A request whose batch is applied and whose weights are not those of retraining yet."""
+
+    request_id: UUID
+    kind: RequestKind
+    #: How many nodes or edges it named.
+    count: int
+    repair: RepairStatus
+    batch: BatchRecord
+    norms: RequestNorms
+
+
+@dataclass(frozen=True)
+class RepairEnd:
+    """How the repair of one request ended."""
+
+    request_id: UUID
+    #: Its batch, with the figures of the repair.
+    batch: BatchRecord
+    guarantee: Guarantee
+    explanation: str
+    #: The content of its `repaired` event; None unless the repair converged.
+    repaired: Payload | None
+
+
+class RepairRepository:
+    """The table `repairs`, and what repairs change of batches and requests, in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def insert(self, record: RepairRecord, fencing: int) -> None:
+        """Record a repair; for the transaction that advances the pointer to its version."""
+        values = {field.name: getattr(record, field.name) for field in fields(record)}
+        values["durations_ms"] = dict(record.durations_ms)
+        await self._conn.execute(insert(RepairRow).values(**values, fencing=fencing))
+
+    async def finish(self, repair_id: UUID, *, span_residual: float, durations_ms: Mapping[str, float]) -> bool:
+        """Record that nothing older than a repair is on the disk; False when that was recorded before."""
+        finished = (
+            update(RepairRow)
+            .where(RepairRow.id == repair_id, RepairRow.finished_at.is_(None))
+            .values(
+                finished_at=func.now(),
+                span_residual=span_residual,
+                durations_ms=RepairRow.durations_ms.op("||")(literal(dict(durations_ms), JSONB())),
+            )
+        )
+        return (await self._conn.execute(finished)).rowcount == 1
+
+    async def unfinished(self, model: str) -> RepairRecord | None:
+        """Return the repair that a crash may have left between commit and end; there is at most one per model."""
+        query = select(*REPAIR_COLUMNS).where(RepairRow.model == model, RepairRow.finished_at.is_(None))
+        row = (await self._conn.execute(query)).one_or_none()
+        return None if row is None else repair_record(row)
+
+    async def latest(self, model: str) -> RepairRecord | None:
+        """Return the newest repair of a model, finished or not."""
+        query = select(*REPAIR_COLUMNS).where(RepairRow.model == model)
+        row = (await self._conn.execute(query.order_by(RepairRow.model_version_after.desc()).limit(1))).one_or_none()
+        return None if row is None else repair_record(row)
+
+    async def pending(self, model: str) -> int:
+        """Return how many requests wait for a repair."""
+        query = select(func.count()).where(RequestRow.model == model, RequestRow.repair == RepairStatus.PENDING)
+        return int(await self._conn.scalar(query) or 0)
+
+    async def unrepaired(self, model: str, statuses: Collection[RepairStatus]) -> list[Unrepaired]:
+        """Return the applied requests whose repair has one of `statuses`, PENDING or NOT_CONVERGED, oldest first."""
+        query = (
+            select(_REQUESTS.c.id, _REQUESTS.c.kind, _REQUESTS.c.count, _REQUESTS.c.repair)
+            .add_columns(*BATCH_COLUMNS, *NORM_COLUMNS)
+            .join_from(RequestRow, RequestAuditRow, RequestAuditRow.request_id == RequestRow.id)
+            .join(BatchRow, RequestAuditRow.batch_id == BatchRow.id)
+            .where(RequestRow.model == model, RequestRow.repair.in_([status.value for status in statuses]))
+            # The set that the partial index covers.
+            .where(RequestRow.repair.in_([RepairStatus.PENDING.value, RepairStatus.NOT_CONVERGED.value]))
+            .order_by(RequestRow.received_at, RequestRow.id)
+        )
+        return [
+            Unrepaired(
+                request_id=row._mapping[_REQUESTS.c.id],
+                kind=RequestKind(row._mapping[_REQUESTS.c.kind]),
+                count=row._mapping[_REQUESTS.c.count],
+                repair=RepairStatus(row._mapping[_REQUESTS.c.repair]),
+                batch=batch_record(row),
+                norms=request_norms(row),
+            )
+            for row in await self._conn.execute(query)
+        ]
+
+    async def end(self, ends: Sequence[RepairEnd]) -> list[UUID]:
+        """Record how the repair of requests ended, with their `repaired` events, and that of their batches.
+
+        Returns the requests that were not there before; repeating a call that was committed changes nothing.
+        """
+        rows = unnested(
+            "ended",
+            request_id=(Uuid(), [end.request_id for end in ends]),
+            repair=(Text(), [end.batch.repair.value for end in ends]),
+            guarantee=(Text(), [end.guarantee.value for end in ends]),
+            explanation=(Text(), [end.explanation for end in ends]),
+        )
+        moved = (
+            update(RequestRow)
+            .where(RequestRow.id == rows.c.request_id, RequestRow.repair != rows.c.repair)
+            .where(RequestRow.repair.in_([RepairStatus.PENDING.value, RepairStatus.NOT_CONVERGED.value]))
+            .values(repair=rows.c.repair, guarantee=rows.c.guarantee, explanation=rows.c.explanation)
+            .returning(RequestRow.id)
+        )
+        found = set((await self._conn.execute(moved)).scalars())
+        ended = [end for end in ends if end.request_id in found]
+        for batch in {end.batch.id: end.batch for end in ended}.values():
+            await self._end_batch(batch)
+        repaired = {end.request_id: end.repaired for end in ended if end.repaired is not None}
+        if repaired:
+            await EventRepository(self._conn).append_many(EventType.REPAIRED, repaired)
+        return [end.request_id for end in ended]
+
+    async def _end_batch(self, batch: BatchRecord) -> None:
+        ended = (
+            update(BatchRow)
+            .where(BatchRow.id == batch.id)
+            .values(
+                repair=batch.repair.value,
+                repair_iterations=batch.repair_iterations,
+                repair_weight_change=batch.repair_weight_change,
+                repair_version=batch.repair_version,
+                repair_weights_sha256=batch.repair_weights_sha256,
+                distance_bound_after=batch.distance_bound_after,
+                distance_bound_after_relative=batch.distance_bound_after_relative,
+                durations_ms=literal(dict(batch.durations_ms), JSONB()),
+            )
+        )
+        await self._conn.execute(ended)

@@ -1,0 +1,177 @@
+"""Repairs in the database: whom they were pending for, how they ended, and one `repaired` event per request."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from db_harness import MODEL, NORMS, Database, batch_record, open_database
+from sqlalchemy.exc import IntegrityError
+
+from service.db.batches import BatchRepository
+from service.db.events import EventRepository
+from service.db.repairs import RepairEnd, RepairRepository, Unrepaired
+from service.db.requests import AppliedOutcome, RequestRepository
+from service.db.transactions import transaction
+from service.domain.records import RepairRecord
+from service.domain.states import EventType, Guarantee, RepairStatus
+
+PENDING, NOT_CONVERGED, CONVERGED = RepairStatus.PENDING, RepairStatus.NOT_CONVERGED, RepairStatus.CONVERGED
+
+
+@pytest.fixture
+async def database(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+def repair_record(version: int, requests: int) -> RepairRecord:
+    return RepairRecord(
+        id=uuid4(),
+        model=MODEL,
+        status=CONVERGED,
+        requests=requests,
+        model_version_before=version - 1,
+        model_version_after=version,
+        weights_sha256_before="c" * 64,
+        weights_sha256_after="d" * 64,
+        iterations=4,
+        products=31,
+        weight_change=0.01,
+        distance_bound_before=4.1,
+        distance_bound_after=1e-9,
+        distance_bound_before_relative=0.2,
+        distance_bound_after_relative=None,
+        device="cpu",
+        durations_ms={"repair": 410.0},
+    )
+
+
+async def applied(database: Database, repair: RepairStatus, version: int, *nodes: str) -> UUID:
+    """A request that was applied in a batch of its own with a repair in this state."""
+    request = await database.accept(*nodes)
+    record = replace(batch_record(version=version), repair=repair, distance_bound_after=4.1)
+    outcome = AppliedOutcome(request, Guarantee.SPAN, repair, "Its repair goes on.", {})
+    async with transaction(database.engine) as connection:
+        await BatchRepository(connection).insert(record, 1, {request: NORMS})
+        await RequestRepository(connection).mark_applied(record.id, [outcome])
+        await BatchRepository(connection).finish(record.id, span_residual=1e-15, durations_ms={})
+        await RequestRepository(connection).mark_completed({request: {}})
+    return request
+
+
+def converged(one: Unrepaired, version: int = 9) -> RepairEnd:
+    batch = replace(
+        one.batch,
+        repair=CONVERGED,
+        repair_iterations=4,
+        repair_weight_change=0.01,
+        repair_version=version,
+        repair_weights_sha256="e" * 64,
+        distance_bound_after=1e-9,
+        distance_bound_after_relative=1e-11,
+        durations_ms={**one.batch.durations_ms, "repair": 410.0},
+    )
+    return RepairEnd(one.request_id, batch, Guarantee.RETRAINED, "The repair did it.", {"repair": "converged"})
+
+
+async def test_a_pending_repair_ends_once_for_every_request_that_waits_for_it(database: Database) -> None:
+    first = await applied(database, PENDING, 1, "1")
+    second = await applied(database, NOT_CONVERGED, 2, "2", "3")
+    await applied(database, RepairStatus.NONE, 3, "4")
+    async with transaction(database.engine) as connection:
+        repairs = RepairRepository(connection)
+        assert await repairs.pending(MODEL) == 1
+        assert [one.request_id for one in await repairs.unrepaired(MODEL, [PENDING])] == [first]
+        waiting = await repairs.unrepaired(MODEL, [PENDING, NOT_CONVERGED])
+        assert [(one.request_id, one.count, one.repair) for one in waiting] == [
+            (first, 1, PENDING),
+            (second, 2, NOT_CONVERGED),
+        ]
+        assert (waiting[0].batch.model_version_after, waiting[0].batch.repair, waiting[0].norms) == (1, PENDING, NORMS)
+        ends = [converged(one) for one in waiting]
+        assert await repairs.end(ends) == [first, second]
+        assert await repairs.end(ends) == []
+        assert await repairs.pending(MODEL) == 0
+        assert await repairs.unrepaired(MODEL, [PENDING, NOT_CONVERGED]) == []
+
+    async with transaction(database.engine) as connection:
+        for request in (first, second):
+            found = await RequestRepository(connection).get(request)
+            assert found is not None
+            state, audit = found
+            assert (state.guarantee, state.repair) == (Guarantee.RETRAINED, CONVERGED)
+            assert state.explanation == "The repair did it."
+            assert audit is not None
+            assert (audit.batch.repair, audit.batch.repair_version, audit.batch.repair_iterations) == (CONVERGED, 9, 4)
+            assert audit.batch.distance_bound_after_relative == 1e-11
+            assert audit.batch.durations_ms == {"project": 1.9, "repair": 410.0}
+            events = [event.type for event in await EventRepository(connection).of_request(request)]
+            assert events == [EventType.APPLIED, EventType.COMPLETED, EventType.REPAIRED]
+
+
+async def test_a_repair_given_up_leaves_no_event(database: Database) -> None:
+    request = await applied(database, PENDING, 1, "1")
+    async with transaction(database.engine) as connection:
+        repairs = RepairRepository(connection)
+        (one,) = await repairs.unrepaired(MODEL, [PENDING])
+        end = RepairEnd(request, replace(one.batch, repair=NOT_CONVERGED), Guarantee.SPAN, "It ended short.", None)
+        assert await repairs.end([end]) == [request]
+        events = [event.type for event in await EventRepository(connection).of_request(request)]
+        assert events == [EventType.APPLIED, EventType.COMPLETED]
+
+
+async def test_a_batch_whose_repair_converged_has_its_event_beside_the_applied_one(database: Database) -> None:
+    request = await database.accept("1")
+    record = replace(batch_record(), repair=CONVERGED, repair_version=1, repair_weights_sha256="d" * 64)
+    outcome = AppliedOutcome(request, Guarantee.RETRAINED, CONVERGED, "x", {"n": 1}, repaired={"n": 2})
+    async with transaction(database.engine) as connection:
+        await BatchRepository(connection).insert(record, 1, {request: NORMS})
+        requests = RequestRepository(connection)
+        assert await requests.mark_applied(record.id, [outcome]) == [request]
+        assert await requests.mark_applied(record.id, [outcome]) == []
+        events = await EventRepository(connection).of_request(request)
+        assert [(event.type, event.payload) for event in events] == [
+            (EventType.APPLIED, {"n": 1}),
+            (EventType.REPAIRED, {"n": 2}),
+        ]
+    with pytest.raises(IntegrityError, match="events_repaired_once"):
+        async with transaction(database.engine) as connection:
+            await EventRepository(connection).append(request, EventType.REPAIRED, {})
+
+
+async def test_a_repair_is_unfinished_until_nothing_older_is_on_the_disk(database: Database) -> None:
+    record = repair_record(version=2, requests=1)
+    async with transaction(database.engine) as connection:
+        repairs = RepairRepository(connection)
+        assert await repairs.unfinished(MODEL) is None
+        await repairs.insert(record, fencing=3)
+        assert await repairs.unfinished(MODEL) == record
+        assert await repairs.finish(record.id, span_residual=1e-15, durations_ms={"verify": 2.0})
+        assert not await repairs.finish(record.id, span_residual=1.0, durations_ms={})
+        assert await repairs.unfinished(MODEL) is None
+        finished = replace(record, span_residual=1e-15, durations_ms={"repair": 410.0, "verify": 2.0})
+        assert await repairs.latest(MODEL) == finished
+        later = repair_record(version=5, requests=0)
+        await repairs.insert(later, fencing=3)
+        assert await repairs.latest(MODEL) == later
+
+
+@pytest.mark.parametrize(
+    ("statement", "constraint"),
+    [
+        ("UPDATE requests SET repair = 'converged'", "requests_retrained_check"),
+        ("UPDATE requests SET guarantee = 'retrained'", "requests_retrained_check"),
+        ("UPDATE batches SET repair = 'converged'", "batches_repair_version_check"),
+        ("UPDATE batches SET repair_version = 1", "batches_repair_version_check"),
+        (f"UPDATE batches SET repair_version = 0, repair_weights_sha256 = '{'a' * 64}'", "batches_repair_version"),
+        ("UPDATE batches SET repair = 'soon'", "batches_repair_check"),
+    ],
+)
+async def test_the_schema_forbids_a_repair_that_contradicts_itself(
+    database: Database, statement: str, constraint: str
+) -> None:
+    await applied(database, PENDING, 1, "1")
+    with pytest.raises(IntegrityError, match=constraint):
+        await database.rows(statement)
