@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,10 +23,27 @@ class Input:
 
     rows: FeatureMatrix
     operators: Operators
+    #: Mask (n,) of the rows that count, not to be written to; the others are zero whatever is stored. None: all count.
+    kept: NDArray[np.bool_] | None = None
 
     def logits(self, W: Tensor) -> Tensor:
         """sum_b R_b X W_b for every node, (n, C), for W (k, blocks * C)."""
-        return self.operators.forward(self.rows.matmul(W))
+        return self.operators.forward(self.matmul(W))
+
+    def matmul(self, right: Tensor) -> Tensor:
+        """X @ right for `right` (k, c) float64: (n, c) float64."""
+        product = self.rows.matmul(right)
+        return product if self.kept is None else product.mul_(torch.from_numpy(self.kept).to(product.device)[:, None])
+
+    def transposed_matmul(self, right: Tensor) -> Tensor:
+        """X^T right for `right` (n, c) float64: (k, c) float64."""
+        return self.rows.transposed_matmul(right, self.kept)
+
+    def without(self, rows: NDArray[np.int64], operators: Operators) -> "Input":
+        """The input without `rows` (m,), under the operators of the remaining graph."""
+        kept = np.ones(self.rows.nodes, dtype=np.bool_) if self.kept is None else self.kept.copy()
+        kept[rows] = False
+        return Input(self.rows, operators, kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +66,16 @@ class Inputs:
         feature_rows: NDArray[np.int64],
         propagator: Propagator,
     ) -> "Inputs":
-        """The same rows with operators of the graph without `nodes` (m,), `edges` (k, 2) and some features.
+        """The inputs of the graph without `nodes` (m,), `edges` (k, 2) and the features of `feature_rows` (l,).
 
         `propagator` is that of the remaining graph.
         """
-
-        def remaining(each: Input) -> Input:
-            return replace(each, operators=_without(each.operators, nodes, edges, feature_rows, propagator))
-
-        return Inputs(remaining(self.features), None if self.labels is None else remaining(self.labels))
+        operators = _without(self.features.operators, nodes, edges, feature_rows, propagator)
+        features = self.features.without(np.concatenate([nodes, feature_rows]), operators)
+        if self.labels is None:
+            return Inputs(features, None)
+        operators = _without(self.labels.operators, nodes, edges, feature_rows, propagator)
+        return Inputs(features, self.labels.without(nodes, operators))
 
 
 def inputs_of(
@@ -73,7 +92,7 @@ def inputs_of(
     `featured` (n,) count as zero.
     """
     return Inputs(
-        Input(features, feature_operators(spec, features, labels, propagator, diffusion, featured)),
+        Input(features, feature_operators(spec, features, labels, propagator, diffusion, featured), featured),
         label_input(spec, labels, propagator),
     )
 

@@ -72,7 +72,7 @@ class Representation:
         scattered, classes = self.scattered(R), R.shape[1]
         parts = []
         for each in self.inputs:
-            product = each.rows.transposed_matmul(each.operators.adjoint(scattered))
+            product = each.transposed_matmul(each.operators.adjoint(scattered))
             parts.append(by_block(product, classes).reshape(-1, classes))
         return torch.cat(parts)
 
@@ -87,7 +87,7 @@ class Representation:
                 # X E for columns E of the identity: the same product for dense and CSR inputs.
                 columns = torch.zeros((k, stop - start), dtype=torch.float64, device=device)
                 columns[torch.arange(start, stop), torch.arange(stop - start)] = 1.0
-                for block, image in enumerate(each.operators.images(each.rows.matmul(columns))):
+                for block, image in enumerate(each.operators.images(each.matmul(columns))):
                     yield first + block * k + start, image[self._rows]
             first += each.operators.blocks * k
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from model_store.inputs import Inputs
@@ -40,10 +39,7 @@ class LiveGraph:
         """Class probabilities of every live node under `state`, by sweeps on class columns instead of features."""
         logits = state.features.W.new_zeros((self.propagator.nodes, state.classes))
         for each, span in zip(self.inputs, state.spans, strict=True):
-            rows = each.rows.matmul(span.W)
-            # Rows that have left the span are still in memory until their batch is committed.
-            rows *= torch.from_numpy(span.in_span).to(rows.device)[:, None]
-            logits += each.operators.forward(rows)
+            logits += each.logits(span.W)
         probabilities = self.loss.probabilities(logits).cpu().numpy()
         probabilities[~state.live] = 0.0
         return Snapshot(
