@@ -25,10 +25,11 @@ from model_store.manifest import (
     Manifest,
     TrainingRecord,
 )
-from model_store.memory import Sizes, require_memory, training_needs
+from model_store.memory import require_memory, training_needs
 from model_store.mlp import MlpProgress, extract, public_nodes
 from model_store.newton import LARGEST_FLOOR
 from model_store.scaling import CONDITION_LIMIT, well_scaled
+from model_store.sizes import Sizes
 from model_store.spec import ModelSpec, SolverKind
 from model_store.store import Store
 from model_store.training import Trained, TrainingProgress, check_spec, train

@@ -28,8 +28,10 @@ from model_store.losses import loss_of
 from model_store.manifest import Diffusion
 from model_store.newton import minimise
 from model_store.objective import Objective, Point
+from model_store.product_costs import keeps_dense
 from model_store.propagation import Propagator
-from model_store.representation import Representation
+from model_store.representation import DenseRepresentation, Representation
+from model_store.sizes import Sizes
 from model_store.spec import LossKind, ModelSpec
 
 #: Where learning starts: the exponents sh^2 |h_i - h_j|^2 and sz^2 |z_i - z_j|^2 of a median edge before the first
@@ -62,6 +64,8 @@ class _Problem:
     #: Rows fitted, ascending, and rows that judge.
     fitted: NDArray[np.int64]
     judges: NDArray[np.int64]
+    #: Whether products are taken with H itself.
+    dense: bool
     report: Callable[[int, Point], None]
 
 
@@ -100,7 +104,8 @@ def learn_diffusion(
     training[fitted] = True
     Y = one_hot(graph.labels, training, graph.num_classes)
     y = torch.from_numpy(graph.labels).to(features.device)
-    problem = _Problem(spec, features, label_input(spec, Y, propagator), y, fitted, judges, report)
+    dense = keeps_dense(spec, Sizes.of(graph))
+    problem = _Problem(spec, features, label_input(spec, Y, propagator), y, fitted, judges, dense, report)
     averages = DiffusionHops.build(
         features,
         Y,
@@ -147,10 +152,12 @@ def _excesses(path: Sequence[_Judged]) -> NDArray[np.float64]:
 def _solve(problem: _Problem, operators: DiffusionHops, start: Tensor | None) -> _Solved:
     """The optimum under `operators`, from the weights `start` (p, C) or from 0."""
     spec, y, rows = problem.spec, problem.y, problem.fitted
-    representation = Representation(Inputs(Input(problem.features, operators), problem.labels), rows)
+    inputs = Inputs(Input(problem.features, operators), problem.labels)
+    representation = Representation(inputs, rows)
     # The plain hinge has no gradient to speak of; learning uses its smoothed form.
     loss = loss_of(LossKind.HINGE if spec.loss is LossKind.PLAIN_HINGE else spec.loss)
-    objective = Objective(representation, loss, y[torch.from_numpy(rows)], spec.regularization)
+    products = DenseRepresentation(inputs, rows) if problem.dense else representation
+    objective = Objective(products, loss, y[torch.from_numpy(rows)], spec.regularization)
     if start is None:
         start = torch.zeros((representation.columns, operators.labels.shape[1]), dtype=torch.float64, device=y.device)
     point = minimise(objective, start, _TOLERANCE, problem.report).point

@@ -28,8 +28,10 @@ from model_store.inputs import inputs_of
 from model_store.losses import loss_of
 from model_store.newton import minimise
 from model_store.objective import Objective, Point
+from model_store.product_costs import keeps_dense
 from model_store.propagation import Propagator
-from model_store.representation import Representation
+from model_store.representation import DenseRepresentation, Representation
+from model_store.sizes import Sizes
 from model_store.spec import LossKind, ModelSpec
 from model_store.training import Trained, TrainingProgress
 
@@ -197,7 +199,8 @@ def _train_on(spec: ModelSpec, graph: Graph, start: Tensor, progress: Callable[[
     diffusion = learn_diffusion(spec, graph, rows, propagator, report) if spec.diffusion else None
     inputs = inputs_of(spec, rows, labels_input, propagator, diffusion)
     representation = Representation(inputs, train_rows)
-    objective = Objective(representation, loss_of(spec.loss), labels, spec.regularization)
+    products = DenseRepresentation(inputs, train_rows) if keeps_dense(spec, Sizes.of(graph)) else representation
+    objective = Objective(products, loss_of(spec.loss), labels, spec.regularization)
     minimum = minimise(objective, start, spec.tolerance, report)
     point, dual = minimum.point, objective.dual(minimum.point)
     weights, *label_weights = representation.split(point.W)

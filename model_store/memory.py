@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from model_store.errors import DeviceError
-from model_store.graph import Graph
 from model_store.hop_distances import COLUMNS_BYTES
+from model_store.product_costs import dense_bytes, keeps_dense
+from model_store.sizes import Sizes as Sizes
 from model_store.spec import ModelSpec, SolverKind
 
 #: Bytes of a float64, and of an int64 index.
@@ -46,36 +46,16 @@ class Need:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The dimensions of a model that its memory depends on."""
-
-    nodes: int
-    #: Undirected.
-    edges: int
-    #: Columns of the graph's features.
-    features: int
-    classes: int
-    #: Values of the features that are stored: nodes * features when dense, fewer when CSR.
-    stored_values: int
-    sparse: bool
-
-    @classmethod
-    def of(cls, graph: Graph) -> "Sizes":
-        """Those of a graph's model."""
-        dense = isinstance(graph.features, np.ndarray)
-        stored = graph.features.size if isinstance(graph.features, np.ndarray) else graph.features.nnz
-        return cls(graph.nodes, graph.edges, graph.num_features, graph.num_classes, int(stored), not dense)
-
-
 def training_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
     """What `build_model` holds at its peak."""
-    p = _rows_of_weights(spec, sizes)
+    p = sizes.rows_of_weights(spec)
     needs = [
-        _gram_need(_width(spec, sizes), FACTORISING),
+        _gram_need(sizes.width(spec), FACTORISING),
         *_common_needs(spec, sizes),
         Need("weights and directions of the solver", _COPIES_OF_WEIGHTS * p * sizes.classes * _WORD),
     ]
+    if keeps_dense(spec, sizes):
+        needs.append(Need("the representation of the training nodes", dense_bytes(spec, sizes)))
     if spec.solver is SolverKind.SGD and spec.batch_size:
         needs.append(Need("a batch of propagated features", 2 * min(spec.batch_size, sizes.nodes) * p * _WORD))
     return tuple(needs)
@@ -83,9 +63,9 @@ def training_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
 
 def serving_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
     """What a resident model holds at its peak: while a batch recomputes the Gram factors beside those in use."""
-    p = _rows_of_weights(spec, sizes)
+    p = sizes.rows_of_weights(spec)
     return (
-        _gram_need(_width(spec, sizes), RESIDENT + FACTORISING),
+        _gram_need(sizes.width(spec), RESIDENT + FACTORISING),
         *_common_needs(spec, sizes),
         Need("weights and coefficients of two versions", _SERVED_WEIGHTS * p * sizes.classes * _WORD),
     )
@@ -132,15 +112,6 @@ def available_bytes(device: torch.device, *, root: Path = Path("/")) -> int | No
     return max(min(known), 0) if known else None
 
 
-def _width(spec: ModelSpec, sizes: Sizes) -> int:
-    """d, the columns of the input whose span counts: the features, or what the MLP makes of them."""
-    return spec.mlp_width or sizes.features
-
-
-def _rows_of_weights(spec: ModelSpec, sizes: Sizes) -> int:
-    return len(spec.block_hops) * _width(spec, sizes) + spec.label_hops * sizes.classes
-
-
 def _gram_need(d: int, matrices: int) -> Need:
     return Need(f"{matrices} matrices of {d:,} x {d:,} for the Gram factors", matrices * d * d * _WORD)
 
@@ -161,7 +132,7 @@ def _common_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
     if spec.diffusion:
         entries = 2 * sizes.edges + sizes.nodes
         arrays = _PATTERN_ARRAYS + spec.hops * _ARRAYS_OF_HOP
-        chunk = min(COLUMNS_BYTES, sizes.nodes * _width(spec, sizes) * _WORD)
+        chunk = min(COLUMNS_BYTES, sizes.nodes * sizes.width(spec) * _WORD)
         needs.append(Need("adaptive diffusion", arrays * entries * _WORD + _DIFFUSED_CHUNKS * chunk))
     return tuple(needs)
 

@@ -3,8 +3,9 @@
 Letters: X (n, k) an input, R_b (n, n) its operators, S (n_train, n) selects the training rows. The weights of all
 blocks of all inputs are stacked in one matrix W (p, C), feature blocks first; p is the number of columns of H.
 
-H is dense even where X and R_b are sparse, so products with it go through the factors; measured on Cora, Citeseer and
-Amazon Photo that is 2 to 40 times faster than products with H itself or with its QR factor in the row space.
+H is dense even where X and R_b are sparse, so products with it go through the factors: on Cora, Citeseer, Pubmed and
+Coauthor CS these are 6 to 40 times faster than products with H itself. Where H itself is faster, training keeps it
+(`product_costs`).
 """
 
 from collections.abc import Iterator
@@ -97,3 +98,24 @@ class Representation:
         for start, columns in self.column_chunks():
             H[:, start : start + columns.shape[1]] = columns
         return H
+
+
+class DenseRepresentation(Representation):
+    """H on a device, kept: products with training rows are taken with H itself, those with all nodes are not."""
+
+    def __init__(self, inputs: Inputs, rows: NDArray[np.int64]) -> None:
+        """Takes n_train * p * 8 bytes, and the time of some products through the factors."""
+        super().__init__(inputs, rows)
+        self._H = super().dense()
+
+    def logits(self, W: Tensor) -> Tensor:
+        """H W, (n_train, C)."""
+        return self._H @ W
+
+    def transposed(self, R: Tensor) -> Tensor:
+        """H^T R for R (n_train, C): (p, C)."""
+        return self._H.T @ R
+
+    def dense(self) -> Tensor:
+        """H itself, (n_train, p), not to be written to."""
+        return self._H

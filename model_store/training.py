@@ -22,8 +22,10 @@ from model_store.losses import loss_of
 from model_store.manifest import Diffusion
 from model_store.newton import minimise
 from model_store.objective import Objective, Point
+from model_store.product_costs import keeps_dense
 from model_store.propagation import Propagator
-from model_store.representation import Representation
+from model_store.representation import DenseRepresentation, Representation
+from model_store.sizes import Sizes
 from model_store.spec import MAX_LABEL_HOPS, LossKind, ModelSpec, SolverKind
 
 #: Every guarantee divides by lambda: the optimum is unique, and the gradient bounds the distance to it, only then.
@@ -134,9 +136,11 @@ def _train(
         progress(TrainingProgress(iteration, None, point.value, point.relative_gradient))
 
     diffusion = learn_diffusion(spec, graph, features, propagator, report_learning) if spec.diffusion else None
-    representation = Representation(inputs_of(spec, features, labels_input, propagator, diffusion), train_rows)
+    inputs = inputs_of(spec, features, labels_input, propagator, diffusion)
+    representation = Representation(inputs, train_rows)
     labels = torch.from_numpy(graph.labels[train_rows]).to(propagator.device)
-    objective = Objective(representation, loss_of(spec.loss), labels, spec.regularization)
+    products = DenseRepresentation(inputs, train_rows) if keeps_dense(spec, Sizes.of(graph)) else representation
+    objective = Objective(products, loss_of(spec.loss), labels, spec.regularization)
     start = torch.zeros((representation.columns, graph.num_classes), dtype=torch.float64, device=propagator.device)
     total = None if spec.solver is SolverKind.NEWTON else spec.epochs
 

@@ -12,13 +12,14 @@ from small_graphs import dense_features, graph_of, sparse_features
 
 from model_store.build import build_model
 from model_store.errors import DeviceError
-from model_store.memory import Need, Sizes, available_bytes, require_memory, serving_needs, training_needs
+from model_store.memory import Need, available_bytes, require_memory, serving_needs, training_needs
+from model_store.sizes import Sizes
 from model_store.spec import Combine, ModelSpec, SolverKind
 
 GIB = 1 << 30
 CPU = torch.device("cpu")
 SPEC = ModelSpec()
-WIDE = Sizes(nodes=18_333, edges=81_894, features=60_000, classes=15, stored_values=1_100_000, sparse=True)
+WIDE = Sizes(18_333, 81_894, features=60_000, classes=15, training=11_000, stored_values=1_100_000, sparse=True)
 
 
 def total(needs: tuple[Need, ...]) -> int:
@@ -69,7 +70,7 @@ def test_this_machine_has_room_for_something_and_not_for_everything() -> None:
 
 def test_sizes_are_those_of_the_graph() -> None:
     graph = dense_features()
-    assert Sizes.of(graph) == Sizes(40, graph.edges, 6, 3, 240, sparse=False)
+    assert Sizes.of(graph) == Sizes(40, graph.edges, 6, 3, int(graph.train_mask.sum()), 240, sparse=False)
     sparse = sparse_features()
     assert Sizes.of(sparse).stored_values == np.count_nonzero(sparse.features.toarray())
     assert Sizes.of(sparse).sparse
@@ -86,6 +87,15 @@ def test_sizes_are_those_of_the_graph() -> None:
 )
 def test_every_part_of_a_model_adds_to_what_it_needs(larger: ModelSpec) -> None:
     assert total(training_needs(larger, WIDE)) > total(training_needs(SPEC, WIDE))
+
+
+def test_a_representation_that_training_keeps_is_counted() -> None:
+    arxiv = Sizes(169_343, 1_157_799, 128, 40, training=90_941, stored_values=169_343 * 128, sparse=False)
+    spec = ModelSpec(combine=Combine.CONCAT, hops=3, label_hops=3)
+    kept = [need.bytes for need in training_needs(spec, arxiv) if "representation" in need.what]
+    assert kept == [90_941 * (4 * 128 + 3 * 40) * 8]
+    assert not any("representation" in need.what for need in serving_needs(spec, arxiv))
+    assert not any("representation" in need.what for need in training_needs(spec, WIDE))
 
 
 def test_serving_needs_the_factors_in_use_beside_those_being_recomputed() -> None:

@@ -28,7 +28,7 @@ from model_store.inputs import inputs_of
 from model_store.losses import Softmax
 from model_store.objective import Objective
 from model_store.propagation import Propagator
-from model_store.representation import Representation
+from model_store.representation import DenseRepresentation, Representation
 from model_store.spec import Combine, ModelSpec, PropagationKind, SolverKind
 from model_store.training import Trained, TrainingProgress, train
 
@@ -37,12 +37,12 @@ LABELS_CONCAT_ROW = replace(CONCAT_ROW, label_hops=2)
 SPECS = [ModelSpec(), ModelSpec(combine=Combine.CONCAT), CONCAT_ROW, ModelSpec(label_hops=3), LABELS_CONCAT_ROW]
 
 
-def representation_of(graph: Graph, spec: ModelSpec) -> Representation:
+def representation_of(graph: Graph, spec: ModelSpec, kind: type[Representation] = Representation) -> Representation:
     propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops)
     rows = np.flatnonzero(graph.train_mask).astype(np.int64)
     labels = one_hot(graph.labels, graph.train_mask, graph.num_classes)
     features = graph.features.astype(np.float64)
-    return Representation(inputs_of(spec, FeatureMatrix(features), labels, propagator), rows)
+    return kind(inputs_of(spec, FeatureMatrix(features), labels, propagator), rows)
 
 
 def objective_of(graph: Graph, spec: ModelSpec) -> Objective:
@@ -76,11 +76,14 @@ def accuracy(graph: Graph, trained: Trained, mask: np.ndarray) -> float:
 # The representation and the objective
 
 
+@pytest.mark.parametrize("kind", [Representation, DenseRepresentation])
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("make", GRAPHS)
-def test_products_with_h_are_those_of_the_dense_h(make: Callable[[], Graph], spec: ModelSpec) -> None:
+def test_products_with_h_are_those_of_the_dense_h(
+    make: Callable[[], Graph], spec: ModelSpec, kind: type[Representation]
+) -> None:
     graph = make()
-    representation = representation_of(graph, spec)
+    representation = representation_of(graph, spec, kind)
     H = dense_representation(graph, spec)
     W = random_weights(graph, spec)
     R = torch.from_numpy(np.random.default_rng(1).standard_normal((len(H), 2)))
@@ -137,6 +140,23 @@ def test_newton_reaches_the_optimum_and_the_dual_variable_spans_its_weights(
     expected = -dense_residual(graph, H, weights) / (spec.regularization * len(H))
     assert np.allclose(trained.dual.numpy(), expected, rtol=1e-6, atol=1e-9 * np.abs(expected).max())
     assert np.array_equal(trained.train_rows, np.flatnonzero(graph.train_mask))
+
+
+@pytest.mark.parametrize("spec", [*SPECS, ModelSpec(combine=Combine.CONCAT, diffusion=True)])
+def test_products_with_h_itself_and_through_its_factors_train_the_same_model(
+    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for dense_products in (False, True):
+        for module in ("training", "diffusion_learning"):
+            monkeypatch.setattr(f"model_store.{module}.keeps_dense", lambda spec, sizes, kept=dense_products: kept)
+        found.append(train(spec, sparse_features()))
+    through_factors, with_h = found
+    assert type(with_h.representation) is Representation, "H is not kept once training has ended"
+    for of in ("weights", "label_weights", "dual", "logits"):
+        one, other = getattr(through_factors, of), getattr(with_h, of)
+        assert torch.allclose(one, other, rtol=1e-8, atol=1e-9 * float(one.abs().max()) if one.numel() else 0.0)
+    assert (through_factors.diffusion is None) == (with_h.diffusion is None)
 
 
 def test_a_citation_graph_is_learnt_to_the_optimum(cora: Graph, trained_cora: Trained) -> None:
