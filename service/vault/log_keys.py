@@ -1,0 +1,104 @@
+"""The private keys that sign the log's checkpoints: `log-<number>.key` in the key folder, outside the database.
+
+A new key is a new number. While an older one lies beside it, checkpoints carry the signatures of both; once its file
+is removed, the newer signs alone.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from service.audit.checkpoint import Signer, VerifierKey
+from service.errors import ConfigurationError, KeyMissing
+from service.vault import key_files
+
+_FILE = re.compile(r"log-([1-9][0-9]*)\.key")
+
+
+class LogKeys:
+    """The keys of one installation, by number."""
+
+    def __init__(self, seeds: Mapping[int, bytes]) -> None:
+        self._seeds = dict(sorted(seeds.items()))
+
+    @classmethod
+    def open(cls, folder: Path, *, create: bool = True) -> "LogKeys":
+        """Read the keys in `folder`, first making one when there is none and `create` is true.
+
+        Raises `KeyMissing` naming an absent or damaged file, `ConfigurationError` when others may read one.
+        """
+        key_files.secure_folder(folder, create=create)
+        numbers = _numbers(folder)
+        if create and not numbers:
+            key_files.create_key(_path(folder, 1))
+        return cls({number: key_files.read_key(_path(folder, number)) for number in numbers or [1]})
+
+    @classmethod
+    def add(cls, folder: Path, number: int | None = None) -> "LogKeys":
+        """Make a key of `number`, by default the next, in `folder`, beside those there are; raises as `open`.
+
+        Raises `ConfigurationError` when there is a key of this number or a greater one.
+        """
+        key_files.secure_folder(folder, create=True)
+        newest = max(_numbers(folder), default=0)
+        number = number or newest + 1
+        if number <= newest:
+            raise ConfigurationError(
+                f"There is a key {newest} already, and {number} is not newer.", "Leave out the number."
+            )
+        key_files.create_key(_path(folder, number))
+        return cls.open(folder, create=False)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the keys, ascending."""
+        return tuple(self._seeds)
+
+    @property
+    def origin(self) -> str:
+        """A name for a log that begins with these keys."""
+        first = Signer("", next(iter(self._seeds.values()))).public.key
+        return f"lethe/{hashlib.sha256(first).hexdigest()[:16]}"
+
+    def signers(self, origin: str) -> dict[int, Signer]:
+        """The keys by number, for the log of that name."""
+        return {number: Signer(origin, seed) for number, seed in self._seeds.items()}
+
+    def check(self, registered: Mapping[int, VerifierKey]) -> None:
+        """Raise `KeyMissing` unless these keys can go on with the log that `registered` have signed.
+
+        A number that was used before must be the same key, and the newest key used must not be newer than all of these.
+        """
+        for number, key in registered.items():
+            if number not in self._seeds:
+                continue
+            own = Signer(key.name, self._seeds[number]).public.key
+            if not hmac.compare_digest(own, key.key):
+                raise KeyMissing(
+                    f"The file log-{number}.key is not the key that signed this database's log.",
+                    f"Restore the key folder that belongs to this database. {_replace(registered)}",
+                )
+        if registered and max(registered) > max(self._seeds):
+            raise KeyMissing(
+                f"This database's log is signed with key {max(registered)}, and log-{max(registered)}.key is not in "
+                "the key folder.",
+                f"Restore the file from the backup of LETHE_HOME. {_replace(registered)}",
+            )
+
+
+def _replace(registered: Mapping[int, VerifierKey]) -> str:
+    return (
+        "If the key is lost, remove what is left of that file and make a newer key with "
+        f"`./lethe audit key --rotate --number {max(registered) + 1}`; whoever verifies needs its public part then."
+    )
+
+
+def _numbers(folder: Path) -> list[int]:
+    matches = (_FILE.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"log-{number}.key"

@@ -1,0 +1,80 @@
+import struct
+
+import pytest
+
+from service.audit.canonical import NotCanonical, canonical, parse_canonical
+
+
+def test_the_example_of_the_rfc() -> None:
+    """RFC 8785, 3.2.2 and 3.2.3."""
+    value = {
+        "numbers": [333333333.33333329, 1e30, 4.50, 2e-3, 0.000000000000000000000000001],
+        "string": "\u20ac$\u000f\u000aA'\u0042\u0022\u005c\\\"/",
+        "literals": [None, True, False],
+    }
+    assert canonical(value) == (
+        b'{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
+        b'"string":"\xe2\x82\xac$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}'
+    )
+
+
+def test_members_are_sorted_by_utf_16_code_units() -> None:
+    """RFC 8785, 3.2.3: a smiley beyond the basic plane comes before U+FB33."""
+    names = ["\u20ac", "\r", "\ufb33", "1", "\U0001f600", "\u0080", "\u00f6"]
+    assert list(parse_canonical(canonical(dict.fromkeys(names, 0)))) == [
+        "\r",
+        "1",
+        "\u0080",
+        "\u00f6",
+        "\u20ac",
+        "\U0001f600",
+        "\ufb33",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bits", "text"),
+    [
+        ("0000000000000000", "0"),
+        ("8000000000000000", "0"),
+        ("0000000000000001", "5e-324"),
+        ("8000000000000001", "-5e-324"),
+        ("7fefffffffffffff", "1.7976931348623157e+308"),
+        ("4340000000000000", "9007199254740992"),
+        ("c340000000000000", "-9007199254740992"),
+        ("4430000000000000", "295147905179352830000"),
+        ("44b52d02c7e14af5", "9.999999999999997e+22"),
+        ("44b52d02c7e14af6", "1e+23"),
+        ("44b52d02c7e14af7", "1.0000000000000001e+23"),
+        ("444b1ae4d6e2ef4e", "999999999999999700000"),
+        ("444b1ae4d6e2ef4f", "999999999999999900000"),
+        ("444b1ae4d6e2ef50", "1e+21"),
+        ("3eb0c6f7a0b5ed8c", "9.999999999999997e-7"),
+        ("3eb0c6f7a0b5ed8d", "0.000001"),
+        ("41b3de4355555553", "333333333.3333332"),
+        ("41b3de4355555554", "333333333.33333325"),
+        ("41b3de4355555555", "333333333.3333333"),
+        ("41b3de4355555556", "333333333.3333334"),
+        ("41b3de4355555557", "333333333.33333343"),
+        ("becbf647612f3696", "-0.0000033333333333333333"),
+        ("43143ff3c1cb0959", "1424953923781206.2"),
+    ],
+)
+def test_numbers_are_written_as_in_the_rfcs_appendix(bits: str, text: str) -> None:
+    """RFC 8785, Appendix B."""
+    [value] = struct.unpack(">d", bytes.fromhex(bits))
+    assert canonical(value) == text.encode()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**53, {"a": "\ud800"}])
+def test_what_has_no_canonical_form_is_refused(value: object) -> None:
+    with pytest.raises(NotCanonical):
+        canonical(value)
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"a": 1}', b'{"b":1,"a":1}', b'{"a":1.0}', b'{"a":1,"a":1}', b"[]", b"{", b"\xff", b"[" * 100_000]
+)
+def test_only_the_canonical_text_of_an_object_is_taken(text: bytes) -> None:
+    with pytest.raises(NotCanonical):
+        parse_canonical(text)

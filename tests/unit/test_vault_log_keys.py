@@ -1,0 +1,80 @@
+from pathlib import Path
+
+import pytest
+
+from service.errors import ConfigurationError, KeyMissing
+from service.vault.log_keys import LogKeys
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+def public(keys: LogKeys) -> dict[int, object]:
+    return {number: signer.public for number, signer in keys.signers(keys.origin).items()}
+
+
+def test_a_key_is_made_once_and_readable_by_the_owner_alone(folder: Path) -> None:
+    first = LogKeys.open(folder)
+    assert public(first) == public(LogKeys.open(folder, create=False))
+    assert [(path.name, path.stat().st_mode & 0o777) for path in folder.iterdir()] == [("log-1.key", 0o600)]
+
+
+def test_two_installations_share_neither_key_nor_name(tmp_path: Path) -> None:
+    one, other = LogKeys.open(tmp_path / "one"), LogKeys.open(tmp_path / "other")
+    assert one.origin != other.origin
+    assert public(one) != public(other)
+
+
+def test_a_key_that_others_may_read_is_refused(folder: Path) -> None:
+    LogKeys.open(folder)
+    (folder / "log-1.key").chmod(0o644)
+    with pytest.raises(ConfigurationError, match="chmod"):
+        LogKeys.open(folder)
+
+
+def test_without_keys_none_is_made_unless_asked_for(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    with pytest.raises(KeyMissing, match=r"log-1\.key"):
+        LogKeys.open(folder, create=False)
+
+
+def test_a_new_key_signs_beside_the_old_until_that_is_removed(folder: Path) -> None:
+    old = LogKeys.open(folder)
+    both = LogKeys.add(folder)
+    assert both.numbers == (1, 2)
+    assert both.origin == old.origin
+    registered = {number: signer.public for number, signer in both.signers(both.origin).items()}
+    old.check({1: registered[1]})
+    both.check({1: registered[1]})
+    both.check(registered)
+    (folder / "log-1.key").unlink()
+    LogKeys.open(folder).check(registered)
+
+
+def test_another_key_of_the_same_number_is_refused(folder: Path, tmp_path: Path) -> None:
+    used = LogKeys.open(tmp_path / "used")
+    registered = {number: signer.public for number, signer in used.signers(used.origin).items()}
+    with pytest.raises(KeyMissing, match=r"log-1\.key is not the key"):
+        LogKeys.open(folder).check(registered)
+
+
+def test_an_older_key_folder_is_refused(folder: Path) -> None:
+    old = LogKeys.open(folder)
+    both = LogKeys.add(folder)
+    registered = {number: signer.public for number, signer in both.signers(both.origin).items()}
+    with pytest.raises(KeyMissing, match=r"log-2\.key is not in"):
+        old.check(registered)
+
+
+def test_a_lost_key_is_replaced_by_a_newer_one(folder: Path, tmp_path: Path) -> None:
+    lost = LogKeys.open(tmp_path / "lost")
+    registered = {number: signer.public for number, signer in lost.signers(lost.origin).items()}
+    LogKeys.add(folder, 2).check(registered)
+
+
+def test_a_number_that_is_not_newer_is_refused(folder: Path) -> None:
+    LogKeys.add(folder, 5)
+    with pytest.raises(ConfigurationError, match="key 5 already"):
+        LogKeys.add(folder, 5)
