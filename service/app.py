@@ -22,7 +22,7 @@ from service.api.application import build
 from service.api.auth import key_memory
 from service.api.services import Services, Tombstones
 from service.background import Background
-from service.db import migrate
+from service.db import migrate, roles
 from service.db.engine import Engine, create_engine
 from service.db.intake import Intake
 from service.description import model_description
@@ -43,7 +43,9 @@ from service.reader.predictions import Reader
 from service.readiness import Readiness, probes
 from service.settings import Settings
 from service.vault.keyring import Keyring
+from service.vault.log_keys import LogKeys
 from service.vault.request_keys import RequestKeys
+from service.worker.log_signer import LogSigner
 from service.worker.unlearner import Unlearner
 
 #: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
@@ -91,11 +93,12 @@ async def _running(
     """Everything the routes reach, and the activities beside them, until the end of the block."""
     database_url, redis_url = _servers(settings)
     async with AsyncExitStack() as stack:
-        engine = create_engine(database_url)
+        engine = create_engine(database_url, role=await _role(database_url))
         stack.push_async_callback(engine.dispose)
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
         keyring = Keyring.open(settings.home / "keys")
+        log_keys = LogKeys.open(settings.home / "keys")
         request_keys = stack.enter_context(RequestKeys.open(settings.home / "keys" / "requests.slots"))
         finish_move(settings.model_dir)
         store = Store.open(settings.model_dir)
@@ -129,6 +132,7 @@ async def _running(
         background.start("unlearner", unlearner.run(background.stop))
         background.start("relay", Relay(engine, stream).run(background.stop))
         background.start("sweeper", Sweeper(engine, stream).run(background.stop))
+        background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
         background.start("keys", keys.run(background.stop))
         background.start("gauges", keep_gauges(metrics, engine, model, model_info, background.stop))
         background.start("announcement", _announce(readiness, on_ready, background.stop))
@@ -190,6 +194,15 @@ async def _announce(readiness: Readiness, on_ready: Callable[[], None], stop: as
             await asyncio.wait_for(stop.wait(), 0.1)
         except TimeoutError:
             continue
+
+
+async def _role(database_url: str) -> str | None:
+    """The role without the right to change events or log, if this login may work as it."""
+    engine = create_engine(database_url, pool_size=1)
+    try:
+        return await roles.available(engine)
+    finally:
+        await engine.dispose()
 
 
 def _servers(settings: Settings) -> tuple[str, str]:

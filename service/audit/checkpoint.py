@@ -114,6 +114,11 @@ def read(note: str) -> Checkpoint:
     return _read(_parts(note)[0])
 
 
+def signers_of(note: str) -> frozenset[bytes]:
+    """The ids of the keys that a note says it was signed with; raises NotVerified when it is no note."""
+    return frozenset(signature[:4] for _, signature in _parts(note)[1])
+
+
 def verify(note: str, keys: Collection[VerifierKey]) -> Checkpoint:
     """What a note says, once a signature of one of `keys` was found good.
 

@@ -27,10 +27,11 @@ _COMMAND_SECONDS = 30.0
 _POOL_SECONDS = 10.0
 
 
-def create_engine(url: str, *, pool_size: int = 10) -> AsyncEngine:
+def create_engine(url: str, *, pool_size: int = 10, role: str | None = None) -> AsyncEngine:
     """Return a pool of up to `pool_size` connections; opens none yet.
 
-    `url` is `postgresql://` or `postgres://`, with libpq's `sslmode` if wanted. No statement waits longer than 30 s.
+    They work as `role`, one that the login may become; by default as the login itself. `url` is `postgresql://` or
+    `postgres://`, with libpq's `sslmode` if wanted. No statement waits longer than 30 s.
     """
     engine = create_async_engine(
         asyncpg_url(url),
@@ -40,7 +41,7 @@ def create_engine(url: str, *, pool_size: int = 10) -> AsyncEngine:
         connect_args={
             "timeout": _CONNECT_SECONDS,
             "command_timeout": _COMMAND_SECONDS,
-            "server_settings": _SERVER_SETTINGS,
+            "server_settings": _SERVER_SETTINGS if role is None else _SERVER_SETTINGS | {"role": role},
         },
     )
     event.listen(engine.sync_engine, "checkout", _refuse_closed)

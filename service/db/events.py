@@ -1,4 +1,4 @@
-"""What happened to each request, in order; the table only ever grows."""
+"""What happened to each request, in order; the table only ever grows, and with every event the transparency log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.arrays import unnested
+from service.db.log import LogRepository
 from service.db.models import EventRow
 from service.domain.states import EventType
 
@@ -36,12 +37,19 @@ class EventRepository:
 
     async def append(self, request_id: UUID, event_type: EventType, payload: Payload) -> int:
         """Add an event and return its number; `RequestRepository.mark_*` do this themselves."""
-        row = insert(EventRow).values(request_id=request_id, type=event_type, payload=dict(payload))
-        number: int = (await self._conn.execute(row.returning(EventRow.id))).scalar_one()
+        [number] = await self.append_many(event_type, {request_id: payload})
         return number
 
-    async def append_many(self, event_type: EventType, payloads: Mapping[UUID, Payload]) -> None:
-        """Add an event of one type to each of several requests, in their order."""
+    async def append_many(self, event_type: EventType, payloads: Mapping[UUID, Payload]) -> list[int]:
+        """Add an event of one type, and its leaf, to each of several requests; return their numbers, in that order.
+
+        The requests are as the event leaves them. Raises `NotCanonical` for a payload that cannot be logged.
+        """
+        if not payloads:
+            return []
+        log = LogRepository(self._conn)
+        # First, so that events are numbered in the order of their leaves.
+        await log.take_turn()
         rows = unnested(
             "added",
             request_id=(Uuid(), list(payloads)),
@@ -49,7 +57,10 @@ class EventRepository:
             payload=(JSONB(), [dict(payload) for payload in payloads.values()]),
         )
         added = select(rows.c.request_id, rows.c.type, rows.c.payload)
-        await self._conn.execute(insert(EventRow).from_select(["request_id", "type", "payload"], added))
+        inserted = insert(EventRow).from_select(["request_id", "type", "payload"], added)
+        numbers = list((await self._conn.execute(inserted.returning(EventRow.id))).scalars())
+        await log.append(numbers)
+        return numbers
 
     async def of_request(self, request_id: UUID) -> list[Event]:
         """Return the events of a request, oldest first."""

@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from service.audit.commitments import commit
 from service.db import intake_rows
 from service.db.intake_refusals import queue_full, refusal, reused_key, shutting_down
 from service.db.intake_rows import IdempotencyKey, NewRow, StoredRequest
@@ -237,6 +238,7 @@ class Intake:
                 api_key_id=waiting.new.api_key_id,
                 idempotency_key=waiting.new.idempotency_key,
                 body_digest=waiting.new.body_digest,
+                commitments=commit(waiting.new.targets, waiting.new.reference),
             )
             for waiting in new
         ]

@@ -9,6 +9,7 @@ from sqlalchemy import Integer, LargeBinary, Text, Uuid, func, literal, select, 
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.audit.commitments import Commitments
 from service.db.arrays import unnested
 from service.db.models import OutboxRow, RequestRow
 from service.db.outbox import OUTBOX_CHANNEL
@@ -41,6 +42,7 @@ class NewRow:
     api_key_id: UUID
     idempotency_key: str | None
     body_digest: bytes | None
+    commitments: Commitments
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUI
         api_key_id=(Uuid(), [row.api_key_id for row in ordered]),
         idempotency_key=(Text(), [row.idempotency_key for row in ordered]),
         body_digest=(LargeBinary(), [row.body_digest for row in ordered]),
+        subject_commitments=(LargeBinary(), [row.commitments.subjects for row in ordered]),
+        reference_commitment=(LargeBinary(), [row.commitments.reference for row in ordered]),
     )
     stored = (
         insert(RequestRow)

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from service.db.engine import asyncpg_url
+from service.db.roles import grant
 from service.db.transactions import transaction
 
 #: Advisory lock that whoever migrates takes (the bytes of "lethe").
@@ -19,8 +20,16 @@ _MIGRATION_LOCK = 0x6C65746865
 
 
 async def upgrade(url: str, revision: str = "head") -> None:
-    """Apply the migrations up to `revision`; starters that collide take turns. Raises `Unavailable`."""
-    await _run(url, lambda connection: _migrate(connection, command.upgrade, revision))
+    """Apply the migrations up to `revision`, and give the application's role its rights on what there is then.
+
+    Starters that collide take turns. Raises `Unavailable`.
+    """
+
+    def work(connection: Connection) -> None:
+        _migrate(connection, command.upgrade, revision)
+        grant(connection)
+
+    await _run(url, work)
 
 
 async def downgrade(url: str, revision: str) -> None:

@@ -259,6 +259,11 @@ class RequestRow(Base):
             name="cancelled",
         ),
         CheckConstraint("(guarantee = 'retrained') = (repair = 'converged')", name="retrained"),
+        CheckConstraint(
+            "octet_length(subject_commitments) = count * CASE kind WHEN 'edge' THEN 64 ELSE 32 END"
+            " AND octet_length(reference_commitment) = 32",
+            name="commitments",
+        ),
         Index(
             "requests_idempotency",
             "api_key_id",
@@ -303,6 +308,9 @@ class RequestRow(Base):
     explanation: Mapped[str | None]
     failure: Mapped[str | None]
     already_deleted_by: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
+    #: What the log holds in place of what the request names and of its reference; see `service.audit.commitments`.
+    subject_commitments: Mapped[bytes | None]
+    reference_commitment: Mapped[bytes | None]
 
 
 class RequestAuditRow(Base):
@@ -383,6 +391,63 @@ class EventRow(Base):
     type: Mapped[str]
     payload: Mapped[dict[str, Any]] = mapped_column(JSONB)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class LeafRow(Base):
+    """A leaf of the transparency log; rows are never changed."""
+
+    __tablename__ = "leaves"
+    __table_args__ = (
+        CheckConstraint("index >= 0", name="index"),
+        CheckConstraint("octet_length(hash) = 32 AND octet_length(root) = 32", name="hashes"),
+        UniqueConstraint("event_id"),
+    )
+
+    index: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    event_id: Mapped[int] = mapped_column(ForeignKey("events.id"))
+    #: Canonical JSON; text and not jsonb, because every byte of it is hashed.
+    data: Mapped[str]
+    hash: Mapped[bytes]
+    #: The root of the tree that ends with this leaf: it tells which leaf of a changed log was changed first.
+    root: Mapped[bytes]
+
+
+class LogNodeRow(Base):
+    """The hash of a complete subtree of two leaves or more; rows are never changed."""
+
+    __tablename__ = "log_nodes"
+    __table_args__ = (
+        CheckConstraint("level BETWEEN 1 AND 62 AND position >= 0", name="place"),
+        CheckConstraint("octet_length(hash) = 32", name="hash"),
+    )
+
+    level: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    hash: Mapped[bytes]
+
+
+class CheckpointRow(Base):
+    """A signed checkpoint of the log; rows are never changed."""
+
+    __tablename__ = "checkpoints"
+    __table_args__ = (CheckConstraint("size >= 0", name="size"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    size: Mapped[int] = mapped_column(BigInteger)
+    #: As it was signed.
+    note: Mapped[str]
+    signed_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class LogKeyRow(Base):
+    """A public key that has signed checkpoints; the private key is in the key folder."""
+
+    __tablename__ = "log_keys"
+    __table_args__ = (CheckConstraint("number > 0", name="number"),)
+
+    number: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    public_key: Mapped[str]
+    registered_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class ImportRow(Base):

@@ -13,6 +13,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from service.db.arrays import unnested
 from service.db.events import EventRepository, Payload
+from service.db.log import LogRepository
 from service.db.models import BatchRow, OutboxRow, RequestAuditRow, RequestRow
 from service.db.records import (
     BATCH_COLUMNS,
@@ -64,7 +65,8 @@ class RequestRepository:
     """The table `requests` in the caller's transaction.
 
     Each `mark_*` writes the event that belongs to the move. Repeating one that was committed changes nothing and writes
-    nothing, so that start-up recovery may; a move that `TRANSITIONS` forbids raises `Conflict`.
+    nothing, so that start-up recovery may; a move that `TRANSITIONS` forbids raises `Conflict`. Those of requests that
+    somebody else may end at the same time take their turn at the log before they lock the request.
     """
 
     def __init__(self, conn: AsyncConnection) -> None:
@@ -204,6 +206,7 @@ class RequestRepository:
 
         After the commit the caller destroys its key. Raises `Conflict` when it is in a batch, failed or cancelled.
         """
+        await LogRepository(self._conn).take_turn()
         moved = await self._moved(
             update(RequestRow)
             .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
@@ -225,6 +228,7 @@ class RequestRepository:
 
         Its ciphertext stays, so that it can be tried again. Raises `Conflict` when it is in a batch or finished.
         """
+        await LogRepository(self._conn).take_turn()
         moved = await self._moved(
             update(RequestRow)
             .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
@@ -246,6 +250,7 @@ class RequestRepository:
             .where(RequestRow.status == RequestStatus.QUEUED)
             .where(or_(literal(api_key_id, Uuid()).is_(None), RequestRow.api_key_id == api_key_id))
             .values(status=RequestStatus.CANCELLED, cancelled_at=func.now(), ciphertext=null())
+            .values(subject_commitments=null(), reference_commitment=null())
             .returning(*REQUEST_COLUMNS)
         )
         row = (await self._conn.execute(cancelled)).one_or_none()

@@ -74,6 +74,12 @@ class UnlearningMetrics:
             "lethe_coefficient_residual", "|W - (B + M T)| / |W| of the last batch.", registry=registry
         )
 
+        self._log_signed = Gauge(
+            "lethe_log_signed_size",
+            "Leaves of the transparency log that the newest checkpoint covers.",
+            registry=registry,
+        )
+
     def received(self, kind: RequestKind) -> None:
         """Count a request that was accepted."""
         self._received.labels(kind.value).inc()
@@ -87,6 +93,10 @@ class UnlearningMetrics:
     def queued(self, nodes: int) -> None:
         """Set how many nodes wait."""
         self._queued_nodes.set(nodes)
+
+    def log_signed(self, size: int) -> None:
+        """Set how many leaves of the log the newest checkpoint covers."""
+        self._log_signed.set(size)
 
     def model(self, *, version: int, rank: int, live_nodes: int) -> None:
         """Describe the model that is served."""

@@ -51,7 +51,8 @@ class Database:
 
     def new(self, *nodes: str, key: str | None = None, digest: bytes = bytes(32), model: str = MODEL) -> NewRequest:
         """A node request, with salts that are recognisable."""
-        targets = Targets(nodes=nodes, node_salts={node: f"salt-{node}" for node in nodes}, reference_salt="r")
+        salts = {node: node.encode("utf-8", "surrogatepass").hex() for node in nodes}
+        targets = Targets(nodes=nodes, node_salts=salts, reference_salt="5a17")
         return NewRequest(
             model=model,
             kind=RequestKind.NODE,

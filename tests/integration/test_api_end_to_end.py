@@ -17,9 +17,11 @@ from valkey_process import ValkeyProcess
 from model_store.build import build_model
 from model_store.datasets import load_dataset
 from model_store.spec import ModelSpec
+from service.api.services import Services
 from service.app import create_app
-from service.db import migrate
+from service.db import migrate, roles
 from service.db.engine import create_engine
+from service.db.transactions import transaction
 from service.domain.states import Scope
 from service.errors import AlreadyRunning, LetheError, StateMismatch
 from service.first_key import ensure_first_key
@@ -35,6 +37,7 @@ class Lethe:
 
     client: httpx.AsyncClient
     settings: Settings
+    services: Services
     #: What `on_failure` was told.
     failures: list[BaseException]
 
@@ -98,7 +101,7 @@ async def running(settings: Settings) -> AsyncIterator[Lethe]:
                 headers={"Authorization": "Bearer the-first-key"},
             )
         )
-        yield Lethe(client, settings, failures)
+        yield Lethe(client, settings, app.state.services, failures)
 
 
 @pytest.fixture
@@ -106,6 +109,14 @@ def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: st
     home = tmp_path / "home"
     copied(small_model, home)
     return Settings(home=home, database_url=database_url, redis_url=redis_url, admin_key="the-first-key", device="cpu")
+
+
+async def test_the_service_works_as_the_role_that_cannot_change_the_log(settings: Settings) -> None:
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        async with transaction(lethe.services.engine) as connection:
+            role = (await connection.exec_driver_sql("SELECT current_user")).scalar_one()
+    assert role == roles.APPLICATION_ROLE
 
 
 @pytest.fixture

@@ -179,10 +179,10 @@ async def test_pages_show_each_request_once_newest_first(db: Database) -> None:
 async def test_pages_are_filtered_by_status_kind_and_time(db: Database) -> None:
     cancelled, queued = await db.accept(), await db.accept()
     await db.intake.cancel(cancelled, None)
-    edge = await db.accept()
-    await db.rows("UPDATE requests SET kind = 'edge' WHERE id = :id", id=edge)
+    features = await db.accept()
+    await db.rows("UPDATE requests SET kind = 'features' WHERE id = :id", id=features)
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    for place, request_id in enumerate((cancelled, queued, edge)):
+    for place, request_id in enumerate((cancelled, queued, features)):
         moment = start + timedelta(days=place)
         await db.rows("UPDATE requests SET received_at = :moment WHERE id = :id", moment=moment, id=request_id)
 
@@ -191,9 +191,9 @@ async def test_pages_are_filtered_by_status_kind_and_time(db: Database) -> None:
             return [request.id for request in await RequestRepository(conn).page(filters, cursor=None, limit=10)]
 
     assert await page(RequestFilters(status=RequestStatus.CANCELLED)) == [cancelled]
-    assert await page(RequestFilters(status=RequestStatus.QUEUED)) == [edge, queued]
-    assert await page(RequestFilters(kind=RequestKind.EDGE)) == [edge]
-    assert await page(RequestFilters(since=start + timedelta(days=1))) == [edge, queued]
+    assert await page(RequestFilters(status=RequestStatus.QUEUED)) == [features, queued]
+    assert await page(RequestFilters(kind=RequestKind.FEATURES)) == [features]
+    assert await page(RequestFilters(since=start + timedelta(days=1))) == [features, queued]
     assert await page(RequestFilters(until=start + timedelta(days=1))) == [cancelled]
     assert await page(RequestFilters(api_key_id=db.api_key_id, kind=RequestKind.NODE)) == [queued, cancelled]
 
