@@ -28,6 +28,18 @@ class FeatureMatrix:
         else:
             self._matrix = torch.from_numpy(np.array(features)).to(self.device)
 
+    @property
+    def dense(self) -> bool:
+        """Whether X is stored dense."""
+        return self._sparse is None
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that a product with X reads: its values, and where it is CSR their columns."""
+        if self._sparse is None:
+            return self._matrix.numel() * self._matrix.element_size()
+        return int(self._sparse.data.nbytes + self._sparse.indices.nbytes)
+
     def dense_rows(self, rows: NDArray[np.int64]) -> Tensor:
         """X[rows], (m, d) float64 on the device."""
         if self._sparse is not None:

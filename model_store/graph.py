@@ -16,6 +16,8 @@ from model_store.errors import GraphError
 #: X, (n, d): dense, or CSR when sparse.
 Features: TypeAlias = NDArray[np.float32] | NDArray[np.float64] | sp.csr_array
 
+#: The label of a node that has none.
+NO_LABEL = -1
 #: How many offenders an error names.
 _EXAMPLES = 3
 

@@ -21,6 +21,8 @@ class Loss(Protocol):
 
     #: No Hessian of a row's loss has a larger eigenvalue; 0 where the loss has no curvature.
     largest_curvature: float
+    #: Whether the logits of a row act on each other; if so, adding a constant to a row changes nothing.
+    coupled: bool
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """The sum of the rows' losses."""
@@ -31,6 +33,9 @@ class Loss(Protocol):
     def hessian_product(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
         """Its Hessian by the logits, applied to `direction` (n, C): (n, C)."""
 
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """At least the largest eigenvalue of each row's Hessian by its logits, (n,)."""
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """What is answered for logits (n, C): rows that sum to 1, larger where the logit is larger, (n, C)."""
 
@@ -39,6 +44,7 @@ class Softmax:
     """Cross-entropy of softmax probabilities p = exp(z) / sum exp(z)."""
 
     largest_curvature = 0.5
+    coupled = True
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """- sum log p_y."""
@@ -59,6 +65,12 @@ class Softmax:
         shifted = direction - direction.gather(1, p.argmax(dim=1, keepdim=True))
         return p * (shifted - (p * shifted).sum(dim=1, keepdim=True))
 
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """max_c 2 p_c (1 - p_c), by Gershgorin's theorem, (n,); the labels do not matter."""
+        p = torch.softmax(logits, dim=1)
+        others = p.sum(dim=1, keepdim=True) - p
+        return (2 * p * others).amax(dim=1)
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """p, (n, C)."""
         return torch.softmax(logits, dim=1)
@@ -68,6 +80,7 @@ class OneVsRest:
     """One logistic regression per class against the rest, log(1 + exp(-m)): Equation 2 of the paper for each class."""
 
     largest_curvature = 0.25
+    coupled = False
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """sum log(1 + exp(-m)) over rows and classes."""
@@ -81,6 +94,10 @@ class OneVsRest:
     def hessian_product(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
         """direction / (1 + exp(z)) / (1 + exp(-z)), (n, C); the labels do not matter."""
         return torch.sigmoid(logits) * torch.sigmoid(-logits) * direction
+
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """max_c 1 / (1 + exp(z_c)) / (1 + exp(-z_c)), (n,); the labels do not matter."""
+        return (torch.sigmoid(logits) * torch.sigmoid(-logits)).amax(dim=1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The classes' 1 / (1 + exp(-z)) divided by their sum, (n, C)."""
@@ -97,6 +114,7 @@ class SmoothHinge:
     """
 
     largest_curvature = 1.0
+    coupled = False
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """The sum over rows and classes."""
@@ -117,6 +135,10 @@ class SmoothHinge:
         margins = logits * _signs(logits, labels)
         return torch.where((margins >= 0) & (margins < 1), direction, 0.0)
 
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """1 in every row, (n,): next to a kink the slope may change that much."""
+        return torch.ones_like(logits[:, 0])
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """The softmax of the decision values z, (n, C): a support vector machine estimates no probabilities.
 
@@ -129,6 +151,7 @@ class PlainHinge:
     """One support vector machine per class against the rest, max(0, 1 - m): for subgradient descent only."""
 
     largest_curvature = 0.0
+    coupled = False
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """The sum over rows and classes."""
@@ -142,6 +165,10 @@ class PlainHinge:
     def hessian_product(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
         """0 everywhere, (n, C): the loss is piecewise linear."""
         return torch.zeros_like(direction)
+
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """0 in every row, (n,)."""
+        return torch.zeros_like(logits[:, 0])
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The softmax of the decision values z, (n, C), with the meaning it has for `SmoothHinge`."""

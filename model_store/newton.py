@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from model_store.errors import TrainingError
+from model_store.line_search import step_length
 from model_store.objective import Objective, Point
 
 #: A relative gradient above this is not an optimum, whatever stopped the iteration.
@@ -24,7 +24,6 @@ MAX_ITERATIONS = 200
 _MAX_CG_STEPS = 5_000
 #: A step is long enough when F's slope along it has fallen to this share of what it was.
 _REMAINING_SLOPE = 0.1
-_LONGEST_STEP = 2.0**20
 #: Relative error of a value of F: below it, decreases of F are noise.
 _VALUE_ROUNDING = 1e-14
 #: Newton steps in a row that may fail to halve the best relative gradient once F itself cannot be told to fall.
@@ -87,7 +86,8 @@ class Newton:
         if not decrease > 0.0:
             self.finished = True
             return
-        following = self._objective.at(point.W + self._length(direction, decrease) * direction)
+        length = step_length(self._objective, point, direction, _REMAINING_SLOPE)
+        following = self._objective.at(point.W + length * direction)
         at_floor = decrease <= _VALUE_ROUNDING * abs(point.value)
         halved = following.relative_gradient <= self.best.relative_gradient / 2
         self._stalled = self._stalled + 1 if at_floor and not halved else 0
@@ -128,30 +128,6 @@ class Newton:
 
     def _preconditioned(self, gradient: Tensor) -> Tensor:
         return gradient if self._precondition is None else self._precondition(gradient)
-
-    def _length(self, direction: Tensor, decrease: float) -> float:
-        """The t > 0 at which the slope of F along `direction` is small, 1 if that will do.
-
-        F is convex along it, so the slope has one root. The logits are linear in t: each trial costs elementwise work.
-        """
-        objective, point = self._objective, self._point
-        n = objective.representation.rows
-        moved = objective.representation.logits(direction)
-        along = float((point.W * direction).sum())
-        squared = float((direction * direction).sum())
-
-        def slope(t: float) -> float:
-            residual = objective.loss.residual(point.logits + t * moved, objective.labels)
-            return float((residual * moved).sum()) / n + objective.regularization * (along + t * squared)
-
-        small = _REMAINING_SLOPE * decrease
-        shortest, longest, found = 0.0, 1.0, slope(1.0)
-        while found < -small and longest < _LONGEST_STEP:
-            shortest, longest = longest, 2 * longest
-            found = slope(longest)
-        if abs(found) <= small or found < 0.0:
-            return longest
-        return float(brentq(slope, shortest, longest, rtol=1e-2, xtol=1e-12)) if slope(shortest) < 0.0 else longest
 
 
 def minimise(

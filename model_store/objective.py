@@ -11,7 +11,7 @@ from model_store.losses import Loss
 from model_store.representation import Representation
 
 _EPSILON = torch.finfo(torch.float64).eps
-_PROBES = 8
+_PROBES = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +41,14 @@ class Objective:
     #: lambda.
     regularization: float
 
+    @property
+    def weighted_rows(self) -> int:
+        """n_train, by which sums over rows are divided; 1 where there are none and F is (lambda/2) |W|_F^2."""
+        return max(self.representation.rows, 1)
+
     def at(self, W: Tensor) -> Point:
         """F, its gradient and the relative gradient at W (p, C)."""
-        n = self.representation.rows
+        n = self.weighted_rows
         logits = self.representation.logits(W)
         residual = self.loss.residual(logits, self.labels)
         loss_gradient = self.representation.transposed(residual) / n
@@ -55,12 +60,12 @@ class Objective:
     def hessian_product(self, point: Point, direction: Tensor) -> Tensor:
         """The Hessian of F at `point` applied to `direction` (p, C)."""
         curved = self.loss.hessian_product(point.logits, self.labels, self.representation.logits(direction))
-        product = self.representation.transposed(curved) / self.representation.rows
+        product = self.representation.transposed(curved) / self.weighted_rows
         return product.add_(direction, alpha=self.regularization)
 
     def dual(self, point: Point) -> Tensor:
         """U = -residual / (lambda n_train), (n_train, C): W = H^T U where the gradient vanishes."""
-        return point.residual / (-self.regularization * self.representation.rows)
+        return point.residual / (-self.regularization * self.weighted_rows)
 
     def identity_error(self, W: Tensor, U: Tensor) -> float:
         """|W - H^T U|_F / |W|_F for U (n_train, C)."""
@@ -72,12 +77,12 @@ class Objective:
         size = float(torch.linalg.norm(W))
         if size > 0:
             return error / size
-        n = self.representation.rows
-        rounding = _EPSILON * self._norm_of_H * float(torch.linalg.norm(residual)) / n
+        n = self.weighted_rows
+        rounding = _EPSILON * self.norm_of_H * float(torch.linalg.norm(residual)) / n
         return 0.0 if error * self.regularization <= 4 * rounding else float("inf")
 
     @cached_property
-    def _norm_of_H(self) -> float:
+    def norm_of_H(self) -> float:
         """|H|_F, estimated on Gaussian vectors."""
         generator = torch.Generator().manual_seed(0)
         probes = torch.randn((self.representation.rows, _PROBES), dtype=torch.float64, generator=generator)

@@ -79,6 +79,27 @@ class Projection:
     coefficient_residual: float
     #: How the features' pseudo-inverse was obtained.
     factor_method: FactorMethod
+    #: Q, (d, k), None when no direction was lost; a trace of the deleted rows.
+    lost_directions: Tensor | None
+    #: For each removal, the columns of the physical injected channels that its rows carry.
+    carried_channels: tuple[tuple[int, ...], ...]
+
+    def with_weights_of(self, state: ModelState, before: ModelState) -> "Projection":
+        """What was measured, with the figures that are read from the weights after the batch read from `state`.
+
+        `state` has the same span and other weights; `before` is the state before the batch.
+        """
+        norms = tuple(
+            norm if norm.channel_after is None else replace(norm, channel_after=_of_channels(state, columns))
+            for norm, columns in zip(self.norms, self.carried_channels, strict=True)
+        )
+        return replace(
+            self,
+            state=state,
+            norms=norms,
+            lost_direction_norm_after=_along(self.lost_directions, state),
+            weight_change=_change(before, state),
+        )
 
 
 def project_batch(
@@ -110,15 +131,18 @@ def project_batch(
     )
     Q = None if update is None or update.lost_directions.shape[1] == 0 else update.lost_directions
     updates = [each for each in (update, label_update) if each is not None]
+    carried = _carried(leaving, update, channels)
     return Projection(
         state=after,
-        norms=_norms(removals, leaving, update, state, after, channels),
+        norms=_norms(removals, leaving, update, state, after, carried),
         directions_removed=0 if Q is None else int(Q.shape[1]),
-        lost_direction_norm_before=None if Q is None else float(torch.linalg.norm(Q.T @ state.features.W)),
-        lost_direction_norm_after=None if Q is None else float(torch.linalg.norm(Q.T @ after.features.W)),
+        lost_direction_norm_before=_along(Q, state),
+        lost_direction_norm_after=_along(Q, after),
         weight_change=_change(state, after),
         coefficient_residual=max((each.coefficient_residual for each in updates), default=0.0),
         factor_method=FactorMethod.NONE if update is None else update.factor_method,
+        lost_directions=Q,
+        carried_channels=carried,
     )
 
 
@@ -141,7 +165,7 @@ def _norms(
     update: SpanUpdate | None,
     before: ModelState,
     after: ModelState,
-    channels: Sequence[int],
+    carried: Sequence[Sequence[int]],
 ) -> tuple[Norms, ...]:
     owner = np.repeat(np.arange(len(removals)), [rows.size for rows in leaving])
     norms = [Norms() if removal.kind is RequestKind.EDGE else Norms(0.0, 0.0) for removal in removals]
@@ -157,15 +181,32 @@ def _norms(
         left = injected_norms(effective, owner[remains], len(removals), before.classes)
     for index in np.unique(owner).tolist():
         norms[index] = Norms(injected[index], left[index])
-    for column in channels:
-        for index in np.unique(owner[(update.deleted_rows[:, column] != 0).cpu().numpy()]).tolist():
-            had, has = norms[index].channel_before or 0.0, norms[index].channel_after or 0.0
+    for index, columns in enumerate(carried):
+        if columns:
             norms[index] = replace(
-                norms[index],
-                channel_before=had + channel_norm(before.features.W, [column], before.classes),
-                channel_after=has + channel_norm(after.features.W, [column], before.classes),
+                norms[index], channel_before=_of_channels(before, columns), channel_after=_of_channels(after, columns)
             )
     return tuple(norms)
+
+
+def _carried(
+    leaving: Sequence[NDArray[np.int64]], update: SpanUpdate | None, channels: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """For each removal, those of the columns `channels` that are not zero in its rows."""
+    if update is None or not channels:
+        return ((),) * len(leaving)
+    ends = np.cumsum([rows.size for rows in leaving]).tolist()
+    parts = [update.deleted_rows[end - rows.size : end] for end, rows in zip(ends, leaving, strict=True)]
+    return tuple(tuple(column for column in channels if bool((part[:, column] != 0).any())) for part in parts)
+
+
+def _of_channels(state: ModelState, columns: Sequence[int]) -> float:
+    return channel_norm(state.features.W, columns, state.classes)
+
+
+def _along(Q: Tensor | None, state: ModelState) -> float | None:
+    """|Q^T W|_F of the feature weights."""
+    return None if Q is None else float(torch.linalg.norm(Q.T @ state.features.W))
 
 
 def _change(before: ModelState, after: ModelState) -> float:

@@ -3,11 +3,15 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from model_store.graph import NO_LABEL
 from model_store.inputs import Inputs
 from model_store.losses import Loss
+from model_store.objective import Objective
 from model_store.propagation import Propagator
+from model_store.representation import Representation
 from service.unlearning.batch import ModelState
 from service.unlearning.snapshot import Snapshot
 
@@ -20,6 +24,8 @@ class LiveGraph:
     inputs: Inputs
     propagator: Propagator
     loss: Loss
+    #: Classes by row, (n,) int64, of the nodes that were trained on; `NO_LABEL` for all others. Not to be written to.
+    targets: NDArray[np.int64]
 
     def without(
         self, nodes: NDArray[np.int64], edges: NDArray[np.int64], feature_rows: NDArray[np.int64]
@@ -33,7 +39,22 @@ class LiveGraph:
             propagator = propagator.without_nodes(nodes)
         if edges.size:
             propagator = propagator.without_edges(edges)
-        return LiveGraph(self.inputs.without(nodes, edges, feature_rows, propagator), propagator, self.loss)
+        targets = self.targets
+        if nodes.size:
+            targets = targets.copy()
+            targets[nodes] = NO_LABEL
+        return LiveGraph(self.inputs.without(nodes, edges, feature_rows, propagator), propagator, self.loss, targets)
+
+    @property
+    def training_rows(self) -> NDArray[np.int64]:
+        """The live nodes that are trained on, (n_train,), ascending."""
+        return np.flatnonzero(self.targets != NO_LABEL)
+
+    def objective(self, regularization: float) -> Objective:
+        """F^u: the training objective over the live training nodes, on the live graph."""
+        rows = self.training_rows
+        labels = torch.from_numpy(self.targets[rows]).to(self.propagator.device)
+        return Objective(Representation(self.inputs, rows), self.loss, labels, regularization)
 
     def predictions(self, state: ModelState) -> Snapshot:
         """Class probabilities of every live node under `state`, by sweeps on class columns instead of features."""

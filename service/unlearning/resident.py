@@ -1,6 +1,8 @@
 """The model resident on the device: the arrays that stay, and the committed state that each batch replaces."""
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,17 +14,30 @@ from model_store.base_store import Base
 from model_store.blocks import by_block, side_by_side
 from model_store.features import FeatureMatrix
 from model_store.gram import Gram, factorise
-from model_store.graph import one_hot
+from model_store.graph import NO_LABEL, one_hot
 from model_store.inputs import inputs_of
 from model_store.losses import loss_of
 from model_store.manifest import Manifest
 from model_store.memory import Sizes, require_memory, serving_needs
+from model_store.objective import Objective
 from model_store.propagation import Propagator
+from model_store.representation import Representation
 from model_store.versions import SpanArrays, VersionState
-from service.domain.states import RequestKind
+from service.domain.states import RepairPolicy, RepairStatus, RequestKind
 from service.unlearning.batch import InputRows, ModelState, Projection, Removal, project_batch
+from service.unlearning.certificate import Certificate, certifiable, certify
+from service.unlearning.hessian import HessianFactor, factor_steps, why_no_factor
 from service.unlearning.live_graph import LiveGraph
 from service.unlearning.projection import SpanState
+from service.unlearning.repair import (
+    Coefficients,
+    Repair,
+    RepairOutcome,
+    RepairProgress,
+    at_optimum,
+    require_repairable,
+    stacked,
+)
 from service.unlearning.snapshot import Snapshot
 
 
@@ -38,13 +53,37 @@ class Prepared:
     nodes: NDArray[np.int64]
     feature_rows: NDArray[np.int64]
     edges: NDArray[np.int64]
+    #: With the figures of the weights that would be committed, repaired where `outcome` says so.
     projection: Projection
+    outcome: RepairOutcome
     live_graph: LiveGraph
     snapshot: Snapshot
+    repair: Repair | None
+
+    @property
+    def state(self) -> ModelState:
+        """What would be committed."""
+        return self.projection.state
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedRepair:
+    """A finished repair of the committed state, as the version that would follow it."""
+
+    state: ModelState
+    outcome: RepairOutcome
+    snapshot: Snapshot
+    repair: Repair
 
 
 class Resident:
-    """One model on one device. `prepare` changes nothing; `commit` makes what was prepared the committed state."""
+    """One model on one device. `prepare` changes nothing; `commit` makes what was prepared the committed state.
+
+    Under the policy `always` a batch is repaired while it is prepared, for as long as its budget lasts; a repair that
+    takes longer goes on with `advance_repair` after the projected weights were committed. In idle time
+    `advance_upkeep` factorises the Hessian at the committed weights, which makes the next repair fast; what was
+    computed with rows that a batch deletes leaves the memory when the batch is committed.
+    """
 
     def __init__(
         self,
@@ -55,6 +94,8 @@ class Resident:
         rows: dict[str, int],
         public: frozenset[str],
         channels: Sequence[int],
+        regularization: float,
+        policy: RepairPolicy,
     ) -> None:
         self.features = features
         self.labels = labels
@@ -65,15 +106,33 @@ class Resident:
         #: External ids of the nodes declared public: an MLP was trained on them, and they are never deleted.
         self.public = public
         self._channels = tuple(channels)
+        self._regularization = regularization
+        self._policy = policy
+        self._factor: HessianFactor | None = None
+        self._making: Iterator[HessianFactor | None] | None = None
+        self._pending: Repair | None = None
+        self._certificate: Certificate | None = None
 
     @classmethod
     def load(
-        cls, manifest: Manifest, base: Base, version: VersionState, number: int, device: torch.device | str
+        cls,
+        manifest: Manifest,
+        base: Base,
+        version: VersionState,
+        number: int,
+        device: torch.device | str,
+        *,
+        policy: RepairPolicy = RepairPolicy.NEVER,
+        stale_coefficients: bool = False,
     ) -> "Resident":
         """Puts version `number` of a stored model on the device and factorises its Gram matrices.
 
-        Raises DeviceError, before any work, when the device has less free memory than that and later batches need.
+        With `stale_coefficients` those in `base` are of an earlier version; they are rebuilt from the weights, which
+        must be an optimum. Raises RepairImpossible for a policy that the model does not allow and, both before any
+        work, DeviceError when the device has less free memory than that and later batches need.
         """
+        if policy is RepairPolicy.ALWAYS:
+            require_repairable(manifest.spec)
         graph, live = base.graph, version.live
         require_memory("Serving", serving_needs(manifest.spec, Sizes.of(graph)), device)
         propagator = Propagator.build(
@@ -109,22 +168,46 @@ class Resident:
             # Counts of training nodes by class: n bounds them for good, and a class that has one is never lost in it.
             gram = factorise(label_rows.rows, training, sigma_ref_squared=float(graph.nodes))
             state = replace(state, labels=_span(version.labels, gram, training, device))
-        return cls(
+        targets = np.where(training, graph.labels, NO_LABEL)
+        resident = cls(
             features=features,
             labels=label_rows,
             state=state,
-            live_graph=LiveGraph(inputs, propagator, loss_of(manifest.spec.loss)),
+            live_graph=LiveGraph(inputs, propagator, loss_of(manifest.spec.loss), targets),
             rows={graph.node_ids[row]: int(row) for row in np.flatnonzero(live)},
             public=frozenset(graph.node_ids[row] for row in np.flatnonzero(base.public)),
             channels=[channel.column for channel in manifest.injected_channels],
+            regularization=manifest.spec.regularization,
+            policy=policy,
         )
+        if stale_coefficients:
+            objective = resident._objective(resident.live_graph)
+            _, coefficients = at_optimum(state, objective, objective.at(stacked(state)))
+            resident._take(coefficients)
+        return resident
 
     def predictions(self) -> Snapshot:
         """The predictions of the committed state."""
         return self.live_graph.predictions(self.state)
 
-    def prepare(self, removals: Sequence[Removal]) -> Prepared:
-        """Computes all removals at once, beside the committed state.
+    @property
+    def certificate(self) -> Certificate | None:
+        """How far the committed weights can be from those of retraining; None for a loss without certificate."""
+        if self._certificate is None and certifiable(self.live_graph.loss, self._regularization):
+            objective = self._objective(self.live_graph)
+            self._certificate = certify(objective, objective.at(stacked(self.state)))
+        return self._certificate
+
+    def coefficients(self) -> Coefficients:
+        """The span coefficients of the committed state as they are stored, without the part that T holds."""
+        classes = self.state.classes
+        beta = by_block(self.features.beta, classes).cpu().numpy()
+        if self.labels is None:
+            return Coefficients(beta, np.zeros((0, beta.shape[1], classes)))
+        return Coefficients(beta, by_block(self.labels.beta, classes).cpu().numpy())
+
+    def prepare(self, removals: Sequence[Removal], *, budget_s: float = math.inf) -> Prepared:
+        """Computes all removals at once, beside the committed state, and repairs for at most `budget_s` seconds.
 
         Raises NotFinite when the result is not made of finite numbers.
         """
@@ -133,21 +216,113 @@ class Resident:
         feature_rows = _joined([removal.nodes for removal in removals if removal.kind is RequestKind.FEATURES])
         edges = np.concatenate([removal.edges for removal in removals])
         live_graph = self.live_graph.without(nodes, edges, feature_rows)
-        snapshot = live_graph.predictions(projection.state)
-        parts = [part for span in projection.state.spans for part in (span.W, span.B, span.T)]
-        if not (all(bool(part.isfinite().all()) for part in parts) and np.isfinite(snapshot.probabilities).all()):
-            raise NotFinite("The batch leads to weights or predictions that are not finite; it was not applied.")
-        return Prepared(nodes, feature_rows, edges, projection, live_graph, snapshot)
+        _require_finite(projection.state)
+        state, outcome, repair = self._repaired(projection.state, live_graph, budget_s)
+        if state is not projection.state:
+            projection = projection.with_weights_of(state, self.state)
+        snapshot = _finite(state, live_graph.predictions(state))
+        return Prepared(nodes, feature_rows, edges, projection, outcome, live_graph, snapshot, repair)
 
     def commit(self, prepared: Prepared) -> None:
-        """Makes `prepared` the committed state and forgets the removed rows in memory."""
-        self.state = prepared.projection.state
+        """Makes `prepared` the committed state and forgets the removed rows in memory, with all computed from them."""
+        self.state = prepared.state
         self.live_graph = prepared.live_graph
         _forget(self.features, np.concatenate([prepared.nodes, prepared.feature_rows]))
         if self.labels is not None:
             _forget(self.labels, prepared.nodes)
         deleted = set(prepared.nodes.tolist())
         self.rows = {node: row for node, row in self.rows.items() if row not in deleted}
+        self._settle(prepared.repair, prepared.outcome)
+        if prepared.outcome.status is RepairStatus.PENDING:
+            self._pending = prepared.repair
+
+    def begin_repair(self) -> None:
+        """Starts a repair of the committed state, for `advance_repair` to carry out."""
+        self._pending = Repair(self.state, self._objective(self.live_graph), self._factor)
+
+    @property
+    def repairing(self) -> RepairProgress | None:
+        """How far the repair of the committed state has come; None when none is under way."""
+        return None if self._pending is None else self._pending.progress
+
+    def advance_repair(self, until: float) -> PreparedRepair | None:
+        """Goes on with the repair of the committed state until `time.monotonic()` reaches `until`.
+
+        Returns the version that would follow once it is finished, None before. Raises NotFinite when it is not made of
+        finite numbers, and RuntimeError when no repair is under way.
+        """
+        if self._pending is None:
+            raise RuntimeError("no repair is under way")
+        if not self._pending.advance(until):
+            return None
+        state, outcome = self._pending.repaired()
+        state = replace(state, version=self.state.version + 1)
+        _require_finite(state)
+        snapshot = _finite(state, self.live_graph.predictions(state))
+        return PreparedRepair(state, outcome, snapshot, self._pending)
+
+    def commit_repair(self, prepared: PreparedRepair) -> None:
+        """Makes a finished repair the committed state."""
+        self.state = prepared.state
+        self._settle(prepared.repair, prepared.outcome)
+
+    @property
+    def upkeep_due(self) -> bool:
+        """Whether `advance_upkeep` has something to do."""
+        if self._policy is RepairPolicy.NEVER or self._pending is not None or self._factor is not None:
+            return False
+        return self._making is not None or self.why_no_factor is None
+
+    @property
+    def why_no_factor(self) -> str | None:
+        """Why the Hessian of this model is not factorised, and repairs go without; None if it is."""
+        representation = Representation(self.live_graph.inputs, self.live_graph.training_rows)
+        return why_no_factor(representation, self.state.classes, self.live_graph.loss.coupled)
+
+    def advance_upkeep(self, until: float) -> None:
+        """Factorises the Hessian at the committed weights, until `time.monotonic()` reaches `until`."""
+        if self._making is None:
+            objective = self._objective(self.live_graph)
+            point = objective.at(stacked(self.state))
+            self._making = factor_steps(objective, point, objective.representation.dense())
+        while self._factor is None and time.monotonic() < until:
+            self._factor = next(self._making)
+        if self._factor is not None:
+            self._making = None
+
+    def _objective(self, live_graph: LiveGraph) -> Objective:
+        return live_graph.objective(self._regularization)
+
+    def _repaired(
+        self, state: ModelState, live_graph: LiveGraph, budget_s: float
+    ) -> tuple[ModelState, RepairOutcome, Repair | None]:
+        """`state` repaired within the budget, or as it is."""
+        if not certifiable(live_graph.loss, self._regularization):
+            return state, RepairOutcome(RepairStatus.NONE, None, None), None
+        objective = self._objective(live_graph)
+        if self._policy is RepairPolicy.NEVER:
+            certificate = certify(objective, objective.at(stacked(state)))
+            return state, RepairOutcome(RepairStatus.NONE, certificate, certificate), None
+        repair = Repair(state, objective, self._factor)
+        if repair.advance(time.monotonic() + budget_s):
+            return *repair.repaired(), repair
+        return state, RepairOutcome(RepairStatus.PENDING, repair.before, repair.before), repair
+
+    def _settle(self, repair: Repair | None, outcome: RepairOutcome) -> None:
+        """Keeps of what was computed what holds of the state just committed."""
+        self._certificate = outcome.after
+        self._making = self._pending = self._factor = None
+        if repair is not None:
+            repair.forget_earlier()
+            self._factor = repair.factor
+        if outcome.coefficients is not None:
+            self._take(outcome.coefficients)
+
+    def _take(self, coefficients: Coefficients) -> None:
+        device = self.features.beta.device
+        self.features = replace(self.features, beta=side_by_side(_on(coefficients.beta, device)))
+        if self.labels is not None:
+            self.labels = replace(self.labels, beta=side_by_side(_on(coefficients.label_beta, device)))
 
 
 def version_state(state: ModelState) -> VersionState:
@@ -175,6 +350,20 @@ def _arrays(span: SpanState, classes: int) -> SpanArrays:
 def _forget(given: InputRows, rows: NDArray[np.int64]) -> None:
     given.rows.forget(rows)
     given.beta[torch.from_numpy(rows).to(given.beta.device)] = 0.0
+
+
+def _require_finite(state: ModelState) -> None:
+    parts = [part for span in state.spans for part in (span.W, span.B, span.T)]
+    if not all(bool(part.isfinite().all()) for part in parts):
+        raise NotFinite("The batch leads to weights or coefficients that are not finite; it was not applied.")
+
+
+def _finite(state: ModelState, snapshot: Snapshot) -> Snapshot:
+    """`snapshot`, of a state and predictions that are made of finite numbers."""
+    _require_finite(state)
+    if not np.isfinite(snapshot.probabilities).all():
+        raise NotFinite("The batch leads to predictions that are not finite; it was not applied.")
+    return snapshot
 
 
 def _joined(rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

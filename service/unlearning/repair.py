@@ -1,0 +1,265 @@
+"""Repair: from projected weights to those that retraining on the remaining graph would give.
+
+The objective F^u of the remaining graph has one minimum W_u, whatever the iteration starts from, so this is the paper's
+fine-tuning (Theorem 1) taken to convergence. Close to the minimum a factor of the Hessian is all but its inverse: one
+from before the batch serves as preconditioner while the batch is computed, and leaves the memory with what it was made
+from. Where it is missing, or too far off, it is made anew from the remaining data; where it would cost more than it
+saves, conjugate gradients go without.
+
+Weights stay in the span of the remaining rows: every preconditioned vector, and W before it is given out, is projected
+on it, because a factor from before the batch brings lost directions back.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_store.blocks import by_block, side_by_side
+from model_store.coefficients import span_coefficients
+from model_store.errors import ModelStoreError
+from model_store.losses import loss_of
+from model_store.newton import Newton
+from model_store.objective import Objective, Point
+from model_store.spec import ModelSpec
+from service.domain.states import RepairPolicy, RepairStatus
+from service.unlearning.batch import ModelState
+from service.unlearning.certificate import TOLERANCE, Certificate, certifiable, certify
+from service.unlearning.hessian import HessianFactor, factor_steps, why_no_factor
+from service.unlearning.quasi_newton import QuasiNewton
+
+#: The relative gradient to reach; the rounding term of the bound takes the rest of `TOLERANCE`.
+GOAL = TOLERANCE / 2
+#: Steps with one factor after which it is made anew at the point reached: about what making it costs. [Amazon Photo at
+#: lambda 1e-6: 64 nodes take 260 steps with a factor that is far off, and making it anew costs as much as 150.]
+_STEPS_PER_FACTOR = 100
+#: Factors made in one repair before it counts as not converging.
+_MOST_FACTORS = 8
+
+
+class RepairImpossible(ModelStoreError):
+    """The policy `always` for a model whose retrained weights cannot be known to be reached."""
+
+
+def require_repairable(spec: ModelSpec) -> None:
+    """Raises RepairImpossible for a loss with kinks, or without a positive lambda."""
+    if certifiable(loss_of(spec.loss), spec.regularization):
+        return
+    why = (
+        f"its loss {spec.loss.value} has kinks"
+        if spec.regularization > 0
+        else f"its lambda is {spec.regularization:g}, and without regularization there is no unique optimum"
+    )
+    raise RepairImpossible(
+        f"The model cannot be repaired: {why}, so nothing bounds the distance to the retrained weights.",
+        f"Serve it with --repair {RepairPolicy.NEVER.value}: deletions are then projected, with the guarantee span.",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """Span coefficients at an optimum, as `Store.write_beta` takes them."""
+
+    #: (blocks, n, C) float64.
+    beta: NDArray[np.float64]
+    #: (label_hops, n, C) float64.
+    label_beta: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RepairOutcome:
+    """What came of a repair."""
+
+    status: RepairStatus
+    #: Of the projected weights on the remaining graph; None for a loss that no certificate exists for.
+    before: Certificate | None
+    #: Of the weights that are committed; `before` where nothing was repaired.
+    after: Certificate | None
+    #: Steps, and products with H and H^T pairwise; None when no repair ran.
+    iterations: int | None = None
+    products: int | None = None
+    #: Rebuilt coefficients; None where those from before hold.
+    coefficients: Coefficients | None = None
+    #: |W_repaired - W_projected|_F / |W_projected|_F.
+    weight_change: float = 0.0
+
+
+@dataclass(frozen=True)
+class RepairProgress:
+    """How far a repair has come."""
+
+    iterations: int
+    products: int
+    #: Of the best weights so far; None where there is none, W = 0.
+    bound_relative: float | None
+
+
+class Repair:
+    """One repair; `advance` goes on with it, `repaired` gives the state it has reached."""
+
+    def __init__(self, state: ModelState, objective: Objective, factor: HessianFactor | None) -> None:
+        """`objective` is that of the live graph of `state`; `factor` may be from before the last batch."""
+        self._state = state
+        self._objective = objective
+        self._factor = factor
+        #: Whether the factor was made from the remaining data alone.
+        self._fresh = False
+        self._factors = 0
+        self._steps_before = 0
+        self._products_before = 0
+        start = objective.at(stacked(state))
+        #: The certificate of the weights that the repair started from.
+        self.before = certify(objective, start)
+        self._start = start
+        self._best = start
+        self._building: Iterator[HessianFactor | None] | None = None
+        self._descent: Newton | QuasiNewton | None = None
+        self.finished = start.relative_gradient <= GOAL
+        if not self.finished:
+            self._choose()
+
+    @property
+    def factor(self) -> HessianFactor | None:
+        """The factor, if it was made from the remaining data alone."""
+        return self._factor if self._fresh else None
+
+    @property
+    def progress(self) -> RepairProgress:
+        """How far the repair has come."""
+        steps, products = self._counts()
+        return RepairProgress(steps, products, certify(self._objective, self._best).relative)
+
+    def advance(self, until: float = math.inf) -> bool:
+        """Goes on until it is finished or `time.monotonic()` reaches `until`; returns whether it is finished."""
+        while not self.finished and time.monotonic() < until:
+            if self._building is not None:
+                self._build(self._building)
+            else:
+                self._descend(until)
+        return self.finished
+
+    def forget_earlier(self) -> None:
+        """Drops a factor, and what was computed with it, that was made from more than the remaining data."""
+        if self._factor is None or self._fresh or self.finished:
+            return
+        self._factor = None
+        self._restart()
+
+    def repaired(self) -> tuple[ModelState, RepairOutcome]:
+        """The state with the best weights found, their coefficients rebuilt, and what came of the repair."""
+        objective, state = self._objective, self._state
+        best = self._best
+        if any(span.gram.rank < span.gram.M.shape[0] for span in state.spans):
+            best = objective.at(self._in_span(best.W))
+        after = certify(objective, best)
+        state, coefficients = at_optimum(state, objective, best)
+        steps, products = self._counts()
+        moved, size = float(torch.linalg.norm(best.W - self._start.W)), float(torch.linalg.norm(self._start.W))
+        outcome = RepairOutcome(
+            status=RepairStatus.CONVERGED if after.retrained else RepairStatus.NOT_CONVERGED,
+            before=self.before,
+            after=after,
+            iterations=steps,
+            products=products,
+            coefficients=coefficients,
+            weight_change=moved / size if size > 0.0 else moved,
+        )
+        return state, outcome
+
+    def _choose(self) -> None:
+        """How to go on from the best point: with the factor there is, with one made anew, or with none."""
+        if self._factor is not None:
+            self._descent = QuasiNewton(self._objective, self._best, GOAL, self._preconditioned)
+        elif why_no_factor(self._objective.representation, self._state.classes, self._objective.loss.coupled) is None:
+            self._start_building()
+        else:
+            self._descent = Newton(self._objective, self._best.W, GOAL)
+
+    def _start_building(self) -> None:
+        self._factors += 1
+        H = self._objective.representation.dense()
+        self._building = factor_steps(self._objective, self._best, H)
+
+    def _build(self, steps: Iterator[HessianFactor | None]) -> None:
+        factor = next(steps)
+        if factor is not None:
+            self._building, self._factor, self._fresh = None, factor, True
+            self._choose()
+
+    def _descend(self, until: float) -> None:
+        descent = self._descent
+        if isinstance(descent, Newton):
+            descent.step(until)
+        elif descent is not None:
+            descent.step()
+        if descent is None:
+            raise RuntimeError("a repair that is neither finished nor building a factor descends")
+        if descent.best.relative_gradient < self._best.relative_gradient:
+            self._best = descent.best
+        if descent.converged or (isinstance(descent, Newton) and descent.finished):
+            self.finished = True
+        elif descent.finished or (isinstance(descent, QuasiNewton) and descent.iterations >= _STEPS_PER_FACTOR):
+            self._factor_anew()
+
+    def _factor_anew(self) -> None:
+        self._factor, self._fresh = None, False
+        if self._factors == _MOST_FACTORS:
+            self.finished = True
+        else:
+            self._restart()
+
+    def _restart(self) -> None:
+        self._steps_before, self._products_before = self._counts()
+        self._descent = None
+        self._choose()
+
+    def _counts(self) -> tuple[int, int]:
+        """Steps so far, and products with H and H^T, counted in pairs: gradients and products with the Hessian."""
+        steps = 0 if self._descent is None else self._descent.iterations
+        products = steps + (self._descent.products if isinstance(self._descent, Newton) else 0)
+        return self._steps_before + steps, self._products_before + products
+
+    def _preconditioned(self, gradient: Tensor) -> Tensor:
+        if self._factor is None:
+            raise RuntimeError("a descent without a factor asks for its preconditioner")
+        return self._in_span(self._factor.solve(gradient))
+
+    def _in_span(self, W: Tensor) -> Tensor:
+        """Pi_remain applied to each block of stacked weights (p, C)."""
+        classes = W.shape[1]
+        parts = []
+        for span, part in zip(self._state.spans, self._objective.representation.split(W), strict=True):
+            gram, columns = span.gram, side_by_side(part)
+            inside = columns if gram.rank == gram.M.shape[0] else gram.M_pinv @ (gram.M @ columns)
+            parts.append(by_block(inside, classes).reshape(-1, classes))
+        return torch.cat(parts)
+
+
+def stacked(state: ModelState) -> Tensor:
+    """The weights of all blocks of all inputs one above the other, (p, C)."""
+    return torch.cat([by_block(span.W, state.classes).reshape(-1, state.classes) for span in state.spans])
+
+
+def at_optimum(state: ModelState, objective: Objective, point: Point) -> tuple[ModelState, Coefficients]:
+    """`state` with the weights at `point` and with coefficients rebuilt from their dual variable.
+
+    At a minimum W = H^T U with U = -residual / (lambda n_train), so B = X^T beta for beta = R^T S^T U; T makes up for
+    the rest of the gradient, which lies in the span.
+    """
+    representation = objective.representation
+    betas = [side_by_side(beta) for beta in span_coefficients(representation, objective.dual(point))]
+    spans = []
+    for number, (span, each) in enumerate(zip(state.spans, representation.inputs, strict=True)):
+        weights = side_by_side(representation.split(point.W)[number])
+        betas[number] = betas[number] * torch.from_numpy(span.in_span).to(weights.device)[:, None]
+        B = each.transposed_matmul(betas[number])
+        spans.append(replace(span, W=weights, B=B, T=span.gram.M_pinv @ (weights - B)))
+    features, *labels = [by_block(beta, state.classes).cpu().numpy() for beta in betas]
+    label_beta = labels[0] if labels else np.zeros((0, representation.nodes, state.classes))
+    repaired = replace(state, features=spans[0], labels=spans[1] if labels else None)
+    return repaired, Coefficients(features, label_beta)
