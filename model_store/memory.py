@@ -12,10 +12,12 @@ from pathlib import Path
 
 import torch
 
+from model_store.class_curvature import curvature_bytes
 from model_store.errors import DeviceError
 from model_store.hop_distances import COLUMNS_BYTES
+from model_store.losses import loss_of
 from model_store.product_costs import dense_bytes, keeps_dense
-from model_store.sizes import Sizes as Sizes
+from model_store.sizes import Sizes
 from model_store.spec import ModelSpec, SolverKind
 
 #: Bytes of a float64, and of an int64 index.
@@ -56,6 +58,8 @@ def training_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
     ]
     if keeps_dense(spec, sizes):
         needs.append(Need("the representation of the training nodes", dense_bytes(spec, sizes)))
+    if spec.solver is SolverKind.NEWTON and not loss_of(spec.loss).coupled:
+        needs.append(Need("the curvature of the classes", curvature_bytes(sizes.training, p, sizes.classes)))
     if spec.solver is SolverKind.SGD and spec.batch_size:
         needs.append(Need("a batch of propagated features", 2 * min(spec.batch_size, sizes.nodes) * p * _WORD))
     return tuple(needs)

@@ -59,13 +59,14 @@ def product_costs(spec: ModelSpec, sizes: Sizes) -> ProductCosts:
     if sizes.sparse and not spec.mlp_width:
         features = multiplication * sizes.stored_values * width
     else:
-        features = _dense(sizes.nodes * sizes.width(spec), width)
+        features = dense_seconds(sizes.nodes * sizes.width(spec), width)
     propagation = C * (multiplication * (2 * sizes.edges + sizes.nodes) + _ELEMENT * sizes.nodes)
     once = features + (_feature_propagations(spec) + spec.label_hops) * propagation
-    return ProductCosts(factors=2 * once, dense=2 * _dense(sizes.training * sizes.rows_of_weights(spec), C))
+    return ProductCosts(factors=2 * once, dense=2 * dense_seconds(sizes.training * sizes.rows_of_weights(spec), C))
 
 
-def _dense(values: int, columns: int) -> float:
+def dense_seconds(values: int, columns: int) -> float:
+    """The estimate for a dense matrix with so many `values` times one with so many `columns`."""
     return values * (_DENSE_VALUE + _DENSE_MULTIPLICATION * columns)
 
 

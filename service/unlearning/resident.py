@@ -18,10 +18,11 @@ from model_store.graph import NO_LABEL, one_hot
 from model_store.inputs import inputs_of
 from model_store.losses import loss_of
 from model_store.manifest import Manifest
-from model_store.memory import Sizes, require_memory, serving_needs
+from model_store.memory import require_memory, serving_needs
 from model_store.objective import Objective
 from model_store.propagation import Propagator
 from model_store.representation import Representation
+from model_store.sizes import Sizes
 from model_store.versions import SpanArrays, VersionState
 from service.domain.states import RepairPolicy, RepairStatus, RequestKind
 from service.unlearning.batch import InputRows, ModelState, Projection, Removal, project_batch
