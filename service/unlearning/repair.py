@@ -154,7 +154,10 @@ class Repair:
         """The state with the best weights found, their coefficients rebuilt, and what came of the repair."""
         objective, state = self._objective, self._state
         best = self._best
-        if any(span.gram.rank < span.gram.M.shape[0] for span in state.spans):
+        if objective.representation.rows == 0:
+            # F^u is (lambda/2) |W|^2.
+            best = objective.at(torch.zeros_like(best.W))
+        elif any(span.gram.rank < span.gram.M.shape[0] for span in state.spans):
             best = objective.at(self._in_span(best.W))
         after = certify(objective, best)
         state, coefficients = at_optimum(state, objective, best)

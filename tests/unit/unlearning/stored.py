@@ -1,5 +1,7 @@
 """A model on disk and on the device, deleted from as the service does it, without the service."""
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +17,11 @@ from model_store.graph import Graph
 from model_store.manifest import InjectedChannel
 from model_store.spec import ModelSpec, PropagationKind
 from model_store.versions import VersionRef
-from service.domain.states import RequestKind
-from service.unlearning.batch import Removal
+from service.domain.states import RepairPolicy, RequestKind
+from service.unlearning.batch import ModelState, Removal
 from service.unlearning.measurement import stored_span_residual
-from service.unlearning.resident import Prepared, Resident, version_state
+from service.unlearning.repair import RepairOutcome
+from service.unlearning.resident import Prepared, PreparedRepair, Resident, version_state
 
 SMALL = "synthetic:n=300,d=120,classes=4,seed=3"
 
@@ -60,8 +63,9 @@ class Outcome:
 class StoredModel:
     """Steps 4 to 10 of a batch, on the real store."""
 
-    def __init__(self, path: Path, model: BuiltModel) -> None:
+    def __init__(self, path: Path, model: BuiltModel, policy: RepairPolicy = RepairPolicy.NEVER) -> None:
         self.model = model
+        self.policy = policy
         self.store = model.write(path)
         self.ref = VersionRef(0, 0)
         self.resident = self.reloaded()
@@ -69,24 +73,45 @@ class StoredModel:
     def reloaded(self) -> Resident:
         """The committed version as a restart would load it."""
         version = self.store.read_version(self.ref)
-        return Resident.load(self.store.manifest, self.store.load_base(), version, self.ref.version, "cpu")
+        manifest, base = self.store.manifest, self.store.load_base()
+        return Resident.load(manifest, base, version, self.ref.version, "cpu", policy=self.policy)
 
     def delete(self, *requests: Sequence[int]) -> Outcome:
         """One batch of these requests' nodes, through to the measurement from disk."""
         rows = [np.asarray(request, dtype=np.int64) for request in requests]
         return self.remove(*(Removal(RequestKind.NODE, nodes=request) for request in rows))
 
-    def remove(self, *removals: Removal) -> Outcome:
+    def remove(self, *removals: Removal, budget_s: float = math.inf) -> Outcome:
         """One batch of requests of any kind, through to the measurement from disk."""
-        prepared = self.resident.prepare(removals)
-        state = prepared.projection.state
-        self.ref = VersionRef(state.version, 1)
-        self.store.write_version(self.ref, version_state(state))
-        self.store.set_current(self.ref)
+        prepared = self.resident.prepare(removals, budget_s=budget_s)
+        self._write(prepared.state, prepared.outcome)
         self.resident.commit(prepared)
+        self._write_coefficients(prepared.outcome)
         self.store.erase(Erasure(prepared.nodes, prepared.feature_rows, prepared.edges), fencing=1)
         self.store.remove_versions(keep=self.ref, below_fencing=1)
         return Outcome(prepared, stored_span_residual(self.store, self.ref))
+
+    def repair(self) -> PreparedRepair:
+        """The pending repair, to its end and as a version of its own."""
+        prepared = None
+        while prepared is None:
+            prepared = self.resident.advance_repair(time.monotonic() + 0.01)
+        self._write(prepared.state, prepared.outcome)
+        self.resident.commit_repair(prepared)
+        self._write_coefficients(prepared.outcome)
+        return prepared
+
+    def _write(self, state: ModelState, outcome: RepairOutcome) -> None:
+        before, self.ref = self.ref, VersionRef(state.version, 1)
+        rebuilt = outcome.coefficients is not None
+        beta_version = state.version if rebuilt else self.store.beta_version(before)
+        self.store.write_version(self.ref, version_state(state), beta_version=beta_version)
+        self.store.set_current(self.ref)
+
+    def _write_coefficients(self, outcome: RepairOutcome) -> None:
+        rebuilt = outcome.coefficients
+        if rebuilt is not None:
+            self.store.write_beta(rebuilt.beta, rebuilt.label_beta, fencing=1, version=self.ref.version)
 
 
 class Oracle:

@@ -1,0 +1,101 @@
+"""Retraining from zero by another solver than the code under test has: losses, gradient and search written out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, cg
+from scipy.special import expit
+
+from model_store.spec import LossKind
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """(1/n) sum_i loss(h_i W, y_i) + (lambda/2) |W|^2 for H (n, p) and y (n,) of C classes."""
+
+    H: Matrix
+    labels: NDArray[np.int64]
+    classes: int
+    loss: LossKind
+    regularization: float
+
+    @property
+    def signs(self) -> Matrix:
+        return 2.0 * np.eye(self.classes)[self.labels] - 1.0
+
+    def slopes(self, Z: Matrix) -> Matrix:
+        """The loss' derivative by the logits, (n, C)."""
+        if self.loss is LossKind.SOFTMAX:
+            E = np.exp(Z - Z.max(axis=1, keepdims=True))
+            others = E / E.sum(axis=1, keepdims=True)
+            # p_y - 1 would cancel where p_y is nearly 1.
+            own = (np.arange(len(Z)), self.labels)
+            others[own] = 0.0
+            others[own] = -others.sum(axis=1)
+            return others
+        if self.loss is LossKind.OVR:
+            return -self.signs * expit(-self.signs * Z)
+        return -self.signs * np.clip(1.0 - self.signs * Z, 0.0, 1.0)
+
+    def curved(self, Z: Matrix, V: Matrix) -> Matrix:
+        """The loss' Hessian by the logits applied to V (n, C)."""
+        if self.loss is LossKind.SOFTMAX:
+            E = np.exp(Z - Z.max(axis=1, keepdims=True))
+            P = E / E.sum(axis=1, keepdims=True)
+            return P * (V - (P * V).sum(axis=1, keepdims=True))
+        if self.loss is LossKind.OVR:
+            return V * expit(Z) * expit(-Z)
+        margins = self.signs * Z
+        return np.where((margins >= 0.0) & (margins < 1.0), V, 0.0)
+
+    def gradient(self, W: Matrix) -> Matrix:
+        """Of the objective, in the precision of W and H."""
+        return self.H.T @ self.slopes(self.H @ W) / max(len(self.H), 1) + self.regularization * W
+
+    def distance_bound(self, W: Matrix) -> float:
+        return float(np.linalg.norm(self.gradient(W))) / self.regularization
+
+    def minimum(self, tolerance: float) -> Matrix:
+        """The minimum by Newton's method from zero, to a relative gradient of `tolerance` or as rounding allows."""
+        W = best = np.zeros((self.H.shape[1], self.classes))
+        bound, since = np.inf, 0
+        while since < 10:
+            G = self.gradient(W)
+            found = self.distance_bound(W)
+            best, bound, since = (W, found, 0) if found < bound / 2 else (best, bound, since + 1)
+            if found <= tolerance * np.linalg.norm(W):
+                return W
+            D = self._direction(W, G)
+            W = W + _root(lambda t, W=W, D=D: float((self.gradient(W + t * D) * D).sum())) * D
+        return best
+
+    def _direction(self, W: Matrix, G: Matrix) -> Matrix:
+        Z = self.H @ W
+
+        def product(flat: Matrix) -> Matrix:
+            V = flat.reshape(W.shape)
+            return (self.H.T @ self.curved(Z, self.H @ V) / max(len(self.H), 1) + self.regularization * V).ravel()
+
+        operator = LinearOperator((W.size, W.size), matvec=product, dtype=np.float64)
+        return cg(operator, -G.ravel(), rtol=1e-4, maxiter=5_000)[0].reshape(W.shape)
+
+
+def _root(slope: Callable[[float], float]) -> float:
+    """About where a growing function that is negative at 0 becomes positive; 1 where it is small already."""
+    first = abs(slope(0.0))
+    low, high = 0.0, 1.0
+    if abs(slope(1.0)) <= 0.5 * first:
+        return 1.0
+    while slope(high) < 0.0:
+        low, high = high, 2 * high
+    for _ in range(30):
+        middle = (low + high) / 2
+        found = slope(middle)
+        if abs(found) <= 0.1 * first:
+            return middle
+        low, high = (middle, high) if found < 0.0 else (low, middle)
+    return high

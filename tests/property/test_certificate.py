@@ -1,0 +1,101 @@
+"""The certificate's bound is never below the true distance to the retrained weights."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from model_store.features import FeatureMatrix
+from model_store.inputs import inputs_of
+from model_store.losses import loss_of
+from model_store.objective import Objective
+from model_store.propagation import Propagator
+from model_store.representation import Representation
+from model_store.spec import Combine, LossKind, ModelSpec, PropagationKind
+from service.unlearning.certificate import certify
+from tests.property.retraining import Problem
+
+LOSSES = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE)
+
+
+def random_objective(rng: np.random.Generator) -> tuple[Objective, int]:
+    """The objective of a random model on a random graph, which may have isolated, zero and duplicate nodes."""
+    n, d, classes = int(rng.integers(1, 40)), int(rng.integers(1, 9)), int(rng.integers(2, 5))
+    upper = np.triu(rng.random((n, n)) < rng.uniform(0.0, 0.3), 1)
+    adjacency = sp.csr_array((upper | upper.T).astype(np.float64))
+    X = rng.standard_normal((n, d)) * 10.0 ** rng.uniform(-1, 1)
+    X[rng.random(n) < 0.1] = 0.0
+    X[rng.integers(0, n)] = X[rng.integers(0, n)]
+    training = rng.random(n) < 0.7
+    labels = rng.integers(0, classes, size=n)
+    spec = ModelSpec(
+        combine=rng.choice(list(Combine)),
+        propagation=rng.choice(list(PropagationKind)),
+        loss=rng.choice(np.array(LOSSES)),
+        hops=int(rng.integers(1, 4)),
+        label_hops=int(rng.integers(0, 3)),
+        regularization=10.0 ** rng.uniform(-6, -1),
+    )
+    one_hot = np.zeros((n, classes))
+    one_hot[training, labels[training]] = 1.0
+    propagator = Propagator.build(adjacency, spec.propagation, spec.self_loops)
+    inputs = inputs_of(spec, FeatureMatrix(X), sp.csr_array(one_hot), propagator)
+    rows = np.flatnonzero(training)
+    representation = Representation(inputs, rows)
+    return Objective(representation, loss_of(spec.loss), torch.from_numpy(labels[rows]), spec.regularization), classes
+
+
+def loss_kind(objective: Objective) -> LossKind:
+    return next(kind for kind in LOSSES if type(loss_of(kind)) is type(objective.loss))
+
+
+def check(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    objective, classes = random_objective(rng)
+    H = objective.representation.dense().numpy()
+    problem = Problem(H, objective.labels.numpy(), classes, loss_kind(objective), objective.regularization)
+    best = problem.minimum(1e-11)
+    size = max(float(np.linalg.norm(best)), 1e-12)
+    # How far the oracle itself may be off, by the same theorem, and the rounding of its gradient.
+    slack = problem.distance_bound(best)
+    for exponent in (-12.0, -9.0, rng.uniform(-9, 1)):
+        noise = rng.standard_normal(best.shape)
+        W = best + noise * (10.0**exponent * size / np.linalg.norm(noise))
+        found = certify(objective, objective.at(torch.from_numpy(W)))
+        assert np.linalg.norm(W - best) <= found.bound + slack
+        assert found.relative is not None
+        assert found.relative == pytest.approx(found.bound / np.linalg.norm(W))
+    # Where rounding decides, the bound covers what the gradient is in a higher precision.
+    precise = replace(problem, H=H.astype(np.longdouble))
+    assert certify(objective, objective.at(torch.from_numpy(best))).bound >= precise.distance_bound(
+        best.astype(np.longdouble)
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_bound_holds(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(100))
+def test_the_bound_holds_ten_thousand_times(hundred: int) -> None:
+    for seed in range(100):
+        check(1_000_000 + 100 * hundred + seed)
+
+
+def test_without_training_nodes_the_bound_is_the_weights_own_size() -> None:
+    rng = np.random.default_rng(0)
+    X = FeatureMatrix(rng.standard_normal((5, 3)))
+    propagator = Propagator.build(sp.csr_array((5, 5)), PropagationKind.SYM, 1.0)
+    inputs = inputs_of(ModelSpec(), X, sp.csr_array((5, 2)), propagator)
+    empty = torch.empty(0, dtype=torch.int64)
+    objective = Objective(Representation(inputs, np.empty(0, dtype=np.int64)), loss_of(LossKind.SOFTMAX), empty, 1e-3)
+    W = torch.from_numpy(rng.standard_normal((3, 2)))
+    found = certify(objective, objective.at(W))
+    assert found.relative == pytest.approx(1.0)
+    none = certify(objective, objective.at(torch.zeros_like(W)))
+    assert none.bound == 0.0
+    assert none.relative == 0.0

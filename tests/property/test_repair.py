@@ -1,0 +1,278 @@
+"""After a repair the model is the one that retraining on what remains gives, for every configuration."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from model_store.blocks import by_block
+from model_store.datasets import load_dataset
+from model_store.graph import Graph
+from model_store.spec import Combine, LossKind, ModelSpec, SolverKind
+from service.domain.states import RepairPolicy, RepairStatus, RequestKind
+from service.unlearning.batch import Removal
+from service.unlearning.repair import RepairImpossible, stacked
+from service.unlearning.resident import NotFinite, Resident
+from tests.property.configurations import Configuration, every, pairwise
+from tests.property.oracle import Oracle
+from tests.property.retraining import Problem
+from tests.property.test_matrix import build, oracle_of, removals_of
+from tests.unit.unlearning.stored import StoredModel, built, cora_or_small
+
+#: |W - W_u| / |W_u| that a repair must reach; the certificate says 1e-8.
+DISTANCE = 1e-6
+
+
+def repairable(configurations: list[Configuration]) -> list[Configuration]:
+    return [each for each in configurations if each.loss is not LossKind.PLAIN_HINGE]
+
+
+def retrained(oracle: Oracle, tolerance: float = 1e-11) -> tuple[NDArray[np.float64], Problem]:
+    """The weights that training from zero on what remains gives, stacked, (p, C)."""
+    rows = oracle.training & oracle.live
+    classes = oracle.features.W.shape[2]
+    problem = Problem(oracle.H()[rows], oracle.labels[rows], classes, oracle.spec.loss, oracle.spec.regularization)
+    return problem.minimum(tolerance), problem
+
+
+def put(oracle: Oracle, W: NDArray[np.float64], problem: Problem) -> None:
+    """Makes W the oracle's weights, with the coefficients that follow from its dual variable."""
+    rows = oracle.training & oracle.live
+    dual = np.zeros((len(oracle.labels), W.shape[1]))
+    dual[rows] = -problem.slopes(problem.H @ W) / (oracle.spec.regularization * max(len(problem.H), 1))
+    start = 0
+    for R, side, block in oracle.blocks():
+        width = side.W.shape[1]
+        side.W[block] = W[start : start + width]
+        side.effective[block] = (R.T @ dual) * side.in_span[:, None]
+        start += width
+
+
+def assert_retrained(stored: StoredModel, oracle: Oracle) -> None:
+    """Weights, predictions, coefficients and certificate of the committed state against retraining."""
+    resident = stored.resident
+    W = stacked(resident.state).numpy()
+    best, problem = retrained(oracle)
+    size = max(float(np.linalg.norm(best)), 1e-12)
+    distance = float(np.linalg.norm(W - best))
+    assert distance <= DISTANCE * size
+    found = resident.certificate
+    assert found is not None
+    assert found.retrained
+    assert distance <= found.bound + problem.distance_bound(best)
+    put(oracle, best, problem)
+    assert np.abs(resident.predictions().probabilities - oracle.probabilities()).max() <= DISTANCE
+    sides = [(resident.state.features, resident.features, oracle.features)]
+    if resident.state.labels is not None:
+        assert resident.labels is not None
+        assert oracle.label_side is not None
+        sides.append((resident.state.labels, resident.labels, oracle.label_side))
+    for span, given, side in sides:
+        effective = by_block(given.beta + given.rows.matmul(span.T), resident.state.classes).numpy()
+        error = np.abs(effective[:, side.in_span] - side.effective[:, side.in_span]).max(initial=0.0)
+        assert error <= DISTANCE * max(np.abs(side.effective).max(), 1e-9)
+
+
+def check(configuration: Configuration, path: Path) -> None:
+    model = build(configuration)
+    oracle = oracle_of(model)
+    stored = StoredModel(path, model, RepairPolicy.ALWAYS)
+    rng = np.random.default_rng(3)
+    for step in range(3):
+        if step == 1:
+            # With a factor from before the batch, which must not bring back what the batch removes.
+            while stored.resident.upkeep_due:
+                stored.resident.advance_upkeep(time.monotonic() + 0.001)
+        removals = removals_of(configuration, oracle, rng, ~model.public)
+        outcome = stored.remove(*removals)
+        prepared = outcome.prepared
+        assert prepared.outcome.status is RepairStatus.CONVERGED
+        if prepared.projection.lost_direction_norm_after is not None:
+            assert prepared.projection.lost_direction_norm_after <= 1e-9 * np.linalg.norm(stacked(prepared.state))
+        oracle.remove(prepared.nodes, prepared.feature_rows, prepared.edges)
+        assert outcome.span_residual <= 1e-8
+        assert_retrained(stored, oracle)
+        if step == 1:
+            stored.resident = stored.reloaded()
+            assert_retrained(stored, oracle)
+
+
+@pytest.mark.parametrize("configuration", repairable(pairwise()), ids=str)
+def test_a_repaired_configuration_is_the_retrained_one(configuration: Configuration, tmp_path: Path) -> None:
+    check(configuration, tmp_path / "model")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("configuration", repairable(every()), ids=str)
+def test_all_repaired_configurations_are_the_retrained_ones(configuration: Configuration, tmp_path: Path) -> None:
+    check(configuration, tmp_path / "model")
+
+
+@pytest.fixture
+def small() -> Graph:
+    graph = load_dataset("synthetic:n=120,d=30,classes=3,seed=2", data_dirs=[])
+    return replace(graph, features=np.asarray(graph.features.toarray(), dtype=np.float64))
+
+
+def served(graph: Graph, path: Path, spec: ModelSpec | None = None) -> StoredModel:
+    return StoredModel(path / "model", built(graph, spec), RepairPolicy.ALWAYS)
+
+
+def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(small: Graph, tmp_path: Path) -> None:
+    stored = served(small, tmp_path)
+    oracle = oracle_of(stored.model)
+    while stored.resident.upkeep_due:
+        stored.resident.advance_upkeep(time.monotonic() + 0.001)
+    first = stored.remove(Removal(RequestKind.NODE, nodes=np.array([3, 4])), budget_s=0.0)
+    outcome = first.prepared.outcome
+    assert outcome.status is RepairStatus.PENDING
+    assert outcome.coefficients is None
+    assert first.span_residual <= 1e-8
+    progress = stored.resident.repairing
+    assert progress is not None
+    assert progress.bound_relative == pytest.approx(outcome.before.relative if outcome.before else None)
+    assert not stored.resident.upkeep_due
+    # Overtaken by a batch, it starts again from there.
+    stored.remove(Removal(RequestKind.NODE, nodes=np.array([7])), budget_s=0.0)
+    oracle.remove(np.array([3, 4, 7]), np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64))
+    before = stored.resident.state.version
+    repaired = stored.repair()
+    assert repaired.outcome.status is RepairStatus.CONVERGED
+    assert repaired.outcome.iterations is not None
+    assert stored.resident.state.version == before + 1
+    assert stored.resident.repairing is None
+    assert_retrained(stored, oracle)
+    stored.resident = stored.reloaded()
+    assert_retrained(stored, oracle)
+
+
+def test_a_factor_leaves_the_memory_with_the_rows_it_was_made_from(small: Graph, tmp_path: Path) -> None:
+    resident = served(small, tmp_path).resident
+    assert resident.upkeep_due
+    resident.advance_upkeep(time.monotonic() + 60)
+    assert not resident.upkeep_due
+    assert resident._factor is not None
+    used = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))])
+    resident.commit(used)
+    assert resident._factor is None
+    assert resident.upkeep_due
+    # Made by the repair itself, from what remains, it stays.
+    anew = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([6]))])
+    resident.commit(anew)
+    assert resident._factor is not None
+    assert not resident.upkeep_due
+
+
+def test_upkeep_under_way_is_given_up_with_the_rows_it_reads(small: Graph, tmp_path: Path) -> None:
+    resident = served(small, tmp_path).resident
+    resident.advance_upkeep(time.monotonic() + 1e-9)
+    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))], budget_s=0.0))
+    assert resident._making is None
+    assert resident._factor is None
+
+
+def test_a_batch_that_overtakes_a_repair_leaves_nothing_of_it(small: Graph, tmp_path: Path) -> None:
+    resident = served(small, tmp_path).resident
+    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))], budget_s=0.0))
+    assert resident.repairing is not None
+    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([6]))]))
+    assert resident.repairing is None
+    with pytest.raises(RuntimeError, match="no repair"):
+        resident.advance_repair(time.monotonic() + 1)
+
+
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@pytest.mark.parametrize("combine", list(Combine))
+def test_a_class_and_then_all_training_nodes_are_lost(
+    small: Graph, tmp_path: Path, loss: LossKind, combine: Combine
+) -> None:
+    stored = served(small, tmp_path, ModelSpec(loss=loss, combine=combine, regularization=1e-3, label_hops=1))
+    oracle = oracle_of(stored.model)
+    nothing = np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64)
+    lost = np.flatnonzero((small.labels == 0) & small.train_mask)
+    stored.remove(Removal(RequestKind.NODE, nodes=lost))
+    oracle.remove(lost, *nothing)
+    assert_retrained(stored, oracle)
+    rest = np.flatnonzero(small.train_mask & oracle.live)
+    outcome = stored.remove(Removal(RequestKind.NODE, nodes=rest))
+    assert outcome.prepared.outcome.status is RepairStatus.CONVERGED
+    assert not stacked(stored.resident.state).any()
+    assert stored.resident.certificate is not None
+    assert stored.resident.certificate.bound == 0.0
+    stored.remove(Removal(RequestKind.NODE, nodes=np.flatnonzero(stored.resident.state.live)[:1]))
+
+
+def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.unlearning.repair._STEPS_PER_FACTOR", 1)
+    monkeypatch.setattr("service.unlearning.repair._MOST_FACTORS", 1)
+    stored = served(small, tmp_path)
+    outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.arange(30))).prepared.outcome
+    assert outcome.status is RepairStatus.NOT_CONVERGED
+    assert outcome.before is not None
+    assert outcome.after is not None
+    assert 1e-8 < outcome.after.bound < outcome.before.bound
+    assert stored.resident.certificate == outcome.after
+
+
+def test_numbers_that_are_not_finite_fail_the_batch_and_change_nothing(small: Graph, tmp_path: Path) -> None:
+    resident = served(small, tmp_path).resident
+    before = resident.state
+    broken = replace(resident.state.features, W=torch.full_like(resident.state.features.W, torch.nan))
+    resident.state = replace(resident.state, features=broken)
+    with pytest.raises(NotFinite):
+        resident.prepare([Removal(RequestKind.NODE, nodes=np.array([1]))])
+    resident.state = before
+    resident.prepare([Removal(RequestKind.NODE, nodes=np.array([1]))])
+
+
+def test_stale_coefficients_are_rebuilt_at_a_load(small: Graph, tmp_path: Path) -> None:
+    stored = served(small, tmp_path)
+    stored.remove(Removal(RequestKind.NODE, nodes=np.array([3])))
+    base = stored.store.load_base()
+    garbled = replace(base, beta=np.zeros_like(base.beta))
+    version = stored.store.read_version(stored.ref)
+    manifest = stored.store.manifest
+    loaded = Resident.load(manifest, garbled, version, 1, "cpu", stale_coefficients=True)
+    assert np.abs(loaded.coefficients().beta - base.beta).max() <= 1e-12 * np.abs(base.beta).max()
+
+
+def test_the_plain_hinge_cannot_be_repaired(small: Graph, tmp_path: Path) -> None:
+    spec = ModelSpec(loss=LossKind.PLAIN_HINGE, solver=SolverKind.SGD, epochs=2)
+    with pytest.raises(RepairImpossible, match="kinks") as refused:
+        served(small, tmp_path, spec)
+    assert "--repair never" in refused.value.remedy
+    never = StoredModel(tmp_path / "never", built(small, spec))
+    assert never.resident.certificate is None
+    assert never.remove(Removal(RequestKind.NODE, nodes=np.array([1]))).prepared.outcome.after is None
+
+
+def test_under_never_the_bound_is_stated_and_nothing_moves(small: Graph, tmp_path: Path) -> None:
+    stored = StoredModel(tmp_path / "model", built(small))
+    before = stacked(stored.resident.state)
+    outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.array([3]))).prepared.outcome
+    assert outcome.status is RepairStatus.NONE
+    assert outcome.after is not None
+    assert outcome.after == outcome.before == stored.resident.certificate
+    assert not outcome.after.retrained
+    assert torch.equal(stacked(stored.resident.state), before)
+
+
+def test_cora_is_retrained_batch_after_batch(data_dir: Path | None, tmp_path: Path) -> None:
+    graph = cora_or_small(data_dir)
+    stored = StoredModel(tmp_path / "model", built(graph), RepairPolicy.ALWAYS)
+    rng = np.random.default_rng(5)
+    for size in (1, 16, 64):
+        nodes = rng.choice(np.flatnonzero(stored.resident.state.live), size=size, replace=False)
+        outcome = stored.remove(Removal(RequestKind.NODE, nodes=nodes))
+        assert outcome.prepared.outcome.status is RepairStatus.CONVERGED
+        assert outcome.span_residual <= 1e-8
+    live = stored.resident.live_graph
+    H = live.objective(1.0).representation.dense().numpy()
+    spec = stored.model.manifest.spec
+    problem = Problem(H, graph.labels[live.training_rows], graph.num_classes, spec.loss, spec.regularization)
+    best = problem.minimum(1e-9)
+    assert np.linalg.norm(stacked(stored.resident.state).numpy() - best) <= DISTANCE * np.linalg.norm(best)
