@@ -107,7 +107,8 @@ class Resident:
         #: External ids of the nodes declared public: an MLP was trained on them, and they are never deleted.
         self.public = public
         self._channels = tuple(channels)
-        self._regularization = regularization
+        #: lambda.
+        self.regularization = regularization
         self._policy = policy
         self._factor: HessianFactor | None = None
         self._making: Iterator[HessianFactor | None] | None = None
@@ -194,7 +195,7 @@ class Resident:
     @property
     def certificate(self) -> Certificate | None:
         """How far the committed weights can be from those of retraining; None for a loss without certificate."""
-        if self._certificate is None and certifiable(self.live_graph.loss, self._regularization):
+        if self._certificate is None and certifiable(self.live_graph.loss, self.regularization):
             objective = self._objective(self.live_graph)
             self._certificate = certify(objective, objective.at(stacked(self.state)))
         return self._certificate
@@ -280,6 +281,11 @@ class Resident:
         representation = Representation(self.live_graph.inputs, self.live_graph.training_rows)
         return why_no_factor(representation, self.state.classes, self.live_graph.loss.coupled)
 
+    @property
+    def factor(self) -> HessianFactor | None:
+        """The factor of the Hessian at the committed weights, made from what remains; None while there is none."""
+        return self._factor
+
     def advance_upkeep(self, until: float) -> None:
         """Factorises the Hessian at the committed weights, until `time.monotonic()` reaches `until`."""
         if self._making is None:
@@ -292,13 +298,13 @@ class Resident:
             self._making = None
 
     def _objective(self, live_graph: LiveGraph) -> Objective:
-        return live_graph.objective(self._regularization)
+        return live_graph.objective(self.regularization)
 
     def _repaired(
         self, state: ModelState, live_graph: LiveGraph, budget_s: float
     ) -> tuple[ModelState, RepairOutcome, Repair | None]:
         """`state` repaired within the budget, or as it is."""
-        if not certifiable(live_graph.loss, self._regularization):
+        if not certifiable(live_graph.loss, self.regularization):
             return state, RepairOutcome(RepairStatus.NONE, None, None), None
         objective = self._objective(live_graph)
         if self._policy is RepairPolicy.NEVER:

@@ -155,15 +155,15 @@ def test_a_factor_leaves_the_memory_with_the_rows_it_was_made_from(small: Graph,
     assert resident.upkeep_due
     resident.advance_upkeep(time.monotonic() + 60)
     assert not resident.upkeep_due
-    assert resident._factor is not None
+    assert resident.factor is not None
     used = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))])
     resident.commit(used)
-    assert resident._factor is None
+    assert resident.factor is None
     assert resident.upkeep_due
     # Made by the repair itself, from what remains, it stays.
     anew = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([6]))])
     resident.commit(anew)
-    assert resident._factor is not None
+    assert resident.factor is not None
     assert not resident.upkeep_due
 
 
@@ -172,7 +172,7 @@ def test_upkeep_under_way_is_given_up_with_the_rows_it_reads(small: Graph, tmp_p
     resident.advance_upkeep(time.monotonic() + 1e-9)
     resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))], budget_s=0.0))
     assert resident._making is None
-    assert resident._factor is None
+    assert resident.factor is None
 
 
 def test_a_batch_that_overtakes_a_repair_leaves_nothing_of_it(small: Graph, tmp_path: Path) -> None:
