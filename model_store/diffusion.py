@@ -125,6 +125,18 @@ class DiffusionHops:
         """How many hops have a block."""
         return len(self.block_hops)
 
+    @property
+    def depth(self) -> int:
+        """L."""
+        return self.block_hops[-1]
+
+    def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
+        """G_hop[rows, columns]."""
+        G = self.operators[hop]
+        parts = (G.values(), G.col_indices(), G.crow_indices())
+        whole = sp.csr_array(tuple(part.cpu().numpy() for part in parts), shape=G.shape)
+        return whole[rows][:, columns]
+
     @cached_property
     def unlabelled(self) -> Tensor:
         """1 for the entries in the rows of nodes without a label, those with a z term, and 0 for the others, (nnz,)."""

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
+import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from model_store.propagation import Propagator
@@ -23,6 +26,17 @@ class Operators(Protocol):
     @property
     def blocks(self) -> int:
         """How many blocks there are."""
+
+    @property
+    def block_hops(self) -> tuple[int, ...]:
+        """How many hops away each block reaches, ascending."""
+
+    @property
+    def depth(self) -> int:
+        """How many hops away the last block reaches."""
+
+    def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
+        """What takes hop `hop` to the next one, in some rows and columns: (len(rows), len(columns))."""
 
     def forward(self, Z: Tensor) -> Tensor:
         """sum_b R_b Z_b for Z (n, blocks * C): (n, C)."""
@@ -45,6 +59,15 @@ class FeatureHops:
     def blocks(self) -> int:
         """How many hops have a block."""
         return len(self.block_hops)
+
+    @property
+    def depth(self) -> int:
+        """L."""
+        return self.block_hops[-1]
+
+    def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
+        """P[rows, columns], at every hop."""
+        return self.propagator.part(rows, columns)
 
     def forward(self, Z: Tensor) -> Tensor:
         """By Horner's rule, P(P Z_2 + Z_1) + Z_0: every hop propagates C columns once."""
@@ -88,6 +111,20 @@ class LabelHops:
     def blocks(self) -> int:
         """One per hop."""
         return self.hops
+
+    @property
+    def block_hops(self) -> tuple[int, ...]:
+        """1 … hops."""
+        return tuple(range(1, self.hops + 1))
+
+    @property
+    def depth(self) -> int:
+        """The number of hops."""
+        return self.hops
+
+    def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
+        """P[rows, columns], at every hop, before diagonals are taken off."""
+        return self.propagator.part(rows, columns)
 
     @cached_property
     def diagonals(self) -> tuple[Tensor, ...]:

@@ -107,6 +107,17 @@ class Propagator:
             Y = self.apply(Y)
             yield Y
 
+    def part(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
+        """P[rows, columns] for rows and columns in ascending order: (len(rows), len(columns))."""
+        left, right = (scale.cpu().numpy() for scale in (self._left, self._right))
+        edges = self.edges.adjacency[rows][:, columns]
+        own = np.isin(columns, rows)
+        loops = sp.csr_array(
+            (np.full(int(own.sum()), self.self_loops), (np.searchsorted(rows, columns[own]), np.flatnonzero(own))),
+            shape=edges.shape,
+        )
+        return sp.csr_array(sp.diags_array(left[rows]) @ (edges + loops) @ sp.diags_array(right[columns]))
+
     def diagonal_of_power(self, power: int) -> Tensor:
         """diag P^power, (n,) float64, for `power` 1, 2 or 3; P^power is not formed."""
         w = (self._left * self._right).cpu().numpy()

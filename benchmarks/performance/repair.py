@@ -72,7 +72,7 @@ def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: in
         project.append(clock(device) - began)
         objective = projected.live_graph.objective(resident.regularization)
         began = clock(device)
-        fixed = Repair(projected.state, objective, resident.factor)
+        fixed = Repair(projected.state, objective, resident.factor, projected.training_rows)
         fixed.advance()
         state, outcome = fixed.repaired()
         repair.append(clock(device) - began)

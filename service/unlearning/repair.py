@@ -32,6 +32,7 @@ from service.unlearning.batch import ModelState
 from service.unlearning.certificate import TOLERANCE, Certificate, certifiable, certify
 from service.unlearning.hessian import HessianFactor, factor_steps, why_no_factor
 from service.unlearning.quasi_newton import QuasiNewton
+from service.unlearning.training_rows import TrainingRows
 
 #: The relative gradient to reach; the rounding term of the bound takes the rest of `TOLERANCE`.
 GOAL = TOLERANCE / 2
@@ -102,11 +103,14 @@ class RepairProgress:
 class Repair:
     """One repair; `advance` goes on with it, `repaired` gives the state it has reached."""
 
-    def __init__(self, state: ModelState, objective: Objective, factor: HessianFactor | None) -> None:
-        """`objective` is that of the live graph of `state`; `factor` may be from before the last batch."""
+    def __init__(
+        self, state: ModelState, objective: Objective, factor: HessianFactor | None, rows: TrainingRows
+    ) -> None:
+        """`objective` and `rows` are those of the live graph of `state`; `factor` may be from before the last batch."""
         self._state = state
         self._objective = objective
         self._factor = factor
+        self._rows = rows
         #: Whether the factor was made from the remaining data alone.
         self._fresh = False
         self._factors = 0
@@ -185,8 +189,7 @@ class Repair:
 
     def _start_building(self) -> None:
         self._factors += 1
-        H = self._objective.representation.dense()
-        self._building = factor_steps(self._objective, self._best, H)
+        self._building = factor_steps(self._objective, self._best, self._rows.H())
 
     def _build(self, steps: Iterator[HessianFactor | None]) -> None:
         factor = next(steps)

@@ -40,6 +40,7 @@ from service.unlearning.repair import (
     stacked,
 )
 from service.unlearning.snapshot import Snapshot
+from service.unlearning.training_rows import TrainingRows
 
 
 class NotFinite(ArithmeticError):
@@ -60,6 +61,7 @@ class Prepared:
     live_graph: LiveGraph
     snapshot: Snapshot
     repair: Repair | None
+    training_rows: TrainingRows
 
     @property
     def state(self) -> ModelState:
@@ -110,6 +112,7 @@ class Resident:
         #: lambda.
         self.regularization = regularization
         self._policy = policy
+        self._training_rows = TrainingRows(live_graph)
         self._factor: HessianFactor | None = None
         self._making: Iterator[HessianFactor | None] | None = None
         self._pending: Repair | None = None
@@ -219,16 +222,19 @@ class Resident:
         edges = np.concatenate([removal.edges for removal in removals])
         live_graph = self.live_graph.without(nodes, edges, feature_rows)
         _require_finite(projection.state)
-        state, outcome, repair = self._repaired(projection.state, live_graph, budget_s)
+        rows = self._training_rows.on(live_graph)
+        state, outcome, repair = self._repaired(projection.state, live_graph, rows, budget_s)
         if state is not projection.state:
             projection = projection.with_weights_of(state, self.state)
         snapshot = _finite(state, live_graph.predictions(state))
-        return Prepared(nodes, feature_rows, edges, projection, outcome, live_graph, snapshot, repair)
+        return Prepared(nodes, feature_rows, edges, projection, outcome, live_graph, snapshot, repair, rows)
 
     def commit(self, prepared: Prepared) -> None:
         """Makes `prepared` the committed state and forgets the removed rows in memory, with all computed from them."""
         self.state = prepared.state
         self.live_graph = prepared.live_graph
+        self._training_rows = prepared.training_rows
+        self._training_rows.forget()
         _forget(self.features, np.concatenate([prepared.nodes, prepared.feature_rows]))
         if self.labels is not None:
             _forget(self.labels, prepared.nodes)
@@ -240,7 +246,7 @@ class Resident:
 
     def begin_repair(self) -> None:
         """Starts a repair of the committed state, for `advance_repair` to carry out."""
-        self._pending = Repair(self.state, self._objective(self.live_graph), self._factor)
+        self._pending = Repair(self.state, self._objective(self.live_graph), self._factor, self._training_rows)
 
     @property
     def repairing(self) -> RepairProgress | None:
@@ -291,7 +297,7 @@ class Resident:
         if self._making is None:
             objective = self._objective(self.live_graph)
             point = objective.at(stacked(self.state))
-            self._making = factor_steps(objective, point, objective.representation.dense())
+            self._making = factor_steps(objective, point, self._training_rows.H())
         while self._factor is None and time.monotonic() < until:
             self._factor = next(self._making)
         if self._factor is not None:
@@ -301,7 +307,7 @@ class Resident:
         return live_graph.objective(self.regularization)
 
     def _repaired(
-        self, state: ModelState, live_graph: LiveGraph, budget_s: float
+        self, state: ModelState, live_graph: LiveGraph, rows: TrainingRows, budget_s: float
     ) -> tuple[ModelState, RepairOutcome, Repair | None]:
         """`state` repaired within the budget, or as it is."""
         if not certifiable(live_graph.loss, self.regularization):
@@ -310,7 +316,7 @@ class Resident:
         if self._policy is RepairPolicy.NEVER:
             certificate = certify(objective, objective.at(stacked(state)))
             return state, RepairOutcome(RepairStatus.NONE, certificate, certificate), None
-        repair = Repair(state, objective, self._factor)
+        repair = Repair(state, objective, self._factor, rows)
         if repair.advance(time.monotonic() + budget_s):
             return *repair.repaired(), repair
         return state, RepairOutcome(RepairStatus.PENDING, repair.before, repair.before), repair
