@@ -12,6 +12,7 @@ from lethe_client.results import (
     NodePrediction,
     Prediction,
     Predictions,
+    RepairProgress,
     Salts,
 )
 
@@ -29,6 +30,7 @@ __all__ = [
     "Prediction",
     "Predictions",
     "ProblemError",
+    "RepairProgress",
     "Salts",
     "ServerUnreachable",
     "WaitTimeout",

@@ -69,6 +69,11 @@ class Audit(msgspec.Struct, frozen=True):
     distance_bound_before_relative: float | None = None
     distance_bound_after_relative: float | None = None
     repair_iterations: int | None = None
+    #: How much the repair alone changed the weights, as a share of them.
+    repair_weight_change: float | None = None
+    #: The model version in which the repair ended, the batch's own or a later one, and the digest of its weights.
+    repair_version: int | None = None
+    repair_weights_sha256: str | None = None
     #: |W - (B + M T)|_F / |W|_F, the arithmetic check of the coefficients.
     coefficient_residual: float | None = None
     #: How M+ was obtained: `downdate`, `decompose` or `refactorise`; `none` when no feature was deleted.
@@ -134,6 +139,16 @@ class Predictions(msgspec.Struct, frozen=True):
     deleted: list[str] = []
 
 
+class RepairProgress(msgspec.Struct, frozen=True):
+    """How far a repair that goes on has come."""
+
+    iterations: int
+    #: Products with the Hessian.
+    products: int
+    #: Bound of the best weights so far on their distance to retraining, as a share of them.
+    distance_bound_relative: float | None = None
+
+
 class ModelInfo(msgspec.Struct, frozen=True):
     """The model that serves predictions."""
 
@@ -155,6 +170,10 @@ class ModelInfo(msgspec.Struct, frozen=True):
     propagation: str | None = None
     condition_number: float | None = None
     span_residual: float | None = None
+    #: The weights are at most this far from those of retraining on what remains; also as a share of them.
+    distance_bound: float | None = None
     distance_bound_relative: float | None = None
     repair: str | None = None
+    #: While `repair` is `pending`.
+    repair_progress: RepairProgress | None = None
     guarantee: str | None = None

@@ -26,6 +26,7 @@ from service.db import migrate, roles
 from service.db.engine import Engine, create_engine
 from service.db.intake import Intake
 from service.description import model_description
+from service.domain.states import RepairPolicy
 from service.embedded import open_servers
 from service.errors import ConfigurationError
 from service.first_key import FirstKey, ensure_first_key
@@ -180,6 +181,8 @@ def _unlearner(
         model=store.manifest.name,
         limits=BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000),
         lease_ttl_s=settings.lease_ttl_s,
+        repair=RepairPolicy(settings.repair),
+        repair_budget_s=settings.repair_budget,
         device=device,
     )
 

@@ -4,9 +4,8 @@ from collections.abc import Awaitable, Callable
 
 from model_store.manifest import Manifest
 from service.api.services import ModelInfo
-from service.db.batches import BatchRepository
 from service.db.engine import Engine
-from service.db.imports import ImportRepository
+from service.db.history import HistoryRepository
 from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
 from service.domain.states import Guarantee, RepairStatus
@@ -23,18 +22,13 @@ def model_description(
         name = served().name
         async with transaction(engine) as connection:
             pointer = await PointerRepository(connection).read(name)
-            batch = await BatchRepository(connection).latest(name)
-            latest = await ImportRepository(connection).latest(name)
-        imported = None if latest is None else latest.imported
-        if batch is not None and imported is not None and imported.version_after > batch.model_version_after:
-            batch = None
-        elif batch is not None:
-            imported = None
-        measured = batch or imported
+            # Two, because the newest may not have been measured yet.
+            made = await HistoryRepository(connection).latest(name, limit=2)
         manifest, model = served(), resident()
         if pointer is None or model is None:
             raise Unavailable("The model is still being loaded.", "Try again in a moment; /readyz says when it is.")
-        live = model.live_graph.propagator
+        repair = made[0].repair if made else RepairStatus.NONE
+        live, certificate = model.live_graph.propagator, model.certificate
         return ModelInfo(
             name=manifest.name,
             version=pointer.version,
@@ -50,11 +44,12 @@ def model_description(
             regularization=manifest.spec.regularization,
             rank=model.state.features.gram.rank,
             condition_number=manifest.condition_number,
-            span_residual=None if measured is None else measured.span_residual,
-            distance_bound_relative=None if batch is None else batch.distance_bound_after_relative,
-            # Nothing is repaired yet, so of the weights after a deletion the paper's guarantee is what holds.
-            repair=RepairStatus.NONE,
-            guarantee=Guarantee.SPAN,
+            span_residual=next((one.span_residual for one in made if one.span_residual is not None), None),
+            distance_bound=None if certificate is None else certificate.bound,
+            distance_bound_relative=None if certificate is None else certificate.relative,
+            repair=repair,
+            repair_progress=model.repairing if repair is RepairStatus.PENDING else None,
+            guarantee=Guarantee.RETRAINED if repair is RepairStatus.CONVERGED else Guarantee.SPAN,
             device=str(live.device),
             weights_sha256=pointer.weights_sha256,
         )

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from service.api.services import ModelInfo
 from service.db.engine import Engine
+from service.db.repairs import RepairRepository
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.errors import Unavailable
@@ -26,7 +27,13 @@ async def keep_gauges(
         with contextlib.suppress(Unavailable):
             async with transaction(engine) as connection:
                 metrics.queued(await RequestRepository(connection).queued_nodes(model))
+                metrics.pending(await RepairRepository(connection).count_pending(model))
             info = await model_info()
-            metrics.model(version=info.version, rank=info.rank, live_nodes=info.live_nodes)
+            metrics.model(
+                version=info.version,
+                rank=info.rank,
+                live_nodes=info.live_nodes,
+                distance_bound_relative=info.distance_bound_relative,
+            )
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _INTERVAL_S)

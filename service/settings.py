@@ -55,7 +55,12 @@ class Settings(BaseSettings):
     dataset: str = Field("cora", min_length=1, description="What the first `serve` trains on when there is no model.")
     model: Path | None = Field(None, description="Folder of the model to serve; unset: `model` below LETHE_HOME.")
     data_dir: Path | None = Field(None, description="Folder searched first for datasets.")
-    repair: Literal["never"] = Field("never", description="Whether weights are re-optimised after a projection.")
+    repair: Literal["always", "never"] = Field(
+        "always", description="Whether deletions bring the weights to those of retraining on what remains."
+    )
+    repair_budget: float = Field(
+        5.0, ge=0.0, le=3600.0, description="Repair of one batch after which it is served and repaired later (seconds)."
+    )
 
     max_batch_nodes: int = Field(1024, ge=1, le=1_000_000, description="Most nodes in one update of the model.")
     max_wait_ms: int = Field(20, ge=0, le=60_000, description="Longest wait for a batch to fill (milliseconds).")

@@ -77,7 +77,7 @@ UPGRADE = (
     ALTER TABLE requests ADD CONSTRAINT requests_retrained_check
         CHECK ((guarantee = 'retrained') = (repair = 'converged'))
     """,
-    "CREATE INDEX requests_unrepaired ON requests (model) WHERE repair IN ('pending', 'not_converged')",
+    "CREATE INDEX requests_repair_pending ON requests (model) WHERE repair = 'pending'",
     "CREATE UNIQUE INDEX events_repaired_once ON events (request_id) WHERE type = 'repaired'",
     f"""
     ALTER TABLE imports
@@ -95,7 +95,7 @@ DOWNGRADE = (
     ALTER TABLE imports DROP COLUMN repair, DROP COLUMN repair_iterations,
         {", ".join(f"DROP COLUMN {column}" for column in _BOUNDS)}
     """,
-    "DROP INDEX events_repaired_once, requests_unrepaired",
+    "DROP INDEX events_repaired_once, requests_repair_pending",
     "ALTER TABLE requests DROP CONSTRAINT requests_retrained_check",
     """
     ALTER TABLE batches DROP CONSTRAINT batches_repair_iterations_check,

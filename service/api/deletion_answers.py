@@ -81,6 +81,9 @@ class AuditAnswer(BaseModel):
     distance_bound_before_relative: float | None
     distance_bound_after_relative: float | None
     repair_iterations: int | None
+    repair_weight_change: float | None
+    repair_version: int | None = Field(description="The model version in which the repair ended.")
+    repair_weights_sha256: str | None = Field(description="Digest of the weights of that version.")
     coefficient_residual: float
     factor_method: str = Field(description="How the pseudo-inverse was obtained; `none` when no feature was deleted.")
     durations_ms: dict[str, float]

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from service.api.auth import requires
 from service.api.documents import problems
-from service.api.prediction_schemas import ModelAnswer
+from service.api.prediction_schemas import ModelAnswer, RepairProgressAnswer
 from service.api.replies import reply
 from service.api.services import services_of
 from service.domain.records import ApiKey
@@ -21,8 +21,9 @@ Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
 
 @router.get("/model", response_model=ModelAnswer, responses=problems(401, 403, 503), summary="Describe the model")
 async def describe_model(request: Request, caller: Caller) -> Response:
-    """The committed version: dimensions, rank, live nodes, residual, guarantee and digest of the weights."""
+    """The committed version: dimensions, rank, live nodes, residual, bound, repair, guarantee, digest of W."""
     info = await services_of(request).model_info()
+    progress = info.repair_progress
     return reply(
         ModelAnswer(
             name=info.name,
@@ -40,8 +41,16 @@ async def describe_model(request: Request, caller: Caller) -> Response:
             rank=info.rank,
             condition_number=info.condition_number,
             span_residual=info.span_residual,
+            distance_bound=info.distance_bound,
             distance_bound_relative=info.distance_bound_relative,
             repair=info.repair,
+            repair_progress=None
+            if progress is None
+            else RepairProgressAnswer(
+                iterations=progress.iterations,
+                products=progress.products,
+                distance_bound_relative=progress.bound_relative,
+            ),
             guarantee=info.guarantee,
             device=info.device,
             weights_sha256=info.weights_sha256,

@@ -53,6 +53,14 @@ class PredictionsAnswer(BaseModel):
     deleted: list[str] = Field(description="Ids of nodes deleted on request; always empty without deletions:read.")
 
 
+class RepairProgressAnswer(BaseModel):
+    """How far a repair that goes on has come."""
+
+    iterations: int = Field(description="Steps so far.")
+    products: int = Field(description="Products with the Hessian so far.")
+    distance_bound_relative: float | None = Field(description="Bound of the best weights found so far.")
+
+
 class ModelAnswer(BaseModel):
     """The model that serves predictions, as its committed version stands."""
 
@@ -76,9 +84,11 @@ class ModelAnswer(BaseModel):
                     "rank": 1431,
                     "condition_number": 157.0,
                     "span_residual": 3e-15,
-                    "distance_bound_relative": None,
-                    "repair": "none",
-                    "guarantee": "span",
+                    "distance_bound": 2e-9,
+                    "distance_bound_relative": 1e-10,
+                    "repair": "converged",
+                    "repair_progress": None,
+                    "guarantee": "retrained",
                     "device": "cpu",
                     "weights_sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
                 }
@@ -101,8 +111,12 @@ class ModelAnswer(BaseModel):
     rank: int = Field(description="Dimension of the span of the live nodes' features.")
     condition_number: float = Field(description="Of the features at import, over the kept directions.")
     span_residual: float | None = Field(description="How far the weights are from that span, measured last from disk.")
-    distance_bound_relative: float | None = Field(description="Bound on the distance to retraining; null if none.")
-    repair: RepairStatus
+    distance_bound: float | None = Field(
+        description="The weights are at most this far from those of retraining on what remains; null if not known."
+    )
+    distance_bound_relative: float | None = Field(description="The same, relative to the size of the weights.")
+    repair: RepairStatus = Field(description="Of the committed version.")
+    repair_progress: RepairProgressAnswer | None = Field(description="While `repair` is pending.")
     guarantee: Guarantee
     device: str
     weights_sha256: str

@@ -16,6 +16,7 @@ from service.domain.states import Guarantee, RepairStatus, RequestKind
 from service.observability.metrics import UnlearningMetrics
 from service.reader.predictions import Reader
 from service.settings import Settings
+from service.unlearning.repair import RepairProgress
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 
@@ -42,8 +43,11 @@ class ModelInfo:
     rank: int
     condition_number: float
     span_residual: float | None
+    distance_bound: float | None
     distance_bound_relative: float | None
     repair: RepairStatus
+    #: While `repair` is pending.
+    repair_progress: RepairProgress | None
     guarantee: Guarantee
     device: str
     weights_sha256: str

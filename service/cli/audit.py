@@ -28,11 +28,12 @@ _MEANINGS = {
     "distance_bound_before_relative": "most the weights were away from retraining, as a share",
     "distance_bound_after_relative": "most they are away from retraining since, as a share",
     "repair_iterations": "steps of re-optimisation on the remaining graph",
+    "repair_weight_change": "how much these alone changed the weights, as a share of them",
     "coefficient_residual": "rounding in Lethe's own bookkeeping; proves nothing about forgetting",
 }
 
 #: The timed steps of a batch, in order.
-_STEPS = ("project", "write", "swap", "erase", "verify")
+_STEPS = ("project", "repair", "write", "swap", "erase", "verify")
 
 
 def show(
@@ -103,6 +104,9 @@ def _batch(audit: Audit) -> list[tuple[str, str]]:
         ("weights after (SHA-256)", audit.weights_sha256_after),
         ("batch", f"{batch.id}: {', '.join(_deleted(batch))}"),
     ]
+    if audit.repair_version is not None:
+        rows.append(("repair ended in model version", str(audit.repair_version)))
+        rows.append(("weights since (SHA-256)", str(audit.repair_weights_sha256)))
     if audit.factor_method:
         rows.append(("pseudo-inverse by", audit.factor_method))
     if audit.device:

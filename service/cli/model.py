@@ -10,6 +10,7 @@ import typer
 
 from service.cli.console import note, stdout
 from service.cli.server import Home, read_facts
+from service.domain.states import RepairStatus
 from service.errors import ConfigurationError
 from service.settings import Settings, load_settings
 
@@ -119,12 +120,17 @@ def _replace(
         note("The service is not running: it takes the model over at its next start, before it deletes anything.")
         return
     if ended.imported is None:
-        from service.worker.importing import ImportRefused
+        from service.worker.candidate import ImportRefused
 
         raise ImportRefused(str(ended.refusal), "The model served before goes on.")
     done = ended.imported
     excluded = f", {done.excluded_nodes} of them deleted" if done.excluded_nodes else ""
-    _tell(manifest, f"served as version {done.version_after}{excluded}. The model before it is erased.")
+    repaired = {RepairStatus.CONVERGED: " Repaired.", RepairStatus.NOT_CONVERGED: " Its repair did not converge."}
+    _tell(
+        manifest,
+        f"served as version {done.version_after}{excluded}.{repaired.get(done.repair, '')} The model before it is "
+        "erased.",
+    )
 
 
 async def _asked(

@@ -92,12 +92,6 @@ class BatchRepository:
         requests = await RequestRepository(self._conn).in_batch(record.id)
         return UnfinishedBatch(record, row.fencing, tuple(requests), await self._norms(record.id))
 
-    async def latest(self, model: str) -> BatchRecord | None:
-        """Return the newest finished batch of a model, whose `span_residual` is the last one measured."""
-        query = select(*BATCH_COLUMNS).where(BatchRow.model == model, BatchRow.finished_at.is_not(None))
-        row = (await self._conn.execute(query.order_by(BatchRow.model_version_after.desc()).limit(1))).one_or_none()
-        return None if row is None else batch_record(row)
-
     async def _norms(self, batch_id: UUID) -> dict[UUID, RequestNorms]:
         query = select(RequestAuditRow.request_id, *NORM_COLUMNS).where(RequestAuditRow.batch_id == batch_id)
         return {row.request_id: request_norms(row) for row in await self._conn.execute(query)}

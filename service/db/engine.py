@@ -5,10 +5,12 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 #: The pool's type, for layers that pass it on without touching SQLAlchemy.
 Engine = AsyncEngine
+#: A connection in a transaction, likewise.
+Connection = AsyncConnection
 
 #: Server settings of each connection. A holder that is stopped inside a transaction is thrown out by the first, so that
 #: it cannot keep the lease's row locked; `jit` costs more than it gives on statements this short.

@@ -43,12 +43,6 @@ class ImportRepository:
         row = (await self._conn.execute(query)).one_or_none()
         return None if row is None else _import(row)
 
-    async def latest(self, model: str) -> ModelImport | None:
-        """Return the newest import of a model that was committed."""
-        query = select(_IMPORTS).where(ImportRow.model == model, ImportRow.version_after.is_not(None))
-        row = (await self._conn.execute(query.order_by(ImportRow.version_after.desc()).limit(1))).one_or_none()
-        return None if row is None else _import(row)
-
     async def commit(self, import_id: UUID, imported: Imported) -> None:
         """Record that a pending import is the committed version; for the transaction that advances the pointer."""
         await self._move(

@@ -282,7 +282,7 @@ class RequestRow(Base):
             postgresql_include=["count"],
         ),
         Index("requests_batch", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
-        Index("requests_unrepaired", "model", postgresql_where=text("repair IN ('pending', 'not_converged')")),
+        Index("requests_repair_pending", "model", postgresql_where=text("repair = 'pending'")),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)

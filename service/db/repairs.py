@@ -1,6 +1,6 @@
 """Repairs that ended in a version of their own, and the requests that wait for one."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from uuid import UUID
 
@@ -26,14 +26,13 @@ _REQUESTS = RequestRow.__table__
 
 
 @dataclass(frozen=True)
-class Unrepaired:
-    """A request whose batch is applied and whose weights are not those of retraining yet."""
+class Pending:
+    """A request that is applied and waits for a repair."""
 
     request_id: UUID
     kind: RequestKind
     #: How many nodes or edges it named.
     count: int
-    repair: RepairStatus
     batch: BatchRecord
     norms: RequestNorms
 
@@ -43,7 +42,7 @@ class RepairEnd:
     """How the repair of one request ended."""
 
     request_id: UUID
-    #: Its batch, with the figures of the repair.
+    #: Its batch, with how the repair ended and its figures.
     batch: BatchRecord
     guarantee: Guarantee
     explanation: str
@@ -82,35 +81,26 @@ class RepairRepository:
         row = (await self._conn.execute(query)).one_or_none()
         return None if row is None else repair_record(row)
 
-    async def latest(self, model: str) -> RepairRecord | None:
-        """Return the newest repair of a model, finished or not."""
-        query = select(*REPAIR_COLUMNS).where(RepairRow.model == model)
-        row = (await self._conn.execute(query.order_by(RepairRow.model_version_after.desc()).limit(1))).one_or_none()
-        return None if row is None else repair_record(row)
-
-    async def pending(self, model: str) -> int:
+    async def count_pending(self, model: str) -> int:
         """Return how many requests wait for a repair."""
         query = select(func.count()).where(RequestRow.model == model, RequestRow.repair == RepairStatus.PENDING)
         return int(await self._conn.scalar(query) or 0)
 
-    async def unrepaired(self, model: str, statuses: Collection[RepairStatus]) -> list[Unrepaired]:
-        """Return the applied requests whose repair has one of `statuses`, PENDING or NOT_CONVERGED, oldest first."""
+    async def pending(self, model: str) -> list[Pending]:
+        """Return the requests that wait for a repair, oldest first."""
         query = (
-            select(_REQUESTS.c.id, _REQUESTS.c.kind, _REQUESTS.c.count, _REQUESTS.c.repair)
+            select(_REQUESTS.c.id, _REQUESTS.c.kind, _REQUESTS.c.count)
             .add_columns(*BATCH_COLUMNS, *NORM_COLUMNS)
             .join_from(RequestRow, RequestAuditRow, RequestAuditRow.request_id == RequestRow.id)
             .join(BatchRow, RequestAuditRow.batch_id == BatchRow.id)
-            .where(RequestRow.model == model, RequestRow.repair.in_([status.value for status in statuses]))
-            # The set that the partial index covers.
-            .where(RequestRow.repair.in_([RepairStatus.PENDING.value, RepairStatus.NOT_CONVERGED.value]))
+            .where(RequestRow.model == model, RequestRow.repair == RepairStatus.PENDING)
             .order_by(RequestRow.received_at, RequestRow.id)
         )
         return [
-            Unrepaired(
+            Pending(
                 request_id=row._mapping[_REQUESTS.c.id],
                 kind=RequestKind(row._mapping[_REQUESTS.c.kind]),
                 count=row._mapping[_REQUESTS.c.count],
-                repair=RepairStatus(row._mapping[_REQUESTS.c.repair]),
                 batch=batch_record(row),
                 norms=request_norms(row),
             )
@@ -131,8 +121,7 @@ class RepairRepository:
         )
         moved = (
             update(RequestRow)
-            .where(RequestRow.id == rows.c.request_id, RequestRow.repair != rows.c.repair)
-            .where(RequestRow.repair.in_([RepairStatus.PENDING.value, RepairStatus.NOT_CONVERGED.value]))
+            .where(RequestRow.id == rows.c.request_id, RequestRow.repair == RepairStatus.PENDING)
             .values(repair=rows.c.repair, guarantee=rows.c.guarantee, explanation=rows.c.explanation)
             .returning(RequestRow.id)
         )

@@ -1,5 +1,7 @@
 """Prometheus metrics of the service. No label ever carries an id."""
 
+import math
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -11,10 +13,11 @@ from prometheus_client import (
 )
 
 from service.domain.records import BatchRecord
-from service.domain.states import RequestKind, RequestStatus
+from service.domain.states import RepairStatus, RequestKind, RequestStatus
 
 _NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
 _STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
+_REPAIR_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 _AGE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3600.0, 86_400.0)
 
 
@@ -73,6 +76,21 @@ class UnlearningMetrics:
         self._coefficient_residual = Gauge(
             "lethe_coefficient_residual", "|W - (B + M T)| / |W| of the last batch.", registry=registry
         )
+        self._distance_bound = Gauge(
+            "lethe_distance_bound_relative",
+            "Bound on the distance of W to retraining on what remains, relative to |W|; NaN when it is not known.",
+            registry=registry,
+        )
+        self._repairs = Counter("lethe_repairs_total", "Repairs, by how they ended.", ("status",), registry=registry)
+        self._not_converged = Counter(
+            "lethe_repairs_not_converged_total",
+            "Repairs that did not bring the weights to those of retraining.",
+            registry=registry,
+        )
+        self._repair_seconds = Histogram(
+            "lethe_repair_seconds", "Time a repair was worked on.", buckets=_REPAIR_SECONDS, registry=registry
+        )
+        self._pending = Gauge("lethe_repair_pending", "Requests that wait for a repair.", registry=registry)
 
         self._log_signed = Gauge(
             "lethe_log_signed_size",
@@ -98,8 +116,25 @@ class UnlearningMetrics:
         """Set how many leaves of the log the newest checkpoint covers."""
         self._log_signed.set(size)
 
-    def model(self, *, version: int, rank: int, live_nodes: int) -> None:
+    def measured(self, span_residual: float) -> None:
+        """Set the span residual that was measured last."""
+        self._span_residual.set(span_residual)
+
+    def pending(self, requests: int) -> None:
+        """Set how many requests wait for a repair."""
+        self._pending.set(requests)
+
+    def repaired(self, status: RepairStatus, seconds: float | None) -> None:
+        """Count a repair that ended, CONVERGED or NOT_CONVERGED, after so much work; None when that is not known."""
+        self._repairs.labels(status.value).inc()
+        if status is RepairStatus.NOT_CONVERGED:
+            self._not_converged.inc()
+        if seconds is not None:
+            self._repair_seconds.observe(seconds)
+
+    def model(self, *, version: int, rank: int, live_nodes: int, distance_bound_relative: float | None) -> None:
         """Describe the model that is served."""
+        self._distance_bound.set(math.nan if distance_bound_relative is None else distance_bound_relative)
         self._version.set(version)
         self._rank.set(rank)
         self._live_nodes.set(live_nodes)
@@ -111,6 +146,9 @@ class UnlearningMetrics:
         self._directions.inc(batch.directions_removed)
         self._coefficient_residual.set(batch.coefficient_residual)
         if batch.span_residual is not None:
-            self._span_residual.set(batch.span_residual)
+            self.measured(batch.span_residual)
+        if batch.repair in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED):
+            milliseconds = batch.durations_ms.get("repair")
+            self.repaired(batch.repair, None if milliseconds is None else milliseconds / 1000)
         for step, milliseconds in batch.durations_ms.items():
             self._steps.labels(step).observe(milliseconds / 1000)

@@ -2,13 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import structlog
 
 from service.errors import Unavailable
 from service.queue.backoff import Backoff
+
+T = TypeVar("T")
 
 
 class Outage:
@@ -31,11 +33,31 @@ class Outage:
         )
         await asyncio.sleep(delay)
 
+    async def outlast(self, attempt: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:
+        """Make attempts until one succeeds and return its result; what they do must bear to be repeated.
+
+        Raises what an outage raised once `stop` is set, and any other error at once.
+        """
+        while True:
+            try:
+                return await attempt()
+            except (Unavailable, OSError) as error:
+                if stop.is_set():
+                    raise
+                await self.pause(as_outage(error))
+
     def over(self) -> None:
         """An attempt succeeded: the next failure counts as the first again."""
         if self._failures:
             self._log.info("outage.over", activity=self._activity, failures=self._failures)
             self._failures = 0
+
+
+def as_outage(error: Unavailable | OSError) -> Unavailable:
+    """A disk that is full or away is waited for like a server that does not answer."""
+    if isinstance(error, Unavailable):
+        return error
+    return Unavailable(f"The disk cannot be used: {error.strerror or type(error).__name__}.", "Free or restore it.")
 
 
 async def run_until(stop: asyncio.Event, activity: Coroutine[Any, Any, None]) -> None:

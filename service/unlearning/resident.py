@@ -62,6 +62,8 @@ class Prepared:
     snapshot: Snapshot
     repair: Repair | None
     training_rows: TrainingRows
+    #: How much of the time went into the repair (seconds).
+    repair_s: float
 
     @property
     def state(self) -> ModelState:
@@ -223,11 +225,13 @@ class Resident:
         live_graph = self.live_graph.without(nodes, edges, feature_rows)
         _require_finite(projection.state)
         rows = self._training_rows.on(live_graph)
+        started = time.monotonic()
         state, outcome, repair = self._repaired(projection.state, live_graph, rows, budget_s)
+        repair_s = time.monotonic() - started
         if state is not projection.state:
             projection = projection.with_weights_of(state, self.state)
         snapshot = _finite(state, live_graph.predictions(state))
-        return Prepared(nodes, feature_rows, edges, projection, outcome, live_graph, snapshot, repair, rows)
+        return Prepared(nodes, feature_rows, edges, projection, outcome, live_graph, snapshot, repair, rows, repair_s)
 
     def commit(self, prepared: Prepared) -> None:
         """Makes `prepared` the committed state and forgets the removed rows in memory, with all computed from them."""

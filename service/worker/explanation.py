@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from service.domain.records import BatchRecord
-from service.domain.states import RequestKind
+from service.domain.states import RepairStatus, RequestKind
 
 #: What a request names, one and several.
 _NOUNS = {
@@ -17,20 +17,27 @@ _UNCHANGED = (
     "of nodes that remain, so the weights already lay in the span of what remains."
 )
 _LEFT = {
-    RequestKind.NODE: "The graph, the predictions and the coefficients no longer contain the deleted nodes",
-    RequestKind.FEATURES: "The predictions and the coefficients no longer contain the deleted features",
+    RequestKind.NODE: "The graph, the predictions and the coefficients no longer contain the deleted nodes.",
+    RequestKind.FEATURES: (
+        "The predictions and the coefficients no longer contain the deleted features. The nodes themselves stay, with "
+        "their edges and labels."
+    ),
+    RequestKind.EDGE: (
+        "The deleted edges have left the graph, the degrees and every prediction. An edge carries no feature, so this "
+        "asked nothing of the projection and there are no norms to give."
+    ),
 }
-_STAYS = " The nodes themselves stay, with their edges and labels."
 
 
 def explain(record: BatchRecord, kind: RequestKind, *, named: int, deleted: int) -> str:
     """What a batch did for a request of `kind` that names `named` nodes or edges, `deleted` of them of its own."""
-    said = _of_edges() if kind is RequestKind.EDGE else _of_features(record, kind)
-    if deleted == named:
-        return said
-    rest = named - deleted
-    were = "was" if rest == 1 else "were"
-    return f"{said} {rest} of the {named} {_NOUNS[kind][1]} that the request names {were} gone already."
+    sentences = [] if kind is RequestKind.EDGE else [_projection(record)]
+    sentences += [_LEFT[kind], _repair(record, kind)]
+    if deleted < named:
+        rest = named - deleted
+        were = "was" if rest == 1 else "were"
+        sentences.append(f"{rest} of the {named} {_NOUNS[kind][1]} that the request names {were} gone already.")
+    return " ".join(sentences)
 
 
 def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[UUID]) -> str:
@@ -46,22 +53,58 @@ def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[
     )
 
 
-def _of_features(record: BatchRecord, kind: RequestKind) -> str:
-    stays = _STAYS if kind is RequestKind.FEATURES else ""
+def _projection(record: BatchRecord) -> str:
     if record.directions_removed == 0:
-        return f"{_UNCHANGED} {_LEFT[kind]}; the weights are not those of retraining.{stays}"
+        return _UNCHANGED
     directions = "one direction" if record.directions_removed == 1 else f"{record.directions_removed} directions"
     supporters = "deleted features" if record.features else "deleted nodes"
     return (
         f"The projection removed {directions} of the weights that only {supporters} had supported "
         f"(together {record.lost_direction_norm_before:.3g} before, {record.lost_direction_norm_after:.3g} after). "
-        f"The weights now lie in the span of the remaining nodes' features; they are not those of retraining.{stays}"
+        "What it left lies in the span of the remaining nodes' features."
     )
 
 
-def _of_edges() -> str:
-    return (
-        "The deleted edges have left the graph, the degrees and every prediction. An edge carries no feature, so this "
-        "asked nothing of the projection and there are no norms to give; the weights were trained with these edges and "
-        "are not those of retraining."
-    )
+def _repair(record: BatchRecord, kind: RequestKind) -> str:
+    match record.repair:
+        case RepairStatus.CONVERGED:
+            return _converged(record, kind)
+        case RepairStatus.PENDING:
+            still = "The repair, which re-optimises the weights on the remaining graph, goes on: until it ends, "
+            return f"{still}{_unrepaired(record, kind)}"
+        case RepairStatus.NOT_CONVERGED:
+            return f"The repair did not converge, and an operator should look into it: {_unrepaired(record, kind)}"
+        case RepairStatus.NONE:
+            return _sentence(_unrepaired(record, kind))
+
+
+def _converged(record: BatchRecord, kind: RequestKind) -> str:
+    later = "" if record.repair_version == record.model_version_after else f" (model version {record.repair_version})"
+    those = f"those of retraining, at most {_distance(record)} away from them"
+    if not record.repair_weight_change:
+        return f"The repair{later} found nothing left to do: the weights are {those}."
+    moved = f"the weights moved by {_percent(record.repair_weight_change)} and are {those}"
+    share = "did the rest" if kind is not RequestKind.EDGE and record.directions_removed else "did the forgetting"
+    return f"The repair{later} {share}: re-optimised on the remaining graph, {moved}."
+
+
+def _unrepaired(record: BatchRecord, kind: RequestKind) -> str:
+    """A clause on weights that are not those of retraining."""
+    so_far = " so far" if record.repair is RepairStatus.PENDING else ""
+    graph_only = f"only the graph has forgotten the edges{so_far}, and " if kind is RequestKind.EDGE else ""
+    away = "" if record.distance_bound_after is None else f", but at most {_distance(record)} away from them"
+    return f"{graph_only}the weights are not those of retraining{away}."
+
+
+def _distance(record: BatchRecord) -> str:
+    relative = record.distance_bound_after_relative
+    share = "" if relative is None else f" ({_percent(relative)} of their size)"
+    return f"{record.distance_bound_after:.2g}{share}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
+
+
+def _sentence(clause: str) -> str:
+    return clause[0].upper() + clause[1:]

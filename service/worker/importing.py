@@ -4,65 +4,50 @@ The command line puts a checked copy of the model beside the served one and asks
 the lease carries it out between batches, in this order:
 
 1. The staged model without what was deleted earlier becomes version N+1 in its own folder; nothing visible changes.
+   Under the policy `always` it is repaired first, however long that takes.
 2. In one fenced transaction the pointer moves from N to N+1 and the import is `committed`.
 3. Predictions come from the new model.
-4. Its folder takes the place of the old one; what was deleted earlier, and the old folder, are erased from the disk.
+4. Its folder takes the place of the old one; what was deleted earlier, and the old folder, are erased from the disk,
+   and the span coefficients of a repaired model are written.
 5. The import is `completed`.
 
-Before step 2 a crash changes nothing and the import is carried out anew; after it, `finish` repeats steps 4 and 5.
+Before step 2 a crash changes nothing and the import is carried out anew; after it, the next start repeats steps 4
+and 5.
 """
 
 import asyncio
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import structlog
 import torch
 
-from model_store.base_store import Base
 from model_store.errors import ModelStoreError
 from model_store.replacement import Replacement, clear_abandoned
 from model_store.store import Store
-from model_store.versions import VersionRef
 from service.db.engine import Engine
 from service.db.imports import ImportRepository
 from service.db.pointers import PointerRepository
+from service.db.repairs import RepairRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
-from service.domain.records import Imported, ModelImport, Pointer
+from service.domain.records import ModelImport, Pointer
+from service.domain.states import RepairPolicy, RepairStatus
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.queue.outage import Outage
-from service.unlearning.measurement import stored_span_residual
-from service.unlearning.resident import Resident, version_state
-from service.unlearning.snapshot import Snapshot
 from service.vault.keyring import Keyring
+from service.worker.candidate import Candidate, ImportRefused, make_candidate
 from service.worker.lease_keeper import LeaseKeeper
+from service.worker.outcomes import without_version
 from service.worker.readers import Readers
 from service.worker.recovery import pointer_moved
 from service.worker.tombstoned import Tombstoned, find_tombstoned
 
 T = TypeVar("T")
 
-
-class ImportRefused(LetheError):
-    """A model that cannot take the served one's place."""
-
-    slug = "import-refused"
-    title = "Import refused"
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A staged model, ready to be committed."""
-
-    pointer: Pointer
-    imported: Imported
-    base: Base
-    resident: Resident
-    predictions: Snapshot
+_REPLACED = "The repair was given up before it ended: a newly trained model has taken this one's place."
 
 
 def refuse_deleted(tombstoned: Tombstoned) -> ImportRefused:
@@ -85,6 +70,7 @@ class Importer:
         readers: Readers,
         executor: Executor,
         outage: Outage,
+        repair: RepairPolicy,
         device: torch.device | str,
     ) -> None:
         self._engine = engine
@@ -92,6 +78,7 @@ class Importer:
         self._readers = readers
         self._executor = executor
         self._outage = outage
+        self._repair = repair
         self._device = device
         self._log = structlog.get_logger(__name__)
 
@@ -129,8 +116,8 @@ class Importer:
         replacement = Replacement(served.path, str(wanted.id))
         return await self._run(replacement.install)
 
-    async def finish(self, wanted: ModelImport, store: Store, keeper: LeaseKeeper) -> None:
-        """The rest of step 4, and step 5; `store` is the installed model, which the pointer names."""
+    async def erase(self, wanted: ModelImport, store: Store, keeper: LeaseKeeper) -> None:
+        """The erasures of step 4; `store` is the installed model, which the pointer names."""
         replacement = Replacement(store.path, str(wanted.id))
         base = await self._run(store.load_base)
         tombstoned = await find_tombstoned(self._engine, self._keyring, wanted.model, base.graph)
@@ -140,6 +127,9 @@ class Importer:
         await self._run(lambda: store.remove_versions(keep=store.current(), below_fencing=fencing))
         keeper.check()
         await self._run(replacement.erase_replaced)
+
+    async def complete(self, wanted: ModelImport, keeper: LeaseKeeper) -> None:
+        """Step 5, once the disk holds what belongs to the committed model and nothing else."""
         async with fenced_transaction(self._engine, keeper.lease) as connection:
             await ImportRepository(connection).complete(wanted.id)
         self._log.info("import.completed", model=wanted.model)
@@ -180,7 +170,9 @@ class Importer:
                 "Train it without them: what an MLP has learned cannot be projected out of it.",
             )
         fencing = keeper.lease.fencing
-        return await self._run(lambda: _candidate(store, base, tombstoned, pointer, fencing, self._device))
+        return await self._run(
+            lambda: make_candidate(store, base, tombstoned, pointer, fencing, self._device, self._repair)
+        )
 
     async def _commit(self, wanted: ModelImport, before: Pointer, candidate: Candidate, keeper: LeaseKeeper) -> None:
         """Steps 2 and 3."""
@@ -188,6 +180,9 @@ class Importer:
             async with fenced_transaction(self._engine, keeper.lease) as connection:
                 await PointerRepository(connection).advance(before.version, candidate.pointer)
                 await ImportRepository(connection).commit(wanted.id, candidate.imported)
+                repairs = RepairRepository(connection)
+                pending = await repairs.pending(wanted.model)
+                await repairs.end([without_version(one, RepairStatus.NONE, _REPLACED) for one in pending])
         except CommitUnanswered:
             # Which version is the committed one is unknown until the pointer has been read.
             self._readers.suspend("the database did not answer a commit")
@@ -207,44 +202,3 @@ class Importer:
     async def _run(self, work: Callable[[], T]) -> T:
         """Blocking `work` on the executor, off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-
-
-def _candidate(
-    store: Store, base: Base, tombstoned: Tombstoned, before: Pointer, fencing: int, device: torch.device | str
-) -> Candidate:
-    """Step 1, always from the model as it was trained: an attempt that was interrupted has left that untouched."""
-    trained = store.versions()[0]
-    state = store.read_version(trained)
-    if not state.live.all():
-        raise ImportRefused(
-            f"The model is not newly trained: {int((~state.live).sum())} of its nodes have been deleted.",
-            "Import the folder that `./lethe train` wrote, before it was served.",
-        )
-    directions_removed = 0
-    ref = VersionRef(before.version + 1, fencing)
-    if tombstoned:
-        resident = Resident.load(store.manifest, base, state, before.version, device)
-        prepared = resident.prepare(tombstoned.removals())
-        directions_removed = prepared.projection.directions_removed
-        resident.commit(prepared)
-    else:
-        resident = Resident.load(store.manifest, base, state, ref.version, device)
-    predictions = resident.predictions()
-    if not np.isfinite(predictions.probabilities).all():
-        raise ImportRefused("The model's predictions are not finite.", "Train it again.")
-    digest = store.write_version(ref, version_state(resident.state))
-    store.set_current(ref)
-    pointer = Pointer(before.model, ref.version, ref.fencing, ref.folder, digest, store.weights_sha256(ref))
-    imported = Imported(
-        version_before=before.version,
-        version_after=ref.version,
-        weights_sha256_before=before.weights_sha256,
-        weights_sha256_after=pointer.weights_sha256,
-        nodes=store.manifest.nodes,
-        excluded_nodes=int(tombstoned.nodes.size),
-        excluded_features=int(tombstoned.feature_rows.size),
-        excluded_edges=int(tombstoned.edges.shape[0]),
-        directions_removed=directions_removed,
-        span_residual=stored_span_residual(store, ref, digest=digest),
-    )
-    return Candidate(pointer, imported, base, resident, predictions)

@@ -15,28 +15,23 @@ from service.db.tombstones import TombstoneRepository
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import BatchRecord, QueuedRequest
 from service.domain.states import RequestKind, RequestStatus
-from service.errors import Conflict, Unavailable
+from service.errors import Conflict
 from service.observability.metrics import UnlearningMetrics
 from service.queue.outage import Outage
 from service.vault.keyring import Keyring, Subject
 from service.vault.request_keys import RequestKeys
-from service.worker.batch import BatchWorker, Committed, Stopwatch
+from service.worker.batch import BatchWorker
 from service.worker.explanation import nothing_left
+from service.worker.outcomes import Committed
 from service.worker.public import refused_for_public
 from service.worker.resolve import Claimed, Deletion, Present, Resolution, Tombstones, absent, resolve
+from service.worker.stopwatch import Stopwatch
 from service.worker.targets import opened
 
 _UNREADABLE = (
     "What this request names cannot be read: the key of its encrypted id list is missing or does not fit. Restore the "
     "key folder, or send the request again."
 )
-
-
-def as_outage(error: Unavailable | OSError) -> Unavailable:
-    """A disk that is full or away is waited for like a server that does not answer."""
-    if isinstance(error, Unavailable):
-        return error
-    return Unavailable(f"The disk cannot be used: {error.strerror or type(error).__name__}.", "Free or restore it.")
 
 
 class Processor:
@@ -64,7 +59,7 @@ class Processor:
     async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
         """Takes `batch` to its end; returns the requests that wait for what it did before they can be settled."""
         claimed, unreadable = self._open(batch)
-        resident = self._worker.resident
+        resident = self._worker.writer.resident
         refused = refused_for_public(claimed, resident.public)
         claimed = [each for each in claimed if each.request.id not in refused]
         present = Present(resident.rows, resident.state.features.in_span, resident.live_graph.propagator.edges)
@@ -81,7 +76,7 @@ class Processor:
         }
         if not failures and not resolution.already_deleted:
             return
-        async with fenced_transaction(self._engine, self._worker.lease) as connection:
+        async with fenced_transaction(self._engine, self._worker.writer.lease) as connection:
             requests = RequestRepository(connection)
             for each, gone in resolution.already_deleted:
                 with self._unless_ended():
@@ -136,24 +131,22 @@ class Processor:
 
     async def finish(self, committed: Committed, watch: Stopwatch) -> None:
         """Steps 8 to 10, again until they are done: the batch is committed and cannot be given up."""
-        while True:
-            try:
-                record = await self._worker.finish(committed, watch)
-                await self._observe(record)
-            except (Unavailable, OSError) as error:
-                if self._stop.is_set():
-                    raise
-                await self._outage.pause(as_outage(error))
-            else:
-                self._log.info(
-                    "batch.completed",
-                    version=record.model_version_after,
-                    requests=record.requests,
-                    nodes=record.nodes,
-                    directions_removed=record.directions_removed,
-                    durations_ms=record.durations_ms,
-                )
-                return
+
+        async def attempt() -> BatchRecord:
+            record = await self._worker.finish(committed, watch)
+            await self._observe(record)
+            return record
+
+        record = await self._outage.outlast(attempt, self._stop)
+        self._log.info(
+            "batch.completed",
+            version=record.model_version_after,
+            requests=record.requests,
+            nodes=record.nodes,
+            directions_removed=record.directions_removed,
+            repair=record.repair.value,
+            durations_ms=record.durations_ms,
+        )
 
     async def _observe(self, record: BatchRecord) -> None:
         async with transaction(self._engine) as connection:
@@ -165,7 +158,7 @@ class Processor:
 
     async def _fail(self, deletion: Deletion, error: Exception) -> None:
         failure = f"The update of the model could not be computed ({type(error).__name__})."
-        async with fenced_transaction(self._engine, self._worker.lease) as connection:
+        async with fenced_transaction(self._engine, self._worker.writer.lease) as connection:
             with self._unless_ended():
                 await RequestRepository(connection).mark_failed(deletion.claimed.request.id, failure, {})
 
@@ -174,7 +167,7 @@ class Processor:
         found: dict[RequestKind, dict[Subject, UUID]] = {}
         async with transaction(self._engine) as connection:
             for kind, subjects in missing.items():
-                hashes = self._keyring.tombstone_hashes(self._worker.pointer.model, kind, subjects)
+                hashes = self._keyring.tombstone_hashes(self._worker.writer.pointer.model, kind, subjects)
                 recorded = await TombstoneRepository(connection).find(hashes)
                 found[kind] = {hashes[digest]: request for digest, request in recorded.items()}
         return found

@@ -6,9 +6,8 @@ import random
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from uuid import uuid4
 
 import structlog
@@ -17,30 +16,33 @@ import torch
 from model_store.errors import DeviceError, StoreDamaged, StoreForeign
 from model_store.manifest import Manifest
 from model_store.store import Store
-from model_store.versions import VersionRef
 from service.db import lease as leases
-from service.db.batches import BatchRepository, UnfinishedBatch
 from service.db.engine import Engine
 from service.db.requests import RequestRepository
-from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.domain.records import Pointer, QueuedRequest
-from service.domain.states import ImportStatus
+from service.domain.records import QueuedRequest
+from service.domain.states import RepairPolicy
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.observability.metrics import UnlearningMetrics
 from service.queue.backoff import Backoff
 from service.queue.batcher import BatchLimits, Take, Waiting, decide
-from service.queue.outage import Outage
+from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream, Entry
+from service.unlearning.repair import RepairImpossible
 from service.unlearning.resident import Resident
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
-from service.worker.batch import BatchWorker, Committed, Stopwatch
-from service.worker.importing import Candidate, Importer
+from service.worker.batch import BatchWorker
+from service.worker.candidate import Candidate
+from service.worker.importing import Importer
 from service.worker.lease_keeper import LeaseKeeper, holding
-from service.worker.processing import Processor, as_outage
+from service.worker.loading import Loader, Unfinished
+from service.worker.model_writer import ModelWriter
+from service.worker.outcomes import Committed
+from service.worker.processing import Processor
 from service.worker.readers import Readers
-from service.worker.recovery import agreed_pointer, deleted_edges, rows_of_edges
+from service.worker.repairing import Repairer
+from service.worker.stopwatch import Stopwatch
 
 #: Longest blocking read of the stream, and so the longest wait to notice `stop` (seconds).
 _POLL_S = 0.5
@@ -77,6 +79,14 @@ class _Held:
     arrived_at: float
 
 
+@dataclass(frozen=True)
+class _Session:
+    """What works on the committed model under one lease."""
+
+    processor: Processor
+    repairer: Repairer
+
+
 class Unlearner:
     """Writes one model. `run` returns when `stop` is set, after the batch under way."""
 
@@ -94,20 +104,21 @@ class Unlearner:
         model: str,
         limits: BatchLimits,
         lease_ttl_s: float,
+        repair: RepairPolicy,
+        repair_budget_s: float,
         device: torch.device | str,
     ) -> None:
         self._engine = engine
         self._stream = stream
-        self._store = store
         self._keyring = keyring
         self._request_keys = request_keys
-        self._readers = readers
         self._metrics = metrics
         self._executor = executor
         self._model = model
         self._limits = limits
         self._lease_ttl_s = lease_ttl_s
-        self._device = device
+        self._repair = repair
+        self._repair_budget_s = repair_budget_s
         self._consumer = f"unlearner-{uuid4().hex}"
         self._outage = Outage("unlearner", Backoff(), random.Random())
         self._stream_outage = Outage("stream", Backoff(), random.Random())
@@ -115,24 +126,42 @@ class Unlearner:
         self._reclaim_due = True
         self._log = structlog.get_logger(__name__)
         self._importer = Importer(
-            engine=engine, keyring=keyring, readers=readers, executor=executor, outage=self._outage, device=device
+            engine=engine,
+            keyring=keyring,
+            readers=readers,
+            executor=executor,
+            outage=self._outage,
+            repair=repair,
+            device=device,
+        )
+        self._loader = Loader(
+            engine=engine,
+            store=store,
+            keyring=keyring,
+            request_keys=request_keys,
+            readers=readers,
+            importer=self._importer,
+            executor=executor,
+            outage=self._outage,
+            model=model,
+            repair=repair,
+            device=device,
         )
         #: `time.monotonic()` from which the database is asked for an import again.
         self._ask_at = 0.0
-        self._worker: BatchWorker | None = None
-        self._manifest = store.manifest
         self._unforeseen = 0
         self.condition = Condition()
 
     @property
     def resident(self) -> Resident | None:
         """The model on the device, once loaded."""
-        return None if self._worker is None else self._worker.resident
+        writer = self._loader.writer
+        return None if writer is None else writer.resident
 
     @property
     def manifest(self) -> Manifest:
         """What the model is that `resident` is of; an import changes it."""
-        return self._manifest
+        return self._loader.manifest
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves sessions under the lease until `stop`; outages and lost leases start a new session."""
@@ -145,9 +174,9 @@ class Unlearner:
             except (Unavailable, OSError) as error:
                 self.condition = Condition(Phase.FAILED, str(error))
                 await self._outage.pause(as_outage(error))
-            except (LetheError, StoreDamaged, StoreForeign, DeviceError) as error:
-                # Store and database contradict each other, a key is missing, a file is damaged, the device too small:
-                # trying again changes nothing.
+            except (LetheError, StoreDamaged, StoreForeign, DeviceError, RepairImpossible) as error:
+                # Store and database contradict each other, a key is missing, a file is damaged, the device too small,
+                # the model not to be repaired: trying again changes nothing.
                 self.condition = Condition(Phase.FAILED, str(error))
                 self._log.error("unlearner.refused", reason=error.detail, remedy=error.remedy)
                 raise
@@ -169,85 +198,49 @@ class Unlearner:
             return
         async with holding(self._engine, lease) as keeper:
             self.condition = Condition(Phase.LOADING)
-            processor = await self._start(keeper, stop)
+            session = await self._start(keeper, stop)
             self.condition = Condition(Phase.SERVING)
             self._log.info("unlearner.serving", model=self._model)
-            await self._serve(processor, keeper, stop)
+            await self._serve(session, keeper, stop)
 
-    async def _start(self, keeper: LeaseKeeper, stop: asyncio.Event, candidate: Candidate | None = None) -> Processor:
+    async def _start(self, keeper: LeaseKeeper, stop: asyncio.Event, candidate: Candidate | None = None) -> _Session:
         """Loads the committed version and ends what it left to do; `candidate`, just imported, is loaded already."""
-        worker, unfinished = await self._load(keeper, candidate)
-        processor = Processor(
-            self._engine, worker, self._keyring, self._request_keys, self._outage, self._metrics, stop
-        )
-        await self._resume(worker, processor, unfinished)
-        return processor
-
-    async def _load(
-        self, keeper: LeaseKeeper, candidate: Candidate | None
-    ) -> tuple[BatchWorker, UnfinishedBatch | None]:
-        """A worker on the committed version, and the batch whose erasure is not known to be finished.
-
-        The model lacks what that batch deleted, whether it is erased or not.
-        """
-        wanted = await self._importer.open(self._model)
-        committed = wanted is not None and wanted.status is ImportStatus.COMMITTED
-        if wanted is not None and committed:
-            self._store = await self._importer.install(wanted, self._store)
-        pointer = await agreed_pointer(self._engine, self._store, keeper.lease, self._model)
-        if wanted is not None and committed:
-            await self._importer.finish(wanted, self._store, keeper)
-            wanted = None
-        await self._importer.clear_abandoned(self._store, wanted, keeper)
-        async with transaction(self._engine) as connection:
-            self._keyring.check(await TombstoneRepository(connection).key_fingerprints())
-            unfinished = await BatchRepository(connection).unfinished(self._model)
-        deleted = deleted_edges(unfinished, self._request_keys)
-        # After a mere outage the model on the device is still the committed one; loading it again would take long.
-        if candidate is not None and candidate.pointer == pointer:
-            resident = candidate.resident
-        elif self._worker is None or self._worker.pointer != pointer:
-            load = partial(self._load_resident, pointer, deleted)
-            resident = await asyncio.get_running_loop().run_in_executor(self._executor, load)
-        else:
-            resident = self._worker.resident
-            # A commit that turned out not to have happened may have left them suspended.
-            self._readers.resume()
-        self._worker = BatchWorker(
+        writer, unfinished = await self._loader.load(keeper, candidate)
+        worker = BatchWorker(
             engine=self._engine,
-            keeper=keeper,
-            store=self._store,
-            resident=resident,
-            pointer=pointer,
+            writer=writer,
             keyring=self._keyring,
             request_keys=self._request_keys,
-            readers=self._readers,
             executor=self._executor,
-            outage=self._outage,
-            unerased_edges=rows_of_edges(deleted, resident.rows),
+            repair_budget_s=self._repair_budget_s,
         )
-        self._manifest = self._store.manifest
-        return self._worker, unfinished
+        session = _Session(
+            Processor(self._engine, worker, self._keyring, self._request_keys, self._outage, self._metrics, stop),
+            Repairer(
+                engine=self._engine,
+                writer=writer,
+                executor=self._executor,
+                outage=self._outage,
+                metrics=self._metrics,
+                stop=stop,
+            ),
+        )
+        await self._resume(writer, session, unfinished)
+        return session
 
-    def _load_resident(self, pointer: Pointer, deleted: Sequence[tuple[str, str]]) -> Resident:
-        version = self._store.read_version(VersionRef(pointer.version, pointer.fencing), digest=pointer.digest)
-        base = self._store.load_base()
-        rows = {node: row for row, node in enumerate(base.graph.node_ids) if version.live[row]}
-        base = replace(base, graph=base.graph.without_edges(rows_of_edges(deleted, rows)))
-        resident = Resident.load(self._store.manifest, base, version, pointer.version, self._device)
-        graph = base.graph
-        self._readers.load(graph.node_ids, graph.class_names, resident.predictions(), public=resident.public)
-        return resident
-
-    async def _resume(self, worker: BatchWorker, processor: Processor, unfinished: UnfinishedBatch | None) -> None:
-        """Finishes the batch that a crash interrupted; without one, removes what a crash left on the disk."""
-        if unfinished is None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, worker.erase)
+    async def _resume(self, writer: ModelWriter, session: _Session, unfinished: Unfinished) -> None:
+        """Finishes the batch or the repair that a crash interrupted; without one, tidies the disk."""
+        batch = unfinished.batch
+        if batch is not None:
+            requests = {request.id: request for request in batch.requests}
+            await session.processor.finish(Committed(batch.record, requests, batch.norms), Stopwatch())
+        elif unfinished.repair is not None:
+            await session.repairer.finish(unfinished.repair, Stopwatch())
         else:
-            requests = {request.id: request for request in unfinished.requests}
-            await processor.finish(Committed(unfinished.record, requests, unfinished.norms), Stopwatch())
+            await asyncio.get_running_loop().run_in_executor(self._executor, writer.erase)
+        await session.repairer.resume(self._repair)
 
-    async def _serve(self, processor: Processor, keeper: LeaseKeeper, stop: asyncio.Event) -> None:
+    async def _serve(self, session: _Session, keeper: LeaseKeeper, stop: asyncio.Event) -> None:
         held: list[_Held] = []
         self._reclaim_due = True
         while not stop.is_set():
@@ -255,25 +248,28 @@ class Unlearner:
             candidate = await self._import(keeper)
             if candidate is not None:
                 # What is held resolves by external id in the new model.
-                processor = await self._start(keeper, stop, candidate)
+                session = await self._start(keeper, stop, candidate)
             waiting = [Waiting(each.request.id, each.request.count, each.arrived_at) for each in held]
             decision = decide(waiting, self._limits, time.monotonic())
             if isinstance(decision, Take):
-                held = await self._process(processor, held, decision.requests)
-            else:
-                seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
-                held = await self._admit(held, await self._claim(seconds))
+                held = await self._process(session.processor, held, decision.requests)
+                continue
+            idle = not held and session.repairer.due
+            seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
+            held = await self._admit(held, await self._claim(0.0 if idle else seconds))
+            if idle and not held:
+                await session.repairer.step()
 
     async def _import(self, keeper: LeaseKeeper) -> Candidate | None:
         """Carries out the import that waits, if one does; asked of the database once in `_POLL_S`."""
-        if self._worker is None or time.monotonic() < self._ask_at:
+        writer, store = self._loader.writer, self._loader.store
+        if writer is None or time.monotonic() < self._ask_at:
             return None
         self._ask_at = time.monotonic() + _POLL_S
         wanted = await self._importer.open(self._model)
         if wanted is None:
             return None
-        worker = self._worker
-        return await self._importer.carry_out(wanted, worker.pointer, self._store, worker.resident.rows.keys(), keeper)
+        return await self._importer.carry_out(wanted, writer.pointer, store, writer.resident.rows.keys(), keeper)
 
     async def _process(self, processor: Processor, held: list[_Held], count: int) -> list[_Held]:
         """Takes the first `count` of `held` to their end; returns those that still wait, the earliest first."""

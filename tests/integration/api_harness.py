@@ -39,6 +39,7 @@ from service.observability.logging import configure_logging
 from service.observability.metrics import UnlearningMetrics
 from service.reader.predictions import Reader
 from service.settings import Settings
+from service.unlearning.repair import RepairProgress
 from service.unlearning.snapshot import Snapshot
 from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring
@@ -65,8 +66,10 @@ INFO = ModelInfo(
     rank=16,
     condition_number=12.5,
     span_residual=3e-15,
-    distance_bound_relative=None,
-    repair=RepairStatus.NONE,
+    distance_bound=0.5,
+    distance_bound_relative=0.02,
+    repair=RepairStatus.PENDING,
+    repair_progress=RepairProgress(iterations=3, products=17, bound_relative=0.004),
     guarantee=Guarantee.SPAN,
     device="cpu",
     weights_sha256="0" * 64,

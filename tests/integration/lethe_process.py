@@ -45,7 +45,8 @@ class LetheProcess:
     """One LETHE_HOME and the process that serves it; `start` may be called again after an end.
 
     `settings` are those of the service, by field name. Without `database_url` and `redis_url` the process brings up
-    servers of its own. `command` is Lethe's command line.
+    servers of its own. `command` is Lethe's command line. Unless asked for, nothing is repaired: most tests compare
+    with the projection.
     """
 
     def __init__(self, home: Path, *, command: Sequence[str] = LETHE, **settings: object) -> None:
@@ -53,7 +54,9 @@ class LetheProcess:
         self._command = command
         self.model = Path(str(settings.get("model", home / "model")))
         self._log = home.with_name(f"{home.name}.log")
-        self._environment = _environment({"home": home, "port": 0, "device": "cpu", "admin_key": KEY} | settings)
+        self._environment = _environment(
+            {"home": home, "port": 0, "device": "cpu", "admin_key": KEY, "repair": "never"} | settings
+        )
         self._process: subprocess.Popen[str] | None = None
         self._stdout: list[str] = []
         self.url = ""

@@ -108,7 +108,14 @@ async def running(settings: Settings) -> AsyncIterator[Lethe]:
 def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
     home = tmp_path / "home"
     copied(small_model, home)
-    return Settings(home=home, database_url=database_url, redis_url=redis_url, admin_key="the-first-key", device="cpu")
+    return Settings(
+        home=home,
+        database_url=database_url,
+        redis_url=redis_url,
+        admin_key="the-first-key",
+        device="cpu",
+        repair="never",
+    )
 
 
 async def test_the_service_works_as_the_role_that_cannot_change_the_log(settings: Settings) -> None:

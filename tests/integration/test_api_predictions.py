@@ -81,4 +81,6 @@ async def test_the_model_is_described(api: Api) -> None:
     model = (await reader.get("/model")).json()
     assert model["lambda"] == 1e-4
     assert model["classes"] == list(CLASSES)
-    assert (model["name"], model["rank"], model["guarantee"], model["repair"]) == ("tiny", 16, "span", "none")
+    assert (model["name"], model["rank"], model["guarantee"], model["repair"]) == ("tiny", 16, "span", "pending")
+    assert (model["distance_bound"], model["distance_bound_relative"]) == (0.5, 0.02)
+    assert model["repair_progress"] == {"iterations": 3, "products": 17, "distance_bound_relative": 0.004}

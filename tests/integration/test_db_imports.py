@@ -11,7 +11,7 @@ from service.db.engine import create_engine
 from service.db.imports import ImportRepository
 from service.db.transactions import transaction
 from service.domain.records import Imported
-from service.domain.states import ImportStatus
+from service.domain.states import ImportStatus, RepairStatus
 from service.errors import Conflict
 
 IMPORTED = Imported(
@@ -25,6 +25,12 @@ IMPORTED = Imported(
     excluded_edges=0,
     directions_removed=0,
     span_residual=1e-14,
+    repair=RepairStatus.CONVERGED,
+    repair_iterations=3,
+    distance_bound_before=0.5,
+    distance_bound_after=1e-9,
+    distance_bound_before_relative=0.1,
+    distance_bound_after_relative=1e-10,
 )
 
 
@@ -50,9 +56,9 @@ async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(data
         await imports.complete(taken)
         await imports.complete(taken)
         assert await imports.open("m") is None
-        latest = await imports.latest("m")
-        assert latest is not None
-        assert (latest.id, latest.status) == (taken, ImportStatus.COMPLETED)
+        ended = await imports.get(taken)
+        assert ended is not None
+        assert (ended.id, ended.status, ended.imported) == (taken, ImportStatus.COMPLETED, IMPORTED)
         ended = await imports.get(refused)
         assert ended is not None
         assert (ended.status, ended.refusal) == (ImportStatus.REFUSED, "It has deleted nodes.")

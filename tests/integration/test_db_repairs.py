@@ -11,10 +11,12 @@ from sqlalchemy.exc import IntegrityError
 
 from service.db.batches import BatchRepository
 from service.db.events import EventRepository
-from service.db.repairs import RepairEnd, RepairRepository, Unrepaired
+from service.db.history import HistoryRepository, MadeVersion
+from service.db.imports import ImportRepository
+from service.db.repairs import Pending, RepairEnd, RepairRepository
 from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
-from service.domain.records import RepairRecord
+from service.domain.records import Imported, RepairRecord
 from service.domain.states import EventType, Guarantee, RepairStatus
 
 PENDING, NOT_CONVERGED, CONVERGED = RepairStatus.PENDING, RepairStatus.NOT_CONVERGED, RepairStatus.CONVERGED
@@ -61,7 +63,7 @@ async def applied(database: Database, repair: RepairStatus, version: int, *nodes
     return request
 
 
-def converged(one: Unrepaired, version: int = 9) -> RepairEnd:
+def converged(one: Pending, version: int = 9) -> RepairEnd:
     batch = replace(
         one.batch,
         repair=CONVERGED,
@@ -78,23 +80,19 @@ def converged(one: Unrepaired, version: int = 9) -> RepairEnd:
 
 async def test_a_pending_repair_ends_once_for_every_request_that_waits_for_it(database: Database) -> None:
     first = await applied(database, PENDING, 1, "1")
-    second = await applied(database, NOT_CONVERGED, 2, "2", "3")
-    await applied(database, RepairStatus.NONE, 3, "4")
+    second = await applied(database, PENDING, 2, "2", "3")
+    await applied(database, NOT_CONVERGED, 3, "4")
+    await applied(database, RepairStatus.NONE, 4, "5")
     async with transaction(database.engine) as connection:
         repairs = RepairRepository(connection)
-        assert await repairs.pending(MODEL) == 1
-        assert [one.request_id for one in await repairs.unrepaired(MODEL, [PENDING])] == [first]
-        waiting = await repairs.unrepaired(MODEL, [PENDING, NOT_CONVERGED])
-        assert [(one.request_id, one.count, one.repair) for one in waiting] == [
-            (first, 1, PENDING),
-            (second, 2, NOT_CONVERGED),
-        ]
+        assert await repairs.count_pending(MODEL) == 2
+        waiting = await repairs.pending(MODEL)
+        assert [(one.request_id, one.count) for one in waiting] == [(first, 1), (second, 2)]
         assert (waiting[0].batch.model_version_after, waiting[0].batch.repair, waiting[0].norms) == (1, PENDING, NORMS)
         ends = [converged(one) for one in waiting]
         assert await repairs.end(ends) == [first, second]
         assert await repairs.end(ends) == []
-        assert await repairs.pending(MODEL) == 0
-        assert await repairs.unrepaired(MODEL, [PENDING, NOT_CONVERGED]) == []
+        assert (await repairs.count_pending(MODEL), await repairs.pending(MODEL)) == (0, [])
 
     async with transaction(database.engine) as connection:
         for request in (first, second):
@@ -115,7 +113,7 @@ async def test_a_repair_given_up_leaves_no_event(database: Database) -> None:
     request = await applied(database, PENDING, 1, "1")
     async with transaction(database.engine) as connection:
         repairs = RepairRepository(connection)
-        (one,) = await repairs.unrepaired(MODEL, [PENDING])
+        (one,) = await repairs.pending(MODEL)
         end = RepairEnd(request, replace(one.batch, repair=NOT_CONVERGED), Guarantee.SPAN, "It ended short.", None)
         assert await repairs.end([end]) == [request]
         events = [event.type for event in await EventRepository(connection).of_request(request)]
@@ -151,11 +149,26 @@ async def test_a_repair_is_unfinished_until_nothing_older_is_on_the_disk(databas
         assert await repairs.finish(record.id, span_residual=1e-15, durations_ms={"verify": 2.0})
         assert not await repairs.finish(record.id, span_residual=1.0, durations_ms={})
         assert await repairs.unfinished(MODEL) is None
-        finished = replace(record, span_residual=1e-15, durations_ms={"repair": 410.0, "verify": 2.0})
-        assert await repairs.latest(MODEL) == finished
-        later = repair_record(version=5, requests=0)
-        await repairs.insert(later, fencing=3)
-        assert await repairs.latest(MODEL) == later
+    assert await database.value("SELECT durations_ms FROM repairs") == {"repair": 410.0, "verify": 2.0}
+
+
+async def test_batches_repairs_and_imports_make_one_series_of_versions(database: Database) -> None:
+    await applied(database, PENDING, 1, "1")
+    imported = Imported(1, 2, "0" * 64, "1" * 64, 60, 0, 0, 0, 0, span_residual=2e-15)
+    record = repair_record(version=3, requests=0)
+    async with transaction(database.engine) as connection:
+        history = HistoryRepository(connection)
+        assert await history.latest("other", limit=2) == []
+        assert await history.latest(MODEL, limit=2) == [MadeVersion(1, PENDING, 1e-15)]
+        import_id = uuid4()
+        await ImportRepository(connection).ask(import_id, MODEL, exclude_deleted=False)
+        assert len(await history.latest(MODEL, limit=2)) == 1
+        await ImportRepository(connection).commit(import_id, imported)
+        await RepairRepository(connection).insert(record, fencing=3)
+        assert await history.latest(MODEL, limit=2) == [
+            MadeVersion(3, CONVERGED, None),
+            MadeVersion(2, RepairStatus.NONE, 2e-15),
+        ]
 
 
 @pytest.mark.parametrize(

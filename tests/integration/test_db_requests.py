@@ -311,19 +311,19 @@ async def test_an_unfinished_batch_is_found_with_everything_recovery_needs(db: D
 
 
 async def test_a_finished_batch_keeps_its_residual_and_all_durations(db: Database) -> None:
-    batch_id = await db.applied([await db.accept()])
+    request_id = await db.accept()
+    batch_id = await db.applied([request_id])
     for finished in (True, False):
         async with transaction(db.engine) as conn:
             batches = BatchRepository(conn)
             assert finished is await batches.finish(batch_id, span_residual=3e-15, durations_ms={"erase": 2.5})
     async with transaction(db.engine) as conn:
         assert await BatchRepository(conn).unfinished(MODEL) is None
-        latest = await BatchRepository(conn).latest(MODEL)
-        assert await BatchRepository(conn).latest("other") is None
-    assert latest is not None
-    assert latest.id == batch_id
-    assert latest.span_residual == 3e-15
-    assert latest.durations_ms == {"project": 1.9, "erase": 2.5}
+        found = await RequestRepository(conn).get(request_id)
+    assert found is not None
+    assert found[1] is not None
+    assert found[1].batch.span_residual == 3e-15
+    assert found[1].batch.durations_ms == {"project": 1.9, "erase": 2.5}
 
 
 async def test_a_batch_of_a_thousand_requests_goes_through(db: Database) -> None:

@@ -59,7 +59,7 @@ def test_a_fresh_clone_serves_after_one_command_and_a_second_start_serves_the_sa
 ) -> None:
     clone = cloned(tmp_path / "clone")
     dataset = {"dataset": SMALL} if data_dir is None else {"data_dir": data_dir}
-    lethe = LetheProcess(clone / "var", command=(str(clone / "lethe"),), admin_key="", **dataset)
+    lethe = LetheProcess(clone / "var", command=(str(clone / "lethe"),), admin_key="", repair="", **dataset)
     with lethe:
         lethe.start()
         assert "There is no model yet. Training one" in lethe.log()

@@ -43,7 +43,14 @@ def world(trained: Path) -> World:
 def settings(trained: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
     home = tmp_path / "home"
     copied(trained, home)
-    return Settings(home=home, database_url=database_url, redis_url=redis_url, admin_key="the-first-key", device="cpu")
+    return Settings(
+        home=home,
+        database_url=database_url,
+        redis_url=redis_url,
+        admin_key="the-first-key",
+        device="cpu",
+        repair="never",
+    )
 
 
 @pytest.fixture
@@ -287,6 +294,7 @@ def killed_at_the_erasure(settings: Settings, body: dict[str, Any]) -> str:
         "LETHE_HOME": str(settings.home),
         "LETHE_PORT": "0",
         "LETHE_DEVICE": "cpu",
+        "LETHE_REPAIR": settings.repair,
         "LETHE_ADMIN_KEY": "the-first-key",
         "PYTHONPATH": str(ROOT),
     }

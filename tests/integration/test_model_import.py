@@ -33,8 +33,9 @@ from service.domain.states import ImportStatus, Scope
 from service.errors import Conflict, LetheError
 from service.settings import Settings
 from service.vault.keyring import Keyring
+from service.worker.candidate import ImportRefused
 from service.worker.import_request import request_import
-from service.worker.importing import Importer, ImportRefused
+from service.worker.importing import Importer
 
 __all__ = ["settings", "small_model"]
 

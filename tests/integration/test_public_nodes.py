@@ -46,7 +46,14 @@ def mlp_model(tmp_path_factory: pytest.TempPathFactory, public: list[str]) -> Pa
 def settings(mlp_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
     home = tmp_path / "home"
     copied(mlp_model, home)
-    return Settings(home=home, database_url=database_url, redis_url=redis_url, admin_key="the-first-key", device="cpu")
+    return Settings(
+        home=home,
+        database_url=database_url,
+        redis_url=redis_url,
+        admin_key="the-first-key",
+        device="cpu",
+        repair="never",
+    )
 
 
 @pytest.fixture

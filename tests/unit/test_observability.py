@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import generate_latest
 
 from service.domain.records import BatchRecord
-from service.domain.states import RequestKind, RequestStatus
+from service.domain.states import RepairStatus, RequestKind, RequestStatus
 from service.errors import Unavailable, UnknownNodes
 from service.observability.access import AccessLog
 from service.observability.logging import LogFormat, configure_logging
@@ -156,15 +156,18 @@ def test_a_batch_shows_in_the_metrics() -> None:
         coefficient_residual=1e-15,
         factor_method="downdate",
         device="cpu",
-        durations_ms={"project": 2.0},
+        durations_ms={"project": 2.0, "repair": 410.0},
         span_residual=3e-15,
+        repair=RepairStatus.CONVERGED,
     )
 
     metrics.received(RequestKind.NODE)
     metrics.completed(batch)
     metrics.reached(RequestStatus.APPLIED, 0.02)
     metrics.reached(RequestStatus.COMPLETED, 0.2)
-    metrics.model(version=1, rank=9, live_nodes=97)
+    metrics.model(version=1, rank=9, live_nodes=97, distance_bound_relative=1e-10)
+    metrics.repaired(RepairStatus.NOT_CONVERGED, seconds=None)
+    metrics.pending(4)
 
     shown = generate_latest(registry).decode()
     for expected in (
@@ -175,6 +178,12 @@ def test_a_batch_shows_in_the_metrics() -> None:
         "lethe_directions_removed_total 1.0",
         "lethe_model_rank 9.0",
         "lethe_span_residual 3e-15",
+        "lethe_distance_bound_relative 1e-10",
+        'lethe_repairs_total{status="converged"} 1.0',
+        'lethe_repairs_total{status="not_converged"} 1.0',
+        "lethe_repairs_not_converged_total 1.0",
+        "lethe_repair_seconds_sum 0.41",
+        "lethe_repair_pending 4.0",
         "process_resident_memory_bytes",
     ):
         assert expected in shown

@@ -1,0 +1,48 @@
+"""The versions of a model that batches, repairs and imports have made."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import select, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.db.models import BatchRow, ImportRow, RepairRow
+from service.domain.states import RepairStatus
+
+
+@dataclass(frozen=True)
+class MadeVersion:
+    """One version that was committed."""
+
+    version: int
+    #: How far the repair of its weights has come.
+    repair: RepairStatus
+    #: As measured from disk; None until then.
+    span_residual: float | None
+
+
+class HistoryRepository:
+    """The tables `batches`, `repairs` and `imports`, read as one series of versions."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def latest(self, model: str, *, limit: int) -> list[MadeVersion]:
+        """Return up to `limit` versions, the newest first; version 0, as trained, is not among them."""
+        made = union_all(
+            select(
+                BatchRow.model_version_after.label("version"),
+                BatchRow.repair.label("repair"),
+                BatchRow.span_residual.label("span_residual"),
+            ).where(BatchRow.model == model),
+            select(RepairRow.model_version_after, RepairRow.status, RepairRow.span_residual).where(
+                RepairRow.model == model
+            ),
+            select(ImportRow.version_after, ImportRow.repair, ImportRow.span_residual).where(
+                ImportRow.model == model, ImportRow.version_after.is_not(None)
+            ),
+        ).subquery()
+        query = select(made).order_by(made.c.version.desc()).limit(limit)
+        return [
+            MadeVersion(row.version, RepairStatus(row.repair), row.span_residual)
+            for row in await self._conn.execute(query)
+        ]

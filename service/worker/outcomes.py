@@ -1,0 +1,130 @@
+"""What is told of the requests of a batch, and of its repair: guarantee, words, and the content of their events."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from uuid import UUID
+
+from service.db.repairs import Pending, RepairEnd
+from service.db.requests import AppliedOutcome
+from service.domain.records import BatchRecord, QueuedRequest, RepairRecord, RequestNorms
+from service.domain.states import Guarantee, RepairStatus, RequestKind
+from service.worker.explanation import explain
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A batch whose version is the committed one, with what the remaining steps need."""
+
+    record: BatchRecord
+    #: The requests in it, and what it measured for each.
+    requests: Mapping[UUID, QueuedRequest]
+    norms: Mapping[UUID, RequestNorms]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """How a repair ended for all who waited for it."""
+
+    status: RepairStatus
+    #: The version it ended in, and the digest of its weights.
+    version: int
+    weights_sha256: str
+    iterations: int | None
+    #: |W_repaired - W_projected|_F / |W_projected|_F.
+    weight_change: float | None
+    distance_bound: float | None
+    distance_bound_relative: float | None
+    milliseconds: float
+
+    @classmethod
+    def of_batch(cls, record: BatchRecord) -> "Repair":
+        """The repair that ended within a batch."""
+        return cls(
+            status=record.repair,
+            version=record.model_version_after,
+            weights_sha256=record.weights_sha256_after,
+            iterations=record.repair_iterations,
+            weight_change=record.repair_weight_change,
+            distance_bound=record.distance_bound_after,
+            distance_bound_relative=record.distance_bound_after_relative,
+            milliseconds=record.durations_ms.get("repair", 0.0),
+        )
+
+    @classmethod
+    def of_version(cls, record: RepairRecord) -> "Repair":
+        """A repair that ended in a version of its own."""
+        return cls(
+            status=record.status,
+            version=record.model_version_after,
+            weights_sha256=record.weights_sha256_after,
+            iterations=record.iterations,
+            weight_change=record.weight_change,
+            distance_bound=record.distance_bound_after,
+            distance_bound_relative=record.distance_bound_after_relative,
+            milliseconds=record.durations_ms.get("repair", 0.0),
+        )
+
+
+def guarantee(repair: RepairStatus, kind: RequestKind) -> Guarantee:
+    """What holds of the weights; the projection alone does nothing for an edge."""
+    if repair is RepairStatus.CONVERGED:
+        return Guarantee.RETRAINED
+    return Guarantee.GRAPH_ONLY if kind is RequestKind.EDGE else Guarantee.SPAN
+
+
+def applied(committed: Committed, request: QueuedRequest) -> AppliedOutcome:
+    """What is told of one request once its batch is applied."""
+    record, norms = committed.record, committed.norms[request.id]
+    payload = figures(record, norms, request.kind)
+    return AppliedOutcome(
+        request_id=request.id,
+        guarantee=guarantee(record.repair, request.kind),
+        repair=record.repair,
+        explanation=explain(record, request.kind, named=request.count, deleted=norms.deleted),
+        payload=payload,
+        repaired=payload if record.repair is RepairStatus.CONVERGED else None,
+    )
+
+
+def ended(pending: Pending, repair: Repair) -> RepairEnd:
+    """What is told of one request once the repair it waited for has ended."""
+    spent = pending.batch.durations_ms
+    return _ended(
+        pending,
+        replace(
+            pending.batch,
+            repair=repair.status,
+            repair_iterations=repair.iterations,
+            repair_weight_change=repair.weight_change,
+            repair_version=repair.version,
+            repair_weights_sha256=repair.weights_sha256,
+            distance_bound_after=repair.distance_bound,
+            distance_bound_after_relative=repair.distance_bound_relative,
+            durations_ms={**spent, "repair": round(spent.get("repair", 0.0) + repair.milliseconds, 3)},
+        ),
+    )
+
+
+def without_version(pending: Pending, status: RepairStatus, reason: str) -> RepairEnd:
+    """What is told of one request whose repair ended without a version: NOT_CONVERGED, or NONE when nobody wants it."""
+    return _ended(pending, replace(pending.batch, repair=status), reason)
+
+
+def figures(record: BatchRecord, norms: RequestNorms, kind: RequestKind) -> dict[str, object]:
+    """The figures of one request for its audit events; no external id is among them."""
+    found: dict[str, object] = asdict(record) | asdict(norms)
+    found["batch"] = str(found.pop("id"))
+    found["kind"] = kind.value
+    return found
+
+
+def _ended(pending: Pending, batch: BatchRecord, reason: str = "") -> RepairEnd:
+    words = explain(batch, pending.kind, named=pending.count, deleted=pending.norms.deleted)
+    payload = figures(batch, pending.norms, pending.kind)
+    return RepairEnd(
+        request_id=pending.request_id,
+        batch=batch,
+        guarantee=guarantee(batch.repair, pending.kind),
+        explanation=f"{words} {reason}".rstrip(),
+        repaired=payload if batch.repair is RepairStatus.CONVERGED else None,
+    )

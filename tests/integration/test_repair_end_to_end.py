@@ -1,0 +1,415 @@
+"""Deletions that end in the weights of retraining: at once, later, overtaken, interrupted, and not at all."""
+
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import repair_world
+from db_harness import until
+from lethe_process import LETHE, LetheProcess
+from lethe_process import copied as copy_of
+from repair_world import DEATHS, Served, events, query, retrained
+from structlog.testing import capture_logs
+from test_api_deletions import node_body
+from test_api_end_to_end import Lethe, copied, running, small_model
+from test_api_kinds import edge_body, features_body
+from test_kinds_end_to_end import ask, together
+
+from model_store.build import build_model
+from model_store.datasets import load_dataset
+from model_store.spec import LossKind, ModelSpec, SolverKind
+from model_store.store import Store
+from service.db.repairs import RepairRepository
+from service.domain.states import RepairStatus
+from service.errors import LetheError
+from service.settings import Settings
+from service.unlearning.repair import Repair, RepairImpossible
+from service.unlearning.resident import NotFinite, PreparedRepair, Resident
+from service.worker.repairing import Repairer
+
+__all__ = ["small_model", "together"]
+
+#: What `repaired` weights may be away from an independent retraining.
+TOLERANCE = 1e-6
+
+
+@pytest.fixture
+def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
+    home = tmp_path / "home"
+    copied(small_model, home)
+    return Settings(home=home, database_url=database_url, redis_url=redis_url, admin_key="the-first-key", device="cpu")
+
+
+@pytest.fixture
+def deferring(settings: Settings) -> Settings:
+    """No batch is repaired before it is served."""
+    return settings.model_copy(update={"repair_budget": 0.0})
+
+
+class Gate:
+    """Holds up what is done in idle time until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_open = False
+        due = Repairer.due.fget
+        assert due is not None
+        monkeypatch.setattr(Repairer, "due", property(lambda repairer: self.is_open and due(repairer)))
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+@pytest.fixture
+async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        yield lethe
+
+
+async def model_of(lethe: Lethe) -> dict[str, Any]:
+    model: dict[str, Any] = (await lethe.client.get("/model")).json()
+    return model
+
+
+async def repaired(lethe: Lethe, accepted: dict[str, Any], status: str = "converged") -> dict[str, Any]:
+    """The state of a request once its repair has this status, and nothing older is left on the disk."""
+
+    async def has_ended() -> bool:
+        unfinished = await query(lethe.settings.database_url, "SELECT 1 FROM repairs WHERE finished_at IS NULL")
+        return (await lethe.state(accepted))["repair"] == status and not unfinished
+
+    await lethe.completed(accepted)
+    await until(has_ended)
+    return await lethe.state(accepted)
+
+
+def assert_retrained(state: dict[str, Any], *, version: int) -> None:
+    """The record of a request says what a converged repair did, in figures and in words."""
+    audit = state["audit"]
+    assert (state["status"], state["guarantee"], state["repair"]) == ("completed", "retrained", "converged")
+    assert audit["distance_bound_after_relative"] <= 1e-8 < audit["distance_bound_before_relative"]
+    assert audit["distance_bound_after"] < audit["distance_bound_before"]
+    assert (audit["repair_version"], audit["repair_iterations"] > 0) == (version, True)
+    assert audit["repair_weight_change"] > 0
+    assert audit["span_residual"] < 1e-8
+    assert "did the forgetting: re-optimised on the remaining graph, the weights moved by" in state["explanation"]
+    assert "not those of retraining" not in state["explanation"]
+
+
+async def test_a_repair_within_its_budget_is_part_of_the_batch(lethe: Lethe, small_model: Path) -> None:
+    untouched = await model_of(lethe)
+    assert (untouched["repair"], untouched["repair_progress"]) == ("none", None)
+    assert untouched["distance_bound_relative"] <= 1e-8
+    served = Served(lethe.settings.model_dir)
+
+    accepted = await lethe.delete("12", "57")
+    state = await lethe.completed(accepted)
+    assert_retrained(state, version=1)
+    assert state["explanation"].startswith("The projection changed nothing")
+    audit = state["audit"]
+    assert audit["weight_change"] == pytest.approx(audit["repair_weight_change"])
+    assert audit["repair_weights_sha256"] == audit["weights_sha256_after"]
+    assert audit["durations_ms"].keys() >= {"project", "repair", "write", "swap", "erase", "verify"}
+    assert (await events(lethe.settings.database_url))[accepted["id"]] == ["applied", "repaired", "completed"]
+    model = await model_of(lethe)
+    assert (model["version"], model["repair"], model["guarantee"]) == (1, "converged", "retrained")
+    assert model["distance_bound_relative"] == audit["distance_bound_after_relative"]
+    wanted = retrained(small_model, nodes=["12", "57"])
+    assert served.distance(wanted) <= TOLERANCE
+    assert served.is_tidy()
+
+    # Of an edge, too, and of features, the weights forget; the norms are exact again after the repair.
+    edge = next(pair for pair in edges_of(small_model) if not {"12", "57", "3"} & set(pair))
+    of_edge = await lethe.completed(await ask(lethe, edge_body(edge)))
+    assert_retrained(of_edge, version=2)
+    of_features = await lethe.completed(await ask(lethe, features_body("3")))
+    assert_retrained(of_features, version=3)
+    assert of_features["audit"]["injected_norm_before"] > 0
+    wanted = retrained(small_model, nodes=["12", "57"], features=["3"], edges=[edge])
+    assert served.distance(wanted) <= TOLERANCE
+
+    metrics = (await lethe.client.get("/metrics")).text
+    assert 'lethe_repairs_total{status="converged"} 3.0' in metrics
+    assert "lethe_repair_seconds_count 3.0" in metrics
+    assert "lethe_repairs_not_converged_total 0.0" in metrics
+
+
+def edges_of(model: Path) -> list[tuple[str, str]]:
+    graph = Store.open(model).load_base().graph
+    rows, columns = graph.adjacency.nonzero()
+    return [(graph.node_ids[i], graph.node_ids[j]) for i, j in zip(rows, columns, strict=True)]
+
+
+async def test_a_repair_past_its_budget_goes_on_after_completed_and_commits_its_own_version(
+    deferring: Settings, small_model: Path, gate: Gate
+) -> None:
+    served = Served(deferring.model_dir)
+    async with running(deferring) as lethe:
+        await until(lethe.is_ready)
+        accepted = await lethe.delete("12", "57")
+        pending = await lethe.completed(accepted)
+        assert (pending["guarantee"], pending["repair"]) == ("span", "pending")
+        assert "The repair, which re-optimises the weights on the remaining graph, goes on" in pending["explanation"]
+        audit = pending["audit"]
+        assert audit["distance_bound_after"] == audit["distance_bound_before"] > 0
+        assert (audit["repair_version"], audit["repair_iterations"]) == (None, None)
+        assert (await events(deferring.database_url))[accepted["id"]] == ["applied", "completed"]
+        model = await model_of(lethe)
+        assert (model["version"], model["repair"], model["guarantee"]) == (1, "pending", "span")
+        assert model["repair_progress"].keys() == {"iterations", "products", "distance_bound_relative"}
+        assert model["distance_bound_relative"] == audit["distance_bound_after_relative"]
+        wanted = retrained(small_model, nodes=["12", "57"])
+        assert served.distance(wanted) > 1e-3
+        before = (await lethe.client.get("/predict/3")).json()
+
+        gate.is_open = True
+        state = await repaired(lethe, accepted)
+        assert_retrained(state, version=2)
+        assert "The repair (model version 2) did the forgetting" in state["explanation"]
+        assert (state["completed_at"], state["audit"]["model_version_after"]) == (pending["completed_at"], 1)
+        assert state["audit"]["repair_weights_sha256"] != audit["weights_sha256_after"]
+        assert (await events(deferring.database_url))[accepted["id"]] == ["applied", "completed", "repaired"]
+        model = await model_of(lethe)
+        assert (model["version"], model["repair"], model["guarantee"]) == (2, "converged", "retrained")
+        assert (model["repair_progress"], model["span_residual"] < 1e-8) == (None, True)
+        assert model["weights_sha256"] == state["audit"]["repair_weights_sha256"]
+        after = (await lethe.client.get("/predict/3")).json()
+        assert (after["model_version"], after["probabilities"] != before["probabilities"]) == (2, True)
+        assert served.distance(wanted) <= TOLERANCE
+        assert served.is_tidy()
+        assert lethe.failures == []
+
+
+async def test_a_batch_overtakes_a_repair_which_then_ends_for_both(
+    deferring: Settings, small_model: Path, gate: Gate
+) -> None:
+    async with running(deferring) as lethe:
+        await until(lethe.is_ready)
+        first, second = await lethe.delete("12"), await lethe.delete("57", "3")
+        for accepted in (first, second):
+            assert (await lethe.completed(accepted))["repair"] == "pending"
+        gate.is_open = True
+        for accepted in (first, second):
+            state = await repaired(lethe, accepted)
+            assert state["audit"]["repair_version"] == (await model_of(lethe))["version"]
+        found = await events(lethe.settings.database_url)
+        assert all(found[accepted["id"]] == ["applied", "completed", "repaired"] for accepted in (first, second))
+        assert [count for (count,) in await query(deferring.database_url, "SELECT requests FROM repairs")] == [2]
+    assert Served(deferring.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
+
+
+async def test_a_batch_that_is_repaired_at_once_ends_the_repair_that_earlier_requests_wait_for(
+    settings: Settings, deferring: Settings, small_model: Path, gate: Gate
+) -> None:
+    async with running(deferring) as lethe:
+        await until(lethe.is_ready)
+        first = await lethe.delete("12")
+        assert (await lethe.completed(first))["repair"] == "pending"
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        assert (await model_of(lethe))["repair_progress"] is not None
+        second = await lethe.delete("57")
+        assert_retrained(await lethe.completed(second), version=2)
+        assert_retrained(await lethe.state(first), version=2)
+        found = await events(lethe.settings.database_url)
+        assert found[first["id"]] == ["applied", "completed", "repaired"]
+        gate.is_open = True
+        await lethe.completed(await lethe.delete("3"))
+        assert (await model_of(lethe))["version"] == 3
+    assert Served(settings.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
+    assert await query(settings.database_url, "SELECT * FROM repairs") == []
+
+
+class Crash(LetheError):
+    """The process ends here."""
+
+
+def crash(*_: object, **__: object) -> None:
+    raise Crash("A crash.", "Start again.")
+
+
+@pytest.mark.parametrize(
+    ("budget", "owner", "method"),
+    [
+        (5.0, Store, "write_beta"),
+        (0.0, RepairRepository, "insert"),
+        (0.0, Resident, "commit_repair"),
+        (0.0, Store, "write_beta"),
+        (0.0, RepairRepository, "finish"),
+    ],
+)
+async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(
+    settings: Settings, small_model: Path, budget: float, owner: type, method: str
+) -> None:
+    """From the coefficients of a repair within its batch to the last record of one of its own."""
+    interrupted = settings.model_copy(update={"repair_budget": budget})
+    async with running(interrupted) as lethe:
+        await until(lethe.is_ready)
+        with pytest.MonkeyPatch.context() as patch, capture_logs():
+            patch.setattr(owner, method, crash)
+            accepted = await lethe.delete("12", "57")
+
+            async def has_crashed() -> bool:
+                return bool(lethe.failures)
+
+            await until(has_crashed)
+    async with running(interrupted) as lethe:
+        await until(lethe.is_ready)
+        assert_retrained(await repaired(lethe, accepted), version=1 if budget else 2)
+        found = await events(settings.database_url)
+        assert sorted(found[accepted["id"]]) == ["applied", "completed", "repaired"]
+        assert Served(settings.model_dir).is_tidy()
+        # The coefficients are right: later requests have their norms, and their span is the disk's.
+        again = await repaired(lethe, await lethe.delete("3"))
+        assert again["audit"]["injected_norm_before"] > 0
+        assert again["audit"]["span_residual"] < 1e-8
+    assert Served(settings.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "point", ["while a repair is pending", pytest.param("before the coefficients are written", marks=pytest.mark.slow)]
+)
+def test_a_service_killed_at_a_repair_ends_it_after_a_restart(
+    small_model: Path, tmp_path: Path, database_url: str, redis_url: str, point: str
+) -> None:
+    assert point in DEATHS
+    home = tmp_path / "home"
+    home.mkdir()
+    model = copy_of(small_model, home / "model")
+    named: dict[str, object] = {"database_url": database_url, "redis_url": redis_url, "lease_ttl_s": 1}
+    named |= {"repair": "always", "repair_budget": 0}
+    doomed = LetheProcess(home, command=(sys.executable, repair_world.__file__, point), **named)
+    with doomed.start().client() as client:
+        accepted = client.request_deletion(["12", "57"])
+    assert doomed.ended().status == -signal.SIGKILL
+
+    with LetheProcess(home, command=LETHE, **named) as lethe:
+        lethe.start()
+        with lethe.client() as client:
+            client.wait(accepted.id, timeout_s=60)
+            while client.deletion(accepted.id).repair == "pending":
+                lethe.assert_runs()
+            state = client.deletion(accepted.id)
+            assert (state.status, state.repair, state.guarantee) == ("completed", "converged", "retrained")
+            assert client.model().version == 2
+    assert Served(model).distance(retrained(small_model, nodes=["12", "57"])) <= TOLERANCE
+
+
+async def test_turning_repair_off_ends_the_wait_without_a_repair(deferring: Settings, gate: Gate) -> None:
+    async with running(deferring) as lethe:
+        await until(lethe.is_ready)
+        accepted = await lethe.delete("12", "57")
+        await lethe.completed(accepted)
+    async with running(deferring.model_copy(update={"repair": "never"})) as lethe:
+        gate.is_open = True
+        await until(lethe.is_ready)
+        state = await repaired(lethe, accepted, status="none")
+        assert state["guarantee"] == "span"
+        assert state["explanation"].endswith("the operator has turned repair off for this model.")
+        assert (await events(deferring.database_url))[accepted["id"]] == ["applied", "completed"]
+        model = await model_of(lethe)
+        assert (model["version"], model["repair"], model["repair_progress"]) == (1, "none", None)
+
+
+@pytest.mark.parametrize("budget", [5.0, 0.0])
+async def test_a_repair_that_falls_short_is_told_and_deletions_go_on(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, budget: float
+) -> None:
+    original = Repair.repaired
+
+    def falls_short(self: Repair) -> Any:
+        state, outcome = original(self)
+        return state, replace(outcome, status=RepairStatus.NOT_CONVERGED, after=outcome.before)
+
+    monkeypatch.setattr(Repair, "repaired", falls_short)
+    async with running(settings.model_copy(update={"repair_budget": budget})) as lethe:
+        await until(lethe.is_ready)
+        accepted = await lethe.delete("12", "57")
+        state = await repaired(lethe, accepted, status="not_converged")
+        assert (state["status"], state["guarantee"]) == ("completed", "span")
+        assert "The repair did not converge, and an operator should look into it" in state["explanation"]
+        assert "but at most" in state["explanation"]
+        assert "repaired" not in (await events(settings.database_url))[accepted["id"]]
+        assert (await model_of(lethe))["repair"] == "not_converged"
+        assert "lethe_repairs_not_converged_total 1.0" in (await lethe.client.get("/metrics")).text
+        monkeypatch.setattr(Repair, "repaired", original)
+        assert_retrained(await repaired(lethe, await lethe.delete("3")), version=2 if budget else 4)
+        assert (await lethe.state(accepted))["repair"] == "not_converged"
+    assert Served(settings.model_dir).is_tidy()
+
+
+async def test_a_repair_that_cannot_be_computed_is_given_up_and_deletions_go_on(
+    deferring: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Resident.advance_repair
+
+    def breaks(self: Resident, until: float) -> PreparedRepair | None:
+        raise NotFinite("Not a number.")
+
+    monkeypatch.setattr(Resident, "advance_repair", breaks)
+    async with running(deferring) as lethe:
+        await until(lethe.is_ready)
+        with capture_logs():
+            state = await repaired(lethe, await lethe.delete("12", "57"), status="not_converged")
+        assert "The repair was given up because it could not be computed" in state["explanation"]
+        assert (await model_of(lethe))["version"] == 1
+        assert "lethe_repairs_not_converged_total 1.0" in (await lethe.client.get("/metrics")).text
+        monkeypatch.setattr(Resident, "advance_repair", original)
+        assert_retrained(await repaired(lethe, await lethe.delete("3")), version=3)
+        assert lethe.failures == []
+
+
+async def test_a_batch_that_cannot_be_repaired_is_halved_until_the_guilty_request_fails_alone(
+    lethe: Lethe, together: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Repair.advance
+
+    def breaks(self: Repair, until: float = float("inf")) -> bool:
+        if not self._state.live[57]:
+            raise NotFinite("Not a number.")
+        return original(self, until)
+
+    monkeypatch.setattr(Repair, "advance", breaks)
+    together(3)
+    with capture_logs():
+        accepted = {node: await ask(lethe, node_body(node)) for node in ("12", "57", "3")}
+        for node in ("12", "3"):
+            assert_retrained(await lethe.completed(accepted[node]), version=1 if node == "12" else 2)
+    failed = await lethe.state(accepted["57"])
+    assert (failed["status"], failed["audit"]) == ("failed", None)
+    assert "NotFinite" in failed["failure"]
+    assert (await lethe.client.get("/predict/57")).status_code == 200
+    assert (await model_of(lethe))["live_nodes"] == 158
+
+
+async def test_a_model_without_certificate_is_refused_until_repair_is_turned_off(
+    settings: Settings, tmp_path: Path
+) -> None:
+    spec = ModelSpec(loss=LossKind.PLAIN_HINGE, solver=SolverKind.SGD, epochs=3)
+    graph = load_dataset("synthetic:n=60,d=6,classes=3,seed=3", data_dirs=[])
+    model = tmp_path / "uncertified"
+    build_model(graph, spec, name="small", dataset="synthetic", split="full").write(model)
+    settings = settings.model_copy(update={"model": model})
+    with capture_logs():
+        async with running(settings) as lethe:
+
+            async def has_refused() -> bool:
+                return bool(lethe.failures)
+
+            await until(has_refused)
+    (failure,) = lethe.failures
+    assert isinstance(failure, RepairImpossible)
+    assert "plain_hinge has kinks" in failure.detail
+    assert "--repair never" in failure.remedy
+    async with running(settings.model_copy(update={"repair": "never"})) as lethe:
+        await until(lethe.is_ready)
+        state = await lethe.completed(await lethe.delete("1"))
+        assert (state["guarantee"], state["repair"]) == ("span", "none")
+        assert state["audit"]["distance_bound_after"] is None
+        assert (await model_of(lethe))["distance_bound_relative"] is None

@@ -1,0 +1,164 @@
+"""The words of an audit: what the projection did, what the repair did, and what is still open."""
+
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+
+from service.db.repairs import Pending
+from service.domain.records import BatchRecord, RequestNorms
+from service.domain.states import Guarantee, RepairStatus, RequestKind
+from service.worker.explanation import explain, nothing_left
+from service.worker.outcomes import Repair, ended, guarantee, without_version
+
+RECORD = BatchRecord(
+    id=uuid4(),
+    model="m",
+    requests=1,
+    nodes=2,
+    features=0,
+    edges=0,
+    model_version_before=6,
+    model_version_after=7,
+    weights_sha256_before="a" * 64,
+    weights_sha256_after="b" * 64,
+    rank_before=10,
+    rank_after=10,
+    directions_removed=0,
+    lost_direction_norm_before=None,
+    lost_direction_norm_after=None,
+    weight_change=0.0,
+    coefficient_residual=1e-15,
+    factor_method="downdate",
+    device="cpu",
+    durations_ms={"project": 2.0},
+    distance_bound_before=4.1,
+    distance_bound_after=4.1,
+    distance_bound_before_relative=0.2,
+    distance_bound_after_relative=0.2,
+)
+CONVERGED = replace(
+    RECORD,
+    repair=RepairStatus.CONVERGED,
+    repair_version=7,
+    repair_weights_sha256="b" * 64,
+    repair_weight_change=0.1234,
+    repair_iterations=3,
+    distance_bound_after=2e-9,
+    distance_bound_after_relative=1e-10,
+)
+TWO_LOST = {
+    "directions_removed": 2,
+    "rank_after": 8,
+    "lost_direction_norm_before": 0.129,
+    "lost_direction_norm_after": 2e-16,
+}
+
+
+def said(record: BatchRecord, kind: RequestKind = RequestKind.NODE, *, named: int = 2, deleted: int = 2) -> str:
+    return explain(record, kind, named=named, deleted=deleted)
+
+
+def test_a_projection_that_changed_nothing_leaves_the_forgetting_to_the_repair() -> None:
+    words = said(CONVERGED)
+    assert words.startswith("The projection changed nothing:")
+    assert "The graph, the predictions and the coefficients no longer contain the deleted nodes." in words
+    assert words.endswith(
+        "The repair did the forgetting: re-optimised on the remaining graph, the weights moved by 12 % and are those "
+        "of retraining, at most 2e-09 (1e-08 % of their size) away from them."
+    )
+    assert "not those of retraining" not in words
+
+
+def test_a_projection_that_removed_directions_leaves_the_rest_to_the_repair() -> None:
+    words = said(replace(CONVERGED, **TWO_LOST))
+    assert words.startswith("The projection removed 2 directions of the weights that only deleted nodes had supported")
+    assert "(together 0.129 before, 2e-16 after)" in words
+    assert "The repair did the rest: " in words
+    assert "The projection removed one direction" in said(replace(CONVERGED, **TWO_LOST | {"directions_removed": 1}))
+
+
+def test_without_a_repair_the_weights_are_said_not_to_be_those_of_retraining() -> None:
+    assert said(RECORD).endswith(
+        "The weights are not those of retraining, but at most 4.1 (20 % of their size) away from them."
+    )
+    unknown = replace(RECORD, distance_bound_after=None, distance_bound_after_relative=None)
+    assert said(unknown).endswith("The weights are not those of retraining.")
+    zero = replace(RECORD, distance_bound_after_relative=None)
+    assert said(zero).endswith("at most 4.1 away from them.")
+
+
+def test_of_an_edge_the_graph_alone_forgets_until_a_repair_has_ended() -> None:
+    never = said(RECORD, RequestKind.EDGE)
+    assert "asked nothing of the projection and there are no norms to give" in never
+    assert "Only the graph has forgotten the edges, and the weights are not those of retraining" in never
+    pending = said(replace(RECORD, repair=RepairStatus.PENDING), RequestKind.EDGE)
+    assert "only the graph has forgotten the edges so far" in pending
+    # That another request of the batch lost a direction is not this one's doing.
+    repaired = said(replace(CONVERGED, **TWO_LOST), RequestKind.EDGE)
+    assert "The repair did the forgetting: " in repaired
+    assert "projection removed" not in repaired
+    assert "only the graph" not in repaired
+
+
+def test_a_repair_that_goes_on_or_fell_short_states_the_bound() -> None:
+    pending = said(replace(RECORD, repair=RepairStatus.PENDING))
+    assert "goes on: until it ends, the weights are not those of retraining, but at most 4.1 (20 % of" in pending
+    short = said(replace(CONVERGED, repair=RepairStatus.NOT_CONVERGED, distance_bound_after=0.01))
+    assert "The repair did not converge, and an operator should look into it: the weights are not those of" in short
+    assert "at most 0.01 (" in short
+
+
+def test_a_repair_that_moved_nothing_or_ended_later_says_so() -> None:
+    assert "The repair found nothing left to do: the weights are those of retraining, at most 2e-09" in said(
+        replace(CONVERGED, repair_weight_change=0.0)
+    )
+    assert "The repair (model version 9) did the forgetting: " in said(replace(CONVERGED, repair_version=9))
+
+
+def test_features_leave_their_nodes_and_what_was_gone_is_counted() -> None:
+    words = said(replace(CONVERGED, nodes=0, features=1), RequestKind.FEATURES, deleted=1)
+    assert "The nodes themselves stay, with their edges and labels." in words
+    assert words.endswith("1 of the 2 nodes' features that the request names was gone already.")
+    by = (UUID(int=1), UUID(int=2))
+    assert nothing_left(RequestKind.EDGE, named=2, with_node=1, by=by) == (
+        f"Nothing was left to do: the edges that this request names had been deleted by requests {by[0]}, {by[1]}, "
+        "1 of them together with a node."
+    )
+
+
+@pytest.mark.parametrize("kind", list(RequestKind))
+@pytest.mark.parametrize("repair", list(RepairStatus))
+def test_the_guarantee_is_retrained_exactly_when_the_repair_converged(kind: RequestKind, repair: RepairStatus) -> None:
+    otherwise = Guarantee.GRAPH_ONLY if kind is RequestKind.EDGE else Guarantee.SPAN
+    converged = repair is RepairStatus.CONVERGED
+    assert guarantee(repair, kind) is (Guarantee.RETRAINED if converged else otherwise)
+
+
+PENDING = Pending(
+    request_id=uuid4(),
+    kind=RequestKind.NODE,
+    count=2,
+    batch=replace(RECORD, repair=RepairStatus.PENDING, durations_ms={"project": 2.0, "repair": 5.0}),
+    norms=RequestNorms(2, 0.2, 0.0, None, None),
+)
+
+
+def test_who_waited_is_told_of_the_version_the_repair_ended_in() -> None:
+    repair = Repair(RepairStatus.CONVERGED, 9, "c" * 64, 4, 0.05, 1e-9, 1e-11, 812.5)
+    end = ended(PENDING, repair)
+    assert (end.request_id, end.guarantee) == (PENDING.request_id, Guarantee.RETRAINED)
+    assert "The repair (model version 9) did the forgetting" in end.explanation
+    assert (end.batch.model_version_after, end.batch.repair_version, end.batch.distance_bound_before) == (7, 9, 4.1)
+    assert end.batch.durations_ms == {"project": 2.0, "repair": 817.5}
+    assert end.repaired is not None
+    assert (end.repaired["repair"], end.repaired["repair_weights_sha256"]) == ("converged", "c" * 64)
+    assert end.repaired["distance_bound_after_relative"] == 1e-11
+
+
+def test_a_repair_that_fell_short_or_was_given_up_leaves_the_paper_s_guarantee_and_no_event() -> None:
+    short = ended(PENDING, Repair(RepairStatus.NOT_CONVERGED, 9, "c" * 64, 50, 0.05, 0.3, 0.01, 812.5))
+    assert (short.guarantee, short.repaired) == (Guarantee.SPAN, None)
+    given_up = without_version(PENDING, RepairStatus.NONE, "The operator turned repair off.")
+    assert (given_up.guarantee, given_up.batch.repair, given_up.repaired) == (Guarantee.SPAN, RepairStatus.NONE, None)
+    assert given_up.explanation.endswith("The operator turned repair off.")
