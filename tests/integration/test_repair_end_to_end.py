@@ -238,10 +238,10 @@ def crash(*_: object, **__: object) -> None:
     ("budget", "owner", "method"),
     [
         (5.0, Store, "write_beta"),
-        (0.0, RepairRepository, "insert"),
+        pytest.param(0.0, RepairRepository, "insert", marks=pytest.mark.slow),
         (0.0, Resident, "commit_repair"),
         (0.0, Store, "write_beta"),
-        (0.0, RepairRepository, "finish"),
+        pytest.param(0.0, RepairRepository, "finish", marks=pytest.mark.slow),
     ],
 )
 async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(

@@ -1,0 +1,85 @@
+"""A newly trained model under `--repair always`: what was deleted earlier is repaired before it is served."""
+
+from pathlib import Path
+
+import pytest
+from db_harness import until
+from repair_world import Served, events, retrained
+from structlog.testing import capture_logs
+from test_api_end_to_end import running, small_model
+from test_model_import import asked, ended, new_model, trained
+from test_repair_end_to_end import (
+    TOLERANCE,
+    Gate,
+    assert_retrained,
+    crash,
+    deferring,
+    gate,
+    model_of,
+    repaired,
+    settings,
+)
+
+from model_store.store import Store
+from service.domain.states import ImportStatus, RepairStatus
+from service.settings import Settings
+
+__all__ = ["deferring", "gate", "new_model", "settings", "small_model"]
+
+
+@pytest.mark.parametrize("interrupted", [pytest.param(False, marks=pytest.mark.slow), True])
+async def test_what_is_excluded_at_import_is_repaired_before_the_model_is_served(
+    settings: Settings, new_model: Path, interrupted: bool
+) -> None:
+    """Also when a crash falls between the pointer and the coefficients that go with the repaired weights."""
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        await lethe.completed(await lethe.delete("7", "9"))
+        with pytest.MonkeyPatch.context() as patch, capture_logs():
+            if interrupted:
+                patch.setattr(Store, "write_beta", crash)
+            import_id = await asked(settings, new_model, exclude_deleted=True)
+
+            async def is_over() -> bool:
+                return bool(lethe.failures) or (await model_of(lethe))["version"] == 2
+
+            await until(is_over)
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        record = await ended(settings, import_id)
+        assert (record.status, record.imported is None) == (ImportStatus.COMPLETED, False)
+        imported = record.imported
+        assert imported is not None
+        assert (imported.excluded_nodes, imported.repair) == (2, RepairStatus.CONVERGED)
+        assert imported.repair_iterations is not None
+        assert imported.distance_bound_before_relative is not None
+        assert imported.distance_bound_after_relative is not None
+        assert imported.distance_bound_after_relative <= 1e-8 < imported.distance_bound_before_relative
+        assert 0 <= imported.span_residual < 1e-8
+        model = await model_of(lethe)
+        assert (model["version"], model["repair"], model["guarantee"]) == (2, "converged", "retrained")
+        served = Served(settings.model_dir)
+        assert served.distance(retrained(new_model, nodes=["7", "9"])) <= TOLERANCE
+        assert served.is_tidy()
+        state = await lethe.completed(await lethe.delete("12"))
+        assert_retrained(state, version=3)
+        assert state["audit"]["injected_norm_before"] > 0
+        assert served.distance(retrained(new_model, nodes=["7", "9", "12"])) <= TOLERANCE
+
+
+async def test_a_model_that_takes_the_place_of_one_under_repair_ends_the_wait(
+    deferring: Settings, tmp_path: Path, gate: Gate
+) -> None:
+    another = trained(tmp_path / "another", dataset="synthetic:n=160,d=12,classes=3,seed=4")
+    async with running(deferring) as lethe:
+        await until(lethe.is_ready)
+        accepted = await lethe.delete("7")
+        assert (await lethe.completed(accepted))["repair"] == "pending"
+        record = await ended(deferring, await asked(deferring, another, exclude_deleted=True))
+        assert record.status is ImportStatus.COMPLETED
+        gate.is_open = True
+        state = await repaired(lethe, accepted, status="none")
+        assert state["explanation"].endswith("a newly trained model has taken this one's place.")
+        assert state["guarantee"] == "span"
+        assert (await events(deferring.database_url))[accepted["id"]] == ["applied", "completed"]
+        assert (await model_of(lethe))["repair"] == "converged"
