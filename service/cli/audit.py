@@ -104,7 +104,7 @@ def _batch(audit: Audit) -> list[tuple[str, str]]:
         ("weights after (SHA-256)", audit.weights_sha256_after),
         ("batch", f"{batch.id}: {', '.join(_deleted(batch))}"),
     ]
-    if audit.repair_version is not None:
+    if audit.repair_version not in (None, audit.model_version_after):
         rows.append(("repair ended in model version", str(audit.repair_version)))
         rows.append(("weights since (SHA-256)", str(audit.repair_weights_sha256)))
     if audit.factor_method:
