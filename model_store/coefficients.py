@@ -35,8 +35,8 @@ def span_coefficients(representation: Representation, dual: Tensor) -> list[Tens
 
     From W_b = H_b^T U = X^T R_b^T S^T U.
     """
-    scattered = representation.scattered(dual)
-    return [by_block(each.operators.adjoint(scattered), dual.shape[1]) for each in representation.inputs]
+    adjoints = representation.inputs.adjoint(representation.scattered(dual))
+    return [by_block(adjoint, dual.shape[1]) for adjoint in adjoints]
 
 
 def span_residual(weights: NDArray[np.float64], T: NDArray[np.float64], chunks: Iterable[SpanRows]) -> float:

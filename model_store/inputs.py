@@ -1,6 +1,6 @@
 """The inputs of a model: rows of features, and of labels with label reuse, each with its operators."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from model_store.diffusion import DiffusionHops
 from model_store.features import FeatureMatrix
 from model_store.manifest import Diffusion
-from model_store.operators import FeatureHops, LabelHops, Operators
+from model_store.operators import FeatureHops, LabelHops, Operators, SharedSweep
 from model_store.propagation import Propagator
 from model_store.spec import ModelSpec
 
@@ -25,10 +25,6 @@ class Input:
     operators: Operators
     #: Mask (n,) of the rows that count, not to be written to; the others are zero whatever is stored. None: all count.
     kept: NDArray[np.bool_] | None = None
-
-    def logits(self, W: Tensor) -> Tensor:
-        """sum_b R_b X W_b for every node, (n, C), for W (k, blocks * C)."""
-        return self.operators.forward(self.matmul(W))
 
     def matmul(self, right: Tensor) -> Tensor:
         """X @ right for `right` (k, c) float64: (n, c) float64."""
@@ -58,6 +54,35 @@ class Inputs:
         yield self.features
         if self.labels is not None:
             yield self.labels
+
+    def logits(self, weights: Sequence[Tensor]) -> Tensor:
+        """The sum of R_b X W_b over the blocks of all inputs, for every node, (n, C).
+
+        `weights` are those of each input, (k, blocks * C).
+        """
+        features, *labels = (each.matmul(W) for each, W in zip(self, weights, strict=True))
+        if self.labels is None:
+            return self.features.operators.forward(features)
+        if (sweep := self._shared_sweep()) is not None:
+            return sweep.forward(features, labels[0])
+        return self.features.operators.forward(features).add_(self.labels.operators.forward(labels[0]))
+
+    def adjoint(self, R: Tensor) -> list[Tensor]:
+        """[R_b^T R]_b for each input, (n, blocks * C), for R (n, C)."""
+        if (sweep := self._shared_sweep()) is not None:
+            return list(sweep.adjoint(R))
+        return [each.operators.adjoint(R) for each in self]
+
+    def _shared_sweep(self) -> SharedSweep | None:
+        """One sweep for both inputs, where both are propagated by powers of the same P."""
+        features, labels = self.features.operators, None if self.labels is None else self.labels.operators
+        if (
+            isinstance(features, FeatureHops)
+            and isinstance(labels, LabelHops)
+            and features.propagator is labels.propagator
+        ):
+            return SharedSweep(features, labels)
+        return None
 
     def without(
         self,

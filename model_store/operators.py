@@ -157,5 +157,40 @@ class LabelHops:
             yield propagated - diagonal[:, None] * X
 
 
+@dataclass(frozen=True, eq=False)
+class SharedSweep:
+    """The products of `features` and `labels` over one P, each of whose powers is applied once for both."""
+
+    features: FeatureHops
+    labels: LabelHops
+
+    def forward(self, Z: Tensor, V: Tensor) -> Tensor:
+        """features.forward(Z) + labels.forward(V), (n, C): what has the same power of P is propagated as a sum."""
+        by_hop = dict(zip(self.features.block_hops, _parts(Z, self.features.blocks), strict=True))
+        labels = _parts(V, self.labels.hops)
+        for hop, part in enumerate(labels, start=1):
+            by_hop[hop] = by_hop[hop] + part if hop in by_hop else part
+        total = by_hop[max(by_hop)]
+        for hop in range(max(by_hop) - 1, -1, -1):
+            total = self.features.propagator.apply(total)
+            if hop in by_hop:
+                total.add_(by_hop[hop])
+        for diagonal, part in zip(self.labels.diagonals, labels, strict=True):
+            total.addcmul_(diagonal[:, None], part, value=-1.0)
+        return total
+
+    def adjoint(self, R: Tensor) -> tuple[Tensor, Tensor]:
+        """features.adjoint(R) and labels.adjoint(R)."""
+        features, labels, propagated = [], [], R
+        for hop in range(max(self.features.block_hops[-1], self.labels.hops) + 1):
+            if hop:
+                propagated = self.features.propagator.apply_transpose(propagated)
+            if hop in self.features.block_hops:
+                features.append(propagated)
+            if 1 <= hop <= self.labels.hops:
+                labels.append(torch.addcmul(propagated, self.labels.diagonals[hop - 1][:, None], R, value=-1.0))
+        return torch.cat(features, dim=1), torch.cat(labels, dim=1)
+
+
 def _parts(Z: Tensor, blocks: int) -> Sequence[Tensor]:
     return Z.chunk(blocks, dim=1)

@@ -61,7 +61,7 @@ def product_costs(spec: ModelSpec, sizes: Sizes) -> ProductCosts:
     else:
         features = dense_seconds(sizes.nodes * sizes.width(spec), width)
     propagation = C * (multiplication * (2 * sizes.edges + sizes.nodes) + _ELEMENT * sizes.nodes)
-    once = features + (_feature_propagations(spec) + spec.label_hops) * propagation
+    once = features + _propagations(spec) * propagation
     return ProductCosts(factors=2 * once, dense=2 * dense_seconds(sizes.training * sizes.rows_of_weights(spec), C))
 
 
@@ -70,8 +70,8 @@ def dense_seconds(values: int, columns: int) -> float:
     return values * (_DENSE_VALUE + _DENSE_MULTIPLICATION * columns)
 
 
-def _feature_propagations(spec: ModelSpec) -> int:
-    """How often C columns are propagated for the feature blocks: once per hop, or for each block not yet dropped."""
+def _propagations(spec: ModelSpec) -> int:
+    """How often C columns are propagated: once per hop for all blocks, or with diffusion for each not yet dropped."""
     if not spec.diffusion:
-        return spec.hops
-    return sum(sum(hop <= last for last in spec.block_hops) for hop in range(1, spec.hops + 1))
+        return max(spec.hops, spec.label_hops)
+    return spec.label_hops + sum(sum(hop <= last for last in spec.block_hops) for hop in range(1, spec.hops + 1))

@@ -57,8 +57,7 @@ class Representation:
 
     def all_logits(self, W: Tensor) -> Tensor:
         """sum_b R_b X W_b over all inputs, for every node, (n, C)."""
-        parts = zip(self.inputs, self.split(W), strict=True)
-        return torch.stack([each.logits(side_by_side(blocks)) for each, blocks in parts]).sum(dim=0)
+        return self.inputs.logits([side_by_side(blocks) for blocks in self.split(W)])
 
     def logits(self, W: Tensor) -> Tensor:
         """H W, (n_train, C)."""
@@ -70,12 +69,10 @@ class Representation:
 
     def transposed(self, R: Tensor) -> Tensor:
         """H^T R for R (n_train, C): (p, C)."""
-        scattered, classes = self.scattered(R), R.shape[1]
-        parts = []
-        for each in self.inputs:
-            product = each.transposed_matmul(each.operators.adjoint(scattered))
-            parts.append(by_block(product, classes).reshape(-1, classes))
-        return torch.cat(parts)
+        classes = R.shape[1]
+        adjoints = zip(self.inputs, self.inputs.adjoint(self.scattered(R)), strict=True)
+        products = [each.transposed_matmul(adjoint) for each, adjoint in adjoints]
+        return torch.cat([by_block(product, classes).reshape(-1, classes) for product in products])
 
     def column_chunks(self) -> Iterator[tuple[int, Tensor]]:
         """H a few columns at a time: the first of them, and the columns (n_train, width), until all were given."""

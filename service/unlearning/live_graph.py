@@ -58,9 +58,7 @@ class LiveGraph:
 
     def predictions(self, state: ModelState) -> Snapshot:
         """Class probabilities of every live node under `state`, by sweeps on class columns instead of features."""
-        logits = state.features.W.new_zeros((self.propagator.nodes, state.classes))
-        for each, span in zip(self.inputs, state.spans, strict=True):
-            logits += each.logits(span.W)
+        logits = self.inputs.logits([span.W for span in state.spans])
         probabilities = self.loss.probabilities(logits).cpu().numpy()
         probabilities[~state.live] = 0.0
         return Snapshot(

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from model_store.operators import FeatureHops, LabelHops, Operators
+from model_store.operators import FeatureHops, LabelHops, Operators, SharedSweep
 from model_store.propagation import Propagator
 from model_store.spec import PropagationKind
 
@@ -72,6 +72,27 @@ def test_products_are_those_of_the_dense_operators(
         adjoint = operators.adjoint(torch.from_numpy(R)).numpy().reshape(Z.shape)
         for b, block in enumerate(blocks):
             assert np.allclose(adjoint[:, b], block.T @ R, atol=1e-12)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("kind", list(PropagationKind))
+@pytest.mark.parametrize("block_hops", [(1,), (3,), (0, 1), (0, 1, 2, 3)])
+@pytest.mark.parametrize("label_hops", [1, 2, 3])
+def test_one_sweep_for_features_and_labels_is_both_of_theirs(
+    graph: Callable[[], sp.csr_array], kind: PropagationKind, block_hops: tuple[int, ...], label_hops: int
+) -> None:
+    propagator = Propagator.build(graph(), kind, 1.0)
+    features, labels = FeatureHops(propagator, block_hops), LabelHops(propagator, label_hops)
+    sweep, random = SharedSweep(features, labels), torch.Generator().manual_seed(0)
+    Z, V, R = (
+        torch.randn((propagator.nodes, blocks * CLASSES), dtype=torch.float64, generator=random)
+        for blocks in (features.blocks, labels.blocks, 1)
+    )
+    given = Z.clone(), V.clone(), R.clone()
+    assert torch.allclose(sweep.forward(Z, V), features.forward(Z) + labels.forward(V), atol=1e-12)
+    for found, expected in zip(sweep.adjoint(R), (features.adjoint(R), labels.adjoint(R)), strict=True):
+        assert torch.allclose(found, expected, atol=1e-12)
+    assert all(after.equal(before) for after, before in zip((Z, V, R), given, strict=True))
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
