@@ -28,19 +28,23 @@ class HistoryRepository:
 
     async def latest(self, model: str, *, limit: int) -> list[MadeVersion]:
         """Return up to `limit` versions, the newest first; version 0, as trained, is not among them."""
-        made = union_all(
-            select(
-                BatchRow.model_version_after.label("version"),
-                BatchRow.repair.label("repair"),
-                BatchRow.span_residual.label("span_residual"),
-            ).where(BatchRow.model == model),
-            select(RepairRow.model_version_after, RepairRow.status, RepairRow.span_residual).where(
-                RepairRow.model == model
-            ),
-            select(ImportRow.version_after, ImportRow.repair, ImportRow.span_residual).where(
-                ImportRow.model == model, ImportRow.version_after.is_not(None)
-            ),
-        ).subquery()
+        batches = select(
+            BatchRow.model_version_after.label("version"),
+            BatchRow.repair.label("repair"),
+            BatchRow.span_residual.label("span_residual"),
+        ).where(BatchRow.model == model)
+        repairs = select(RepairRow.model_version_after, RepairRow.status, RepairRow.span_residual).where(
+            RepairRow.model == model
+        )
+        imports = select(ImportRow.version_after, ImportRow.repair, ImportRow.span_residual).where(
+            ImportRow.model == model, ImportRow.version_after.is_not(None)
+        )
+        # Each by itself first, so that the end of an index is read and not the whole history.
+        newest = [
+            select(part.order_by(part.selected_columns[0].desc()).limit(limit).subquery())
+            for part in (batches, repairs, imports)
+        ]
+        made = union_all(*newest).subquery()
         query = select(made).order_by(made.c.version.desc()).limit(limit)
         return [
             MadeVersion(row.version, RepairStatus(row.repair), row.span_residual)

@@ -80,7 +80,7 @@ class Repairer:
         resident = self._writer.resident
         if self._failed_version == resident.state.version:
             return False
-        return resident.repairing is not None or resident.upkeep_due
+        return resident.repair_due or resident.upkeep_due
 
     async def step(self) -> None:
         """Works for one slice, at the end of the repair until it is committed.
@@ -89,7 +89,7 @@ class Repairer:
         Unavailable and LeaseLost when the repair cannot be committed, which loses nothing of it.
         """
         resident = self._writer.resident
-        repairing = resident.repairing is not None
+        repairing = resident.repair_due
         if self._watched_version != resident.state.version:
             self._watch, self._watched_version = Stopwatch(), resident.state.version
         until = time.monotonic() + _SLICE_S
@@ -119,7 +119,7 @@ class Repairer:
             pending = await RepairRepository(connection).count_pending(self._writer.pointer.model)
         if pending and policy is RepairPolicy.NEVER:
             await self._give_up(RepairStatus.NONE, _SWITCHED_OFF)
-        elif pending and self._writer.resident.repairing is None:
+        elif pending and not self._writer.resident.repair_due:
             await self._run(self._writer.resident.begin_repair)
 
     async def _commit(self, prepared: PreparedRepair, watch: Stopwatch) -> RepairRecord:

@@ -226,6 +226,8 @@ class Unlearner:
             ),
         )
         await self._resume(writer, session, unfinished)
+        if self._repair is RepairPolicy.ALWAYS and (reason := writer.resident.why_no_factor) is not None:
+            self._log.info("repair.without_factor", reason=reason)
         return session
 
     async def _resume(self, writer: ModelWriter, session: _Session, unfinished: Unfinished) -> None:

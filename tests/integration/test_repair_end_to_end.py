@@ -239,7 +239,7 @@ def crash(*_: object, **__: object) -> None:
     [
         (5.0, Store, "write_beta"),
         pytest.param(0.0, RepairRepository, "insert", marks=pytest.mark.slow),
-        (0.0, Resident, "commit_repair"),
+        pytest.param(0.0, Resident, "commit_repair", marks=pytest.mark.slow),
         (0.0, Store, "write_beta"),
         pytest.param(0.0, RepairRepository, "finish", marks=pytest.mark.slow),
     ],
@@ -272,13 +272,11 @@ async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(
     assert Served(settings.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
 
 
-@pytest.mark.parametrize(
-    "point", ["while a repair is pending", pytest.param("before the coefficients are written", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", list(DEATHS))
 def test_a_service_killed_at_a_repair_ends_it_after_a_restart(
     small_model: Path, tmp_path: Path, database_url: str, redis_url: str, point: str
 ) -> None:
-    assert point in DEATHS
     home = tmp_path / "home"
     home.mkdir()
     model = copy_of(small_model, home / "model")
@@ -317,7 +315,7 @@ async def test_turning_repair_off_ends_the_wait_without_a_repair(deferring: Sett
         assert (model["version"], model["repair"], model["repair_progress"]) == (1, "none", None)
 
 
-@pytest.mark.parametrize("budget", [5.0, 0.0])
+@pytest.mark.parametrize("budget", [pytest.param(5.0, marks=pytest.mark.slow), 0.0])
 async def test_a_repair_that_falls_short_is_told_and_deletions_go_on(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, budget: float
 ) -> None:
