@@ -88,6 +88,8 @@ class RepairOutcome:
     coefficients: Coefficients | None = None
     #: |W_repaired - W_projected|_F / |W_projected|_F.
     weight_change: float = 0.0
+    #: Why the repair went by conjugate gradients without a factor of the Hessian; None if it had one, or did not run.
+    without_factor: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class Repair:
         #: Whether the factor was made from the remaining data alone.
         self._fresh = False
         self._factors = 0
+        self._without_factor: str | None = None
         self._steps_before = 0
         self._products_before = 0
         start = objective.at(stacked(state))
@@ -175,17 +178,21 @@ class Repair:
             products=products,
             coefficients=coefficients,
             weight_change=moved / size if size > 0.0 else moved,
+            without_factor=self._without_factor,
         )
         return state, outcome
 
     def _choose(self) -> None:
         """How to go on from the best point: with the factor there is, with one made anew, or with none."""
+        objective = self._objective
         if self._factor is not None:
-            self._descent = QuasiNewton(self._objective, self._best, GOAL, self._preconditioned)
-        elif why_no_factor(self._objective.representation, self._state.classes, self._objective.loss.coupled) is None:
+            self._descent = QuasiNewton(objective, self._best, GOAL, self._preconditioned)
+            return
+        self._without_factor = why_no_factor(objective.representation, self._state.classes, objective.loss.coupled)
+        if self._without_factor is None:
             self._start_building()
         else:
-            self._descent = Newton(self._objective, self._best.W, GOAL)
+            self._descent = Newton(objective, self._best.W, GOAL)
 
     def _start_building(self) -> None:
         self._factors += 1

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
+import structlog
+
 from service.db.batches import BatchRepository
 from service.db.engine import Connection, Engine
 from service.db.repairs import RepairRepository
@@ -49,6 +51,9 @@ class BatchWorker:
         self._request_keys = request_keys
         self._executor = executor
         self._repair_budget_s = repair_budget_s
+        #: Why the last repair had no factor of the Hessian, as far as it has been told.
+        self._without_factor: str | None = None
+        self._log = structlog.get_logger(__name__)
         self.writer = writer
 
     async def prepare(self, deletions: Sequence[Deletion], watch: Stopwatch) -> Prepared:
@@ -58,6 +63,10 @@ class BatchWorker:
         prepared = await watch.time("project", prepare, self._executor)
         if prepared.outcome.status is not RepairStatus.NONE:
             watch.split("project", "repair", prepared.repair_s)
+        reason = prepared.outcome.without_factor
+        if reason is not None and reason != self._without_factor:
+            self._log.info("repair.without_factor", reason=reason)
+        self._without_factor = reason
         return prepared
 
     async def commit(self, deletions: Sequence[Deletion], prepared: Prepared, watch: Stopwatch) -> Committed:

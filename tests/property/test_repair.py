@@ -218,6 +218,20 @@ def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, m
     assert stored.resident.certificate == outcome.after
 
 
+def test_a_factor_that_does_not_fit_is_done_without(
+    small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = served(small, tmp_path)
+    monkeypatch.setattr("service.unlearning.hessian.available_bytes", lambda device: 10_000)
+    assert stored.resident.why_no_factor is not None
+    assert not stored.resident.upkeep_due
+    outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.array([3]))).prepared.outcome
+    assert outcome.status is RepairStatus.CONVERGED
+    assert outcome.without_factor is not None
+    assert "needs" in outcome.without_factor
+    assert "10,000 are free" in outcome.without_factor
+
+
 def test_numbers_that_are_not_finite_fail_the_batch_and_change_nothing(small: Graph, tmp_path: Path) -> None:
     resident = served(small, tmp_path).resident
     before = resident.state
