@@ -51,8 +51,8 @@ class BatchWorker:
         self._request_keys = request_keys
         self._executor = executor
         self._repair_budget_s = repair_budget_s
-        #: Why the last repair had no factor of the Hessian, as far as it has been told.
-        self._without_factor: str | None = None
+        #: Why the last repair had no factor of the Hessian; at the start the log says why there will be none.
+        self._without_factor = writer.resident.why_no_factor
         self._log = structlog.get_logger(__name__)
         self.writer = writer
 
