@@ -28,6 +28,8 @@ class TrainingRows:
     def on(self, live_graph: LiveGraph) -> "TrainingRows":
         """The rows on a later graph, one that has lost nodes, edges or features; shares H with this one."""
         rows = TrainingRows(live_graph)
+        if self._H is None:
+            return rows
         rows._H, rows._nodes = self._H, self._nodes
         rows._changed = self._changed | _reached(self._graph, live_graph)
         return rows
