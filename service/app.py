@@ -25,6 +25,7 @@ from service.background import Background
 from service.db import migrate, roles
 from service.db.engine import Engine, create_engine
 from service.db.intake import Intake
+from service.db.vault_keys import open_keyring, open_log_keys, open_request_keys
 from service.description import model_description
 from service.domain.states import RepairPolicy
 from service.embedded import open_servers
@@ -44,7 +45,6 @@ from service.reader.predictions import Reader
 from service.readiness import Readiness, probes
 from service.settings import Settings
 from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
 from service.vault.request_keys import RequestKeys
 from service.worker.log_signer import LogSigner
 from service.worker.unlearner import Unlearner
@@ -98,9 +98,9 @@ async def _running(
         stack.push_async_callback(engine.dispose)
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
-        keyring = Keyring.open(settings.home / "keys")
-        log_keys = LogKeys.open(settings.home / "keys")
-        request_keys = stack.enter_context(RequestKeys.open(settings.home / "keys" / "requests.slots"))
+        keyring = await open_keyring(engine, settings.home / "keys")
+        log_keys = await open_log_keys(engine, settings.home / "keys")
+        request_keys = stack.enter_context(await open_request_keys(engine, settings.home / "keys"))
         finish_move(settings.model_dir)
         store = Store.open(settings.model_dir)
         model = store.manifest.name
@@ -121,6 +121,8 @@ async def _running(
                 engine=engine,
                 redis=redis,
                 keyring=keyring,
+                log_keys=log_keys,
+                request_keys=request_keys,
                 reader=reader,
                 condition=lambda: unlearner.condition,
                 device=device,
@@ -289,7 +291,7 @@ async def _prepare(settings: Settings) -> FirstKey | None:
     await migrate.upgrade(database_url)
     engine = create_engine(database_url)
     try:
-        return await ensure_first_key(engine, Keyring.open(settings.home / "keys"), settings)
+        return await ensure_first_key(engine, await open_keyring(engine, settings.home / "keys"), settings)
     finally:
         await engine.dispose()
 

@@ -19,6 +19,8 @@ from service.db.transactions import transaction
 from service.errors import LetheError, Unavailable
 from service.reader.predictions import Reader
 from service.vault.keyring import Keyring
+from service.vault.log_keys import LogKeys
+from service.vault.request_keys import RequestKeys
 from service.worker.unlearner import Condition, Phase
 
 #: Free bytes below which a new version, and with it the next deletion, might not fit.
@@ -73,6 +75,8 @@ def probes(
     engine: Engine,
     redis: Redis,
     keyring: Keyring,
+    log_keys: LogKeys,
+    request_keys: RequestKeys,
     reader: Reader,
     condition: Callable[[], Condition],
     device: torch.device,
@@ -105,7 +109,13 @@ def probes(
         async with _asking_postgres(), transaction(engine) as connection:
             registered = await TombstoneRepository(connection).key_fingerprints()
         keyring.check(registered)
+        await asyncio.to_thread(key_files_are_there)
         return "complete"
+
+    def key_files_are_there() -> None:
+        keyring.check_files()
+        log_keys.check_files(home / "keys")
+        request_keys.check_file()
 
     async def lease() -> str:
         if condition().phase is Phase.WAITING_FOR_LEASE:

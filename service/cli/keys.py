@@ -30,14 +30,20 @@ def create(
     Example: [bold]./lethe keys create shop --scope predictions:read --scope deletions:write[/bold]
     """
     from service.db.api_keys import ApiKeyRepository
+    from service.db.engine import create_engine
+    from service.db.vault_keys import open_keyring
     from service.vault.api_keys import new_api_key
-    from service.vault.keyring import Keyring
 
     made = new_api_key()
 
     async def insert(repository: ApiKeyRepository, settings: Settings) -> ApiKey:
-        key_hash = Keyring.open(settings.home / "keys").api_key_hash(made.text)
-        return await repository.create(made.id, name, scope or list(Scope), key_hash)
+        assert settings.database_url is not None
+        engine = create_engine(settings.database_url, pool_size=1)
+        try:
+            keyring = await open_keyring(engine, settings.home / "keys")
+        finally:
+            await engine.dispose()
+        return await repository.create(made.id, name, scope or list(Scope), keyring.api_key_hash(made.text))
 
     created = _with_repository(home, insert)
     note(f"Key {created.id} for {created.name} ({_scopes(created)}), shown this once:")

@@ -138,14 +138,14 @@ async def _asked(
 ) -> "ModelImport | None":
     from service.db import migrate
     from service.db.engine import create_engine
-    from service.vault.keyring import Keyring
+    from service.db.vault_keys import open_keyring
     from service.worker.import_request import request_import
 
     assert settings.database_url is not None
     await migrate.upgrade(settings.database_url)
     engine = create_engine(settings.database_url)
     try:
-        keyring = Keyring.open(settings.home / "keys")
+        keyring = await open_keyring(engine, settings.home / "keys")
         import_id = await request_import(
             engine, keyring, settings.model_dir, exclude_deleted=exclude_deleted, provide=provide
         )

@@ -356,6 +356,20 @@ class TombstoneKeyRow(Base):
     fingerprint: Mapped[bytes]
 
 
+class VaultKeyRow(Base):
+    """A key outside the database, other than a tombstone key, that it relies on; the key is in the key folder."""
+
+    __tablename__ = "vault_keys"
+    __table_args__ = (
+        CheckConstraint("name <> ''", name="name"),
+        CheckConstraint("octet_length(fingerprint) = 16", name="fingerprint"),
+    )
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    fingerprint: Mapped[bytes]
+    registered_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class TombstoneRow(Base):
     """The keyed hash of an id that was deleted, and the request that deleted it first."""
 

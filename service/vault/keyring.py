@@ -7,7 +7,7 @@ inputs share an encoding.
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from service.domain.states import RequestKind
@@ -18,14 +18,20 @@ from service.vault import key_files
 Subject = str | tuple[str, str]
 
 _TOMBSTONE_FILE = re.compile(r"tombstone-([1-9][0-9]*)\.key")
+#: Keys that nothing can take the place of unnoticed, and what a new one would do.
+_IDENTIFIED = {
+    "api-pepper": "every API key would be refused",
+    "body": "repetitions of earlier requests would be taken for others",
+}
 
 
 class Keyring:
     """The keys in `LETHE_HOME/keys`: tombstone keys by number, the pepper of API keys, body and cursor keys."""
 
     def __init__(
-        self, tombstone_keys: Mapping[int, bytes], api_pepper: bytes, body_key: bytes, cursor_key: bytes
+        self, folder: Path, tombstone_keys: Mapping[int, bytes], api_pepper: bytes, body_key: bytes, cursor_key: bytes
     ) -> None:
+        self._folder = folder
         self._tombstone_keys = dict(sorted(tombstone_keys.items()))
         self._api_pepper = api_pepper
         self._body_key = body_key
@@ -33,20 +39,27 @@ class Keyring:
         self.cursor_key = cursor_key
 
     @classmethod
-    def open(cls, folder: Path, *, create: bool = True) -> "Keyring":
+    def open(cls, folder: Path, *, create: bool = True, known: Collection[str] = ()) -> "Keyring":
         """Read the keys in `folder`, first making those that do not exist yet when `create` is true.
+
+        `known` are the names of keys that a database relies on, such as "tombstone-1": they are never made anew.
 
         Raises `KeyMissing` naming an absent or damaged file, `ConfigurationError` when others may read one.
         """
-        key_files.secure_folder(folder, create=create)
-        numbers = _tombstone_numbers(folder) or [1]
+        key_files.secure_folder(folder, create=create and not known)
+        numbers = sorted({*_tombstone_numbers(folder), *_numbers(f"{name}.key" for name in known)}) or [1]
         names = ["api-pepper", "body", "cursor", *(f"tombstone-{number}" for number in numbers)]
         for name in names:
             path = folder / f"{name}.key"
-            if create and not path.exists():
+            if path.exists():
+                continue
+            if name in known:
+                raise _lost(path, name)
+            if create:
                 key_files.create_key(path)
         keys = {name: key_files.read_key(folder / f"{name}.key") for name in names}
         return cls(
+            folder,
             {number: keys[f"tombstone-{number}"] for number in numbers},
             keys["api-pepper"],
             keys["body"],
@@ -91,6 +104,37 @@ class Keyring:
         message = _frame("lethe/tombstone-key-fingerprint")
         return {number: hmac.digest(key, message, hashlib.sha256)[:16] for number, key in self._tombstone_keys.items()}
 
+    def identities(self) -> dict[str, bytes]:
+        """Return 16 bytes by name that tell the keys apart which a database relies on besides tombstone keys."""
+        message = _frame("lethe/key-fingerprint")
+        keys = {"api-pepper": self._api_pepper, "body": self._body_key}
+        return {name: hmac.digest(key, message, hashlib.sha256)[:16] for name, key in keys.items()}
+
+    def check_identities(self, registered: Mapping[str, bytes]) -> None:
+        """Raise `KeyMissing` unless the keys of these names are those that the database has relied on so far."""
+        own = self.identities()
+        for name, fingerprint in sorted(registered.items()):
+            if name in own and not hmac.compare_digest(own[name], fingerprint):
+                raise KeyMissing(
+                    f"The file {name}.key is not the key that this database was used with so far: {_IDENTIFIED[name]}.",
+                    f"Restore the key folder that belongs to this database. {_accept(name)}",
+                )
+
+    def check_files(self) -> None:
+        """Raise `KeyMissing` unless the key folder still holds these very keys; reads the disk."""
+        named = {
+            "api-pepper": self._api_pepper,
+            "body": self._body_key,
+            "cursor": self.cursor_key,
+            **{f"tombstone-{number}": key for number, key in self._tombstone_keys.items()},
+        }
+        for name, key in named.items():
+            path = self._folder / f"{name}.key"
+            if not hmac.compare_digest(key_files.read_key(path), key):
+                raise KeyMissing(
+                    f"The key file {path} was changed while Lethe runs.", "Restore it from the backup of LETHE_HOME."
+                )
+
     def check(self, registered: Mapping[int, bytes]) -> None:
         """Raise `KeyMissing` unless every tombstone key the database refers to is here, and is the same key."""
         own = self.fingerprints()
@@ -110,8 +154,28 @@ def _frame(*parts: str) -> bytes:
 
 
 def _tombstone_numbers(folder: Path) -> list[int]:
-    matches = (_TOMBSTONE_FILE.fullmatch(path.name) for path in folder.iterdir())
+    return _numbers(path.name for path in folder.iterdir())
+
+
+def _numbers(file_names: Iterable[str]) -> list[int]:
+    matches = (_TOMBSTONE_FILE.fullmatch(name) for name in file_names)
     return sorted(int(match[1]) for match in matches if match)
+
+
+def _lost(path: Path, name: str) -> KeyMissing:
+    if name in _IDENTIFIED:
+        return KeyMissing(
+            f"The key file {path} is missing, and this database relies on it: with a new one {_IDENTIFIED[name]}.",
+            f"Restore it from the backup of LETHE_HOME. {_accept(name)}",
+        )
+    return KeyMissing(
+        f"The key file {path} is missing, and this database's tombstones were made with it.",
+        "Restore it from the backup of LETHE_HOME; until then deleted nodes cannot be told from unknown ones.",
+    )
+
+
+def _accept(name: str) -> str:
+    return f"If the key is lost for good, `./lethe recover --accept-lost {name}` goes on with a new one."
 
 
 def _missing_tombstone_key(number: int) -> KeyMissing:

@@ -80,11 +80,20 @@ class LogKeys:
                     f"The file log-{number}.key is not the key that signed this database's log.",
                     f"Restore the key folder that belongs to this database. {_replace(registered)}",
                 )
-        if registered and max(registered) > max(self._seeds):
+        if registered and max(registered) > max(self._seeds, default=0):
             raise KeyMissing(
                 f"This database's log is signed with key {max(registered)}, and log-{max(registered)}.key is not in "
                 "the key folder.",
                 f"Restore the file from the backup of LETHE_HOME. {_replace(registered)}",
+            )
+
+    def check_files(self, folder: Path) -> None:
+        """Raise `KeyMissing` unless `folder` still holds the newest of these very keys; reads the disk."""
+        newest = max(self._seeds)
+        if not hmac.compare_digest(key_files.read_key(_path(folder, newest)), self._seeds[newest]):
+            raise KeyMissing(
+                f"The key file {_path(folder, newest)} was changed while Lethe runs.",
+                "Restore it from the backup of LETHE_HOME.",
             )
 
 

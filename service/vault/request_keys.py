@@ -29,9 +29,10 @@ _GROWTH_SLOTS = 1024
 class RequestKeys:
     """The open slot file. Methods block on the disk and may be called from any thread."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: Path) -> None:
         """Take over a locked descriptor; use `RequestKeys.open`."""
         self._descriptor = descriptor
+        self._path = path
         self._lock = threading.Lock()
         self._slots: dict[UUID, int] = {}
         self._free: list[int] = []
@@ -58,7 +59,7 @@ class RequestKeys:
             key_files.require_private(path)
             _prepare(descriptor, path)
             key_files.sync_folder(path.parent)
-            return cls(descriptor)
+            return cls(descriptor, path)
         except BaseException:
             os.close(descriptor)
             raise
@@ -77,6 +78,19 @@ class RequestKeys:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
+
+    def check_file(self) -> None:
+        """Raise `KeyMissing` when the open file is no longer the one in the key folder: new keys would be lost."""
+        try:
+            is_same = os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            raise KeyMissing(
+                f"{self._path} was removed or replaced while Lethe runs.",
+                "Stop Lethe and restore the file from the backup of LETHE_HOME; what is accepted meanwhile is lost "
+                "with the process.",
+            )
 
     def ids(self) -> frozenset[UUID]:
         """Return the requests that have a key."""

@@ -9,6 +9,8 @@ from service.db.engine import create_engine
 from service.reader.predictions import Reader
 from service.readiness import Readiness, probes
 from service.vault.keyring import Keyring
+from service.vault.log_keys import LogKeys
+from service.vault.request_keys import RequestKeys
 from service.worker.unlearner import Condition, Phase
 
 NOWHERE = "127.0.0.1:1"
@@ -16,12 +18,15 @@ NOWHERE = "127.0.0.1:1"
 
 async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     engine, redis = create_engine(f"postgresql://nobody@{NOWHERE}/none"), Redis.from_url(f"redis://{NOWHERE}/0")
+    request_keys = RequestKeys.open(tmp_path / "keys" / "requests.slots")
     found = probes(
         home=tmp_path,
         database_url=f"postgresql://nobody@{NOWHERE}/none",
         engine=engine,
         redis=redis,
         keyring=Keyring.open(tmp_path / "keys"),
+        log_keys=LogKeys.open(tmp_path / "keys"),
+        request_keys=request_keys,
         reader=Reader.empty("the model is being loaded"),
         condition=lambda: Condition(Phase.FAILED, "The disk is full."),
         device=torch.device("cpu"),
@@ -29,6 +34,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     checks = {check.name: check for check in await Readiness(found, timeout_s=10.0)()}
     await engine.dispose()
     await redis.aclose()
+    request_keys.close()
     assert [name for name, check in checks.items() if check.ok] == ["disk", "device", "lease"]
     for name in ("postgres", "migrations", "keys"):
         assert "DATABASE_URL" in checks[name].remedy

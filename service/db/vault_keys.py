@@ -1,0 +1,120 @@
+"""Opening the key folder that belongs to a database: what the database relies on is never made anew in silence."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from service.audit.checkpoint import VerifierKey
+from service.db.checkpoints import CheckpointRepository
+from service.db.models import RequestRow, VaultKeyRow
+from service.db.tombstones import TombstoneRepository
+from service.db.transactions import transaction
+from service.domain.states import RequestStatus
+from service.errors import KeyMissing
+from service.vault.keyring import Keyring
+from service.vault.log_keys import LogKeys
+from service.vault.request_keys import RequestKeys
+
+#: States in which a request's own key is still needed to carry it out.
+_UNFINISHED = (RequestStatus.QUEUED, RequestStatus.APPLIED)
+SLOTS = "requests.slots"
+
+
+class VaultKeyRepository:
+    """The table `vault_keys` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def registered(self) -> dict[str, bytes]:
+        """Return the fingerprints of the keys that this database relies on, by name, for `check_identities`."""
+        query = select(VaultKeyRow.name, VaultKeyRow.fingerprint)
+        return {row.name: row.fingerprint for row in await self._conn.execute(query)}
+
+    async def register(self, fingerprints: Mapping[str, bytes]) -> None:
+        """Record the keys that this database relies on from now on; those that are recorded stay as they are."""
+        rows = [{"name": name, "fingerprint": fingerprint} for name, fingerprint in sorted(fingerprints.items())]
+        await self._conn.execute(insert(VaultKeyRow).values(rows).on_conflict_do_nothing())
+
+    async def replace(self, name: str, fingerprint: bytes) -> None:
+        """Record another key in the place of a lost one."""
+        row = insert(VaultKeyRow).values(name=name, fingerprint=fingerprint)
+        await self._conn.execute(
+            row.on_conflict_do_update(index_elements=[VaultKeyRow.name], set_={"fingerprint": fingerprint})
+        )
+
+    async def unfinished(self) -> set[UUID]:
+        """Return the requests that cannot be carried out without their own key."""
+        query = select(RequestRow.id).where(RequestRow.status.in_(_UNFINISHED), RequestRow.ciphertext.is_not(None))
+        return set((await self._conn.execute(query)).scalars())
+
+
+async def open_keyring(engine: AsyncEngine, folder: Path) -> Keyring:
+    """The keys in `folder`; those that this migrated database does not rely on yet are made when they are missing.
+
+    Raises `KeyMissing`, and makes nothing, when a key is missing or another than the one the database relies on, and
+    `ConfigurationError`, `Unavailable`.
+    """
+    async with transaction(engine) as connection:
+        registered = await VaultKeyRepository(connection).registered()
+        tombstones = await TombstoneRepository(connection).key_fingerprints()
+    known = {*registered, *(f"tombstone-{number}" for number in tombstones)}
+    keyring = await asyncio.to_thread(Keyring.open, folder, known=known)
+    keyring.check(tombstones)
+    keyring.check_identities(registered)
+    if new := {name: value for name, value in keyring.identities().items() if name not in registered}:
+        async with transaction(engine) as connection:
+            keys = VaultKeyRepository(connection)
+            await keys.register(new)
+            # Another process with another key folder may have been first.
+            keyring.check_identities(await keys.registered())
+    return keyring
+
+
+async def open_log_keys(engine: AsyncEngine, folder: Path) -> LogKeys:
+    """The keys that sign the log; a first one is made only when this database's log was never signed.
+
+    Raises `KeyMissing` and `Unavailable`.
+    """
+    async with transaction(engine) as connection:
+        registered = await CheckpointRepository(connection).keys()
+    return await asyncio.to_thread(_log_keys, folder, registered)
+
+
+async def open_request_keys(engine: AsyncEngine, folder: Path) -> RequestKeys:
+    """The keys of single requests, locked; they must hold the key of every request that is not finished.
+
+    Raises `KeyMissing` when they do not, `AlreadyRunning` and `Unavailable`.
+    """
+    async with transaction(engine) as connection:
+        needed = await VaultKeyRepository(connection).unfinished()
+    path = folder / SLOTS
+    if needed and not path.exists():
+        raise _unreadable(path, "is missing", len(needed))
+    keys = await asyncio.to_thread(RequestKeys.open, path)
+    if lacking := len(needed - keys.ids()):
+        keys.close()
+        raise _unreadable(path, "lacks their keys", lacking)
+    return keys
+
+
+def _log_keys(folder: Path, registered: Mapping[int, VerifierKey]) -> LogKeys:
+    if registered and not any(folder.glob("log-*.key")):
+        LogKeys({}).check(registered)
+    keys = LogKeys.open(folder, create=not registered)
+    keys.check(registered)
+    return keys
+
+
+def _unreadable(path: Path, what: str, requests: int) -> KeyMissing:
+    counted = "One request is" if requests == 1 else f"{requests} requests are"
+    return KeyMissing(
+        f"{counted} queued whose encrypted ids cannot be read: {path} {what}.",
+        "Restore it from the backup of LETHE_HOME that belongs to this database. If it is lost for good, "
+        f"`./lethe recover --accept-lost {SLOTS}` fails these requests by name, and they must be sent again.",
+    )

@@ -1,0 +1,146 @@
+"""Key files that are lost, or of another installation: refused by name with what to do, never made anew in silence."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from db_harness import Database, open_database
+from lethe_process import LetheProcess
+from trained_models import SMALL, Models
+
+from service.db.checkpoints import CheckpointRepository
+from service.db.tombstones import TombstoneRepository
+from service.db.transactions import transaction
+from service.db.vault_keys import open_keyring, open_log_keys, open_request_keys
+from service.domain.records import Tombstone
+from service.domain.states import RequestKind
+from service.errors import KeyMissing
+from service.vault.keyring import Keyring
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+async def used(db: Database, keys: Path) -> Keyring:
+    """The keys in `keys`, each of which the database relies on from now on."""
+    keyring = await open_keyring(db.engine, keys)
+    number, digest = keyring.tombstone_hash("tiny", RequestKind.NODE, "7")
+    tombstone = Tombstone(RequestKind.NODE, digest, number, await db.accept("7"))
+    log_keys = await open_log_keys(db.engine, keys)
+    async with transaction(db.engine) as connection:
+        await TombstoneRepository(connection).insert([tombstone], keyring.fingerprints())
+        await CheckpointRepository(connection).sign(log_keys)
+    return keyring
+
+
+@pytest.mark.parametrize("name", ["api-pepper", "body", "tombstone-1", "log-1"])
+async def test_a_lost_key_that_the_database_relies_on_is_named_and_not_made_anew(
+    db: Database, tmp_path: Path, name: str
+) -> None:
+    keys = tmp_path / "keys"
+    await used(db, keys)
+    file = keys / f"{name}.key"
+    kept = file.read_text()
+    file.unlink()
+    opener = open_log_keys if name == "log-1" else open_keyring
+    with pytest.raises(KeyMissing, match=rf"{name}\.key") as refusal:
+        await opener(db.engine, keys)
+    assert "Restore" in refusal.value.remedy
+    assert not file.exists()
+    # Put back, it is as before; an empty folder in its place is refused as well.
+    file.write_text(kept)
+    file.chmod(0o600)
+    await opener(db.engine, keys)
+    with pytest.raises(KeyMissing, match="key"):
+        await opener(db.engine, tmp_path / "empty")
+    assert not (tmp_path / "empty").exists()
+
+
+@pytest.mark.parametrize("name", ["api-pepper", "body", "tombstone-1", "log-1"])
+async def test_a_key_of_another_installation_is_refused_by_name(db: Database, tmp_path: Path, name: str) -> None:
+    keys = tmp_path / "keys"
+    await used(db, keys)
+    (keys / f"{name}.key").write_text("ab" * 32)
+    opener = open_log_keys if name == "log-1" else open_keyring
+    with pytest.raises(KeyMissing, match=rf"{name}\.key"):
+        await opener(db.engine, keys)
+
+
+async def test_a_key_that_nothing_relies_on_yet_is_made(db: Database, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    first = await open_keyring(db.engine, keys)
+    for name in ("cursor", "tombstone-1"):
+        (keys / f"{name}.key").unlink()
+    again = await open_keyring(db.engine, keys)
+    assert again.identities() == first.identities()
+    assert again.cursor_key != first.cursor_key
+
+
+async def test_request_keys_without_those_of_queued_requests_are_refused_until_they_are_back(
+    db: Database, tmp_path: Path
+) -> None:
+    await db.accept("7")
+    await db.accept("8")
+    await db.intake.close()
+    db.keys.close()
+    slots = tmp_path / "keys" / "requests.slots"
+    kept = slots.read_bytes()
+    slots.unlink()
+    with pytest.raises(KeyMissing, match=r"2 requests are queued .* is missing") as refusal:
+        await open_request_keys(db.engine, slots.parent)
+    assert "recover --accept-lost requests.slots" in refusal.value.remedy
+    assert not slots.exists()
+    # An older copy lacks the second key.
+    slots.write_bytes(kept[:128] + bytes(len(kept) - 128))
+    slots.chmod(0o600)
+    with pytest.raises(KeyMissing, match="One request is queued"):
+        await open_request_keys(db.engine, slots.parent)
+    slots.write_bytes(kept)
+    (await open_request_keys(db.engine, slots.parent)).close()
+
+
+async def test_a_request_that_is_finished_needs_no_key(db: Database, tmp_path: Path) -> None:
+    await db.intake.cancel(await db.accept("7"), None)
+    await db.intake.close()
+    db.keys.close()
+    (tmp_path / "keys" / "requests.slots").unlink()
+    (await open_request_keys(db.engine, tmp_path / "keys")).close()
+
+
+def test_keys_that_go_missing_fail_readiness_and_then_the_next_start(
+    serve: Callable[..., LetheProcess], models: Models
+) -> None:
+    lethe = serve(models.trained(SMALL))
+    lethe.delete(["7"])
+    keys = lethe.home / "keys"
+
+    def failing() -> list[str]:
+        answer = httpx.get(f"{lethe.url}/readyz").json()
+        return [f"{one['detail']} {one['remedy']}" for one in answer["checks"] if not one["ok"]]
+
+    assert failing() == []
+    for file in sorted(keys.iterdir()):
+        moved = file.rename(file.with_suffix(".away"))
+        found: list[str] = []
+        while not found:
+            found = failing()
+        assert len(found) == 1
+        assert file.name in found[0]
+        assert "Restore" in found[0] or "restore" in found[0]
+        moved.rename(file)
+        while failing():
+            pass
+    assert lethe.stop().status == 0
+
+    (keys / "tombstone-1.key").unlink()
+    lethe.launch()
+    ended = lethe.ended()
+    assert ended.status == 1
+    assert "tombstone-1.key is missing" in ended.stderr
+    assert "Restore it from the backup" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (keys / "tombstone-1.key").exists()
