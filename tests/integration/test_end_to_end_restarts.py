@@ -14,6 +14,7 @@ import httpx
 import pytest
 from lethe_process import ROOT, LetheProcess, copied
 from recomputation import Recomputation
+from repair_world import Served, retrained
 from trained_models import SMALL, Models
 
 from lethe_client.results import Accepted
@@ -127,10 +128,8 @@ async def facts(lethe: LetheProcess) -> dict[str, list[tuple[Any, ...]]]:
         await connection.close()
 
 
-def killed_during_a_stream(lethe: LetheProcess, scratch: Recomputation, moments: list[int], seed: int) -> None:
-    """Nothing is lost by ends after so many requests: in turn a kill with the servers, a kill alone, and SIGTERM."""
-    rng = random.Random(seed)
-    nodes = rng.sample(scratch.graph.node_ids, moments[-1] + 20)
+def interrupted(lethe: LetheProcess, nodes: list[str], moments: list[int]) -> Stream:
+    """Posts `nodes`, with an end after so many: in turn a kill with the servers, a kill alone, and SIGTERM."""
     stream = Stream(lethe.start(), nodes)
     for number, moment in enumerate(moments):
         stream.post(moment)
@@ -141,7 +140,13 @@ def killed_during_a_stream(lethe: LetheProcess, scratch: Recomputation, moments:
             lethe.kill(with_servers=number % 3 == 0)
         lethe.start()
     stream.post(len(nodes))
+    return stream
 
+
+def killed_during_a_stream(lethe: LetheProcess, scratch: Recomputation, moments: list[int], seed: int) -> None:
+    """Nothing is lost by ends in the middle."""
+    nodes = random.Random(seed).sample(scratch.graph.node_ids, moments[-1] + 20)
+    stream = interrupted(lethe, nodes, moments)
     with lethe.client() as client:
         deletions = [client.wait(one.id) for one in stream.accepted.values()]
     for deletion in deletions:
@@ -181,6 +186,41 @@ def test_a_lethe_killed_again_and_again_completes_each_deletion_exactly_once(
     copied(models.trained(SMALL), lethe.model)
     moments = sorted(random.Random(seed).sample(range(1, 160), 8))
     killed_during_a_stream(lethe, models.recomputation(SMALL), moments, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("budget", "seed"), [(0.0, 4), (0.05, 5), (5.0, 6)])
+def test_a_lethe_killed_again_and_again_ends_in_the_weights_of_retraining(
+    own: Callable[..., LetheProcess], models: Models, budget: float, seed: int
+) -> None:
+    trained = models.trained(SMALL)
+    lethe = own(lease_ttl_s=1, repair="always", repair_budget=budget)
+    copied(trained, lethe.model)
+    moments = sorted(random.Random(seed).sample(range(1, 100), 6))
+    nodes = random.Random(seed).sample(models.graph(SMALL).node_ids, moments[-1] + 20)
+    stream = interrupted(lethe, nodes, moments)
+    with lethe.client() as client:
+        for one in stream.accepted.values():
+            client.wait(one.id)
+        while client.model().repair == "pending":
+            lethe.assert_runs()
+        deletions = [client.deletion(one.id) for one in stream.accepted.values()]
+        assert client.model().guarantee == "retrained"
+    for deletion in deletions:
+        assert (deletion.status, deletion.guarantee, deletion.repair) == ("completed", "retrained", "converged")
+        assert deletion.audit is not None
+        assert deletion.audit.distance_bound_after_relative is not None
+        assert deletion.audit.distance_bound_after_relative <= 1e-8
+        assert deletion.audit.span_residual is not None
+        assert deletion.audit.span_residual <= 1e-8
+    found = asyncio.run(facts(lethe))
+    count = len(nodes)
+    assert found["events"] == [("applied", count, count), ("completed", count, count), ("repaired", count, count)]
+    assert found["requests"] == [("completed", count, count)]
+    assert lethe.stop().status == 0
+    assert Served(lethe.model).distance(retrained(trained, nodes=nodes)) <= 1e-6
+    assert Served(lethe.model).is_tidy()
 
 
 def refused_by_name(lethe: LetheProcess, file: Path) -> None:

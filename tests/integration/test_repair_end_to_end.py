@@ -1,5 +1,7 @@
 """Deletions that end in the weights of retraining: at once, later, overtaken, interrupted, and not at all."""
 
+import errno
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +27,7 @@ from model_store.spec import LossKind, ModelSpec, SolverKind
 from model_store.store import Store
 from service.db.repairs import RepairRepository
 from service.domain.states import RepairStatus
-from service.errors import LetheError
+from service.errors import LetheError, Unavailable
 from service.settings import Settings
 from service.unlearning.repair import Repair, RepairImpossible
 from service.unlearning.resident import NotFinite, PreparedRepair, Resident
@@ -270,6 +272,38 @@ async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(
         assert again["audit"]["injected_norm_before"] > 0
         assert again["audit"]["span_residual"] < 1e-8
     assert Served(settings.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "error"),
+    [
+        (RepairRepository, "insert", Unavailable("The database does not answer.", "Wait.")),
+        pytest.param(Store, "set_current", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), marks=pytest.mark.slow),
+        (Store, "write_beta", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+    ],
+)
+async def test_a_repair_waits_for_the_end_of_an_outage(
+    deferring: Settings, gate: Gate, monkeypatch: pytest.MonkeyPatch, owner: type, method: str, error: Exception
+) -> None:
+    async with running(deferring) as lethe:
+        await until(lethe.is_ready)
+        accepted = await lethe.delete("12", "57")
+        await lethe.completed(accepted)
+        original, outages = getattr(owner, method), [error]
+
+        def fails_once(*arguments: Any, **named: Any) -> Any:
+            if outages:
+                raise outages.pop()
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, method, fails_once)
+        gate.is_open = True
+        with capture_logs():
+            assert_retrained(await repaired(lethe, accepted), version=2)
+        assert (outages, lethe.failures) == ([], [])
+        assert (await events(deferring.database_url))[accepted["id"]] == ["applied", "completed", "repaired"]
+        await until(lethe.is_ready)
+    assert Served(deferring.model_dir).is_tidy()
 
 
 @pytest.mark.slow
