@@ -99,12 +99,11 @@ class Repairer:
                 return
             prepared = await self._watch.time("repair", lambda: resident.advance_repair(until), self._executor)
         except Exception:  # noqa: BLE001 - a repair that cannot be computed must not stop deletions
-            self._failed_version = resident.state.version
-            self._log.exception("repair.failed" if repairing else "repair.upkeep_failed")
             if repairing:
-                self._metrics.repaired(RepairStatus.NOT_CONVERGED, seconds=None)
-                give_up = partial(self._give_up, RepairStatus.NOT_CONVERGED, _FAILED)
-                await self._outage.outlast(give_up, self._stop)
+                await self._failed()
+            else:
+                self._failed_version = resident.state.version
+                self._log.exception("repair.upkeep_failed")
             return
         if prepared is not None:
             await self.finish(await self._commit(prepared, self._watch), self._watch)
@@ -115,12 +114,19 @@ class Repairer:
 
     async def resume(self, policy: RepairPolicy) -> None:
         """At the start of a session: the repair that requests wait for goes on, or is given up when none is wanted."""
+        resident = self._writer.resident
         async with transaction(self._engine) as connection:
             pending = await RepairRepository(connection).count_pending(self._writer.pointer.model)
-        if pending and policy is RepairPolicy.NEVER:
+        if not pending and resident.repair_due:
+            # An earlier session has given it up.
+            self._failed_version = resident.state.version
+        elif pending and policy is RepairPolicy.NEVER:
             await self._give_up(RepairStatus.NONE, _SWITCHED_OFF)
-        elif pending and not self._writer.resident.repair_due:
-            await self._run(self._writer.resident.begin_repair)
+        elif pending and not resident.repair_due:
+            try:
+                await self._run(resident.begin_repair)
+            except Exception:  # noqa: BLE001 - as in `step`
+                await self._failed()
 
     async def _commit(self, prepared: PreparedRepair, watch: Stopwatch) -> RepairRecord:
         """Steps 1 to 3."""
@@ -162,6 +168,14 @@ class Repairer:
             bound_relative=record.distance_bound_after_relative,
             durations_ms=dict(record.durations_ms) | watch.durations_ms,
         )
+
+    async def _failed(self) -> None:
+        """Inside an except clause: the repair of the committed version cannot be computed."""
+        self._failed_version = self._writer.resident.state.version
+        self._log.exception("repair.failed")
+        self._metrics.repaired(RepairStatus.NOT_CONVERGED, seconds=None)
+        give_up = partial(self._give_up, RepairStatus.NOT_CONVERGED, _FAILED)
+        await self._outage.outlast(give_up, self._stop)
 
     async def _give_up(self, status: RepairStatus, reason: str) -> None:
         """Tells every request that waits for a repair that there will be none."""

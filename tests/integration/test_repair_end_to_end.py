@@ -397,6 +397,27 @@ async def test_a_repair_that_cannot_be_computed_is_given_up_and_deletions_go_on(
         assert lethe.failures == []
 
 
+async def test_a_repair_that_cannot_be_taken_up_after_a_restart_is_given_up(
+    deferring: Settings, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(deferring) as lethe:
+        await until(lethe.is_ready)
+        accepted = await lethe.delete("12", "57")
+        assert (await lethe.completed(accepted))["repair"] == "pending"
+
+    def breaks(self: Resident) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Resident, "begin_repair", breaks)
+    with capture_logs():
+        async with running(deferring) as lethe:
+            await until(lethe.is_ready)
+            assert (await lethe.state(accepted))["repair"] == "not_converged"
+            gate.is_open = True
+            assert_retrained(await repaired(lethe, await lethe.delete("3")), version=3)
+            assert lethe.failures == []
+
+
 async def test_a_batch_that_cannot_be_repaired_is_halved_until_the_guilty_request_fails_alone(
     lethe: Lethe, together: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
