@@ -21,6 +21,7 @@ SIZES = (1, 16, 64, 256, *(1, 2, 4, 8, 16) * 10)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("regularization", [1e-4, 1e-6])
 @pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "amazon_photo"])
 def test_a_real_graph_is_as_if_retrained(
