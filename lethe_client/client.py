@@ -13,7 +13,16 @@ import httpx
 import msgspec
 
 from lethe_client.errors import DeletionStopped, ProblemError, ServerUnreachable, WaitTimeout
-from lethe_client.results import Accepted, Deletion, DeletionPage, ModelInfo, Prediction, Predictions
+from lethe_client.results import (
+    Accepted,
+    ConsistencyProof,
+    Deletion,
+    DeletionPage,
+    InclusionProof,
+    ModelInfo,
+    Prediction,
+    Predictions,
+)
 
 #: Answers that say "not now" and nothing about the request itself.
 _TRANSIENT = frozenset({429, 502, 503, 504})
@@ -126,6 +135,22 @@ class LetheClient:
     def model(self) -> ModelInfo:
         """The model that serves predictions."""
         return self._call(ModelInfo, "GET", "/model")
+
+    def receipt(self, request_id: str) -> bytes:
+        """The receipt of an applied request, as JSON to be kept; `lethe audit verify` checks it."""
+        return self._send("GET", f"/deletions/{_segment(request_id)}/receipt", repeat=True).content
+
+    def log_checkpoint(self) -> str:
+        """The newest checkpoint of the transparency log, a signed note."""
+        return self._send("GET", "/log/checkpoint", repeat=True).text
+
+    def log_consistency(self, old: int, new: int) -> ConsistencyProof:
+        """The proof that the log of `old` leaves is what the log of `new` leaves began as."""
+        return self._call(ConsistencyProof, "GET", "/log/consistency", params={"from": old, "to": new})
+
+    def log_proof(self, index: int, size: int) -> InclusionProof:
+        """The proof that a leaf is in the log of `size` leaves."""
+        return self._call(InclusionProof, "GET", f"/log/proof/{index}", params={"size": size})
 
     def wait(
         self, request_id: str, until: Literal["applied", "completed"] = "completed", *, timeout_s: float = 60.0

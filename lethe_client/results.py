@@ -177,3 +177,20 @@ class ModelInfo(msgspec.Struct, frozen=True):
     #: While `repair` is `pending`.
     repair_progress: RepairProgress | None = None
     guarantee: str | None = None
+
+
+class ConsistencyProof(msgspec.Struct, frozen=True):
+    """The proof that a log only grew (RFC 6962, 2.1.2); hashes in hex."""
+
+    from_: int = msgspec.field(name="from")
+    to: int
+    proof: list[str]
+
+
+class InclusionProof(msgspec.Struct, frozen=True):
+    """The proof that a leaf is in the log (RFC 6962, 2.1.1); hashes in hex."""
+
+    index: int
+    size: int
+    leaf_hash: str
+    proof: list[str]

@@ -92,7 +92,7 @@ async def list_deletions(request: Request, filters: Annotated[DeletionFilters, Q
         kind=filters.kind,
         since=filters.since,
         until=filters.until,
-        api_key_id=_visible_to(caller),
+        api_key_id=visible_to(caller),
     )
     async with transaction(services.engine) as connection:
         # One more than the page holds tells whether there is a next page.
@@ -131,7 +131,7 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
         repository = RequestRepository(connection)
         answers: dict[UUID, DeletionAnswer] = {}
         for request_id in {request_id: None for by_node in deleted_by for request_id in by_node.values()}:
-            row = await repository.get(request_id, _visible_to(caller))
+            row = await repository.get(request_id, visible_to(caller))
             if row is not None:
                 answers[request_id] = deletion_answer(*row, sees_references=_sees_references(caller))
     nodes = list(dict.fromkeys(body.nodes))
@@ -155,7 +155,7 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
     """How far a request has come and, once it is applied, its audit. Without audit:read: the key's own requests."""
     services = services_of(request)
     async with transaction(services.engine) as connection:
-        row = await RequestRepository(connection).get(request_id, _visible_to(caller))
+        row = await RequestRepository(connection).get(request_id, visible_to(caller))
     if row is None:
         raise NotFound(
             "There is no such deletion request, as far as this key may know.",
@@ -172,11 +172,11 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
 )
 async def cancel_deletion(request: Request, request_id: RequestId, caller: Writer) -> Response:
     """Withdraw a request that is still queued; 409 once the unlearner has taken it up."""
-    cancelled = await services_of(request).intake.cancel(request_id, _visible_to(caller))
+    cancelled = await services_of(request).intake.cancel(request_id, visible_to(caller))
     return reply(deletion_answer(cancelled, None, sees_references=_sees_references(caller)))
 
 
-def _visible_to(caller: ApiKey) -> UUID | None:
+def visible_to(caller: ApiKey) -> UUID | None:
     """The key whose requests `caller` may see; None for those of every key."""
     return None if Scope.AUDIT_READ in caller.scopes else caller.id
 
@@ -188,4 +188,4 @@ def _sees_references(caller: ApiKey) -> bool:
 def _cursor_key(services: Services, filters: DeletionFilters, caller: ApiKey) -> bytes:
     """A key that only this query of this caller has: a cursor of another does not decode."""
     query = filters.model_dump_json(exclude={"cursor", "limit"})
-    return hmac.digest(services.keyring.cursor_key, f"{_visible_to(caller)} {query}".encode(), "sha256")
+    return hmac.digest(services.keyring.cursor_key, f"{visible_to(caller)} {query}".encode(), "sha256")

@@ -46,7 +46,6 @@ def leaf_document(index: int, event: LoggedEvent) -> Document:
         "index": index,
         **event_members(event.id, event.request.id, event.type, event.payload, event.created_at),
         "request": {
-            "id": str(request.id),
             "model": request.model,
             "kind": request.kind.value,
             "count": request.count,

@@ -1,5 +1,6 @@
-"""`lethe audit show`: the evidence of one deletion request, for a reader without mathematics."""
+"""`lethe audit show` and `receipt`: the evidence of one deletion request, to be read and to be kept."""
 
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -8,29 +9,9 @@ import typer
 from rich.text import Text
 
 from lethe_client import Audit, BatchSummary, Deletion
+from service.audit.wording import FIGURES
 from service.cli.console import note, number, stdout, table
 from service.cli.server import Home, Key, Url, connect
-
-#: Figure -> its meaning, in the order shown.
-_MEANINGS = {
-    "deleted": "nodes or edges deleted for this request; the others it names were gone already",
-    "directions_removed": "directions of the feature space that only the deleted nodes supported",
-    "rank_before": "dimensions the nodes' features spanned before",
-    "rank_after": "dimensions the remaining nodes' features span",
-    "injected_norm_before": "weight the model had put on these nodes' features",
-    "injected_norm_after": "weight still booked on them; 0 by construction once they have left the graph",
-    "lost_direction_norm_before": "weight along the removed directions before",
-    "lost_direction_norm_after": "weight left along them; 0 up to rounding is right",
-    "channel_norm_before": "weight on the injected test column before",
-    "channel_norm_after": "weight left on it; 0 up to rounding is right",
-    "span_residual": "share of the weights that the remaining nodes do not explain, measured from disk",
-    "weight_change": "how much the batch changed the weights, as a share of them",
-    "distance_bound_before_relative": "most the weights were away from retraining, as a share",
-    "distance_bound_after_relative": "most they are away from retraining since, as a share",
-    "repair_iterations": "steps of re-optimisation on the remaining graph",
-    "repair_weight_change": "how much these alone changed the weights, as a share of them",
-    "coefficient_residual": "rounding in Lethe's own bookkeeping; proves nothing about forgetting",
-}
 
 #: The timed steps of a batch, in order.
 _STEPS = ("project", "repair", "write", "swap", "erase", "verify")
@@ -48,6 +29,26 @@ def show(
     """
     with connect(url, key, home) as client:
         print_audit(client.deletion(request_id))
+
+
+def receipt(
+    request_id: Annotated[str, typer.Argument(help="Id of the deletion request.")],
+    out: Annotated[Path | None, typer.Option(help="File to write; it must not exist.", show_default="stdout")] = None,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+) -> None:
+    """Fetch the receipt of a deletion request, to be kept and checked with `lethe audit verify`.
+
+    Example: [bold]./lethe audit receipt 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11 --out receipt.json[/bold]
+    """
+    with connect(url, key, home) as client:
+        document = client.receipt(request_id)
+    if out is None:
+        sys.stdout.write(document.decode() + "\n")
+        return
+    with out.open("xb") as file:
+        file.write(document)
 
 
 def print_audit(deletion: Deletion) -> None:
@@ -89,7 +90,7 @@ def _facts(deletion: Deletion) -> list[tuple[str, str | None]]:
 def _figures(audit: Audit) -> list[tuple[str, str, str]]:
     """The figures that exist for this request, each with its meaning."""
     rows = []
-    for name, meaning in _MEANINGS.items():
+    for name, meaning in FIGURES.items():
         value = getattr(audit, name)
         if value is not None:
             rows.append((name.replace("_", " "), str(value) if isinstance(value, int) else number(value), meaning))

@@ -7,7 +7,7 @@ import typer
 
 from lethe_client import LetheClientError, ProblemError
 from model_store.errors import ModelStoreError
-from service.cli import audit, delete, doctor, keys, migrate, model, predict, serve, train
+from service.cli import audit, delete, doctor, keys, log, migrate, model, predict, recheck, serve, train, watch
 from service.cli.console import note, report
 from service.errors import AlreadyRunning, ConfigurationError, LetheError
 
@@ -73,7 +73,16 @@ def build() -> typer.Typer:
     lethe.command("migrate")(migrate.command)
     lethe.command("doctor")(doctor.command)
     lethe.add_typer(_group("Import trained models.", {"import": model.import_}), name="model")
-    lethe.add_typer(_group("Read the evidence.", {"show": audit.show}), name="audit")
+    evidence: dict[str, Callable[..., None]] = {
+        "show": audit.show,
+        "receipt": audit.receipt,
+        "key": log.key,
+        "export": log.export,
+        "verify": log.verify,
+        "watch": watch.watch,
+        "recheck": recheck.recheck,
+    }
+    lethe.add_typer(_group("Read and check the evidence.", evidence), name="audit")
     lethe.add_typer(
         _group("Manage API keys.", {"create": keys.create, "list": keys.list_, "revoke": keys.revoke}), name="keys"
     )

@@ -51,10 +51,8 @@ class CheckpointRepository:
         """
         log = LogRepository(self._conn)
         await log.take_turn()
-        registered = await self.keys()
-        keys.check(registered)
-        origin = next((key.name for key in registered.values()), keys.origin)
-        signers = keys.signers(origin)
+        keys.check(await self.keys())
+        signers = keys.signers()
         await self._register(signers)
         size = await log.size()
         note = await self.latest()
@@ -64,7 +62,7 @@ class CheckpointRepository:
                 raise _forked(before, size)
             if before.size == size and signers_of(note) >= {signer.public.id for signer in signers.values()}:
                 return before
-        checkpoint = Checkpoint(origin, size, await log.root(size))
+        checkpoint = Checkpoint(keys.origin, size, await log.root(size))
         signed = sign(checkpoint, list(signers.values()))
         await self._conn.execute(insert(CheckpointRow).values(size=size, note=signed))
         return checkpoint

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.arrays import unnested
 from service.db.log import LogRepository
-from service.db.models import EventRow
+from service.db.models import EventRow, RequestRow
 from service.domain.states import EventType
 
 #: The content of an event: canonical JSON values, no ids of nodes.
@@ -69,3 +69,15 @@ class EventRepository:
             Event(row.id, row.request_id, EventType(row.type), row.payload, row.created_at)
             for row in await self._conn.execute(query)
         ]
+
+    async def latest_figures(self, model: str) -> Payload | None:
+        """Return the content of the newest event of a model's requests that has figures, None when there is none."""
+        query = (
+            select(EventRow.payload)
+            .join(RequestRow, RequestRow.id == EventRow.request_id)
+            .where(RequestRow.model == model, EventRow.payload.has_key("rank_after"))
+            .order_by(EventRow.id.desc())
+            .limit(1)
+        )
+        payload: Payload | None = await self._conn.scalar(query)
+        return payload

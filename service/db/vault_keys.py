@@ -105,7 +105,7 @@ async def open_request_keys(engine: AsyncEngine, folder: Path) -> RequestKeys:
 
 def _log_keys(folder: Path, registered: Mapping[int, VerifierKey]) -> LogKeys:
     if registered and not any(folder.glob("log-*.key")):
-        LogKeys({}).check(registered)
+        LogKeys(registered[max(registered)].name, {}).check(registered)
     keys = LogKeys.open(folder, create=not registered)
     keys.check(registered)
     return keys

@@ -61,15 +61,20 @@ def read_key(path: Path) -> bytes:
 
 def create_key(path: Path) -> None:
     """Write a new random key to `path` unless another process was first; durable on return."""
+    create_file(path, secrets.token_hex(KEY_BYTES))
+
+
+def create_file(path: Path, line: str) -> None:
+    """Write `line` to `path`, for its owner alone, unless another process was first; durable on return."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(KEY_BYTES) + "\n")
+            file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())
         try:
-            # A link, unlike a rename, never replaces the key that another process has just made.
+            # A link, unlike a rename, never replaces what another process has just made.
             path.hardlink_to(temporary)
         except FileExistsError:
             return

@@ -20,7 +20,9 @@ _FILE = re.compile(r"log-([1-9][0-9]*)\.key")
 class LogKeys:
     """The keys of one installation, by number."""
 
-    def __init__(self, seeds: Mapping[int, bytes]) -> None:
+    def __init__(self, origin: str, seeds: Mapping[int, bytes]) -> None:
+        #: The name of the log that the keys sign, made of the first one and kept when that is gone.
+        self.origin = origin
         self._seeds = dict(sorted(seeds.items()))
 
     @classmethod
@@ -30,10 +32,10 @@ class LogKeys:
         Raises `KeyMissing` naming an absent or damaged file, `ConfigurationError` when others may read one.
         """
         key_files.secure_folder(folder, create=create)
-        numbers = _numbers(folder)
-        if create and not numbers:
+        if create and not _numbers(folder):
             key_files.create_key(_path(folder, 1))
-        return cls({number: key_files.read_key(_path(folder, number)) for number in numbers or [1]})
+        seeds = {number: key_files.read_key(_path(folder, number)) for number in _numbers(folder) or [1]}
+        return cls(_origin(folder, seeds), seeds)
 
     @classmethod
     def add(cls, folder: Path, number: int | None = None) -> "LogKeys":
@@ -42,6 +44,8 @@ class LogKeys:
         Raises `ConfigurationError` when there is a key of this number or a greater one.
         """
         key_files.secure_folder(folder, create=True)
+        if not (folder / "log.name").is_file() and 1 in _numbers(folder):
+            cls.open(folder)
         newest = max(_numbers(folder), default=0)
         number = number or newest + 1
         if number <= newest:
@@ -56,15 +60,9 @@ class LogKeys:
         """The numbers of the keys, ascending."""
         return tuple(self._seeds)
 
-    @property
-    def origin(self) -> str:
-        """A name for a log that begins with these keys."""
-        first = Signer("", next(iter(self._seeds.values()))).public.key
-        return f"lethe/{hashlib.sha256(first).hexdigest()[:16]}"
-
-    def signers(self, origin: str) -> dict[int, Signer]:
-        """The keys by number, for the log of that name."""
-        return {number: Signer(origin, seed) for number, seed in self._seeds.items()}
+    def signers(self) -> dict[int, Signer]:
+        """The keys by number."""
+        return {number: Signer(self.origin, seed) for number, seed in self._seeds.items()}
 
     def check(self, registered: Mapping[int, VerifierKey]) -> None:
         """Raise `KeyMissing` unless these keys can go on with the log that `registered` have signed.
@@ -72,6 +70,11 @@ class LogKeys:
         A number that was used before must be the same key, and the newest key used must not be newer than all of these.
         """
         for number, key in registered.items():
+            if key.name != self.origin:
+                raise KeyMissing(
+                    f"The file log.name calls the log {self.origin}, and this database's log is {key.name}.",
+                    f"Restore the key folder that belongs to this database, or write {key.name} into log.name.",
+                )
             if number not in self._seeds:
                 continue
             own = Signer(key.name, self._seeds[number]).public.key
@@ -88,13 +91,30 @@ class LogKeys:
             )
 
     def check_files(self, folder: Path) -> None:
-        """Raise `KeyMissing` unless `folder` still holds the newest of these very keys; reads the disk."""
+        """Raise `KeyMissing` unless `folder` still holds the newest of these keys and the name; reads the disk."""
         newest = max(self._seeds)
         if not hmac.compare_digest(key_files.read_key(_path(folder, newest)), self._seeds[newest]):
-            raise KeyMissing(
-                f"The key file {_path(folder, newest)} was changed while Lethe runs.",
-                "Restore it from the backup of LETHE_HOME.",
-            )
+            raise _changed(_path(folder, newest))
+        name = folder / "log.name"
+        if not name.is_file() or name.read_text(encoding="utf-8").strip() != self.origin:
+            raise _changed(name)
+
+
+def _changed(path: Path) -> KeyMissing:
+    return KeyMissing(
+        f"The key file {path} was changed or removed while Lethe runs.", "Restore it from the backup of LETHE_HOME."
+    )
+
+
+def _origin(folder: Path, seeds: Mapping[int, bytes]) -> str:
+    """The log's name, made of the first key when it has none yet; raises `KeyMissing` when it is lost with that key."""
+    path = folder / "log.name"
+    if not path.is_file():
+        if 1 not in seeds:
+            raise KeyMissing(f"The file {path} does not exist.", "Restore it from the backup of LETHE_HOME.")
+        first = Signer("", seeds[1]).public.key
+        key_files.create_file(path, f"lethe/{hashlib.sha256(first).hexdigest()[:16]}")
+    return path.read_text(encoding="utf-8").strip()
 
 
 def _replace(registered: Mapping[int, VerifierKey]) -> str:

@@ -43,7 +43,9 @@ from service.unlearning.repair import RepairProgress
 from service.unlearning.snapshot import Snapshot
 from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring
+from service.vault.log_keys import LogKeys
 from service.vault.request_keys import RequestKeys
+from service.worker.log_signer import LogSigner
 
 MODEL = "tiny"
 CLASSES = ("a", "b", "c")
@@ -227,6 +229,8 @@ async def _unset() -> list[Check]:
 async def _serve(database_url: str, home: Path) -> None:
     """Print the address and a key with all scopes, then serve until standard input ends."""
     async with serving(database_url, home) as api:
+        # As the unlearner does at its start: there is a checkpoint from then on.
+        await LogSigner(api.engine, LogKeys.open(home / "keys"), api.services.metrics).sign_pending()
         bound = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(api.app, log_config=None, access_log=False, lifespan="off"))
         _, key = await api.key(*Scope)

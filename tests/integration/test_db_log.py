@@ -168,7 +168,7 @@ async def test_concurrent_appenders_make_one_sequence_without_gaps(db: Database,
     # Numbered in the order of their leaves.
     events = [json.loads(data)["event"] for data in leaves]
     assert events == sorted(events)
-    trusted = [signer.public for signer in keys.signers(keys.origin).values()]
+    trusted = [signer.public for signer in keys.signers().values()]
     for row in await db.rows("SELECT note FROM checkpoints ORDER BY id"):
         checkpoint = verify(row["note"], trusted)
         assert checkpoint.root == root(map(leaf_hash, leaves[: checkpoint.size]))
@@ -222,20 +222,19 @@ async def test_the_log_is_signed_once_for_each_size_and_anew_when_a_key_is_added
     assert await sign(db, both) == first
     notes = [row["note"] for row in await db.rows("SELECT note FROM checkpoints ORDER BY id")]
     assert len(notes) == 2
-    old, new = both.signers(both.origin).values()
+    old, new = both.signers().values()
     assert verify(notes[1], [old.public]) == verify(notes[1], [new.public]) == first
     # Retired: the newer key signs alone, under the name that the log began with.
     (tmp_path / "keys" / "log-1.key").unlink()
     await append(db, await db.accept())
     retired = LogKeys.open(tmp_path / "keys")
-    assert retired.origin != first.origin
     assert (await sign(db, retired)).origin == first.origin
 
 
 async def test_a_key_that_did_not_sign_this_log_is_refused(db: Database, keys: LogKeys, tmp_path: Path) -> None:
     await sign(db, keys)
     await append(db, await db.accept())
-    with pytest.raises(KeyMissing, match=r"log-1\.key is not the key"):
+    with pytest.raises(KeyMissing, match="calls the log"):
         await sign(db, LogKeys.open(tmp_path / "others"))
     assert await db.value("SELECT count(*) FROM checkpoints") == 1
 

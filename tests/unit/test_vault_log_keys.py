@@ -12,13 +12,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def public(keys: LogKeys) -> dict[int, object]:
-    return {number: signer.public for number, signer in keys.signers(keys.origin).items()}
+    return {number: signer.public for number, signer in keys.signers().items()}
 
 
 def test_a_key_is_made_once_and_readable_by_the_owner_alone(folder: Path) -> None:
     first = LogKeys.open(folder)
     assert public(first) == public(LogKeys.open(folder, create=False))
-    assert [(path.name, path.stat().st_mode & 0o777) for path in folder.iterdir()] == [("log-1.key", 0o600)]
+    found = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert found == {"log-1.key": 0o600, "log.name": 0o600}
 
 
 def test_two_installations_share_neither_key_nor_name(tmp_path: Path) -> None:
@@ -45,17 +46,23 @@ def test_a_new_key_signs_beside_the_old_until_that_is_removed(folder: Path) -> N
     both = LogKeys.add(folder)
     assert both.numbers == (1, 2)
     assert both.origin == old.origin
-    registered = {number: signer.public for number, signer in both.signers(both.origin).items()}
+    registered = {number: signer.public for number, signer in both.signers().items()}
     old.check({1: registered[1]})
     both.check({1: registered[1]})
     both.check(registered)
     (folder / "log-1.key").unlink()
-    LogKeys.open(folder).check(registered)
+    alone = LogKeys.open(folder)
+    alone.check(registered)
+    assert (alone.numbers, alone.origin) == ((2,), old.origin)
 
 
 def test_another_key_of_the_same_number_is_refused(folder: Path, tmp_path: Path) -> None:
     used = LogKeys.open(tmp_path / "used")
-    registered = {number: signer.public for number, signer in used.signers(used.origin).items()}
+    registered = {number: signer.public for number, signer in used.signers().items()}
+    (used_name, other_name) = (used.origin, LogKeys.open(folder).origin)
+    with pytest.raises(KeyMissing, match=rf"log\.name calls the log {other_name}.* is {used_name}"):
+        LogKeys.open(folder).check(registered)
+    (folder / "log.name").write_text(used_name)
     with pytest.raises(KeyMissing, match=r"log-1\.key is not the key"):
         LogKeys.open(folder).check(registered)
 
@@ -63,18 +70,25 @@ def test_another_key_of_the_same_number_is_refused(folder: Path, tmp_path: Path)
 def test_an_older_key_folder_is_refused(folder: Path) -> None:
     old = LogKeys.open(folder)
     both = LogKeys.add(folder)
-    registered = {number: signer.public for number, signer in both.signers(both.origin).items()}
+    registered = {number: signer.public for number, signer in both.signers().items()}
     with pytest.raises(KeyMissing, match=r"log-2\.key is not in"):
         old.check(registered)
 
 
-def test_a_lost_key_is_replaced_by_a_newer_one(folder: Path, tmp_path: Path) -> None:
-    lost = LogKeys.open(tmp_path / "lost")
-    registered = {number: signer.public for number, signer in lost.signers(lost.origin).items()}
-    LogKeys.add(folder, 2).check(registered)
+def test_a_lost_key_is_replaced_by_a_newer_one(folder: Path) -> None:
+    lost = LogKeys.open(folder)
+    registered = {number: signer.public for number, signer in lost.signers().items()}
+    (folder / "log-1.key").unlink()
+    newer = LogKeys.add(folder, 2)
+    newer.check(registered)
+    assert newer.numbers == (2,)
+    (folder / "log.name").unlink()
+    with pytest.raises(KeyMissing, match=r"log\.name"):
+        LogKeys.open(folder)
 
 
 def test_a_number_that_is_not_newer_is_refused(folder: Path) -> None:
+    LogKeys.open(folder)
     LogKeys.add(folder, 5)
     with pytest.raises(ConfigurationError, match="key 5 already"):
         LogKeys.add(folder, 5)

@@ -1,6 +1,4 @@
-"""The tree against published vectors, and against the RFC's recursive definitions written out here."""
-
-import hashlib
+"""The tree against published vectors, and against the RFC's recursive definitions written out in `rfc6962`."""
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +18,7 @@ from service.audit.merkle import (
     root_by_inclusion,
     subtrees,
 )
+from tests.rfc6962 import mth, path, subproof
 
 #: The leaves, roots and proofs that Certificate Transparency's reference implementation is tested on.
 LEAVES = [
@@ -96,43 +95,6 @@ class Tree:
     def consistency(self, old: int, new: int) -> list[bytes]:
         ranges = consistency_ranges(old, new)
         return proof(ranges, {subtree: self.hashes[subtree] for subtree in needed(ranges)})
-
-
-def mth(leaves: list[bytes]) -> bytes:
-    """RFC 6962, 2.1."""
-    if not leaves:
-        return hashlib.sha256().digest()
-    if len(leaves) == 1:
-        return hashlib.sha256(b"\x00" + leaves[0]).digest()
-    k = largest_power_below(len(leaves))
-    return hashlib.sha256(b"\x01" + mth(leaves[:k]) + mth(leaves[k:])).digest()
-
-
-def path(m: int, leaves: list[bytes]) -> list[bytes]:
-    """RFC 6962, 2.1.1."""
-    if len(leaves) == 1:
-        return []
-    k = largest_power_below(len(leaves))
-    if m < k:
-        return [*path(m, leaves[:k]), mth(leaves[k:])]
-    return [*path(m - k, leaves[k:]), mth(leaves[:k])]
-
-
-def subproof(m: int, leaves: list[bytes], whole: bool) -> list[bytes]:
-    """RFC 6962, 2.1.2."""
-    if m == len(leaves):
-        return [] if whole else [mth(leaves)]
-    k = largest_power_below(len(leaves))
-    if m <= k:
-        return [*subproof(m, leaves[:k], whole), mth(leaves[k:])]
-    return [*subproof(m - k, leaves[k:], False), mth(leaves[:k])]
-
-
-def largest_power_below(n: int) -> int:
-    k = 1
-    while k * 2 < n:
-        k *= 2
-    return k
 
 
 def numbered(size: int) -> list[bytes]:

@@ -1,0 +1,145 @@
+"""The transparency log: its newest checkpoint, and proofs against it. It names nobody, so any key may ask."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.api.auth import requires
+from service.api.documents import problems
+from service.api.replies import reply
+from service.api.services import services_of
+from service.audit.checkpoint import read
+from service.db.checkpoints import CheckpointRepository
+from service.db.engine import Connection
+from service.db.log import LogRepository
+from service.db.transactions import transaction
+from service.domain.records import ApiKey
+from service.errors import InvalidRequest, NotFound, Unavailable
+
+router = APIRouter(prefix="/log", tags=["log"])
+
+Caller = Annotated[ApiKey, requires()]
+
+#: No log has more leaves: beyond it a JSON number is not exact.
+_LARGEST = 2**53 - 1
+_HASH = "a" * 64
+_CHECKPOINT = (
+    "lethe/2c26b46b68ffc68f\n12\nCsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=\n\n"
+    "— lethe/2c26b46b68ffc68f "
+    "Az3grlgtzPICa5OS8npVmf1Myq/5IZniMp+ZJurmRDeOoRDe4URYN7u5/Zhcyv2q1gGzGku9nTo+zyWE+xeMcTOAYQ8=\n"
+)
+
+
+class ConsistencyAnswer(BaseModel):
+    """The proof that the log only grew (RFC 6962, 2.1.2)."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"from": 3, "to": 12, "proof": [_HASH]}]})
+
+    from_: int = Field(alias="from")
+    to: int
+    proof: list[str] = Field(description="Hashes in hex, lowest first; empty when both sizes are the same.")
+
+
+class InclusionAnswer(BaseModel):
+    """The proof that a leaf is in the log (RFC 6962, 2.1.1)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"index": 3, "size": 12, "leaf_hash": _HASH, "proof": [_HASH]}]}
+    )
+
+    index: int
+    size: int
+    leaf_hash: str = Field(description="SHA-256(0x00 || leaf), hex; the leaf itself is in the receipt of its request.")
+    proof: list[str] = Field(description="Hashes in hex, lowest first.")
+
+
+#: What /docs says of an answer that is no JSON.
+_NOTE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"example": _CHECKPOINT}}, "description": "A checkpoint as a C2SP signed note"}
+}
+
+
+@router.get(
+    "/checkpoint",
+    response_class=Response,
+    responses={**_NOTE, **problems(401, 503)},
+    summary="The log's newest signed checkpoint",
+)
+async def checkpoint(request: Request, caller: Caller) -> Response:
+    """Size and root of the log, signed. Keep it: a log that was changed since contradicts it."""
+    async with transaction(services_of(request).engine) as connection:
+        note = await newest_checkpoint(connection)
+    return Response(note, media_type="text/plain")
+
+
+@router.get(
+    "/consistency",
+    response_model=ConsistencyAnswer,
+    responses=problems(401, 422, 503),
+    summary="Prove that the log only grew",
+)
+async def consistency(
+    request: Request,
+    caller: Caller,
+    old: Annotated[int, Query(alias="from", ge=1, le=_LARGEST, description="Size of the earlier checkpoint.")],
+    new: Annotated[
+        int | None, Query(alias="to", ge=1, le=_LARGEST, description="Size of the later one; the newest by default.")
+    ] = None,
+) -> Response:
+    """The hashes by which the root of the first `from` leaves leads to the root of the first `to`."""
+    async with transaction(services_of(request).engine) as connection:
+        size = new or read(await newest_checkpoint(connection)).size
+        log = LogRepository(connection)
+        await _require_size(log, size)
+        if old > size:
+            raise InvalidRequest(
+                f"The log cannot have grown from {old} leaves to {size}.",
+                "Give sizes of checkpoints, the earlier first.",
+            )
+        proof = await log.consistency(old, size)
+    return reply(ConsistencyAnswer(**{"from": old}, to=size, proof=[digest.hex() for digest in proof]))
+
+
+@router.get(
+    "/proof/{index}",
+    response_model=InclusionAnswer,
+    responses=problems(401, 404, 422, 503),
+    summary="Prove that a leaf is in the log",
+)
+async def inclusion(
+    request: Request,
+    caller: Caller,
+    index: Annotated[int, Path(ge=0, le=_LARGEST, description="Index of the leaf, counted from 0.")],
+    size: Annotated[
+        int | None, Query(ge=1, le=_LARGEST, description="Size of the checkpoint; the newest by default.")
+    ] = None,
+) -> Response:
+    """The hash of a leaf, and the hashes by which it leads to the root of the first `size` leaves."""
+    async with transaction(services_of(request).engine) as connection:
+        size = size or read(await newest_checkpoint(connection)).size
+        log = LogRepository(connection)
+        await _require_size(log, size)
+        hashed = await log.leaf_hash(index) if index < size else None
+        if hashed is None:
+            raise NotFound(f"A log of {size} leaves has no leaf {index}.", f"Leaves are numbered from 0 to {size - 1}.")
+        proof = await log.inclusion(index, size)
+    return reply(
+        InclusionAnswer(index=index, size=size, leaf_hash=hashed.hex(), proof=[digest.hex() for digest in proof])
+    )
+
+
+async def newest_checkpoint(connection: Connection) -> str:
+    """The newest checkpoint, a signed note; raises Unavailable before the first, which the unlearner's start makes."""
+    note = await CheckpointRepository(connection).latest()
+    if note is None:
+        raise Unavailable("The log is not signed yet.", "Try again in a moment.")
+    return note
+
+
+async def _require_size(log: LogRepository, size: int) -> None:
+    leaves = await log.size()
+    if size > leaves:
+        raise InvalidRequest(f"The log has {leaves} leaves, not {size}.", "Give the size of one of its checkpoints.")

@@ -1,0 +1,78 @@
+"""The receipt of one deletion: its leaves, the proofs that the signed log has them, and what they say. No I/O.
+
+Everything a receipt claims is in its leaves; the summary repeats it for people, and a verifier derives it anew.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from service.audit.canonical import Document
+from service.audit.checkpoint import VerifierKey
+from service.audit.wording import FIGURES, GUARANTEES, NOTHING_LEFT
+from service.domain.states import EventType, Guarantee
+
+#: The first member of every receipt.
+FORMAT = "lethe-receipt/1"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A leaf of the request, and its inclusion proof in the tree of the receipt's checkpoint."""
+
+    leaf: Document
+    proof: Sequence[bytes]
+
+
+def receipt(entries: Sequence[Entry], checkpoint: str, keys: Sequence[VerifierKey]) -> Document:
+    """The receipt over the leaves of one request, in order; `checkpoint` is the signed note that the proofs lead to."""
+    leaves = [entry.leaf for entry in entries]
+    return {
+        "format": FORMAT,
+        "request_id": leaves[0]["request_id"],
+        "summary": summary(leaves),
+        "entries": [
+            {"leaf": entry.leaf, "inclusion_proof": [digest.hex() for digest in entry.proof]} for entry in entries
+        ],
+        "checkpoint": checkpoint,
+        "public_keys": [str(key) for key in keys],
+    }
+
+
+def summary(leaves: Sequence[Document]) -> Document:
+    """What the leaves of one request say together: what was asked, what was done, what holds since.
+
+    Raises KeyError or TypeError for what are no leaves of Lethe.
+    """
+    last = leaves[-1]["request"]
+    times: dict[str, str] = {}
+    figures: dict[str, Any] = {}
+    for leaf in leaves:
+        times[leaf["type"]] = leaf["time"]
+        # A later event repeats earlier figures, or has none: null says nothing new.
+        figures |= {name: value for name, value in leaf["details"].items() if value is not None or name not in figures}
+    done = EventType.COMPLETED if EventType.COMPLETED in times else EventType(leaves[-1]["type"])
+    guarantee = None if last["guarantee"] is None else Guarantee(last["guarantee"])
+    in_words = GUARANTEES[guarantee] if guarantee else NOTHING_LEFT if last["already_deleted_by"] else None
+    return {
+        "model": last["model"],
+        "kind": last["kind"],
+        "count": last["count"],
+        "received_at": last["received_at"],
+        "applied_at": times.get(EventType.APPLIED),
+        "repaired_at": times.get(EventType.REPAIRED),
+        "completed_at": times.get(EventType.COMPLETED),
+        "status": done.value,
+        "what_was_done": last["explanation"],
+        "already_deleted_by": last["already_deleted_by"],
+        "guarantee": last["guarantee"],
+        "guarantee_in_words": in_words,
+        "repair": last["repair"],
+        "model_version_before": figures.get("model_version_before"),
+        "model_version_after": figures.get("model_version_after"),
+        "weights_sha256_before": figures.get("weights_sha256_before"),
+        "weights_sha256_after": figures.get("weights_sha256_after"),
+        "repair_version": figures.get("repair_version"),
+        "repair_weights_sha256": figures.get("repair_weights_sha256"),
+        "figures": {name: figures[name] for name in FIGURES if figures.get(name) is not None},
+    }

@@ -1,0 +1,39 @@
+"""What a verification found."""
+
+from dataclasses import dataclass, field
+
+from service.audit.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it was logged and signed."""
+
+    #: The leaf concerned, counted from 0; None when it is no single one.
+    index: int | None
+    what: str
+
+    def __str__(self) -> str:
+        return self.what if self.index is None else f"leaf {self.index}: {self.what}"
+
+
+@dataclass
+class Report:
+    """The outcome of one verification; nothing was found wrong when `findings` is empty."""
+
+    findings: list[Finding] = field(default_factory=list)
+    #: Leaves that were checked.
+    leaves: int = 0
+    #: Checkpoints whose signature is a trusted key's and good.
+    signed: int = 0
+    #: The newest trusted checkpoint.
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def find(self, index: int | None, what: str) -> None:
+        """Add a finding."""
+        self.findings.append(Finding(index, what))

@@ -1,0 +1,193 @@
+"""Verifying an export of the whole log offline, with the public key alone, in constant memory. No I/O."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from service.audit.canonical import Document, NotCanonical, canonical, parse_canonical
+from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verify
+from service.audit.export import FORMAT
+from service.audit.merkle import Frontier, leaf_hash
+from service.audit.report import Report
+
+#: Members of a leaf that its row of `events` has as well.
+_EVENT_MEMBERS = ("event", "request_id", "type", "time", "details")
+
+
+def verify_export(
+    records: Iterable[Mapping[str, Any]], keys: Collection[VerifierKey], against: Checkpoint | None = None
+) -> Report:
+    """Whether an export is the log that one of `keys` signed, leaf by leaf; what is not is named by its index.
+
+    `records` are the lines of the export. `against` is a checkpoint known from elsewhere, whose signature the caller
+    has verified: a log that was truncated, rolled back or built anew since is found by it.
+    """
+    verification = _Verification(keys, against)
+    for record in records:
+        try:
+            verification.take(record)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            at = verification.size
+            verification.report.find(None, f"a line after leaf {at - 1} does not have the form of an export's")
+    return verification.finish()
+
+
+class _Verification:
+    """What is known after the lines taken so far."""
+
+    def __init__(self, keys: Collection[VerifierKey], against: Checkpoint | None) -> None:
+        self.report = Report()
+        self._keys = keys
+        self._against = against
+        self._tree = Frontier()
+        #: The size up to which leaves and recorded roots are known to agree, once they do not beyond it.
+        self._sound: int | None = None
+        #: The next index; not the tree's size once a leaf is missing.
+        self.size = 0
+        #: The size of the newest checkpoint that agreed with the leaves.
+        self._agreed = 0
+        self._begun = self._ended = False
+        self._checkpoints = 0
+        self._compare()
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Check one line."""
+        if not self._begun:
+            self._begun = True
+            if record.get("format") != FORMAT:
+                self.report.find(None, f"the export is not of the form {FORMAT}")
+            return
+        if self._ended:
+            self.report.find(None, "there are lines after the end of the export")
+        elif "leaf" in record:
+            self._take_leaf(record)
+        elif "checkpoint" in record:
+            self._take_checkpoint(record["checkpoint"])
+        elif "event" in record:
+            self.report.find(None, f"event {record['event']['event']} has no leaf: the leaf was removed")
+        elif record.get("end") is True:
+            self._ended = True
+            for name, found in (("leaves", self.report.leaves), ("checkpoints", self._checkpoints)):
+                if record[name] != found:
+                    self.report.find(None, f"the export had {record[name]} {name}, {found} are left")
+
+    def finish(self) -> Report:
+        """The report, once every line was taken."""
+        report, against = self.report, self._against
+        if not self._ended:
+            report.find(None, "the export is cut off: its last line is missing")
+        if report.checkpoint is None:
+            report.find(None, "there is no checkpoint that a trusted key signed")
+        elif report.checkpoint.size < self.size:
+            report.find(report.checkpoint.size, "no checkpoint covers it and what follows: it is not signed")
+        if against is not None:
+            if report.checkpoint is not None and report.checkpoint.origin != against.origin:
+                report.find(None, f"this is the log {report.checkpoint.origin}, compared with one of {against.origin}")
+            if against.size > self.size:
+                report.find(
+                    self.size,
+                    f"it and what followed are gone: the log had {against.size} leaves when the checkpoint compared "
+                    "with was signed; it was truncated or rolled back",
+                )
+        return report
+
+    def _take_leaf(self, record: Mapping[str, Any]) -> None:
+        index: int = record["index"]
+        if index > self.size:
+            also = "" if index == self.size + 1 else f", and so are those after it up to {index - 1}"
+            self.report.find(self.size, f"it is missing{also}")
+            self._break(self.size)
+        elif index < self.size:
+            self.report.find(index, "it occurs twice, or out of order")
+            self._break(index)
+        self.report.leaves += 1
+        self.size = max(self.size, index + 1)
+        self._check_text(index, record)
+        self._grow(index, record)
+        self._compare()
+
+    def _check_text(self, index: int, record: Mapping[str, Any]) -> None:
+        """The leaf by itself, and against its event."""
+        try:
+            leaf = parse_canonical(record["leaf"].encode())
+        except (NotCanonical, UnicodeEncodeError):
+            self.report.find(index, "its text was changed: it is not canonical JSON any more")
+            return
+        if leaf.get("index") != index:
+            self.report.find(index, f"it was logged as leaf {leaf.get('index')}: it was moved")
+        event: Document | None = record["event"]
+        if event is None:
+            self.report.find(index, "its event was removed")
+            return
+        for member in _EVENT_MEMBERS:
+            if not _same(leaf.get(member), event.get(member)):
+                self.report.find(index, f"its event does not say what was logged: `{member}` was changed")
+
+    def _grow(self, index: int, record: Mapping[str, Any]) -> None:
+        """The tree with this leaf, which must be the one that was recorded when the leaf was added."""
+        digest, recorded = leaf_hash(record["leaf"].encode("utf-8", "surrogatepass")), bytes.fromhex(record["hash"])
+        if digest != recorded:
+            self.report.find(index, "its text is not the one whose hash was recorded: one of the two was changed")
+        if self._sound is not None:
+            return
+        # By the recorded hash, the leaves after one whose text was changed can still be told to be right.
+        self._tree.append(recorded)
+        if self._tree.root.hex() != record["root"]:
+            self.report.find(index, "the tree is another than when it was added: it was rewritten with its hash")
+            self._break(index)
+
+    def _take_checkpoint(self, note: str) -> None:
+        self._checkpoints += 1
+        try:
+            checkpoint = verify(note, self._keys)
+        except NotVerified as error:
+            self.report.find(None, error.detail)
+            return
+        self.report.signed += 1
+        self.report.checkpoint = checkpoint
+        if checkpoint.size > self.size:
+            self.report.find(
+                self.size, f"it is missing: a checkpoint of {checkpoint.size} leaves was signed; the log was truncated"
+            )
+        elif checkpoint.size < self.size:
+            self.report.find(None, f"the checkpoint of {checkpoint.size} leaves is not where it was: it was moved")
+        elif self._sound is None:
+            if checkpoint.root == self._tree.root:
+                self._agreed = checkpoint.size
+            else:
+                self._disagree(checkpoint)
+
+    def _compare(self) -> None:
+        """Compare with the checkpoint known from elsewhere, when the tree has come to its size."""
+        against = self._against
+        if against is None or against.size != self.size or self._sound is not None:
+            return
+        if against.root != self._tree.root:
+            # Its own checkpoints may fit it, so they do not tell where it began to differ.
+            self.report.find(
+                None,
+                f"its first {against.size} leaves are not those of the checkpoint compared with: the log was "
+                "rewritten, or rolled back and continued, and signed anew",
+            )
+            self._break(self._agreed)
+
+    def _disagree(self, checkpoint: Checkpoint) -> None:
+        """Leaves, hashes and roots agree with each other and not with what was signed: all were changed together."""
+        last = checkpoint.size - 1
+        upto = "" if last <= self._agreed else f", or one after it up to {last},"
+        self.report.find(
+            self._agreed if checkpoint.size else None,
+            f"it{upto} was rewritten, and the tree with it: the checkpoint that was signed differs",
+        )
+        self._break(self._agreed)
+
+    def _break(self, index: int) -> None:
+        if self._sound is None:
+            self._sound = index
+
+
+def _same(logged: object, found: object) -> bool:
+    """Whether two values are the same JSON: 1 and 1.0 are, 1 and true are not."""
+    try:
+        return canonical(logged) == canonical(found)
+    except NotCanonical:
+        return False

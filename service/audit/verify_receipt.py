@@ -1,0 +1,110 @@
+"""Verifying a receipt offline, with the log's public key alone. No I/O."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from service.audit.canonical import Document, NotCanonical, canonical
+from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verify
+from service.audit.commitments import commitment
+from service.audit.leaf import FORMAT as LEAF_FORMAT
+from service.audit.merkle import leaf_hash, root_by_inclusion
+from service.audit.receipt import FORMAT, summary
+from service.audit.report import Report
+from service.errors import ConfigurationError
+
+
+def verify_receipt(
+    document: Mapping[str, Any], keys: Collection[VerifierKey], against: Checkpoint | None = None
+) -> Report:
+    """Whether every leaf of a receipt is in a log that one of `keys` signed, and the receipt says what they say.
+
+    `against` is a checkpoint known from elsewhere, of the same size: a receipt has no proof about any other. Raises
+    ConfigurationError for one of another size.
+    """
+    report = Report()
+    try:
+        _verify(document, keys, report)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, NotCanonical):
+        # Whoever wrote it, it does not have the members of a receipt.
+        report.find(None, "the receipt does not have the form of one: it was changed, or is not Lethe's")
+    checkpoint = report.checkpoint
+    if against is not None and checkpoint is not None:
+        if against.size != checkpoint.size:
+            raise ConfigurationError(
+                f"The receipt's checkpoint is of size {checkpoint.size}, the one to compare with of size "
+                f"{against.size}: a receipt proves nothing about another size.",
+                "Verify an export against it, or keep a checkpoint up to date with `./lethe audit watch`.",
+            )
+        if against != checkpoint:
+            report.find(None, "the log that the receipt proves is another than that of the checkpoint compared with")
+    return report
+
+
+def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: Report) -> None:
+    if document["format"] != FORMAT:
+        report.find(None, f"the receipt is not of the form {FORMAT}")
+        return
+    entries: Sequence[Mapping[str, Any]] = document["entries"]
+    leaves: list[Document] = [entry["leaf"] for entry in entries]
+    try:
+        report.checkpoint = verify(document["checkpoint"], keys)
+    except NotVerified as error:
+        report.find(None, error.detail)
+        return
+    report.signed = 1
+    if not leaves:
+        report.find(None, "the receipt has no leaf")
+        return
+    for entry in entries:
+        _verify_entry(entry, document["request_id"], report.checkpoint, report)
+    places = [leaf["index"] for leaf in leaves]
+    if places != sorted(set(places)):
+        report.find(None, "the leaves are not in their order")
+    # As JSON: to Python, true is 1.
+    if canonical(document["summary"]) != canonical(summary(leaves)):
+        report.find(None, "the summary does not say what the leaves say")
+
+
+def _verify_entry(entry: Mapping[str, Any], request_id: str, checkpoint: Checkpoint, report: Report) -> None:
+    leaf = entry["leaf"]
+    index = leaf["index"]
+    if type(index) is not int:
+        report.find(None, "a leaf has no index")
+        return
+    report.leaves += 1
+    if leaf["format"] != LEAF_FORMAT:
+        report.find(index, f"it is not of the form {LEAF_FORMAT}")
+    if leaf["request_id"] != request_id:
+        report.find(index, "it is about another request")
+    try:
+        digest = leaf_hash(canonical(leaf))
+    except NotCanonical:
+        report.find(index, "it cannot be what was logged")
+        return
+    proof = [bytes.fromhex(step) for step in entry["inclusion_proof"]]
+    if root_by_inclusion(index, checkpoint.size, digest, proof) != checkpoint.root:
+        report.find(index, "it is not in the log that was signed: the leaf or its proof was changed")
+
+
+def linked(
+    document: Mapping[str, Any], salts: Mapping[str, Any], reference: str | None
+) -> tuple[dict[str, bool], bool | None]:
+    """Which ids, and whether the reference, a receipt is about, by the `salts` member of the 202 answer.
+
+    Returns each id of `salts` with whether a leaf commits to it, and the same of `reference`, None when it is not
+    asked for. Says nothing of whether the receipt is genuine. Raises ValueError for what are no salts or receipt.
+    """
+    try:
+        leaves: list[Document] = [entry["leaf"] for entry in document["entries"]]
+        subjects = {digest for leaf in leaves for subject in leaf["subjects"] or () for digest in _flat(subject)}
+        nodes = {node: commitment(salt, node).hex() in subjects for node, salt in salts["nodes"].items()}
+        if reference is None:
+            return nodes, None
+        wanted = commitment(salts["reference"], reference).hex()
+        return nodes, any(leaf["reference"] == wanted for leaf in leaves)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("these are not the salts of a 202 answer") from error
+
+
+def _flat(subject: str | Sequence[str]) -> Sequence[str]:
+    return [subject] if isinstance(subject, str) else subject

@@ -1,0 +1,45 @@
+"""A stored version measured anew, from its files alone: what `lethe audit recheck` compares with the record."""
+
+from dataclasses import dataclass
+
+import torch
+
+from model_store.store import Store
+from model_store.versions import VersionRef
+from service.unlearning.measurement import stored_span_residual
+from service.unlearning.resident import Resident
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the files of a version say now."""
+
+    #: SHA-256, hex, of the weights.
+    weights_sha256: str
+    #: Of the features of the nodes that are left, and as the version has it written down.
+    rank: int
+    rank_written: int
+    live_nodes: int
+    #: None while the coefficients of a repair are still to be written.
+    span_residual: float | None
+    #: Bound on |W - W_u|_F / |W|_F, W_u the weights that retraining would give; None for a loss without certificate.
+    distance_bound_relative: float | None
+
+
+def measure(store: Store, ref: VersionRef, *, digest: str, device: torch.device | str) -> Measured:
+    """Reads every row and weight of a version, verified against `digest` and the store's own digests, and measures.
+
+    Raises StoreDamaged for what is not as it was written, DeviceError when the device has too little memory.
+    """
+    version = store.read_version(ref, digest=digest)
+    resident = Resident.load(store.manifest, store.load_base(), version, ref.version, device)
+    certificate = resident.certificate
+    stale = store.stale_coefficients(ref)
+    return Measured(
+        weights_sha256=store.weights_sha256(ref),
+        rank=resident.state.features.gram.rank,
+        rank_written=version.rank,
+        live_nodes=int(version.live.sum()),
+        span_residual=None if stale else stored_span_residual(store, ref, digest=digest),
+        distance_bound_relative=None if certificate is None else certificate.relative,
+    )
