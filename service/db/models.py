@@ -129,8 +129,15 @@ class BatchRow(Base):
             name="repair_version",
         ),
         CheckConstraint(finite(("repair_weight_change",)), name="repair_weight_change"),
+        CheckConstraint("live_nodes >= 0", name="live_nodes"),
         UniqueConstraint("model", "model_version_after"),
         Index("batches_unfinished", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
+        Index(
+            "batches_committed_at",
+            "model",
+            "committed_at",
+            postgresql_include=["rank_after", "live_nodes", "distance_bound_after_relative"],
+        ),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -166,6 +173,7 @@ class BatchRow(Base):
     repair_version: Mapped[int | None] = mapped_column(BigInteger)
     repair_weights_sha256: Mapped[str | None]
     repair_weight_change: Mapped[float | None]
+    live_nodes: Mapped[int | None] = mapped_column(Integer)
 
 
 class RepairRow(Base):
@@ -283,6 +291,24 @@ class RequestRow(Base):
         ),
         Index("requests_batch", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
         Index("requests_repair_pending", "model", postgresql_where=text("repair = 'pending'")),
+        Index(
+            "requests_open",
+            "model",
+            "received_at",
+            postgresql_where=text("status IN ('queued', 'applied')"),
+            postgresql_include=["id"],
+        ),
+        *(
+            Index(
+                f"requests_{column}",
+                "model",
+                column,
+                postgresql_where=text(f"{column} IS NOT NULL"),
+                postgresql_include=["received_at"],
+            )
+            for column in ("applied_at", "completed_at", "failed_at")
+        ),
+        Index("requests_reference", "reference", "received_at", "id", postgresql_where=text("reference IS NOT NULL")),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)

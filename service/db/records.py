@@ -24,10 +24,11 @@ NORM_COLUMNS = tuple(RequestAuditRow.__table__.c[field.name] for field in fields
 def deletion_request(row: Row[*tuple[Any, ...]]) -> DeletionRequest:
     """Return a row of `REQUEST_COLUMNS` (and possibly more) as a record."""
     values = {column.name: row._mapping[column] for column in REQUEST_COLUMNS}
-    values["kind"] = RequestKind(row.kind)
-    values["status"] = RequestStatus(row.status)
-    values["guarantee"] = None if row.guarantee is None else Guarantee(row.guarantee)
-    values["repair"] = None if row.repair is None else RepairStatus(row.repair)
+    values["kind"] = RequestKind(values["kind"])
+    values["status"] = RequestStatus(values["status"])
+    values["guarantee"] = None if values["guarantee"] is None else Guarantee(values["guarantee"])
+    # By column and not by name: a batch in the same row has one of this name too.
+    values["repair"] = None if values["repair"] is None else RepairStatus(values["repair"])
     return DeletionRequest(**values)
 
 

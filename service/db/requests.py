@@ -26,11 +26,9 @@ from service.db.records import (
     request_norms,
 )
 from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit
-from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import AUDITED, EventType, Guarantee, RepairStatus, RequestKind, RequestStatus
 from service.errors import Conflict, NotFound
 from service.vault.cursors import PageCursor
-
-_AUDITED = (RequestStatus.APPLIED, RequestStatus.COMPLETED)
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,7 @@ class RequestRepository:
         )
         payloads = {outcome.request_id: outcome.payload for outcome in outcomes}
         others = payloads.keys() - moved
-        await self._require(others, RequestStatus.APPLIED, _AUDITED, batch_id)
+        await self._require(others, RequestStatus.APPLIED, AUDITED, batch_id)
         recorded = await self._record(EventType.APPLIED, payloads, moved)
         repaired = {one.request_id: one.repaired for one in outcomes if one.repaired is not None}
         await self._record(EventType.REPAIRED, repaired, moved)
@@ -267,7 +265,7 @@ class RequestRepository:
         raise Conflict(f"Request {request_id} is {found[0].status}.", "Only a queued request can be cancelled.")
 
     async def _audit(self, request: DeletionRequest) -> RequestAudit | None:
-        if request.status not in _AUDITED or request.batch_id is None:
+        if request.status not in AUDITED or request.batch_id is None:
             return None
         query = (
             select(*BATCH_COLUMNS, *NORM_COLUMNS)

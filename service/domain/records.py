@@ -145,6 +145,8 @@ class BatchRecord:
     #: The version in which the repair ended, the batch's own or a later one, and the digest of its weights.
     repair_version: int | None = None
     repair_weights_sha256: str | None = None
+    #: Nodes that are left of the graph; None for batches of versions that did not count them.
+    live_nodes: int | None = None
 
 
 @dataclass(frozen=True)

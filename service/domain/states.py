@@ -81,6 +81,9 @@ class Scope(StrEnum):
     AUDIT_READ = "audit:read"
 
 
+#: The states in which a request has an audit, unless an earlier request had left it nothing to do.
+AUDITED = (RequestStatus.APPLIED, RequestStatus.COMPLETED)
+
 #: From each state, the states that may follow it. The database's own check forbids the rest.
 TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
     RequestStatus.QUEUED: frozenset(

@@ -177,6 +177,7 @@ class BatchWorker:
             factor_method=projection.factor_method.value,
             device=str(state.features.W.device),
             durations_ms=dict(watch.durations_ms),
+            live_nodes=int(prepared.state.live.sum()),
         )
         return _with_repair(record, prepared.outcome)
 

@@ -1,0 +1,89 @@
+"""Totals of requests by day, which triggers on `requests` keep: what audit queries add up instead of the requests.
+
+A change of requests adds signed rows and changes none, so no transaction waits for another's totals. `fold` adds them
+up; that changes no total, only how many rows a query reads.
+"""
+
+from datetime import date
+
+from sqlalchemy import BigInteger, Boolean, CheckConstraint, Identity, Index, SmallInteger, false, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db.base import Base, one_of
+from service.domain.states import RequestStatus
+
+_STEPS = "step IN ('received', 'applied', 'completed', 'failed')"
+#: Advisory lock of whoever folds (the bytes of "fold").
+_FOLD_LOCK = 0x666F6C64
+_COUNTED = "model, day, status, kind, guarantee, repair, unchanged"
+_TIMED = "model, day, step, class"
+
+
+class AuditCountRow(Base):
+    """How many requests received on a day are in one state."""
+
+    __tablename__ = "audit_counts"
+    __table_args__ = (
+        CheckConstraint(one_of("status", RequestStatus), name="status"),
+        Index(
+            "audit_counts_folded",
+            *_COUNTED.split(", "),
+            unique=True,
+            postgresql_where=text("folded"),
+            postgresql_nulls_not_distinct=True,
+        ),
+        Index("audit_counts_unfolded", "id", postgresql_where=text("NOT folded")),
+        Index("audit_counts_days", "model", "day"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    model: Mapped[str]
+    #: UTC.
+    day: Mapped[date]
+    status: Mapped[str]
+    kind: Mapped[str]
+    guarantee: Mapped[str | None]
+    repair: Mapped[str | None]
+    #: Whether the projection of its batch removed no direction; null before it is applied.
+    unchanged: Mapped[bool | None]
+    #: To be added to the other rows of the same state; may be negative.
+    requests: Mapped[int] = mapped_column(BigInteger)
+    folded: Mapped[bool] = mapped_column(Boolean, server_default=false())
+
+
+class AuditTimeRow(Base):
+    """How many requests came to a step on a day, by their age then."""
+
+    __tablename__ = "audit_times"
+    __table_args__ = (
+        CheckConstraint(_STEPS, name="step"),
+        Index("audit_times_folded", *_TIMED.split(", "), unique=True, postgresql_where=text("folded")),
+        Index("audit_times_unfolded", "id", postgresql_where=text("NOT folded")),
+        Index("audit_times_days", "model", "step", "day", postgresql_include=["class", "requests"]),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    model: Mapped[str]
+    #: UTC, of the step.
+    day: Mapped[date]
+    step: Mapped[str]
+    #: Of ages from 1.02^(class - 1) to 1.02^class seconds; the first holds all up to a millisecond.
+    age_class: Mapped[int] = mapped_column("class", SmallInteger)
+    requests: Mapped[int] = mapped_column(BigInteger)
+    folded: Mapped[bool] = mapped_column(Boolean, server_default=false())
+
+
+async def fold(conn: AsyncConnection) -> None:
+    """Add up the rows that changes have added since; leaves it to whoever is folding already."""
+    if not await conn.scalar(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _FOLD_LOCK}):
+        return
+    for table, key in (("audit_counts", _COUNTED), ("audit_times", _TIMED)):
+        await conn.execute(
+            text(f"""
+                WITH added AS (DELETE FROM {table} WHERE NOT folded RETURNING {key}, requests)
+                INSERT INTO {table} ({key}, requests, folded)
+                SELECT {key}, sum(requests), true FROM added GROUP BY {key} HAVING sum(requests) <> 0
+                ON CONFLICT ({key}) WHERE folded DO UPDATE SET requests = {table}.requests + excluded.requests
+            """)
+        )
