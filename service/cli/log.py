@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,9 @@ from service.cli.server import Home
 from service.errors import ConfigurationError
 from service.settings import load_settings
 
+if TYPE_CHECKING:
+    from service.db.engine import Engine
+
 PublicKey = Annotated[
     str,
     typer.Option(
@@ -27,6 +30,8 @@ PublicKey = Annotated[
         help="The log's public key as `lethe audit key` prints it, or a file with one a line: every key that signed.",
     ),
 ]
+#: How often, and how far apart in seconds, it is looked whether the newest events are signed.
+_SIGNING_LOOKS, _SIGNING_PAUSE_S = 20, 0.1
 #: Findings that are printed; there may be one for each leaf.
 _SHOWN = 50
 
@@ -77,12 +82,27 @@ async def _export(database_url: str, file: IO[str]) -> int:
     engine = create_engine(database_url, pool_size=1)
     written = 0
     try:
+        if not await _signed(engine):
+            note("The newest events are not signed; start Lethe to have them signed.")
         async for page in export_lines(engine):
             file.writelines(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in page)
             written += len(page)
     finally:
         await engine.dispose()
     return written
+
+
+async def _signed(engine: "Engine") -> bool:
+    """Whether a checkpoint covers every leaf, once a running Lethe has had a moment to sign what it just appended."""
+    from service.db.checkpoints import CheckpointRepository
+    from service.db.transactions import transaction
+
+    for _ in range(_SIGNING_LOOKS):
+        async with transaction(engine) as connection:
+            if not await CheckpointRepository(connection).is_due():
+                return True
+        await asyncio.sleep(_SIGNING_PAUSE_S)
+    return False
 
 
 @contextmanager

@@ -8,28 +8,41 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from service.db.engine import asyncpg_url
 from service.db.roles import grant
 from service.db.transactions import transaction
+from service.errors import ConfigurationError
 
 #: Advisory lock that whoever migrates takes (the bytes of "lethe").
 _MIGRATION_LOCK = 0x6C65746865
+#: SQLSTATE of a missing right.
+_NO_RIGHT = "42501"
 
 
 async def upgrade(url: str, revision: str = "head") -> None:
     """Apply the migrations up to `revision`, and give the application's role its rights on what there is then.
 
-    Starters that collide take turns. Raises `Unavailable`.
+    Starters that collide take turns. Raises `Unavailable`, and `ConfigurationError` when there is something to apply
+    that the login has no right to.
     """
 
     def work(connection: Connection) -> None:
         _migrate(connection, command.upgrade, revision)
         grant(connection)
 
-    await _run(url, work)
+    try:
+        await _run(url, work)
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) != _NO_RIGHT:
+            raise
+        raise ConfigurationError(
+            "The database is not at the schema of this version, and this login has no right to change it.",
+            "Run `./lethe migrate` once with the DATABASE_URL of the tables' owner.",
+        ) from None
 
 
 async def downgrade(url: str, revision: str) -> None:

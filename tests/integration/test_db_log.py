@@ -24,7 +24,7 @@ from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import Targets
 from service.domain.states import EventType, RequestKind
-from service.errors import KeyMissing, Unavailable
+from service.errors import ConfigurationError, KeyMissing, Unavailable
 from service.observability.metrics import UnlearningMetrics
 from service.vault.log_keys import LogKeys
 from service.worker.log_signer import LogSigner
@@ -366,6 +366,26 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
             await engine.dispose()
     finally:
         await db.rows(f"DROP ROLE {login}")
+
+
+async def test_that_login_is_told_to_have_the_owner_migrate(database_url: str) -> None:
+    await migrate.upgrade(database_url)
+    await migrate.downgrade(database_url, "0004")
+    parsed = make_url(database_url)
+    login = f"{parsed.database}_app"
+    owner = create_engine(database_url, pool_size=1)
+    try:
+        async with owner.begin() as conn:
+            await conn.execute(text(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {roles.APPLICATION_ROLE}"))
+        url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
+        with pytest.raises(ConfigurationError, match="no right to change it"):
+            await migrate.upgrade(url)
+        await migrate.upgrade(database_url)
+        await migrate.upgrade(url)
+    finally:
+        async with owner.begin() as conn:
+            await conn.execute(text(f"DROP ROLE {login}"))
+        await owner.dispose()
 
 
 async def test_a_login_that_may_not_become_the_role_works_as_itself(db: Database) -> None:
