@@ -23,9 +23,11 @@ _FACTS = text("""
            current_schema() AS schema
     FROM pg_roles WHERE rolname = current_user
 """)
-_OWN_TABLES = text("""
-    SELECT tablename FROM pg_tables
-    WHERE schemaname = current_schema() AND pg_has_role(current_user, tableowner, 'USAGE') ORDER BY tablename
+_OWN_RELATIONS = text("""
+    SELECT relname, relkind IN ('v', 'm') AS is_view FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'v', 'm')
+      AND pg_has_role(current_user, relowner, 'USAGE')
+    ORDER BY relname
 """)
 #: Two databases of one server may come to this at the same moment.
 _CREATE = f"""
@@ -39,7 +41,7 @@ _MAY_GRANT = text("SELECT pg_has_role(current_user, :role, 'MEMBER WITH ADMIN OP
 
 
 def grant(connection: Connection) -> None:
-    """Give the application's role its rights on every table that the caller owns, making the role where it may."""
+    """Give the application's role its rights on every table and view of the caller's; make it where that may be."""
     facts = connection.execute(_FACTS, {"role": APPLICATION_ROLE}).one()
     if not facts.exists and not facts.may_create:
         return
@@ -48,9 +50,9 @@ def grant(connection: Connection) -> None:
     named = {"role": APPLICATION_ROLE}
     if not connection.scalar(_MAY_BECOME, named) and connection.scalar(_MAY_GRANT, named):
         connection.exec_driver_sql(f"GRANT {APPLICATION_ROLE} TO CURRENT_USER")
-    for (table,) in connection.execute(_OWN_TABLES).all():
-        connection.exec_driver_sql(f'REVOKE ALL ON "{table}" FROM {APPLICATION_ROLE}')
-        connection.exec_driver_sql(f'GRANT {_rights(table)} ON "{table}" TO {APPLICATION_ROLE}')
+    for name, is_view in connection.execute(_OWN_RELATIONS).all():
+        connection.exec_driver_sql(f'REVOKE ALL ON "{name}" FROM {APPLICATION_ROLE}')
+        connection.exec_driver_sql(f'GRANT {"SELECT" if is_view else _rights(name)} ON "{name}" TO {APPLICATION_ROLE}')
 
 
 async def available(engine: AsyncEngine) -> str | None:

@@ -368,6 +368,17 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
         await db.rows(f"DROP ROLE {login}")
 
 
+async def test_the_applications_role_reads_every_view(db: Database) -> None:
+    await db.rows("CREATE VIEW newest AS SELECT max(index) FROM leaves")
+    await migrate.upgrade(db.url)
+    engine = create_engine(db.url, pool_size=1, role=roles.APPLICATION_ROLE)
+    try:
+        async with engine.connect() as conn:
+            assert (await conn.execute(text("SELECT * FROM newest"))).scalar_one() is None
+    finally:
+        await engine.dispose()
+
+
 async def test_that_login_is_told_to_have_the_owner_migrate(database_url: str) -> None:
     await migrate.upgrade(database_url)
     await migrate.downgrade(database_url, "0004")

@@ -39,7 +39,7 @@ Line = dict[str, Any]
 EVENT_MEMBERS = ("event", "request_id", "type", "time", "details")
 
 examples = settings(
-    max_examples=20, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
 )
 
 

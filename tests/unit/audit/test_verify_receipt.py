@@ -77,7 +77,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_no_change_of_it_does(data: st.DataObject) -> None:
     texts = [f"other {number}".encode() for number in range(7)]
