@@ -67,7 +67,7 @@ async def request_deletion(
     """Accept a deletion; it is durable once this answers 202, and followed at `links.self`.
 
     What an earlier request deleted already is listed in `already_deleted` and left out; when nothing is left, the
-    request is `completed` at once.
+    request is `completed` at once, or as soon as the earlier ones are.
     """
     services = services_of(request)
     submission = await submit(services, body, caller, idempotency_key)

@@ -52,7 +52,8 @@ class Submission:
 async def submit(services: Services, body: DeletionBody, caller: ApiKey, idempotency_key: str | None) -> Submission:
     """Accept `body` for `caller`.
 
-    Targets that an earlier request deleted are left out; when none is left, the request completes at once.
+    Targets that an earlier request deleted are left out; when none is left, the request completes at once, or stays
+    queued until the earlier ones have, if they are not erased yet.
 
     Raises:
         BodyTooLarge, DuplicateTargets, SelfLoops: the body cannot be taken.
@@ -199,7 +200,8 @@ def _replay(accepted: Accepted, earlier: Mapping[Subject, UUID]) -> Submission:
 async def _complete_at_once(services: Services, accepted: Accepted, already_deleted: Mapping[str, UUID]) -> Submission:
     """Complete a request that has nothing left to do, and forget its targets.
 
-    Should Postgres fail here, the request stays accepted and the unlearner completes it.
+    `completed` promises that what it names is gone from the disk. While an earlier request that deleted it is still
+    being erased, this one stays queued: the unlearner comes to it after that. So it does should Postgres fail here.
     """
     request = accepted.request
     requests = list(dict.fromkeys(already_deleted.values()))
@@ -208,6 +210,8 @@ async def _complete_at_once(services: Services, accepted: Accepted, already_dele
     try:
         async with transaction(services.engine) as connection:
             repository = RequestRepository(connection)
+            if not await repository.are_completed(requests):
+                return Submission(request, accepted.targets, already_deleted)
             await repository.mark_completed_without_work(
                 request.id,
                 already_deleted_by=requests[0],

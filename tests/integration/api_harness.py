@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 import scipy.sparse as sp
 import uvicorn
+from db_harness import NORMS, batch_record, outcome
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
@@ -27,9 +28,11 @@ from service.api.auth import key_memory
 from service.api.services import Check, ModelInfo, Services, Subject, Tombstones
 from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
+from service.db.batches import BatchRepository
 from service.db.engine import Engine, create_engine
 from service.db.intake import Intake
 from service.db.pointers import PointerRepository
+from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer, Tombstone
@@ -92,6 +95,7 @@ class Api:
     #: What /readyz finds.
     checks: list[Check] = field(default_factory=list)
     _clients: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _batches: int = 0
 
     async def key(self, *scopes: Scope) -> tuple[UUID, str]:
         """The id and the text of a new key with these scopes."""
@@ -138,6 +142,18 @@ class Api:
         probabilities = np.where(live[:, None], self.snapshot.probabilities, 0.0)
         self.snapshot = Snapshot(self.snapshot.version + 1, probabilities, live, Edges(adjacency, live))
         self.services.reader.publish(self.snapshot)
+
+    async def complete(self, request_id: UUID | str) -> None:
+        """Take a queued request to `completed`, in a batch of its own, as the unlearner does."""
+        self._batches += 1
+        record, one = batch_record(version=1 + self._batches), UUID(str(request_id))
+        async with transaction(self.engine) as connection:
+            batches, requests = BatchRepository(connection), RequestRepository(connection)
+            await batches.insert(record, 1, {one: NORMS})
+            await requests.mark_applied(record.id, [outcome(one)])
+            await batches.finish(record.id, span_residual=1e-15, durations_ms={})
+            await requests.mark_completed({one: {}})
+        self.services.request_keys.destroy([one])
 
     async def count(self, table: str) -> int:
         """How many rows a table has."""

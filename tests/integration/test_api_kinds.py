@@ -116,6 +116,7 @@ async def test_edges_deleted_before_complete_at_once_and_name_the_earlier_reques
     assert (mixed["status"], mixed["count"], mixed["already_deleted"]) == ("queued", 1, {"1|2": first})
     assert set(mixed["salts"]["nodes"]) == {"2", "3"}
 
+    await api.complete(first)
     again = await accepted(writer, edge_body(("2", "1")))
     assert (again["status"], again["already_deleted"], again["salts"]) == ("completed", {"1|2": first}, None)
     seen = (await writer.get(again["links"]["self"])).json()
@@ -126,6 +127,7 @@ async def test_edges_deleted_before_complete_at_once_and_name_the_earlier_reques
 async def test_an_edge_whose_node_was_deleted_is_gone_with_it(api: Api, writer: httpx.AsyncClient) -> None:
     node = (await accepted(writer, node_body("5")))["id"]
     await api.forget(["5"], node)
+    await api.complete(node)
     again = await accepted(writer, edge_body(("5", "4"), ("5", "6")))
     assert (again["status"], again["already_deleted"]) == ("completed", {"4|5": node, "5|6": node})
     assert (await writer.get(again["links"]["self"])).json()["already_deleted_by"] == node
@@ -136,6 +138,8 @@ async def test_features_deleted_before_or_with_their_node_complete_at_once(api: 
     await api.forget(["7"], first, RequestKind.FEATURES)
     node = (await accepted(writer, node_body("8")))["id"]
     await api.forget(["8"], node)
+    await api.complete(first)
+    await api.complete(node)
     again = await accepted(writer, features_body("7", "8"))
     assert (again["status"], again["already_deleted"]) == ("completed", {"7": first, "8": node})
     explanation = (await writer.get(again["links"]["self"])).json()["explanation"]
