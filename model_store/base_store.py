@@ -133,6 +133,10 @@ class BaseStore:
         """The model version whose weights the span coefficients were last rebuilt from; 0 for those of training."""
         return self._index().beta_version
 
+    def fencing(self) -> int:
+        """The highest fencing number under which a file of `base/` was written."""
+        return max(generation.fencing for _, generation, _ in labelled_files(self.folder))
+
     def write_beta(
         self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int
     ) -> None:

@@ -83,6 +83,10 @@ class Fields:
             raise self.wrong(name, "a whole number of at least 0", value)
         return value
 
+    def optional_integer(self, name: str) -> int | None:
+        """An integer or null."""
+        return None if self._is_null(name) else self.integer(name)
+
     def number(self, name: str) -> float:
         """A number; whole ones are turned into floats."""
         value = self._take(name)

@@ -99,7 +99,7 @@ class Store:
         store = cls(unfinished, manifest, manifest_sha256)
         store._base.create(base, chunk_rows=chunk_rows)
         make_folder(unfinished / _VERSIONS)
-        store.write_version(_FIRST, first)
+        store.write_version(_FIRST, first, edges=manifest.edges)
         store.set_current(_FIRST)
         rename(unfinished, path)
         return cls.open(path)
@@ -165,6 +165,17 @@ class Store:
         """The version whose rebuilt span coefficients a version's B and T go with; 0 for those of training."""
         return self._versions.manifest(ref).beta_version
 
+    def live_edges(self, ref: VersionRef) -> int | None:
+        """How many edges join live nodes of a version, each counted once; None when that was not recorded.
+
+        A version says which nodes are gone, and nothing else of edges: by this it is noticed when `base/` is older.
+        """
+        return self._versions.manifest(ref).edges
+
+    def fencing(self) -> int:
+        """The highest fencing number under which anything here was written."""
+        return max(self._versions.fencing(), self._base.fencing(), self.current().fencing)
+
     def stale_coefficients(self, ref: VersionRef) -> bool:
         """Whether `base/` still holds span coefficients from before those that version `ref` was repaired with.
 
@@ -181,9 +192,12 @@ class Store:
             f"holds the span coefficients of version {found}, and version {ref.folder} goes with those of {wanted}",
         )
 
-    def write_version(self, ref: VersionRef, state: VersionState, *, beta_version: int = 0) -> str:
+    def write_version(
+        self, ref: VersionRef, state: VersionState, *, beta_version: int = 0, edges: int | None = None
+    ) -> str:
         """Writes a version durably and returns its digest; an unused version of that name is replaced.
 
+        `edges` is the number of edges between its live nodes, each counted once, for `live_edges`.
         `beta_version` is the version from whose weights the span coefficients that go with `state` were rebuilt:
         `ref`'s own when `write_beta` is to follow, otherwise that of the version before it. Raises StoreConflict when
         CURRENT names that version or a later one, ValueError for a `beta_version` later than `ref`.
@@ -195,7 +209,7 @@ class Store:
                 f"Version {ref.folder} is not later than {self.current().folder}, which CURRENT names.",
                 "Another unlearner has gone on; read the database's pointer again.",
             )
-        return self._versions.write(ref, state, beta_version=beta_version)
+        return self._versions.write(ref, state, beta_version=beta_version, edges=edges)
 
     def remove_versions(self, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
         """Removes every other version and temporary folder whose fencing number is at most `below_fencing`.

@@ -94,6 +94,8 @@ class VersionManifest:
     #: The version from whose weights the span coefficients in `base/` must have been rebuilt for B and T to go with
     #: them: this one after a repair, an earlier one after a projection, 0 for those of training.
     beta_version: int
+    #: Edges between live nodes, each counted once; None when whoever wrote the version did not know.
+    edges: int | None
     #: SHA-256, hex, of this manifest's own file.
     digest: str
 
@@ -111,7 +113,7 @@ class Versions:
             raise damaged(self.folder, "is missing")
         return sorted(_ref(path) for path in self.folder.iterdir() if not path.name.startswith("."))
 
-    def write(self, ref: VersionRef, state: VersionState, *, beta_version: int) -> str:
+    def write(self, ref: VersionRef, state: VersionState, *, beta_version: int, edges: int | None) -> str:
         """Writes a version, durably and in one step, over an unused one of that name; returns its digest."""
         tensors = _tensors(state)
         state_bytes = save(tensors)
@@ -127,6 +129,7 @@ class Versions:
                 ).hexdigest(),
                 "rank": state.rank,
                 "beta_version": beta_version,
+                "edges": edges,
             },
             indent=1,
         )
@@ -175,6 +178,7 @@ class Versions:
             weights_sha256=document.text("weights_sha256"),
             rank=document.integer("rank"),
             beta_version=document.integer("beta_version"),
+            edges=document.optional_integer("edges"),
             digest=hashlib.sha256(read_file(path)).hexdigest(),
         )
         files.finish()
@@ -184,6 +188,12 @@ class Versions:
         if manifest.manifest_sha256 != self.manifest_sha256:
             raise StoreForeign(f"{path} belongs to another model.", "Put back the folder of this model's version.")
         return manifest
+
+    def fencing(self) -> int:
+        """The highest fencing number under which a version was written or begun."""
+        names = [path.name.removeprefix(_TEMPORARY) for path in self.folder.iterdir()]
+        found = [_FOLDER.fullmatch(name) for name in names]
+        return max((int(match["fencing"]) for match in found if match), default=0)
 
     def remove(self, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
         """Removes what was written under fencing numbers up to `below_fencing`, but for `keep`; returns the versions.

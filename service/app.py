@@ -47,6 +47,7 @@ from service.settings import Settings
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.log_signer import LogSigner
+from service.worker.recovery import check_agreement
 from service.worker.unlearner import Unlearner
 
 #: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
@@ -106,8 +107,9 @@ async def _running(
         model = store.manifest.name
         intake = Intake(engine, request_keys, max_queued_nodes=settings.max_queued_nodes)
         stack.push_async_callback(intake.close)
+        await check_agreement(engine, store, request_keys, model)
         await intake.destroy_orphaned_keys()
-        device = _device(settings.device)
+        device = chosen_device(settings.device)
         reader = Reader.empty("the model is being loaded")
         stream = DeletionStream(redis, model)
         metrics = UnlearningMetrics(registry)
@@ -216,7 +218,8 @@ def _servers(settings: Settings) -> tuple[str, str]:
     return settings.database_url, settings.redis_url
 
 
-def _device(name: str) -> torch.device:
+def chosen_device(name: str) -> torch.device:
+    """The device that the setting means; `auto` is a CUDA device where there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch_device(name)

@@ -34,7 +34,7 @@ def model_description(
             version=pointer.version,
             nodes=manifest.nodes,
             live_nodes=int(live.live.sum()),
-            edges=int(live.neighbours.sum()) // 2,
+            edges=model.live_graph.edges,
             features=manifest.features,
             classes=manifest.classes,
             hops=manifest.spec.hops,

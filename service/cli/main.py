@@ -7,7 +7,7 @@ import typer
 
 from lethe_client import LetheClientError, ProblemError
 from model_store.errors import ModelStoreError
-from service.cli import audit, delete, doctor, keys, log, migrate, model, predict, recheck, serve, train, watch
+from service.cli import audit, delete, doctor, keys, log, migrate, model, predict, recheck, recover, serve, train, watch
 from service.cli.console import note, report
 from service.errors import AlreadyRunning, ConfigurationError, LetheError
 
@@ -71,6 +71,7 @@ def build() -> typer.Typer:
     lethe.command("delete")(delete.command)
     lethe.command("predict")(predict.command)
     lethe.command("migrate")(migrate.command)
+    lethe.command("recover")(recover.command)
     lethe.command("doctor")(doctor.command)
     lethe.add_typer(_group("Import trained models.", {"import": model.import_}), name="model")
     evidence: dict[str, Callable[..., None]] = {

@@ -18,17 +18,18 @@ __all__ = ["acquire", "fence", "release", "renew", "settle"]
 _USABLE_SHARE = 2 / 3
 
 
-async def acquire(engine: AsyncEngine, name: str, holder: str, ttl_seconds: float) -> Lease | None:
+async def acquire(engine: AsyncEngine, name: str, holder: str, ttl_seconds: float, *, above: int = 0) -> Lease | None:
     """Take the lease `name` for `ttl_seconds`, or return None while another holder has it.
 
+    Its fencing number is greater than all before and than `above`: a restored database has forgotten some.
     Waits for a write of the former holder that is still being committed. Raises `Unavailable`.
     """
     asked_at = time.monotonic()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=ttl_seconds))
-    taken = insert(LeaseRow).values(name=name, holder=holder, fencing=1, expires_at=expires_at)
+    taken = insert(LeaseRow).values(name=name, holder=holder, fencing=above + 1, expires_at=expires_at)
     taken = taken.on_conflict_do_update(
         index_elements=[LeaseRow.name],
-        set_={"holder": holder, "fencing": LeaseRow.fencing + 1, "expires_at": expires_at},
+        set_={"holder": holder, "fencing": func.greatest(LeaseRow.fencing, above) + 1, "expires_at": expires_at},
         where=LeaseRow.expires_at <= func.clock_timestamp(),
     )
     async with transaction(engine) as conn:

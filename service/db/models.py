@@ -490,6 +490,44 @@ class LogKeyRow(Base):
     registered_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class RecoveryRow(Base):
+    """One recovery of a store and a database that were not of the same moment; once finished it is never changed."""
+
+    __tablename__ = "recoveries"
+    __table_args__ = (
+        CheckConstraint("fencing > 0 AND version >= 0", name="numbers"),
+        CheckConstraint(
+            "nodes >= 0 AND features >= 0 AND edges >= 0 AND unknown_nodes >= 0 AND directions_removed >= 0",
+            name="counts",
+        ),
+        CheckConstraint(
+            f"{sha256('weights_sha256_before')} AND {sha256('weights_sha256_after')}", name="weights_digests"
+        ),
+        CheckConstraint("(finished_at IS NULL) = (requests_failed IS NULL)", name="finished"),
+        CheckConstraint("requests_failed >= 0", name="requests_failed"),
+        Index("recoveries_open", "model", postgresql_where=text("finished_at IS NULL")),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    model: Mapped[str]
+    fencing: Mapped[int] = mapped_column(BigInteger)
+    #: The version that the database had committed; null when it knew of none.
+    database_before: Mapped[str | None]
+    #: The version that the store was at.
+    store_before: Mapped[str]
+    version: Mapped[int] = mapped_column(BigInteger)
+    weights_sha256_before: Mapped[str]
+    weights_sha256_after: Mapped[str]
+    nodes: Mapped[int]
+    features: Mapped[int]
+    edges: Mapped[int]
+    directions_removed: Mapped[int]
+    unknown_nodes: Mapped[int]
+    requests_failed: Mapped[int | None]
+    committed_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    finished_at: Mapped[datetime | None]
+
+
 class ImportRow(Base):
     """One import of a newly trained model; once finished it is never changed."""
 

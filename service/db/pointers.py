@@ -32,6 +32,15 @@ class PointerRepository:
                 f"The model {pointer.model} has a committed version.", "Import the new version over it, or rename it."
             )
 
+    async def replace(self, pointer: Pointer) -> None:
+        """Make `pointer` the committed version whatever was committed before; for a recovery's fenced transaction.
+
+        The database refuses one that is not later.
+        """
+        row = insert(PointerRow).values(**asdict(pointer))
+        values = asdict(pointer) | {"moved_at": func.now()}
+        await self._conn.execute(row.on_conflict_do_update(index_elements=[PointerRow.model], set_=values))
+
     async def advance(self, expected_version: int, pointer: Pointer) -> None:
         """Move a model from `expected_version` to `pointer`; for a fenced transaction.
 

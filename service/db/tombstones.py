@@ -8,8 +8,9 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.arrays import unnested
-from service.db.models import TombstoneKeyRow, TombstoneRow
+from service.db.models import RequestRow, TombstoneKeyRow, TombstoneRow
 from service.domain.records import Tombstone
+from service.domain.states import RequestKind
 
 
 class TombstoneRepository:
@@ -46,6 +47,11 @@ class TombstoneRepository:
         wanted = func.any(literal(list(hashes), ARRAY(LargeBinary())))
         query = select(TombstoneRow.hash, TombstoneRow.request_id).where(TombstoneRow.hash == wanted)
         return {row.hash: row.request_id for row in await self._conn.execute(query)}
+
+    async def count(self, model: str, kind: RequestKind) -> int:
+        """Return how many nodes or edges requests of a kind to a model have deleted."""
+        query = select(func.count()).join_from(TombstoneRow, RequestRow, RequestRow.id == TombstoneRow.request_id)
+        return int(await self._conn.scalar(query.where(RequestRow.model == model, TombstoneRow.kind == kind)) or 0)
 
     async def key_fingerprints(self) -> dict[int, bytes]:
         """Return the fingerprints of the keys that recorded tombstones were made with, for `Keyring.check`."""

@@ -1,7 +1,7 @@
 """Opening the key folder that belongs to a database: what the database relies on is never made anew in silence."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -10,12 +10,13 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.audit.checkpoint import VerifierKey
+from service.db.api_keys import ApiKeyRepository
 from service.db.checkpoints import CheckpointRepository
 from service.db.models import RequestRow, VaultKeyRow
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.states import RequestStatus
-from service.errors import KeyMissing
+from service.errors import ConfigurationError, KeyMissing
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
 from service.vault.request_keys import RequestKeys
@@ -23,6 +24,8 @@ from service.vault.request_keys import RequestKeys
 #: States in which a request's own key is still needed to carry it out.
 _UNFINISHED = (RequestStatus.QUEUED, RequestStatus.APPLIED)
 SLOTS = "requests.slots"
+#: Keys without which there is a way on.
+REPLACEABLE = frozenset({"api-pepper", "body", SLOTS})
 
 
 class VaultKeyRepository:
@@ -101,6 +104,42 @@ async def open_request_keys(engine: AsyncEngine, folder: Path) -> RequestKeys:
         keys.close()
         raise _unreadable(path, "lacks their keys", lacking)
     return keys
+
+
+async def lost_requests(engine: AsyncEngine, keys: RequestKeys) -> set[UUID]:
+    """The requests that are not finished and whose own keys are not among `keys`. Raises `Unavailable`."""
+    async with transaction(engine) as connection:
+        return await VaultKeyRepository(connection).unfinished() - keys.ids()
+
+
+async def accept_lost(engine: AsyncEngine, folder: Path, names: Collection[str]) -> int:
+    """Go on with other keys in the place of those of `names`, lost for good; returns how many API keys were revoked.
+
+    What lies in the folder under these names is taken for the new key, and made where there is nothing. Raises
+    `ConfigurationError` for a key that nothing can replace, `KeyMissing` when others are missing, and `Unavailable`.
+    """
+    if wrong := sorted(set(names) - REPLACEABLE):
+        raise ConfigurationError(
+            f"Nothing can take the place of the key {wrong[0]}.",
+            f"Keys that can be replaced: {', '.join(sorted(REPLACEABLE))}. Restore others from the backup.",
+        )
+    async with transaction(engine) as connection:
+        keys = VaultKeyRepository(connection)
+        registered = await keys.registered()
+        known = {*registered, *(f"tombstone-{n}" for n in await TombstoneRepository(connection).key_fingerprints())}
+        keyring = await asyncio.to_thread(Keyring.open, folder, known=known - set(names))
+        own = keyring.identities()
+        revoked = 0
+        for name in sorted(own.keys() & set(names)):
+            if registered.get(name) == own[name]:
+                continue
+            await keys.replace(name, own[name])
+            if name == "api-pepper":
+                repository = ApiKeyRepository(connection)
+                for key in await repository.list():
+                    revoked += key.revoked_at is None
+                    await repository.revoke(key.id)
+    return revoked
 
 
 def _log_keys(folder: Path, registered: Mapping[int, VerifierKey]) -> LogKeys:

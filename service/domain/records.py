@@ -247,6 +247,30 @@ class ModelImport:
 
 
 @dataclass(frozen=True)
+class Recovery:
+    """What was done about a store and a database that were not of the same moment, as the audit keeps it."""
+
+    id: UUID
+    model: str
+    #: Folder of the version that the database had committed; None when it knew of none.
+    database_before: str | None
+    #: Folder of the version that the store was at.
+    store_before: str
+    #: The version that is committed since.
+    version: int
+    weights_sha256_before: str
+    weights_sha256_after: str
+    #: What the store still had and the database knew to be deleted, by kind of request.
+    nodes: int
+    features: int
+    edges: int
+    #: Directions of the weights that only these nodes had supported.
+    directions_removed: int
+    #: Nodes that the store had deleted and the database knows nothing of.
+    unknown_nodes: int
+
+
+@dataclass(frozen=True)
 class Tombstone:
     """The keyed hash by which Lethe still knows that an id was deleted."""
 

@@ -46,6 +46,11 @@ class LiveGraph:
         return LiveGraph(self.inputs.without(nodes, edges, feature_rows, propagator), propagator, self.loss, targets)
 
     @property
+    def edges(self) -> int:
+        """How many edges there are, each counted once."""
+        return int(self.propagator.neighbours.sum()) // 2
+
+    @property
     def training_rows(self) -> NDArray[np.int64]:
         """The live nodes that are trained on, (n_train,), ascending."""
         return np.flatnonzero(self.targets != NO_LABEL)

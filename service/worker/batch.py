@@ -76,7 +76,8 @@ class BatchWorker:
         meanwhile.
         """
         writer = self.writer
-        write = partial(writer.write, prepared.state, rebuilt=prepared.outcome.coefficients is not None)
+        rebuilt = prepared.outcome.coefficients is not None
+        write = partial(writer.write, prepared.state, edges=prepared.live_graph.edges, rebuilt=rebuilt)
         pointer = await watch.time("write", write, self._executor)
         committed = self._committed(deletions, prepared, pointer, watch)
 

@@ -71,7 +71,12 @@ def make_candidate(
     if not np.isfinite(predictions.probabilities).all():
         raise ImportRefused("The model's predictions are not finite.", "Train it again.")
     rebuilt = None if excluded is None else excluded.outcome.coefficients
-    digest = store.write_version(ref, version_state(resident.state), beta_version=0 if rebuilt is None else ref.version)
+    digest = store.write_version(
+        ref,
+        version_state(resident.state),
+        beta_version=0 if rebuilt is None else ref.version,
+        edges=resident.live_graph.edges,
+    )
     store.set_current(ref)
     pointer = Pointer(before.model, ref.version, ref.fencing, ref.folder, digest, store.weights_sha256(ref))
     imported = Imported(

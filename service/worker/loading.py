@@ -28,7 +28,7 @@ from service.worker.importing import Importer
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.model_writer import ModelWriter
 from service.worker.readers import Readers
-from service.worker.recovery import agreed_pointer, deleted_edges, rows_of_edges
+from service.worker.recovery import agreed_pointer, deleted_edges, require_edges, rows_of_edges
 
 T = TypeVar("T")
 
@@ -147,6 +147,7 @@ class Loader:
             policy=self._repair,
             stale_coefficients=self.store.stale_coefficients(ref),
         )
+        require_edges(self.store, ref, resident.live_graph.edges)
         graph = base.graph
         self._readers.load(graph.node_ids, graph.class_names, resident.predictions(), public=resident.public)
         return resident

@@ -62,15 +62,16 @@ class ModelWriter:
         """The lease; raises LeaseLost once it is not safely held any more."""
         return self._keeper.lease
 
-    def write(self, state: ModelState, *, rebuilt: bool) -> Pointer:
+    def write(self, state: ModelState, *, edges: int, rebuilt: bool) -> Pointer:
         """Writes `state` to a version folder of its own and returns the pointer to it; nothing visible changes.
 
+        `edges` are those between its live nodes, each counted once.
         `rebuilt` is whether the span coefficients that go with it are those of its own weights, which
         `write_coefficients` will write, and not those that `base/` holds.
         """
         ref = VersionRef(state.version, self.lease.fencing)
         beta_version = ref.version if rebuilt else self._store.beta_version(self._ref)
-        digest = self._store.write_version(ref, version_state(state), beta_version=beta_version)
+        digest = self._store.write_version(ref, version_state(state), beta_version=beta_version, edges=edges)
         return Pointer(
             model=self._pointer.model,
             version=ref.version,

@@ -8,17 +8,25 @@ from numpy.typing import NDArray
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db.batches import UnfinishedBatch
-from service.db.engine import Engine
+from service.db.engine import Connection, Engine
+from service.db.imports import ImportRepository
 from service.db.lease import settle
 from service.db.pointers import PointerRepository
+from service.db.recoveries import RecoveryRepository
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import Lease, Pointer
-from service.domain.states import RequestKind
+from service.domain.states import ImportStatus, RequestKind
 from service.errors import KeyMissing, StateMismatch, Unavailable
 from service.queue.outage import Outage
 from service.vault.request_keys import RequestKeys
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.targets import opened
+
+#: What to do about store and database that are not of the same moment.
+RECOVER = (
+    "If there is no such backup, `./lethe recover` goes on from what there is: it deletes from the store all that this "
+    "database knows was deleted, and says what it cannot know."
+)
 
 
 async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str) -> Pointer:
@@ -31,22 +39,53 @@ async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str)
     """
     current = store.current()
     async with fenced_transaction(engine, lease) as connection:
+        await _require_no_open_recovery(connection, model)
         pointers = PointerRepository(connection)
         pointer = await pointers.read(model)
         if pointer is None:
             pointer = _first_pointer(store, current, model)
             await pointers.create(pointer)
+    _require_agreement(store, current, pointer)
     committed = VersionRef(pointer.version, pointer.fencing)
-    if committed != current:
-        _check_one_step(store, current, committed)
-    if store.version_digest(committed) != pointer.digest:
-        raise StateMismatch(
-            f"Version {committed.folder} in the store is not the one that the database committed (its digest differs).",
-            "Restore store and database from the same backup.",
-        )
     if committed != current:
         store.set_current(committed)
     return pointer
+
+
+async def check_agreement(engine: Engine, store: Store, request_keys: RequestKeys, model: str) -> None:
+    """For the start of a process, before anything is changed: the database is the one that belongs here.
+
+    Raises StateMismatch when it is not; not even the keys of requests that it does not know are destroyed then.
+    """
+    current = store.current()
+    async with transaction(engine) as connection:
+        await _require_no_open_recovery(connection, model)
+        pointer = await PointerRepository(connection).read(model)
+        importing = await ImportRepository(connection).open(model)
+    if importing is not None and importing.status is ImportStatus.COMMITTED:
+        # The folder of the committed model may still have to be put in its place.
+        return
+    if pointer is not None:
+        _require_agreement(store, current, pointer)
+        return
+    _first_pointer(store, current, model)
+    if kept := len(request_keys.ids()):
+        raise StateMismatch(
+            f"The key folder holds the keys of {kept} deletion requests, and the database has never served model "
+            f"{model!r}: it is not the one that accepted them.",
+            f"Point DATABASE_URL at the database that belongs to this LETHE_HOME, or restore it. {RECOVER}",
+        )
+
+
+def require_edges(store: Store, ref: VersionRef, found: int) -> None:
+    """Raises StateMismatch when `base/` holds other than the edges that the committed version was made with."""
+    edges = store.live_edges(ref)
+    if edges is not None and edges != found:
+        raise StateMismatch(
+            f"The store holds {found} edges between live nodes, and its version {ref.folder} was made with {edges}: "
+            "its folder `base` was restored from another backup.",
+            f"Nothing was removed. Restore the whole store from one moment. {RECOVER}",
+        )
 
 
 async def pointer_moved(engine: Engine, keeper: LeaseKeeper, pointer: Pointer, outage: Outage) -> bool:
@@ -92,12 +131,31 @@ def rows_of_edges(edges: Sequence[tuple[str, str]], rows: Mapping[str, int]) -> 
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
+async def _require_no_open_recovery(connection: Connection, model: str) -> None:
+    if await RecoveryRepository(connection).is_open(model):
+        raise StateMismatch(
+            "A recovery of this store was interrupted: what was deleted may still be in it.",
+            "Run `./lethe recover` again; it goes on where that is needed.",
+        )
+
+
+def _require_agreement(store: Store, current: VersionRef, pointer: Pointer) -> None:
+    committed = VersionRef(pointer.version, pointer.fencing)
+    if committed != current:
+        _check_one_step(store, current, committed)
+    if store.version_digest(committed) != pointer.digest:
+        raise StateMismatch(
+            f"Version {committed.folder} in the store is not the one that the database committed (its digest differs).",
+            f"Nothing was removed. Restore store and database from the same backup. {RECOVER}",
+        )
+
+
 def _first_pointer(store: Store, current: VersionRef, model: str) -> Pointer:
     if current.version != 0:
         raise StateMismatch(
             f"The store holds version {current.folder} of model {model!r}, but the database knows nothing of it: it "
             "would not know which nodes were deleted.",
-            "Point DATABASE_URL at the database that belongs to this store, or restore it from its backup.",
+            f"Point DATABASE_URL at the database that belongs to this store, or restore it from its backup. {RECOVER}",
         )
     return Pointer(
         model=model,
@@ -115,5 +173,5 @@ def _check_one_step(store: Store, current: VersionRef, committed: VersionRef) ->
     raise StateMismatch(
         f"The database has committed version {committed.folder}, the store is at {current.folder}: one of them was "
         "restored from an older backup.",
-        "Nothing was removed. Restore store and database from the same moment.",
+        f"Nothing was removed. Restore store and database from the same moment. {RECOVER}",
     )

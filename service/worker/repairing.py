@@ -131,7 +131,8 @@ class Repairer:
     async def _commit(self, prepared: PreparedRepair, watch: Stopwatch) -> RepairRecord:
         """Steps 1 to 3."""
         writer = self._writer
-        write = partial(writer.write, prepared.state, rebuilt=prepared.outcome.coefficients is not None)
+        rebuilt, edges = prepared.outcome.coefficients is not None, writer.resident.live_graph.edges
+        write = partial(writer.write, prepared.state, edges=edges, rebuilt=rebuilt)
         pointer = await watch.time("write", write, self._executor)
         record = _record(prepared, writer.pointer, pointer, watch)
 

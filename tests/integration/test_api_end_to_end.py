@@ -22,11 +22,11 @@ from service.app import create_app
 from service.db import migrate, roles
 from service.db.engine import create_engine
 from service.db.transactions import transaction
+from service.db.vault_keys import open_keyring
 from service.domain.states import Scope
 from service.errors import AlreadyRunning, LetheError, StateMismatch
 from service.first_key import ensure_first_key
 from service.settings import Settings
-from service.vault.keyring import Keyring
 
 NODES = 160
 
@@ -88,8 +88,10 @@ async def running(settings: Settings) -> AsyncIterator[Lethe]:
     assert settings.database_url is not None
     await migrate.upgrade(settings.database_url)
     engine = create_engine(settings.database_url)
-    await ensure_first_key(engine, Keyring.open(settings.home / "keys"), settings)
-    await engine.dispose()
+    try:
+        await ensure_first_key(engine, await open_keyring(engine, settings.home / "keys"), settings)
+    finally:
+        await engine.dispose()
     failures: list[BaseException] = []
     app = create_app(settings, on_failure=failures.append)
     async with AsyncExitStack() as stack:

@@ -107,6 +107,7 @@ async def test_the_triggers_are_in_force(database_url: str) -> None:
         ("leases_forward", "leases"),
         ("events_append_only", "events"),
         ("imports_final", "imports"),
+        ("recoveries_final", "recoveries"),
         ("leaves_append_only", "leaves"),
         ("log_nodes_append_only", "log_nodes"),
         ("checkpoints_append_only", "checkpoints"),

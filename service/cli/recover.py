@@ -1,0 +1,182 @@
+"""`lethe recover`: go on with a store and a database that are not of the same moment."""
+
+import asyncio
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
+
+import typer
+
+from service.cli.console import note, stdout, table
+from service.cli.server import Home
+from service.domain.states import RepairPolicy
+from service.errors import AlreadyRunning
+from service.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from model_store.store import Store
+    from service.db.engine import Engine
+    from service.domain.records import Lease, Recovery
+    from service.vault.request_keys import RequestKeys
+    from service.worker.restoring import Recovered
+
+#: Seconds between attempts to take the lease.
+_ASK_S = 0.2
+
+
+def command(
+    home: Home = Path("var"),
+    model: Annotated[
+        Path | None, typer.Option(envvar="LETHE_MODEL", help="Folder of the model.", show_default="model in LETHE_HOME")
+    ] = None,
+    repair: Annotated[RepairPolicy, typer.Option(envvar="LETHE_REPAIR", help="As for `serve`.")] = RepairPolicy.ALWAYS,
+    device: Annotated[str, typer.Option(envvar="LETHE_DEVICE", help="auto, cpu or cuda.")] = "auto",
+    accept_lost: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Go on without a key that is lost for good: requests.slots (queued requests fail and must be sent "
+            "again), api-pepper (every API key is revoked), body. May be given several times.",
+        ),
+    ] = None,
+) -> None:
+    """Go on after a backup of the store alone, or of the database alone, was restored.
+
+    Deletes from the store all that the database knows was deleted, keeps deleted what the store knows was, and says
+    what neither can know. Lethe must be stopped. Running it again does no harm.
+
+    Example: [bold]./lethe recover[/bold]
+    """
+    from model_store.replacement import finish_move
+    from model_store.store import Store
+    from service.embedded import open_servers
+
+    settings = load_settings(home=home, model=model, repair=repair.value, device=device)
+    with open_servers(settings) as reached:
+        finish_move(reached.model_dir)
+        asyncio.run(_recover(reached, Store.open(reached.model_dir), frozenset(accept_lost or ())))
+
+
+async def _recover(settings: Settings, store: "Store", accepted: frozenset[str]) -> None:
+    from service.db import migrate, roles
+    from service.db.engine import create_engine
+    from service.db.vault_keys import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
+    from service.vault.request_keys import RequestKeys
+
+    assert settings.database_url is not None
+    keys = settings.home / "keys"
+    await migrate.upgrade(settings.database_url)
+    owner = create_engine(settings.database_url, pool_size=1)
+    try:
+        role = await roles.available(owner)
+    finally:
+        await owner.dispose()
+    engine = create_engine(settings.database_url, role=role)
+    try:
+        revoked = await accept_lost(engine, keys, accepted) if accepted else 0
+        if revoked:
+            note(f"{revoked} API keys were revoked; the next start makes a first one anew.")
+        await open_keyring(engine, keys)
+        with ExitStack() as stack:
+            if SLOTS in accepted:
+                request_keys = stack.enter_context(RequestKeys.open(keys / SLOTS))
+            else:
+                request_keys = stack.enter_context(await open_request_keys(engine, keys))
+            lost = await lost_requests(engine, request_keys)
+            recovered = await _under_lease(settings, engine, store, request_keys, lost, stack)
+    finally:
+        await engine.dispose()
+    _report(recovered)
+
+
+async def _under_lease(
+    settings: Settings,
+    engine: "Engine",
+    store: "Store",
+    request_keys: "RequestKeys",
+    lost: "set[UUID]",
+    stack: ExitStack,
+) -> "Recovered":
+    from service.app import chosen_device
+    from service.db.vault_keys import open_keyring
+    from service.queue.backoff import Backoff
+    from service.queue.outage import Outage
+    from service.worker.lease_keeper import holding
+    from service.worker.restoring import Restorer
+
+    lease = await _lease(settings, engine, store)
+    executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
+    async with holding(engine, lease) as keeper:
+        restorer = Restorer(
+            engine=engine,
+            store=store,
+            keyring=await open_keyring(engine, settings.home / "keys"),
+            request_keys=request_keys,
+            keeper=keeper,
+            executor=executor,
+            outage=Outage("recover", Backoff(), random.Random()),
+            repair=RepairPolicy(settings.repair),
+            device=chosen_device(settings.device),
+        )
+        return await restorer.recover(lost)
+
+
+async def _lease(settings: Settings, engine: "Engine", store: "Store") -> "Lease":
+    """The lease, after that of a process that was killed has ended. Raises AlreadyRunning when it does not end."""
+    from service.db import lease as leases
+
+    deadline = time.monotonic() + 2 * settings.lease_ttl_s
+    while True:
+        lease = await leases.acquire(
+            engine, store.manifest.name, f"recover-{uuid4().hex}", settings.lease_ttl_s, above=store.fencing()
+        )
+        if lease is not None:
+            return lease
+        if time.monotonic() > deadline:
+            raise AlreadyRunning(
+                f"Another process holds the lease on the model {store.manifest.name}.", "Stop it, and recover again."
+            )
+        await asyncio.sleep(_ASK_S)
+
+
+def _report(recovered: "Recovered") -> None:
+    recovery = recovered.recovery
+    if recovery is None:
+        stdout().print("Store and database agree, and nothing that was deleted is left. Nothing was changed.")
+        return
+    rows = [
+        ("the database was at", recovery.database_before or "nothing: it did not know the model"),
+        ("the store was at", recovery.store_before),
+        ("committed now", f"version {recovery.version}"),
+        ("deleted again: nodes", str(recovery.nodes)),
+        ("deleted again: features of nodes", str(recovery.features)),
+        ("deleted again: edges", str(recovery.edges)),
+        ("directions removed", str(recovery.directions_removed)),
+        ("deleted nodes this database does not know", str(recovery.unknown_nodes)),
+        ("requests completed", str(recovered.completed)),
+        ("requests failed, their keys being lost", str(recovered.failed)),
+    ]
+    stdout().print(table("Recovered", ("", ""), rows))
+    for line in _advice(recovery, recovered.failed):
+        note(line)
+
+
+def _advice(recovery: "Recovery", failed: int) -> list[str]:
+    advice = []
+    if recovery.unknown_nodes:
+        advice.append(
+            f"The store has {recovery.unknown_nodes} nodes deleted that this database knows nothing of. They are not "
+            "served, but their ids are gone: asked for, they are unknown (404) and not deleted (410), and a newly "
+            "trained model that contains them would not be refused. Leave them out of what you train on."
+        )
+    if recovery.database_before is None or recovery.unknown_nodes:
+        advice.append("Requests that were accepted after this database's backup are not in it: send them again.")
+    if failed:
+        advice.append("Send the requests that failed again: `GET /deletions?status=failed` lists them.")
+    return advice

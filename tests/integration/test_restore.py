@@ -1,0 +1,365 @@
+"""A store and a database that are not of the same moment: never served as they are, and gone on with by `recover`."""
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+from db_harness import until
+from kinds_world import CHANNEL, World, closest, make_model
+from test_api_deletions import node_body
+from test_api_end_to_end import Lethe, copied, running
+from test_api_kinds import edge_body, features_body
+
+from model_store.store import Store
+from model_store.versions import VersionRef
+from service.db import migrate
+from service.db.api_keys import ApiKeyRepository
+from service.db.engine import create_engine
+from service.db.intake import Intake, NewRequest
+from service.db.recoveries import RecoveryRepository
+from service.db.transactions import transaction
+from service.domain.records import Recovery, Targets
+from service.domain.states import RequestKind, Scope
+from service.errors import KeyMissing, StateMismatch
+from service.settings import Settings
+from service.vault.request_keys import RequestKeys
+from tests.unit.command_line import CommandLine
+
+TOLERANCE = 1e-9
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    make_model(folder)
+    return folder
+
+
+@dataclass
+class Site:
+    """A LETHE_HOME, its database, and copies of both from earlier moments."""
+
+    settings: Settings
+    postgres_url: str
+    world: World
+    recover: Callable[..., Any]
+    copies: int = 0
+
+    @property
+    def model(self) -> Path:
+        return self.settings.model_dir
+
+    @property
+    def database(self) -> str:
+        assert self.settings.database_url is not None
+        return self.settings.database_url.rpartition("/")[2]
+
+    def serve(self, work: Callable[[Lethe], Awaitable[None]]) -> None:
+        """Do `work` with a service that is ready, and stop it."""
+
+        async def serving() -> None:
+            async with running(self.settings) as lethe:
+
+                async def is_decided() -> bool:
+                    return bool(lethe.failures) or await lethe.is_ready()
+
+                await until(is_decided)
+                if lethe.failures:
+                    raise lethe.failures[0]
+                await work(lethe)
+
+        asyncio.run(serving())
+
+    def delete(self, *bodies: Mapping[str, Any]) -> None:
+        """Have all of it deleted, and note it in `world`."""
+
+        async def work(lethe: Lethe) -> None:
+            for body in bodies:
+                await lethe.completed((await lethe.client.post("/deletions", json=body)).json())
+
+        self.serve(work)
+        for body in bodies:
+            self.world.edges |= {(a, b) for a, b in body.get("edges", ())}
+            (self.world.nodes if body["kind"] == "node" else self.world.features).update(body.get("nodes", ()))
+
+    def moment(self) -> int:
+        """Copy store and database as they are now."""
+        self.copies += 1
+        shutil.copytree(self.model, self.model.with_name(f"copy-{self.copies}"))
+        self._execute(f'CREATE DATABASE "{self.database}_{self.copies}" TEMPLATE "{self.database}"')
+        return self.copies
+
+    def restore_store(self, moment: int) -> None:
+        shutil.rmtree(self.model)
+        shutil.copytree(self.model.with_name(f"copy-{moment}"), self.model)
+
+    def restore_database(self, moment: int) -> None:
+        self._execute(f'DROP DATABASE "{self.database}" WITH (FORCE)')
+        self._execute(f'CREATE DATABASE "{self.database}" TEMPLATE "{self.database}_{moment}"')
+
+    def forget_copies(self) -> None:
+        for number in range(1, self.copies + 1):
+            self._execute(f'DROP DATABASE "{self.database}_{number}" WITH (FORCE)')
+
+    def refused(self, reason: str, error: type[Exception] = StateMismatch) -> None:
+        """A start ends with the reason and changes nothing, neither in the store nor among the keys."""
+        before = self.files()
+        with pytest.raises(error, match=reason) as refusal:
+            self.serve(_nothing)
+        assert "recover" in getattr(refusal.value, "remedy", "")
+        assert self.files() == before
+
+    def files(self) -> dict[str, str]:
+        """SHA-256 of every file of the store and of the keys."""
+        files = [*self.model.rglob("*"), *(self.settings.home / "keys").rglob("*")]
+        return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()}
+
+    def recoveries(self) -> list[Recovery]:
+        async def read() -> list[Recovery]:
+            engine = create_engine(str(self.settings.database_url), pool_size=1)
+            async with transaction(engine) as connection:
+                found = list(await RecoveryRepository(connection).list("small"))
+            await engine.dispose()
+            return found
+
+        return asyncio.run(read())
+
+    def assert_forgotten(self, *, known: bool = True) -> None:
+        """Nothing in `world` is served or on the disk, and all else is predicted as if it had never been."""
+
+        async def work(lethe: Lethe) -> None:
+            names = self.world.graph.node_ids
+            answer = (await lethe.client.post("/predict", json={"nodes": list(names)})).json()
+            assert set(answer["deleted"]) | set(answer["unknown"]) == self.world.nodes
+            assert not known or not answer["unknown"]
+            found = {one["node"]: one["probabilities"] for one in answer["predictions"]}
+            expected = self.world.predictions()
+            assert closest(found, expected, expected.keys()) <= TOLERANCE
+
+        self.serve(work)
+        assert self.world.left_on_disk(self.model) == set()
+        assert len(list((self.model / "versions").iterdir())) == 1
+
+    def _execute(self, statement: str) -> None:
+        async def execute() -> None:
+            connection = await asyncpg.connect(self.postgres_url)
+            await connection.execute(statement)
+            await connection.close()
+
+        asyncio.run(execute())
+
+
+async def _nothing(lethe: Lethe) -> None:
+    """Only a start."""
+
+
+@pytest.fixture
+def site(
+    trained: Path,
+    tmp_path: Path,
+    database_url: str,
+    redis_url: str,
+    postgres_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Any:
+    home = tmp_path / "home"
+    copied(trained, home)
+    settings = Settings(
+        home=home,
+        database_url=database_url,
+        redis_url=redis_url,
+        admin_key="the-first-key",
+        device="cpu",
+        repair="never",
+    )
+    for name, value in {"LETHE_HOME": str(home), "DATABASE_URL": database_url, "REDIS_URL": redis_url}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LETHE_REPAIR", "never")
+    lethe = CommandLine(capsys)
+    made = Site(settings, postgres_url, World(trained), lambda *flags: lethe("recover", *flags))
+    yield made
+    made.forget_copies()
+
+
+def everything(world: World) -> list[dict[str, Any]]:
+    """A deletion of each kind; the node's features support a direction that no other's do."""
+    edge = world.edge(CHANNEL, "20", "3")
+    return [node_body(CHANNEL, "21"), features_body("20"), edge_body(edge)]
+
+
+def test_an_older_store_is_refused_and_recover_deletes_again_what_the_database_knows(site: Site) -> None:
+    site.delete(node_body("3"))
+    earlier = site.moment()
+    site.delete(*everything(site.world))
+    site.restore_store(earlier)
+    assert site.world.left_on_disk(site.model) == {"node", "features", "edge"}
+    site.refused("restored from an older backup")
+
+    ran = site.recover()
+    assert ran.status == 0, ran.stderr
+    [recovery] = site.recoveries()
+    assert (recovery.nodes, recovery.features, recovery.edges, recovery.unknown_nodes) == (2, 1, 1, 0)
+    assert recovery.directions_removed >= 1
+    assert recovery.store_before.startswith("1-")
+    assert site.world.left_on_disk(site.model) == set()
+    site.assert_forgotten()
+    again = site.recover()
+    assert "Nothing was changed" in again.stdout
+    assert site.recoveries() == [recovery]
+    site.delete(node_body("30"))
+    site.assert_forgotten()
+
+
+def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_knows(site: Site) -> None:
+    site.delete(node_body("3"))
+    earlier = site.moment()
+    site.delete(*everything(site.world))
+    site.restore_database(earlier)
+    site.refused("restored from an older backup")
+
+    ran = site.recover()
+    assert ran.status == 0, ran.stderr
+    assert "The store has 2 nodes deleted that this database knows nothing of" in ran.stderr
+    [recovery] = site.recoveries()
+    assert (recovery.nodes, recovery.features, recovery.edges, recovery.unknown_nodes) == (0, 0, 0, 2)
+    site.assert_forgotten(known=False)
+    # The lease's fencing number has gone back with the database; deletions are possible all the same.
+    site.delete(node_body("30"))
+    site.assert_forgotten(known=False)
+
+
+def test_an_empty_database_is_refused_before_any_key_is_destroyed(site: Site) -> None:
+    empty = site.moment()
+    site.delete(node_body("3"))
+    site.restore_database(empty)
+    site.refused("knows nothing of it")
+    assert site.recover().status == 0
+    [recovery] = site.recoveries()
+    assert (recovery.database_before, recovery.unknown_nodes) == (None, 1)
+    site.assert_forgotten(known=False)
+
+
+@pytest.mark.slow
+def test_versions_of_one_number_from_two_histories_are_told_apart(site: Site) -> None:
+    first = site.moment()
+    site.delete(node_body("3"))
+    three_deleted = site.moment()
+    site.restore_store(first)
+    site.restore_database(first)
+    site.delete(node_body("4"))
+    site.restore_database(three_deleted)
+    assert Store.open(site.model).current() == VersionRef(1, 1)
+    site.refused("its digest differs")
+    assert site.recover().status == 0
+    [recovery] = site.recoveries()
+    assert (recovery.nodes, recovery.unknown_nodes) == (1, 1)
+    site.assert_forgotten(known=False)
+
+
+def test_edges_that_come_back_with_an_older_base_are_noticed(site: Site) -> None:
+    edge = site.world.edge("20")
+    earlier = site.moment()
+    site.delete(edge_body(edge))
+    shutil.rmtree(site.model / "base")
+    shutil.copytree(site.model.with_name(f"copy-{earlier}") / "base", site.model / "base")
+    assert site.world.left_on_disk(site.model) == {"edge"}
+    site.refused("edges between live nodes")
+    assert site.recover().status == 0
+    site.assert_forgotten()
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [
+        (Store, "set_current"),
+        pytest.param(Store, "erase", marks=pytest.mark.slow),
+        pytest.param(Store, "remove_versions", marks=pytest.mark.slow),
+        pytest.param(RecoveryRepository, "finish", marks=pytest.mark.slow),
+    ],
+)
+def test_a_recovery_that_was_interrupted_is_gone_on_with(
+    site: Site, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
+) -> None:
+    earlier = site.moment()
+    site.delete(*everything(site.world))
+    site.restore_store(earlier)
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("the machine went away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, method, fails)
+        with pytest.raises(RuntimeError, match="went away"):
+            site.recover()
+    site.refused("A recovery of this store was interrupted")
+    assert site.recover().status == 0
+    assert "Nothing was changed" in site.recover().stdout
+    site.assert_forgotten()
+
+
+def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(site: Site) -> None:
+    async def accept() -> UUID:
+        # Accepted by a process that never came to delete anything.
+        await migrate.upgrade(str(site.settings.database_url))
+        engine = create_engine(str(site.settings.database_url))
+        key = uuid4()
+        with RequestKeys.open(site.settings.home / "keys" / "requests.slots") as keys:
+            intake = Intake(engine, keys, max_queued_nodes=None)
+            async with transaction(engine) as connection:
+                await ApiKeyRepository(connection).create(key, "tests", list(Scope), bytes(32))
+            new = NewRequest("small", RequestKind.NODE, Targets(nodes=("4",)), None, key)
+            accepted = await intake.accept(new)
+            await intake.close()
+        await engine.dispose()
+        return accepted.request.id
+
+    site.delete(node_body("3"))
+    request = asyncio.run(accept())
+    slots = site.settings.home / "keys" / "requests.slots"
+    slots.unlink()
+    site.refused("One request is queued", KeyMissing)
+    assert site.recover().status == 1
+    ran = site.recover("--accept-lost", "requests.slots")
+    assert ran.status == 0, ran.stderr
+    assert "Send the requests that failed again" in ran.stderr
+
+    async def look(lethe: Lethe) -> None:
+        found = (await lethe.client.get(f"/deletions/{request}")).json()
+        assert found["status"] == "failed"
+        assert "Send the request again" in found["failure"]
+
+    site.serve(look)
+
+
+@pytest.mark.slow
+def test_a_lost_pepper_can_be_replaced_and_revokes_every_api_key(site: Site) -> None:
+    site.serve(_nothing)
+    pepper = site.settings.home / "keys" / "api-pepper.key"
+    pepper.unlink()
+    site.refused("api-pepper.key is missing", KeyMissing)
+    ran = site.recover("--accept-lost", "api-pepper")
+    assert ran.status == 0, ran.stderr
+    assert "1 API keys were revoked" in ran.stderr
+    assert pepper.exists()
+    # LETHE_ADMIN_KEY is made valid again under the new pepper.
+    site.serve(_nothing)
+
+
+def test_a_recovery_needs_the_keys_of_the_tombstones(site: Site) -> None:
+    earlier = site.moment()
+    site.delete(node_body("3"))
+    site.restore_store(earlier)
+    (site.settings.home / "keys" / "tombstone-1.key").unlink()
+    ran = site.recover()
+    assert ran.status == 1
+    assert "tombstone-1.key is missing" in ran.stderr
+    assert site.recover("--accept-lost", "tombstone-1").status == 2
+    assert site.recoveries() == []
