@@ -41,15 +41,16 @@ def with_features(source: Path, target: Path) -> None:
     np.savez(target, x=means[labels] * 0.3 + noise, **arrays)
 
 
-def trained(dataset: Path, out: Path, hops: int, label_hops: int, sgd: bool) -> tuple[float, float]:
-    """Seconds and peak memory (GiB) of `./lethe train` with concatenated hops and label reuse."""
+def trained(dataset: Path, out: Path, hops: int, label_hops: int, sgd: bool) -> tuple[float, float, float]:
+    """Seconds, processor seconds and peak memory (GiB) of `./lethe train` with concatenated hops and label reuse."""
     command = [sys.executable, "-m", "service.cli", "train", "--dataset", str(dataset), "--out", str(out)]
     command += ["--hops", str(hops), "--combine", "concat", "--label-hops", str(label_hops), "--name", "arxiv"]
     if sgd:
         command += ["--solver", "sgd", "--batch-size", "4096", "--epochs", "10", "--learning-rate", "0.05"]
     started = time.perf_counter()
     subprocess.run(command, check=True)
-    return time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / (1 << 20)
+    seconds, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / (1 << 20)
 
 
 def main() -> None:
@@ -70,12 +71,15 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         dataset, model = folder / "arxiv.npz", folder / "model"
         with_features(found[0], dataset)
-        seconds, gibibytes = trained(dataset, model, options.hops, options.label_hops, options.sgd)
+        seconds, processor, gibibytes = trained(dataset, model, options.hops, options.label_hops, options.sgd)
+        device = device_name(torch.device("cpu"))
         print(
-            f"{device_name(torch.device('cpu'))}, {datetime.now(UTC):%Y-%m-%d}, arXiv graph, seeded {_WIDTH} features"
+            f"{device}, {datetime.now(UTC):%Y-%m-%d}, load {os.getloadavg()[1]:.1f}, arXiv graph, seeded {_WIDTH} "
+            "features; processor seconds are those of all threads together"
         )
         print(
-            f"train, L = {options.hops}, concat, {options.label_hops} label hops: {seconds:.0f} s, {gibibytes:.2f} GiB"
+            f"train, L = {options.hops}, concat, {options.label_hops} label hops: {seconds:.0f} s, "
+            f"{processor:.0f} processor s, {gibibytes:.2f} GiB"
         )
         started = time.perf_counter()
         store = Store.open(model)
@@ -85,9 +89,10 @@ def main() -> None:
         rng = np.random.default_rng(1)
         for _ in range(_BATCHES):
             rows = rng.choice(np.flatnonzero(resident.state.live), size=_BATCH, replace=False)
-            started = time.perf_counter()
+            started, before = time.perf_counter(), time.process_time()
             resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=row) for row in rows[:, None]]))
-            print(f"batch of {_BATCH}, all predictions refreshed: {time.perf_counter() - started:.2f} s")
+            seconds, processor = time.perf_counter() - started, time.process_time() - before
+            print(f"batch of {_BATCH}, all predictions refreshed: {seconds:.2f} s, {processor:.2f} processor s")
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
         print(f"peak memory of this process: {own:.2f} GiB")
 
