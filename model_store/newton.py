@@ -60,6 +60,7 @@ class Newton:
         self._tolerance = tolerance
         self._precondition = precondition
         self._stalled = 0
+        self._solving: _ConjugateGradients | None = None
         self._point = objective.at(start)
         #: The point of smallest relative gradient.
         self.best = self._point
@@ -79,11 +80,22 @@ class Newton:
         return self.best.relative_gradient <= self._tolerance
 
     def step(self, until: float = math.inf) -> None:
-        """One Newton step, shortened when `time.monotonic()` reaches `until`; nothing once `finished`."""
+        """One Newton step, or as much of it as fits before `time.monotonic()` reaches `until`.
+
+        At least one product is taken; the next call goes on where this one stopped. Nothing once `finished`.
+        """
         if self.finished:
             return
+        if self._solving is None:
+            self._solving = _ConjugateGradients(self._objective, self._point, self._precondition)
+        ended = self._solving.advance(until)
+        self.products += self._solving.take_count()
+        if ended:
+            self._move(self._solving.direction)
+            self._solving = None
+
+    def _move(self, direction: Tensor) -> None:
         point = self._point
-        direction = self._direction(until)
         decrease = -float((point.gradient * direction).sum())
         self.iterations += 1
         if not decrease > 0.0:
@@ -99,35 +111,49 @@ class Newton:
             self.best = following
         self.finished = self.converged or self._stalled == _PATIENCE or self.iterations == MAX_ITERATIONS
 
-    def _direction(self, until: float) -> Tensor:
-        """An approximate solution of Hessian @ direction = -gradient, by conjugate gradients from 0.
 
-        Every step is a descent direction, so stopping early is safe; the accuracy asked for grows as the gradient
-        falls, which makes convergence superlinear (Dembo, Eisenstat and Steihaug, 1982).
-        """
-        point = self._point
-        direction = torch.zeros_like(point.W)
-        remainder = -point.gradient
-        goal = float(torch.linalg.norm(remainder)) * min(0.25, max(point.relative_gradient**0.5, 1e-6))
-        preconditioned = self._preconditioned(remainder)
-        search = preconditioned.clone()
-        weight = float((remainder * preconditioned).sum())
-        for _ in range(_MAX_CG_STEPS):
-            product = self._objective.hessian_product(point, search)
-            self.products += 1
-            curvature = float((search * product).sum())
+class _ConjugateGradients:
+    """An approximate solution of Hessian @ direction = -gradient at one point, from 0.
+
+    Every iterate is a descent direction; the accuracy asked for grows as the gradient falls, which makes Newton's
+    method superlinear (Dembo, Eisenstat and Steihaug, 1982).
+    """
+
+    def __init__(self, objective: Objective, point: Point, precondition: Preconditioner | None) -> None:
+        self._objective = objective
+        self._point = point
+        self._precondition = precondition
+        self.direction = torch.zeros_like(point.W)
+        self._remainder = -point.gradient
+        self._goal = float(torch.linalg.norm(self._remainder)) * min(0.25, max(point.relative_gradient**0.5, 1e-6))
+        self._search = self._preconditioned(self._remainder).clone()
+        self._weight = float((self._remainder * self._search).sum())
+        self._steps = self._counted = 0
+
+    def advance(self, until: float) -> bool:
+        """At least one step, and more until `time.monotonic()` reaches `until`; whether the direction is done."""
+        while True:
+            product = self._objective.hessian_product(self._point, self._search)
+            self._steps += 1
+            curvature = float((self._search * product).sum())
             if curvature <= 0.0:
                 # Only rounding does this to a positive definite Hessian.
-                break
-            length = weight / curvature
-            direction.add_(search, alpha=length)
-            remainder.sub_(product, alpha=length)
-            if float(torch.linalg.norm(remainder)) <= goal or time.monotonic() >= until:
-                break
-            preconditioned = self._preconditioned(remainder)
-            previous, weight = weight, float((remainder * preconditioned).sum())
-            search.mul_(weight / previous).add_(preconditioned)
-        return direction
+                return True
+            length = self._weight / curvature
+            self.direction.add_(self._search, alpha=length)
+            self._remainder.sub_(product, alpha=length)
+            if float(torch.linalg.norm(self._remainder)) <= self._goal or self._steps == _MAX_CG_STEPS:
+                return True
+            preconditioned = self._preconditioned(self._remainder)
+            previous, self._weight = self._weight, float((self._remainder * preconditioned).sum())
+            self._search.mul_(self._weight / previous).add_(preconditioned)
+            if time.monotonic() >= until:
+                return False
+
+    def take_count(self) -> int:
+        """Products since this was last asked."""
+        taken, self._counted = self._steps - self._counted, self._steps
+        return taken
 
     def _preconditioned(self, gradient: Tensor) -> Tensor:
         return gradient if self._precondition is None else self._precondition(gradient)

@@ -11,7 +11,7 @@ from model_store.losses import Loss
 from model_store.representation import Representation
 
 _EPSILON = torch.finfo(torch.float64).eps
-_PROBES = 4
+_PROBES = 8
 
 
 @dataclass(frozen=True, eq=False)

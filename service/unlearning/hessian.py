@@ -11,16 +11,17 @@ The factors are in float32: a preconditioner need not be more precise, and formi
 Photo, lambda 1e-4 and 1e-6: as many steps as with float64.]
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from model_store.memory import available_bytes
 from model_store.objective import Objective, Point
 from model_store.representation import Representation
+from service.unlearning.training_rows import TrainingRows
 
 #: Largest order of a factor.
 LARGEST_ORDER = 8_192
@@ -58,11 +59,15 @@ class HessianFactor:
         return outside.add_(self.row_space @ result)
 
 
-def factor_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[HessianFactor | None]:
+def factor_steps(objective: Objective, point: Point, rows: TrainingRows) -> Iterator[HessianFactor | None]:
     """Factorises the Hessian at `point` in short steps: None after each but the last, then the factor.
 
-    `H` is the representation, (n_train, p) float64.
+    `rows` are those of the objective's graph. The longest step is a QR or Cholesky factorisation. Raises
+    ArithmeticError when the Hessian is not made of finite numbers.
     """
+    for _ in rows.steps():
+        yield None
+    H = rows.H()
     n, p = H.shape
     row_space = None
     if n < p:
@@ -93,7 +98,10 @@ def factor_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[Hess
     factors, size = (1, width * order) if coupled else (width, order)
     hessian = hessian.reshape(factors, size, size)
     hessian.diagonal(dim1=1, dim2=2).add_(objective.regularization)
-    yield HessianFactor(_cholesky(hessian), class_basis, row_space, objective.regularization)
+    for number in range(factors):
+        hessian[number] = _cholesky(hessian[number])
+        yield None
+    yield HessianFactor(hessian, class_basis, row_space, objective.regularization)
 
 
 def why_no_factor(representation: Representation, classes: int, coupled: bool) -> str | None:
@@ -134,16 +142,18 @@ def _class_directions(objective: Objective, point: Point) -> tuple[Tensor, Tenso
 
 
 def _cholesky(hessian: Tensor) -> Tensor:
-    """The Cholesky factors of (factors, order, order); rounding that makes one indefinite is lifted by its diagonal."""
+    """The Cholesky factor of (order, order); rounding that makes it indefinite is lifted by its diagonal."""
+    largest = float(hessian.diagonal().amax())
+    if not bool(hessian.isfinite().all()):
+        raise ArithmeticError("the Hessian is not made of finite numbers in single precision")
     lift = 0.0
-    largest = hessian.diagonal(dim1=1, dim2=2).amax()
     while True:
         factor: Tensor
         factor, info = torch.linalg.cholesky_ex(hessian)
         if not bool(info.any()):
             return factor
-        following = max(10 * lift, 10 * float(torch.finfo(hessian.dtype).eps) * float(largest))
-        if not np.isfinite(following):
-            raise ArithmeticError("The Hessian is not made of finite numbers.")
-        hessian.diagonal(dim1=1, dim2=2).add_(following - lift)
+        following = max(10 * lift, 10 * float(torch.finfo(hessian.dtype).eps) * largest)
+        if not math.isfinite(following):
+            raise ArithmeticError("the Hessian has no Cholesky factor in single precision")
+        hessian.diagonal().add_(following - lift)
         lift = following

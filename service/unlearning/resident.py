@@ -118,6 +118,9 @@ class Resident:
         self._factor: HessianFactor | None = None
         self._making: Iterator[HessianFactor | None] | None = None
         self._pending: Repair | None = None
+        #: Why there is no factor of this version, once that was asked.
+        self._no_factor: str | None = None
+        self._judged = False
         self._certificate: Certificate | None = None
 
     @classmethod
@@ -292,9 +295,12 @@ class Resident:
 
     @property
     def why_no_factor(self) -> str | None:
-        """Why the Hessian of this model is not factorised, and repairs go without; None if it is."""
-        representation = Representation(self.live_graph.inputs, self.live_graph.training_rows)
-        return why_no_factor(representation, self.state.classes, self.live_graph.loss.coupled)
+        """Why the Hessian of this version is not factorised, and repairs go without; None if it is."""
+        if not self._judged:
+            representation = Representation(self.live_graph.inputs, self.live_graph.training_rows)
+            self._no_factor = why_no_factor(representation, self.state.classes, self.live_graph.loss.coupled)
+            self._judged = True
+        return self._no_factor
 
     @property
     def factor(self) -> HessianFactor | None:
@@ -302,13 +308,20 @@ class Resident:
         return self._factor
 
     def advance_upkeep(self, until: float) -> None:
-        """Factorises the Hessian at the committed weights, until `time.monotonic()` reaches `until`."""
+        """Factorises the Hessian at the committed weights, until `time.monotonic()` reaches `until`.
+
+        When that fails, it is not tried again on this version.
+        """
         if self._making is None:
             objective = self._objective(self.live_graph)
-            point = objective.at(stacked(self.state))
-            self._making = factor_steps(objective, point, self._training_rows.H())
-        while self._factor is None and time.monotonic() < until:
-            self._factor = next(self._making)
+            self._making = factor_steps(objective, objective.at(stacked(self.state)), self._training_rows)
+        try:
+            while self._factor is None and time.monotonic() < until:
+                self._factor = next(self._making)
+        except Exception as error:
+            self._making = None
+            self._no_factor, self._judged = f"it could not be made: {error}", True
+            raise
         if self._factor is not None:
             self._making = None
 
@@ -334,6 +347,7 @@ class Resident:
         """Keeps of what was computed what holds of the state just committed."""
         self._certificate = outcome.after
         self._making = self._pending = self._factor = None
+        self._judged = False
         if repair is not None:
             repair.forget_earlier()
             self._factor = repair.factor

@@ -4,6 +4,8 @@ A node's row of H follows from what lies within L hops of it. A batch changes th
 those that lost a neighbour or their features, and only these are computed again, when H is next asked for.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -42,22 +44,37 @@ class TrainingRows:
 
     def H(self) -> Tensor:
         """H, (n_train, p), not to be written to."""
-        nodes = self._graph.training_rows
-        if self._H is None or self._changed.any() or nodes.size != self._nodes.size:
-            self._H, self._nodes = self._computed(nodes), nodes
-            self._changed[:] = False
+        for _ in self.steps():
+            pass
+        if self._H is None:
+            raise RuntimeError("H was not computed")
         return self._H
 
-    def _computed(self, nodes: NDArray[np.int64]) -> Tensor:
-        graph = self._graph
-        wanted = nodes[self._changed[nodes]]
-        propagator = graph.propagator
-        anew = None
-        if self._H is not None and self._H.device.type == "cpu":
-            anew = image_rows(graph.inputs, wanted, propagator.edges.adjacency, propagator.live)
-        if self._H is None or anew is None:
+    def steps(self) -> Iterator[None]:
+        """Computes H, as far as it is not known, in short steps; afterwards `H` has nothing left to do."""
+        nodes = self._graph.training_rows
+        if self._H is not None and not self._changed.any() and nodes.size == self._nodes.size:
+            return
+        partly = self._partly(nodes)
+        if partly is None:
             # lambda plays no part in H.
-            return graph.objective(1.0).representation.dense()
+            representation = self._graph.objective(1.0).representation
+            partly = torch.empty((representation.rows, representation.columns), dtype=torch.float64)
+            partly = partly.to(self._graph.propagator.device)
+            for start, columns in representation.column_chunks():
+                partly[:, start : start + columns.shape[1]] = columns
+                yield
+        self._H, self._nodes = partly, nodes
+        self._changed[:] = False
+
+    def _partly(self, nodes: NDArray[np.int64]) -> Tensor | None:
+        """H with only those rows computed that may have changed; None where all at once cost less."""
+        if self._H is None or self._H.device.type != "cpu":
+            return None
+        wanted, propagator = nodes[self._changed[nodes]], self._graph.propagator
+        anew = image_rows(self._graph.inputs, wanted, propagator.edges.adjacency, propagator.live)
+        if anew is None:
+            return None
         H = self._H[torch.from_numpy(np.searchsorted(self._nodes, nodes))]
         H[torch.from_numpy(np.searchsorted(nodes, wanted))] = anew
         return H

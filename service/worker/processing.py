@@ -107,27 +107,35 @@ class Processor:
         if not deletions:
             return
         watch = Stopwatch()
+        committed, instead = await self._commit(deletions, watch)
+        for part in instead:
+            await self._apply(part)
+        if committed is not None:
+            await self.finish(committed, watch)
+
+    async def _commit(
+        self, deletions: Sequence[Deletion], watch: Stopwatch
+    ) -> tuple[Committed | None, Sequence[Sequence[Deletion]]]:
+        """The batch, committed, or the parts of it to apply instead.
+
+        What was computed with the rows that leave, and any error with its frames, is gone when this returns.
+        """
         try:
             prepared = await self._worker.prepare(deletions, watch)
         except Exception as error:
             self._log.exception("batch.failed", requests=len(deletions))
-            if len(deletions) == 1:
-                if isinstance(error, MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
-                    # The device's fault, not the request's: the session starts again, with backoff.
-                    raise
-                await self._fail(deletions[0], error)
-                return
-            half = len(deletions) // 2
-            await self._apply(deletions[:half])
-            await self._apply(deletions[half:])
-            return
+            if len(deletions) > 1:
+                half = len(deletions) // 2
+                return None, (deletions[:half], deletions[half:])
+            if isinstance(error, MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
+                # The device's fault, not the request's: the session starts again, with backoff.
+                raise
+            await self._fail(deletions[0], error)
+            return None, ()
         try:
-            committed = await self._worker.commit(deletions, prepared, watch)
+            return await self._worker.commit(deletions, prepared, watch), ()
         except RequestsWithdrawn as withdrawn:
-            remaining = [each for each in deletions if each.claimed.request.id not in withdrawn.ids]
-            await self._apply(remaining)
-            return
-        await self.finish(committed, watch)
+            return None, ([each for each in deletions if each.claimed.request.id not in withdrawn.ids],)
 
     async def finish(self, committed: Committed, watch: Stopwatch) -> None:
         """Steps 8 to 10, again until they are done: the batch is committed and cannot be given up."""

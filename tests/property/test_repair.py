@@ -1,6 +1,8 @@
 """After a repair the model is the one that retraining on what remains gives, for every configuration."""
 
+import math
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from model_store.datasets import load_dataset
 from model_store.graph import Graph
 from model_store.spec import Combine, LossKind, ModelSpec, SolverKind
 from service.domain.states import RepairPolicy, RepairStatus, RequestKind
+from service.unlearning import hessian
 from service.unlearning.batch import Removal
 from service.unlearning.repair import RepairImpossible, stacked
 from service.unlearning.resident import NotFinite, Resident
@@ -156,15 +159,72 @@ def test_a_factor_leaves_the_memory_with_the_rows_it_was_made_from(small: Graph,
     resident.advance_upkeep(time.monotonic() + 60)
     assert not resident.upkeep_due
     assert resident.factor is not None
+    earlier = weakref.ref(resident.factor.cholesky)
     used = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))])
     resident.commit(used)
     assert resident.factor is None
+    # Also while whoever committed the batch still holds it.
+    assert earlier() is None
+    assert used.repair is not None
     assert resident.upkeep_due
     # Made by the repair itself, from what remains, it stays.
     anew = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([6]))])
     resident.commit(anew)
     assert resident.factor is not None
     assert not resident.upkeep_due
+
+
+def test_a_repair_without_a_factor_goes_on_where_a_slice_cut_it_off(
+    small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.unlearning.repair.why_no_factor", lambda *of: "it is not wanted")
+    whole = served(small, tmp_path / "whole").resident.prepare([Removal(RequestKind.NODE, nodes=np.arange(9))])
+    resident = served(small, tmp_path / "sliced").resident
+    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.arange(9))], budget_s=0.0))
+    prepared, slices = None, 0
+    while prepared is None:
+        prepared = resident.advance_repair(time.monotonic() + 1e-6)
+        slices += 1
+    assert slices > 10
+    assert whole.outcome.without_factor == "it is not wanted"
+    assert prepared.outcome.status is RepairStatus.CONVERGED
+    assert prepared.outcome.products == whole.outcome.products
+    assert torch.allclose(stacked(prepared.state), stacked(whole.state), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("condition", [10.0, 1e3, 8e3])
+def test_rows_that_barely_span_their_directions_do_not_spoil_the_optimum(
+    small: Graph, tmp_path: Path, condition: float
+) -> None:
+    rng = np.random.default_rng(0)
+    scales = np.geomspace(1.0, 1.0 / condition, 20)
+    features = rng.standard_normal((small.nodes, 20)) * scales @ np.linalg.qr(rng.standard_normal((30, 20)))[0].T
+    graph = replace(small, features=features)
+    stored = served(graph, tmp_path, ModelSpec(regularization=1e-6))
+    for node in (3, 4):
+        if stored.resident.upkeep_due:
+            stored.resident.advance_upkeep(math.inf)
+        outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.array([node]))).prepared.outcome
+        assert outcome.status is RepairStatus.CONVERGED
+
+
+def test_a_factor_that_cannot_be_made_is_done_without_and_not_tried_again(
+    small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = served(small, tmp_path)
+
+    def broken(hessian: torch.Tensor) -> torch.Tensor:
+        return original(hessian * torch.nan)
+
+    original = hessian._cholesky
+    monkeypatch.setattr(hessian, "_cholesky", broken)
+    with pytest.raises(ArithmeticError, match="finite"):
+        stored.resident.advance_upkeep(math.inf)
+    assert not stored.resident.upkeep_due
+    outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.array([3]))).prepared.outcome
+    assert outcome.status is RepairStatus.CONVERGED
+    assert outcome.without_factor is not None
+    assert "could not be made" in outcome.without_factor
 
 
 def test_upkeep_under_way_is_given_up_with_the_rows_it_reads(small: Graph, tmp_path: Path) -> None:
