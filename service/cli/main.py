@@ -7,7 +7,22 @@ import typer
 
 from lethe_client import LetheClientError, ProblemError
 from model_store.errors import ModelStoreError
-from service.cli import audit, delete, doctor, keys, log, migrate, model, predict, recheck, recover, serve, train, watch
+from service.cli import (
+    audit,
+    delete,
+    doctor,
+    keys,
+    leftovers,
+    log,
+    migrate,
+    model,
+    predict,
+    recheck,
+    recover,
+    serve,
+    train,
+    watch,
+)
 from service.cli.console import note, report
 from service.errors import AlreadyRunning, ConfigurationError, LetheError
 
@@ -82,6 +97,7 @@ def build() -> typer.Typer:
         "verify": log.verify,
         "watch": watch.watch,
         "recheck": recheck.recheck,
+        "leftovers": leftovers.leftovers,
     }
     lethe.add_typer(_group("Read and check the evidence.", evidence), name="audit")
     lethe.add_typer(

@@ -16,6 +16,7 @@ from trained_models import Models
 from model_store.build import build_model
 from model_store.graph import Graph
 from model_store.spec import ModelSpec
+from tests.unit.command_line import CommandLine, Ran
 
 NODES, FEATURES, CLASSES = 300, 24, 3
 #: Every place where an id may begin, also inside a longer run of the same digits.
@@ -87,7 +88,19 @@ def lethe(tmp_path: Path) -> Iterator[LetheProcess]:
         yield process
 
 
-def test_nothing_of_a_completed_requests_nodes_is_in_any_file(lethe: LetheProcess, models: Models) -> None:
+def searched_for(command_line: CommandLine, home: Path, graph: Graph, nodes: list[str]) -> Ran:
+    """What `lethe audit leftovers` says of these nodes."""
+    ids, features = home.parent / "searched.txt", home.parent / "searched.npy"
+    ids.write_text("\n".join(nodes) + "\n")
+    assert isinstance(graph.features, np.ndarray)
+    np.save(features, graph.features[[graph.node_ids.index(node) for node in nodes]])
+    return command_line("audit", "leftovers", "--home", home, "--ids", ids, "--features", features)
+
+
+def test_nothing_of_a_completed_requests_nodes_is_in_any_file(
+    lethe: LetheProcess, models: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command_line = CommandLine(capsys)
     lethe.start()
     graph = models.graph(str(lethe.home.parent / "people.npz"))
     scratch = Recomputation(lethe.model, graph)
@@ -128,3 +141,13 @@ def test_nothing_of_a_completed_requests_nodes_is_in_any_file(lethe: LetheProces
     assert lethe.stop().status == 0
     assert named(lethe.home, gone) == set()
     assert all(node not in lethe.log() for node in graph.node_ids)
+
+    # The same by the command that an auditor has, over every byte of the servers' data as well.
+    searched = searched_for(command_line, lethe.home, graph, gone)
+    assert (searched.status, searched.stderr.count("warning: datasets")) == (0, 1), searched.stdout
+    assert searched.stdout.startswith("0 traces in ")
+    still_there = searched_for(command_line, lethe.home, graph, live[:2])
+    assert still_there.status == 1
+    for trace in ("base/", ": byte ", "id on line 2", "features of row 1 as float32"):
+        assert trace in still_there.stdout
+    assert live[0] not in still_there.stdout

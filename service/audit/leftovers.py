@@ -1,0 +1,189 @@
+"""Searching files, byte by byte, for what must not be in them any more: external ids and rows of features.
+
+A search needs patterns that nothing else can have left. An id is one when it is long; of a row of features any few
+values in a row are, as float32 or float64, unless they are zeros and ones. What is too short or too common is counted
+instead of searched for: a search that finds such a thing everywhere, or nowhere, would prove nothing.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+#: Shorter byte strings occur by chance in any large file.
+LEAST_BYTES = 8
+#: Bytes of consecutive values that make one pattern.
+_WINDOW_BYTES = 16
+#: Consecutive column numbers of a sparse row that make one pattern; fewer are shared by unrelated rows.
+_INDEX_WINDOW = 8
+#: Bytes read at a time.
+_BLOCK = 8 << 20
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A byte string to search for."""
+
+    content: bytes
+    #: What it is a trace of, such as "id on line 3": ids themselves are never told.
+    what: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A pattern in a file."""
+
+    path: Path
+    #: Of its first byte.
+    offset: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """What to search for, and how much of what was given cannot be searched for."""
+
+    patterns: tuple[Pattern, ...]
+    #: Ids, or rows, that are too short or too common; by what was given.
+    indistinct: int
+
+
+def patterns_of_ids(ids: Sequence[str]) -> Patterns:
+    """The encodings in which an id may have been written; line numbers are those of `ids`, from 1."""
+    patterns: list[Pattern] = []
+    indistinct = 0
+    for line, node in enumerate(ids, start=1):
+        encodings = {
+            "": node.encode(),
+            " in UTF-16": node.encode("utf-16-le"),
+            " in JSON": json.dumps(node)[1:-1].encode(),
+            " in a URL": quote(node, safe="").encode(),
+            " in upper case": node.upper().encode(),
+            " as bytes": _from_hex(node),
+        }
+        long = {content: how for how, content in reversed(encodings.items()) if len(content) >= LEAST_BYTES}
+        patterns += [Pattern(content, f"id on line {line}{how}") for content, how in long.items()]
+        indistinct += len(node.encode()) < LEAST_BYTES
+    return Patterns(tuple(patterns), indistinct)
+
+
+def patterns_of_rows(rows: NDArray[Any] | sp.csr_array) -> Patterns:
+    """Runs of values of each row (k, d) as float32 and float64, and for sparse rows runs of column numbers.
+
+    A run that an erasure or a page's end cut in two is still found by another run of its row, unless it is shorter
+    than two runs.
+    """
+    patterns: list[Pattern] = []
+    indistinct = 0
+    for number in range(rows.shape[0]):
+        sparse = sp.csr_array(rows[[number]])
+        columns = np.asarray(sparse.indices)
+        values = np.asarray(sparse.data) if sp.issparse(rows) else np.asarray(rows[number])
+        found = [*_runs_of_values(values, number), *_runs_of_columns(columns, number)]
+        patterns += found
+        indistinct += not found
+    return Patterns(tuple(patterns), indistinct)
+
+
+class Search:
+    """All patterns at once over any number of files."""
+
+    def __init__(self, patterns: Iterable[Pattern]) -> None:
+        """Of patterns of at least `LEAST_BYTES` bytes each."""
+        by_content = {pattern.content: pattern for pattern in patterns}
+        self._patterns = sorted(by_content.values(), key=lambda pattern: pattern.content[:LEAST_BYTES])
+        heads = [pattern.content[:LEAST_BYTES] for pattern in self._patterns]
+        self._heads = np.array([int.from_bytes(head, "big") for head in heads], dtype=np.uint64)
+        self._first_two = np.zeros(1 << 16, dtype=np.bool_)
+        self._first_two[[int.from_bytes(head[:2], "big") for head in heads]] = True
+        self._longest = max((len(pattern.content) for pattern in self._patterns), default=LEAST_BYTES)
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def file(self, path: Path) -> Iterator[Finding]:
+        """Every place where a pattern begins. Raises OSError when the file cannot be read to its end."""
+        with path.open("rb") as file:
+            kept, start = b"", 0
+            while block := file.read(_BLOCK):
+                data = kept + block
+                # What begins in the last bytes is looked for again, whole, with the next block.
+                whole = len(data) - self._longest + 1
+                yield from (one for one in self._within(path, data, start) if one.offset - start < whole)
+                kept = data[max(0, whole) :]
+                start += len(data) - len(kept)
+            yield from self._within(path, kept, start)
+
+    def _within(self, path: Path, data: bytes, start: int) -> Iterator[Finding]:
+        raw = np.frombuffer(data, dtype=np.uint8)
+        if raw.size < LEAST_BYTES or not self._patterns:
+            return
+        pairs = (raw[:-1].astype(np.uint16) << 8) | raw[1:]
+        places = np.flatnonzero(self._first_two[pairs[: raw.size - LEAST_BYTES + 1]])
+        windows = np.lib.stride_tricks.sliding_window_view(raw, LEAST_BYTES)[places]
+        heads = np.ascontiguousarray(windows).view(">u8")[:, 0].astype(np.uint64)
+        first = np.searchsorted(self._heads, heads, side="left")
+        last = np.searchsorted(self._heads, heads, side="right")
+        for at in np.flatnonzero(last > first).tolist():
+            offset = int(places[at])
+            for pattern in self._patterns[first[at] : last[at]]:
+                if data.startswith(pattern.content, offset):
+                    yield Finding(path, start + offset, pattern.what)
+
+
+def files_below(folders: Iterable[Path], *, but: Iterable[Path] = ()) -> Iterator[Path]:
+    """Every regular file below `folders` once, hidden ones too, but for the files `but`; links are not followed."""
+    passed = {(one.stat().st_dev, one.stat().st_ino) for one in but if one.exists()}
+    for folder in folders:
+        for parent, children, names in os.walk(folder, onerror=_raise):
+            children.sort()
+            for name in sorted(names):
+                path = Path(parent) / name
+                try:
+                    status = path.lstat()
+                except FileNotFoundError:
+                    continue
+                if not path.is_file() or path.is_symlink() or (status.st_dev, status.st_ino) in passed:
+                    continue
+                passed.add((status.st_dev, status.st_ino))
+                yield path
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _from_hex(node: str) -> bytes:
+    try:
+        return bytes.fromhex(node.replace("-", ""))
+    except ValueError:
+        return b""
+
+
+def _runs_of_values(values: NDArray[Any], number: int) -> Iterator[Pattern]:
+    for dtype in ("<f4", "<f8"):
+        converted = values.astype(dtype)
+        step = _WINDOW_BYTES // converted.itemsize
+        for start in range(0, converted.size - step + 1, step):
+            run = converted[start : start + step]
+            # Zeros, ones and repetitions are in every file.
+            if np.unique(run[(run != 0) & (run != 1)]).size >= 2:
+                yield Pattern(run.tobytes(), f"features of row {number} as {converted.dtype.name}")
+
+
+def _runs_of_columns(columns: NDArray[Any], number: int) -> Iterator[Pattern]:
+    for dtype in ("<i4", "<i8"):
+        converted = columns.astype(dtype)
+        for start in range(0, converted.size - _INDEX_WINDOW + 1, _INDEX_WINDOW):
+            run = converted[start : start + _INDEX_WINDOW]
+            # Consecutive numbers are those of a dense row, and an index of anything.
+            if np.any(np.diff(run) != 1):
+                yield Pattern(run.tobytes(), f"columns of row {number} as {converted.dtype.name}")
