@@ -14,6 +14,9 @@ import redis
 
 from service.embedded import Embedded, PrivateServers
 
+# What the tests of faults check is not in the tests' own modules.
+pytest.register_assert_rewrite("deletions")
+
 
 @pytest.fixture(scope="session")
 def private_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServers]:

@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from service import failure_points
 from service.audit.commitments import commit
 from service.db import intake_rows
 from service.db.intake_refusals import queue_full, refusal, reused_key, shutting_down
@@ -25,6 +26,7 @@ from service.db.transactions import transaction
 from service.domain.records import DeletionRequest, Targets
 from service.domain.states import RequestKind, RequestStatus
 from service.errors import LetheError, Unavailable
+from service.failure_points import FailurePoint
 from service.vault.request_keys import RequestKeys
 from service.vault.sealing import SealBroken, seal, unseal
 
@@ -185,6 +187,7 @@ class Intake:
 
     async def _store(self, group: Sequence[_Waiting]) -> _Group:
         """Commit the new ones of a group in one transaction; no key without a row is left behind unnoticed."""
+        failure_points.reached(FailurePoint.ACCEPTING)
         reserved: set[UUID] = set()
         commit_sent = False
         try:
@@ -194,7 +197,9 @@ class Intake:
                 stored = _Group(await intake_rows.find_earlier(conn, asked), [], {})
                 stored.new = await self._admit(conn, _first_uses(group, stored.earlier))
                 reserved = {waiting.id for waiting in stored.new}
-                stored.received_at = await intake_rows.insert_rows(conn, await self._seal(stored.new))
+                rows = await self._seal(stored.new)
+                failure_points.reached(FailurePoint.KEYS_RESERVED)
+                stored.received_at = await intake_rows.insert_rows(conn, rows)
                 taken = {waiting.key for waiting in stored.new if waiting.key and waiting.id not in stored.received_at}
                 stored.earlier |= await intake_rows.find_earlier(conn, taken)
                 commit_sent = True
@@ -204,6 +209,7 @@ class Intake:
             else:
                 await self._destroy(reserved)
             raise
+        failure_points.reached(FailurePoint.ACCEPTED)
         await self._destroy(reserved - stored.received_at.keys())
         return stored
 

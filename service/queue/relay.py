@@ -3,11 +3,13 @@
 import asyncio
 import random
 
+from service import failure_points
 from service.db.engine import Engine
 from service.db.notifications import listen
 from service.db.outbox import OutboxRepository
 from service.db.transactions import transaction
 from service.errors import Unavailable
+from service.failure_points import FailurePoint
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 from service.queue.stream import DeletionStream
@@ -51,8 +53,12 @@ class Relay:
                 outbox = OutboxRepository(connection)
                 request_ids = await outbox.take(self._stream.model, _PAGE)
                 if request_ids:
+                    failure_points.reached(FailurePoint.PUBLISHING)
                     await self._stream.publish(request_ids)
+                    failure_points.reached(FailurePoint.PUBLISHED)
                     await outbox.delete(request_ids)
+            if request_ids:
+                failure_points.reached(FailurePoint.RELAYED)
             published += len(request_ids)
             if len(request_ids) < _PAGE:
                 return published

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import structlog
 
+from service import failure_points
 from service.db.batches import BatchRepository
 from service.db.engine import Connection, Engine
 from service.db.repairs import RepairRepository
@@ -21,6 +22,7 @@ from service.db.tombstones import TombstoneRepository
 from service.db.transactions import fenced_transaction
 from service.domain.records import BatchRecord, Pointer, RequestNorms, Tombstone
 from service.domain.states import RepairStatus
+from service.failure_points import FailurePoint
 from service.unlearning.batch import Removal
 from service.unlearning.repair import RepairOutcome
 from service.unlearning.resident import Prepared
@@ -67,6 +69,7 @@ class BatchWorker:
         if reason is not None and reason != self._without_factor:
             self._log.info("repair.without_factor", reason=reason)
         self._without_factor = reason
+        failure_points.reached(FailurePoint.COMPUTED)
         return prepared
 
     async def commit(self, deletions: Sequence[Deletion], prepared: Prepared, watch: Stopwatch) -> Committed:
@@ -79,23 +82,28 @@ class BatchWorker:
         rebuilt = prepared.outcome.coefficients is not None
         write = partial(writer.write, prepared.state, edges=prepared.live_graph.edges, rebuilt=rebuilt)
         pointer = await watch.time("write", write, self._executor)
+        failure_points.reached(FailurePoint.WRITTEN)
         committed = self._committed(deletions, prepared, pointer, watch)
 
         async def record(connection: Connection) -> None:
             """What step 6 writes beside the pointer: the requests join the batch, tombstones are laid."""
             await BatchRepository(connection).insert(committed.record, pointer.fencing, committed.norms)
             await TombstoneRepository(connection).insert(self._tombstones(deletions), self._keyring.fingerprints())
+            failure_points.reached(FailurePoint.COMMITTING)
 
         await writer.move_pointer(pointer, record)
+        failure_points.reached(FailurePoint.COMMITTED)
         replace_state = partial(writer.resident.commit, prepared)
         swap = partial(writer.swap, pointer, replace_state, prepared.snapshot, prepared.edges)
         await watch.time("swap", swap, self._executor)
+        failure_points.reached(FailurePoint.SWAPPED)
         return committed
 
     async def finish(self, committed: Committed, watch: Stopwatch) -> BatchRecord:
         """Steps 8 to 10: `applied`, erasure, measurement from disk, `completed`. Returns the record as completed."""
         await self.apply(committed)
         await watch.time("erase", self._erase, self._executor)
+        failure_points.reached(FailurePoint.ERASED)
         return await self._complete(committed, watch)
 
     async def apply(self, committed: Committed) -> None:
@@ -111,15 +119,19 @@ class BatchWorker:
                 repairs = RepairRepository(connection)
                 repair = Repair.of_batch(record)
                 await repairs.end([ended(one, repair) for one in await repairs.pending(record.model)])
+            failure_points.reached(FailurePoint.APPLYING)
+        failure_points.reached(FailurePoint.APPLIED)
 
     def _erase(self) -> None:
         """Step 9, after the coefficients that go with repaired weights: the old ones knew what is being erased."""
         self.writer.write_coefficients()
+        failure_points.reached(FailurePoint.COEFFICIENTS_WRITTEN)
         self.writer.erase()
 
     async def _complete(self, committed: Committed, watch: Stopwatch) -> BatchRecord:
         """Step 10: the span residual from the surviving rows on disk, `completed`, and the id keys destroyed."""
         residual = await watch.time("verify", self.writer.span_residual, self._executor)
+        failure_points.reached(FailurePoint.MEASURED)
         record = replace(committed.record, span_residual=residual)
         payloads = {
             request: figures(record, committed.norms[request], queued.kind)
@@ -128,7 +140,10 @@ class BatchWorker:
         async with fenced_transaction(self._engine, self.writer.lease) as connection:
             await BatchRepository(connection).finish(record.id, span_residual=residual, durations_ms=watch.durations_ms)
             await RequestRepository(connection).mark_completed(payloads)
+            failure_points.reached(FailurePoint.COMPLETING)
+        failure_points.reached(FailurePoint.COMPLETED)
         await asyncio.to_thread(self._request_keys.destroy, list(committed.requests))
+        failure_points.reached(FailurePoint.KEYS_DESTROYED)
         return replace(record, durations_ms=watch.durations_ms)
 
     def _tombstones(self, deletions: Sequence[Deletion]) -> list[Tombstone]:

@@ -28,6 +28,7 @@ import torch
 from model_store.errors import ModelStoreError
 from model_store.replacement import Replacement, clear_abandoned
 from model_store.store import Store
+from service import failure_points
 from service.db.engine import Engine
 from service.db.imports import ImportRepository
 from service.db.pointers import PointerRepository
@@ -36,6 +37,7 @@ from service.db.transactions import CommitUnanswered, fenced_transaction, transa
 from service.domain.records import ModelImport, Pointer
 from service.domain.states import RepairPolicy, RepairStatus
 from service.errors import LeaseLost, LetheError, Unavailable
+from service.failure_points import FailurePoint
 from service.queue.outage import Outage
 from service.vault.keyring import Keyring
 from service.worker.candidate import Candidate, ImportRefused, make_candidate
@@ -107,7 +109,9 @@ class Importer:
             refusal = f"The model could not be loaded ({type(error).__name__}). See the log of the service."
             await self._refuse(wanted, replacement, refusal, keeper)
             return None
+        failure_points.reached(FailurePoint.IMPORT_STAGED)
         await self._commit(wanted, pointer, candidate, keeper)
+        failure_points.reached(FailurePoint.IMPORT_COMMITTED)
         self._log.info("import.committed", version=candidate.pointer.version, nodes=candidate.imported.nodes)
         return candidate
 
@@ -183,6 +187,7 @@ class Importer:
                 repairs = RepairRepository(connection)
                 pending = await repairs.pending(wanted.model)
                 await repairs.end([without_version(one, RepairStatus.NONE, _REPLACED) for one in pending])
+                failure_points.reached(FailurePoint.IMPORT_COMMITTING)
         except CommitUnanswered:
             # Which version is the committed one is unknown until the pointer has been read.
             self._readers.suspend("the database did not answer a commit")

@@ -12,6 +12,7 @@ import torch
 from model_store.manifest import Manifest
 from model_store.store import Store
 from model_store.versions import VersionRef
+from service import failure_points
 from service.db.batches import BatchRepository, UnfinishedBatch
 from service.db.engine import Engine
 from service.db.repairs import RepairRepository
@@ -19,6 +20,7 @@ from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer, RepairRecord
 from service.domain.states import ImportStatus, RepairPolicy
+from service.failure_points import FailurePoint
 from service.queue.outage import Outage
 from service.unlearning.resident import Resident
 from service.vault.keyring import Keyring
@@ -86,9 +88,12 @@ class Loader:
         committed = wanted is not None and wanted.status is ImportStatus.COMMITTED
         if wanted is not None and committed:
             self.store = await self._importer.install(wanted, self.store)
+            failure_points.reached(FailurePoint.IMPORT_INSTALLED)
         pointer = await agreed_pointer(self._engine, self.store, keeper.lease, self._model)
+        failure_points.reached(FailurePoint.POINTER_READ)
         if wanted is not None and committed:
             await self._importer.erase(wanted, self.store, keeper)
+            failure_points.reached(FailurePoint.IMPORT_ERASED)
         await self._importer.clear_abandoned(self.store, None if committed else wanted, keeper)
         unfinished = await self._unfinished()
         deleted = deleted_edges(unfinished.batch, self._request_keys)
@@ -108,6 +113,7 @@ class Loader:
         if wanted is not None and committed:
             await self._run(writer.write_coefficients)
             await self._importer.complete(wanted, keeper)
+            failure_points.reached(FailurePoint.IMPORT_COMPLETED)
         self.writer, self.manifest = writer, self.store.manifest
         return writer, unfinished
 

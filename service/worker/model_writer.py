@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from model_store.store import Store
 from model_store.versions import VersionRef
+from service import failure_points
 from service.db.engine import Connection, Engine
 from service.db.pointers import PointerRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction
 from service.domain.records import Lease, Pointer
+from service.failure_points import FailurePoint
 from service.queue.outage import Outage
 from service.unlearning.batch import ModelState
 from service.unlearning.measurement import stored_span_residual
@@ -129,6 +131,7 @@ class ModelWriter:
         committed = self._store.read_version(self._ref, digest=self._pointer.digest)
         self._store.erase(self._leftovers.erasure(committed), fencing=fencing)
         self._leftovers.erased(committed)
+        failure_points.reached(FailurePoint.BASE_ERASED)
         self._store.remove_versions(keep=self._ref, below_fencing=fencing)
 
     def span_residual(self) -> float:

@@ -25,11 +25,13 @@ from uuid import uuid4
 import numpy as np
 import structlog
 
+from service import failure_points
 from service.db.engine import Connection, Engine
 from service.db.repairs import RepairRepository
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import Pointer, RepairRecord
 from service.domain.states import RepairPolicy, RepairStatus
+from service.failure_points import FailurePoint
 from service.observability.metrics import UnlearningMetrics
 from service.queue.outage import Outage
 from service.unlearning.resident import PreparedRepair
@@ -106,6 +108,7 @@ class Repairer:
                 self._log.exception("repair.upkeep_failed")
             return
         if prepared is not None:
+            failure_points.reached(FailurePoint.REPAIR_COMPUTED)
             await self.finish(await self._commit(prepared, self._watch), self._watch)
 
     async def finish(self, record: RepairRecord, watch: Stopwatch) -> None:
@@ -134,6 +137,7 @@ class Repairer:
         rebuilt, edges = prepared.outcome.coefficients is not None, writer.resident.live_graph.edges
         write = partial(writer.write, prepared.state, edges=edges, rebuilt=rebuilt)
         pointer = await watch.time("write", write, self._executor)
+        failure_points.reached(FailurePoint.REPAIR_WRITTEN)
         record = _record(prepared, writer.pointer, pointer, watch)
 
         async def note(connection: Connection) -> None:
@@ -142,23 +146,29 @@ class Repairer:
             pending = await repairs.pending(record.model)
             await repairs.insert(replace(record, requests=len(pending)), pointer.fencing)
             await repairs.end([ended(one, Repair.of_version(record)) for one in pending])
+            failure_points.reached(FailurePoint.REPAIR_COMMITTING)
 
         await writer.move_pointer(pointer, note)
+        failure_points.reached(FailurePoint.REPAIR_COMMITTED)
         replace_state = partial(writer.resident.commit_repair, prepared)
         swap = partial(writer.swap, pointer, replace_state, prepared.snapshot, _NO_EDGES)
         await watch.time("swap", swap, self._executor)
+        failure_points.reached(FailurePoint.REPAIR_SWAPPED)
         self._metrics.repaired(record.status, seconds=record.durations_ms["repair"] / 1000)
         return record
 
     async def _finish(self, record: RepairRecord, watch: Stopwatch) -> None:
         writer = self._writer
         await watch.time("erase", writer.write_coefficients, self._executor)
+        failure_points.reached(FailurePoint.REPAIR_COEFFICIENTS_WRITTEN)
         await watch.time("erase", writer.erase, self._executor)
+        failure_points.reached(FailurePoint.REPAIR_ERASED)
         residual = await watch.time("verify", writer.span_residual, self._executor)
         async with fenced_transaction(self._engine, writer.lease) as connection:
             await RepairRepository(connection).finish(
                 record.id, span_residual=residual, durations_ms=watch.durations_ms
             )
+        failure_points.reached(FailurePoint.REPAIR_FINISHED)
         self._metrics.measured(residual)
         self._log.info(
             "repair.completed",

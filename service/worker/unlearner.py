@@ -16,6 +16,7 @@ import torch
 from model_store.errors import DeviceError, StoreDamaged, StoreForeign
 from model_store.manifest import Manifest
 from model_store.store import Store
+from service import failure_points
 from service.db import lease as leases
 from service.db.engine import Engine
 from service.db.requests import RequestRepository
@@ -23,6 +24,7 @@ from service.db.transactions import transaction
 from service.domain.records import QueuedRequest
 from service.domain.states import RepairPolicy
 from service.errors import LeaseLost, LetheError, Unavailable
+from service.failure_points import FailurePoint
 from service.observability.metrics import UnlearningMetrics
 from service.queue.backoff import Backoff
 from service.queue.batcher import BatchLimits, Take, Waiting, decide
@@ -197,6 +199,7 @@ class Unlearner:
             await _wait(stop, self._lease_ttl_s / 4)
             return
         async with holding(self._engine, lease) as keeper:
+            failure_points.reached(FailurePoint.LEASED)
             self.condition = Condition(Phase.LOADING)
             session = await self._start(keeper, stop)
             self.condition = Condition(Phase.SERVING)
@@ -225,7 +228,9 @@ class Unlearner:
                 stop=stop,
             ),
         )
+        failure_points.reached(FailurePoint.LOADED)
         await self._resume(writer, session, unfinished)
+        failure_points.reached(FailurePoint.RESUMED)
         if self._repair is RepairPolicy.ALWAYS and (reason := writer.resident.why_no_factor) is not None:
             self._log.info("repair.without_factor", reason=reason)
         return session
@@ -275,11 +280,13 @@ class Unlearner:
 
     async def _process(self, processor: Processor, held: list[_Held], count: int) -> list[_Held]:
         """Takes the first `count` of `held` to their end; returns those that still wait, the earliest first."""
+        failure_points.reached(FailurePoint.BATCHED)
         batch = held[:count]
         deferred = await processor.process([each.request for each in batch])
         self._unforeseen = 0
         self._outage.over()
         await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
+        failure_points.reached(FailurePoint.ACKNOWLEDGED)
         return [each for each in batch if each.request.id in deferred] + held[count:]
 
     async def _claim(self, seconds: float) -> list[Entry]:
@@ -308,6 +315,7 @@ class Unlearner:
         entries = [entry for entry in entries if entry.entry_id not in in_hand]
         if not entries:
             return held
+        failure_points.reached(FailurePoint.CLAIMED)
         known = {each.request.id for each in held}
         async with transaction(self._engine) as connection:
             queued = await RequestRepository(connection).queued(

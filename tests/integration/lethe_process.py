@@ -63,15 +63,21 @@ class LetheProcess:
 
     def start(self) -> Self:
         """Return once it says that it is ready; AssertionError with its output when it ends instead."""
+        ended = self.try_to_start()
+        if ended is None:
+            return self
+        raise AssertionError(f"lethe serve ended with status {ended.status} before it was ready:\n{ended.stderr}")
+
+    def try_to_start(self) -> Ended | None:
+        """Return None once it says that it is ready, or how it ended instead."""
         stdout = self.launch()
         for line in stdout:
             self._stdout.append(line)
             if line.startswith("  API"):
                 self.url = line.split()[-1]
             if line.startswith("  Docs"):
-                return self
-        ended = self.ended()
-        raise AssertionError(f"lethe serve ended with status {ended.status} before it was ready:\n{ended.stderr}")
+                return None
+        return self.ended()
 
     def launch(self) -> IO[str]:
         """Start the process without waiting for anything; returns its standard output."""

@@ -110,11 +110,17 @@ class Stream:
             )
 
 
-async def facts(lethe: LetheProcess) -> dict[str, list[tuple[Any, ...]]]:
-    """What the database says of requests, events and batches."""
+def private_database(lethe: LetheProcess) -> str:
+    """Where the private Postgres of a running Lethe is."""
     servers = running_servers(lethe.home)
     assert servers is not None
-    connection = await asyncpg.connect(servers.database_url)
+    assert servers.database_url is not None
+    return servers.database_url
+
+
+async def facts(database_url: str) -> dict[str, list[tuple[Any, ...]]]:
+    """What the database says of requests, events and batches."""
+    connection = await asyncpg.connect(database_url)
     try:
         statements = {
             "requests": "SELECT status, count(*), sum(count) FROM requests GROUP BY status",
@@ -154,7 +160,7 @@ def killed_during_a_stream(lethe: LetheProcess, scratch: Recomputation, moments:
         assert deletion.audit.span_residual is not None
         assert deletion.audit.span_residual <= 1e-8
         assert deletion.audit.rank_before - deletion.audit.rank_after == deletion.audit.directions_removed
-    found = asyncio.run(facts(lethe))
+    found = asyncio.run(facts(private_database(lethe)))
     count = len(nodes)
     assert found["requests"] == [("completed", count, count)]
     assert found["events"] == [("applied", count, count), ("completed", count, count)]

@@ -1,0 +1,163 @@
+"""A program that becomes `lethe serve` again and again, with an observer that lets faults happen at failure points.
+
+It has imported the service once, and forks for every start that its standard input asks for, a JSON object per line:
+
+    {"start": {...}}    answered by the process id
+    {"poll": pid}       answered by the exit status, as `subprocess` gives it, or null while it runs
+    {"wait": pid}       the same, after its end
+
+The faults of a start happen in their order; each is armed once the one before has happened, and written down first.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+from faults import FILE_CHANGE, Action, Fault, loaded
+
+from service import failure_points
+from service.app import run
+from service.cli.main import main
+from service.embedded import running_servers
+from service.failure_points import FailurePoint
+from service.queue.sweeper import Sweeper
+
+#: So soon a request that the stream has lost is published again: the service's own 15 s are no part of what is tested.
+_SWEEP_S = 1.0
+_CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir"})
+
+
+class Observer:
+    """Lets faults happen in one process."""
+
+    def __init__(self, faults: list[Fault], home: Path, model: Path, happened: Path) -> None:
+        self._faults = faults
+        #: The first fault waits for the first request: what a start does with nothing to resume is no part of a step.
+        self._armed = happened.stat().st_size > 0
+        self._home = home
+        self._model = str(model)
+        self._happened = happened
+        self._seen = 0
+        # Points are reached on the event loop and on the unlearner's thread.
+        self._turn = threading.RLock()
+
+    def install(self) -> None:
+        """From now on every point that this process reaches is seen."""
+        failure_points.reached = self.reached
+        if any(fault.point == FILE_CHANGE for fault in self._faults):
+            sys.addaudithook(self._audit)
+
+    def reached(self, point: str) -> None:
+        """What the service calls."""
+        with self._turn:
+            self._armed = self._armed or point == FailurePoint.ACCEPTING
+            if not self._armed or not self._faults or self._faults[0].point != point:
+                return
+            self._seen += 1
+            fault = self._faults[0]
+            if self._seen == fault.occurrence:
+                del self._faults[0]
+                self._seen = 0
+                with self._happened.open("a") as file:
+                    file.write(f"{fault}\n")
+                self._carry_out(fault.action)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Called by Python before a file is opened, renamed or removed."""
+        writes = event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & (os.O_WRONLY | os.O_RDWR))
+        if (writes or event in _CHANGES) and str(arguments[0]).startswith(self._model):
+            self.reached(FILE_CHANGE)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Action.KILL_LETHE:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case Action.STOP_LETHE:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case Action.KILL_POSTGRES:
+                kill_postgres(self._home)
+            case _:
+                with_valkey(self._home, action)
+
+
+def kill_postgres(home: Path) -> None:
+    """SIGKILL of the server and of every process of it; nothing when it is just being started again."""
+    try:
+        server = psutil.Process(int((home / "postgres" / "postmaster.pid").read_text().split("\n")[0]))
+        for process in (server, *server.children(recursive=True)):
+            process.kill()
+    except (FileNotFoundError, psutil.NoSuchProcess):
+        return
+
+
+def with_valkey(home: Path, action: Action) -> None:
+    """Kill Valkey, or change what it holds behind the service's back; nothing when it is just being started again."""
+    servers = running_servers(home)
+    assert servers is not None
+    assert servers.redis_url is not None
+    with redis.Redis.from_url(servers.redis_url) as client:
+        try:
+            if action is Action.KILL_VALKEY:
+                os.kill(int(client.info("server")["process_id"]), signal.SIGKILL)
+                return
+            if action is Action.EMPTY_VALKEY:
+                client.flushall()
+                return
+            for stream in client.scan_iter("lethe:*:deletions"):
+                if action is Action.TRIM_STREAM:
+                    client.xtrim(stream, maxlen=0, approximate=False)
+                    continue
+                entries = client.xrange(stream)
+                for _, fields in [*reversed(entries), *entries]:
+                    client.xadd(stream, fields)
+                client.xdel(stream, *[entry for entry, _ in entries[::2]])
+        except redis.ConnectionError:
+            return
+
+
+def serve(order: Mapping[str, Any]) -> None:
+    """Be `lethe serve` in a process that was just forked."""
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    standard = [(os.devnull, os.O_RDONLY), (order["stdout"], os.O_WRONLY), (order["log"], os.O_WRONLY | os.O_APPEND)]
+    for number, (path, flags) in enumerate(standard):
+        os.dup2(os.open(path, flags), number)
+    Sweeper.__init__.__kwdefaults__.update(older_than_s=_SWEEP_S, interval_s=_SWEEP_S)
+    home, model, happened = Path(order["home"]), Path(order["model"]), Path(order["happened"])
+    Observer(loaded(order["faults"]), home, model, happened).install()
+    main(["serve"])
+
+
+def ended(pid: int, options: int) -> int | None:
+    """The exit status of a child, or None while it runs."""
+    found, status = os.waitpid(pid, options)
+    return os.waitstatus_to_exitcode(status) if found else None
+
+
+def obey() -> None:
+    """Carry out what standard input asks for until it ends; return in a child, which is to serve."""
+    for line in sys.stdin:
+        [(verb, about)] = json.loads(line).items()
+        if verb == "start":
+            answer: int | None = os.fork()
+            if answer == 0:
+                serve(about)
+                return
+        else:
+            answer = ended(about, os.WNOHANG if verb == "poll" else 0)
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    # What a start would import, so that a fork has it.
+    assert callable(run)
+    obey()

@@ -1,0 +1,100 @@
+"""Lethe, Postgres and Valkey killed at every failure point, alone and in pairs: each deletion happens exactly once.
+
+The sweep is `./lethe test --slow tests/faults/test_kills.py`.
+"""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from deletions import Runs
+from faults import FILE_CHANGE, KILLS, REPAIR_POINTS, START_POINTS, STEP_POINTS, Action, Fault
+
+from service.failure_points import FailurePoint
+
+_PAIRS = 100
+_FILE_CHANGES = 30
+
+
+def scenario(*faults: Fault) -> Sequence[Fault]:
+    """The faults, with a kill of Lethe before whatever is to happen at a start."""
+    if faults[0].point in START_POINTS:
+        return (Fault(Action.KILL_LETHE, FailurePoint.SWAPPED), *faults)
+    if faults[-1].point in START_POINTS and Action.KILL_LETHE not in [fault.action for fault in faults[:-1]]:
+        return (faults[0], Fault(Action.KILL_LETHE, FailurePoint.BASE_ERASED), *faults[1:])
+    return faults
+
+
+def alone() -> list[Sequence[Fault]]:
+    """Every kill at every point."""
+    points = (*STEP_POINTS, *START_POINTS, *REPAIR_POINTS)
+    return [scenario(Fault(action, point)) for point in points for action in KILLS]
+
+
+def pair(seed: int) -> Sequence[Fault]:
+    """Two kills at points drawn at random."""
+    rng = random.Random(seed)
+    points = rng.choices((*STEP_POINTS, *START_POINTS, *REPAIR_POINTS), k=2)
+    return scenario(*(Fault(rng.choice(KILLS), point, _occurrence(rng, point)) for point in points))
+
+
+def _occurrence(rng: random.Random, point: str) -> int:
+    """A start and a repair come seldom."""
+    return rng.choice((1, 1, 2)) if point in STEP_POINTS else 1
+
+
+def amid_files(seed: int) -> Sequence[Fault]:
+    """A kill at some change of a file of the model, and another in what the next start does there."""
+    rng = random.Random(seed)
+    return [Fault(Action.KILL_LETHE, FILE_CHANGE, rng.randrange(1, 60)) for _ in range(2)]
+
+
+def titled(scenarios: Sequence[Sequence[Fault]]) -> list[object]:
+    """The scenarios with their names."""
+    return [pytest.param(faults, id=", ".join(map(str, faults))) for faults in scenarios]
+
+
+def check(runs: Runs, faults: Sequence[Fault], seed: int = 0) -> None:
+    """The faults under the repair policy that they need, or one of the three."""
+    policies = {"never": {}, "always": {}, "deferred": {"repair": "always", "repair_budget": 0.0}}
+    rng = random.Random(f"{seed} {faults}")
+    policy = "deferred" if {fault.point for fault in faults} & set(REPAIR_POINTS) else rng.choice(list(policies))
+    runs.check(faults, seed=seed, **({"repair": policy} | policies[policy]))
+
+
+@pytest.mark.parametrize(
+    "faults",
+    titled(
+        [
+            [Fault(Action.KILL_LETHE, FailurePoint.BASE_ERASED)],
+            [Fault(Action.KILL_POSTGRES, FailurePoint.COMMITTING)],
+            [Fault(Action.KILL_VALKEY, FailurePoint.PUBLISHED)],
+            [Fault(Action.KILL_LETHE, FailurePoint.COMMITTED), Fault(Action.KILL_POSTGRES, FailurePoint.LOADED)],
+            [Fault(Action.KILL_LETHE, FILE_CHANGE, 7), Fault(Action.KILL_VALKEY, FailurePoint.CLAIMED)],
+        ]
+    ),
+)
+def test_each_deletion_happens_once_whatever_is_killed(runs: Runs, faults: Sequence[Fault]) -> None:
+    runs.check(faults)
+
+
+def test_each_deletion_is_repaired_once_whatever_is_killed(runs: Runs) -> None:
+    runs.check([Fault(Action.KILL_LETHE, FailurePoint.REPAIR_COMMITTED)], repair="always", repair_budget=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", titled(alone()))
+def test_a_kill_at_each_failure_point(runs: Runs, faults: Sequence[Fault]) -> None:
+    check(runs, faults)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(_PAIRS))
+def test_two_kills_at_random_failure_points(runs: Runs, seed: int) -> None:
+    check(runs, pair(seed), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(_FILE_CHANGES))
+def test_a_kill_at_a_change_of_a_file(runs: Runs, seed: int) -> None:
+    check(runs, amid_files(seed), seed)
