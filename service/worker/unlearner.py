@@ -13,7 +13,7 @@ from uuid import uuid4
 import structlog
 import torch
 
-from model_store.errors import DeviceError, StoreDamaged, StoreForeign
+from model_store.errors import DeviceError, ModelStoreError, StoreDamaged, StoreForeign
 from model_store.manifest import Manifest
 from model_store.store import Store
 from service import failure_points
@@ -201,10 +201,15 @@ class Unlearner:
         async with holding(self._engine, lease) as keeper:
             failure_points.reached(FailurePoint.LEASED)
             self.condition = Condition(Phase.LOADING)
-            session = await self._start(keeper, stop)
-            self.condition = Condition(Phase.SERVING)
-            self._log.info("unlearner.serving", model=self._model)
-            await self._serve(session, keeper, stop)
+            try:
+                session = await self._start(keeper, stop)
+                self.condition = Condition(Phase.SERVING)
+                self._log.info("unlearner.serving", model=self._model)
+                await self._serve(session, keeper, stop)
+            except ModelStoreError:
+                # What looks like damage to one that was stopped past its lease is what its successor has done since.
+                keeper.check()
+                raise
 
     async def _start(self, keeper: LeaseKeeper, stop: asyncio.Event, candidate: Candidate | None = None) -> _Session:
         """Loads the committed version and ends what it left to do; `candidate`, just imported, is loaded already."""

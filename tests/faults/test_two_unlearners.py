@@ -1,0 +1,152 @@
+"""An unlearner that is stopped past the end of its lease and goes on beside its successor changes nothing any more."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from deletions import Outcome, People, Runs, assert_each_happened_once, assert_same, outcome_of
+from doomed_process import DoomedLethe, Launcher
+from faults import FILE_CHANGE, STEP_POINTS, Action, Fault
+from lethe_process import copied
+from test_end_to_end_restarts import digests
+
+from service.failure_points import FailurePoint
+
+#: Longest wait for anything (seconds).
+_PATIENCE_S = 60.0
+#: Those that the unlearner passes with a batch in its hands.
+_POINTS = STEP_POINTS[STEP_POINTS.index(FailurePoint.BATCHED) :]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two Lethes on one model and one database: `first` is stopped in its first batch, `second` is there to follow."""
+
+    people: People
+    first: DoomedLethe
+    second: DoomedLethe
+    database_url: str
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not condition():
+            self.first.assert_runs()
+            assert time.monotonic() < deadline, self.first.log()
+
+    def ask(self, lethe: DoomedLethe, numbers: range) -> list[str]:
+        """Ask for the deletions of these numbers."""
+        with lethe.client() as client:
+            return [self.people.wanted[number].send(client, number).id for number in numbers]
+
+    def stop_first(self) -> list[str]:
+        """Ask the first for a deletion, in which it is stopped."""
+        asked = self.ask(self.first.launch_until_ready(), range(1))
+        self.until(lambda: psutil.Process(self.first.pid).status() == psutil.STATUS_STOPPED)
+        return asked
+
+    def take_over(self) -> None:
+        """Start the second, as on another machine: with a copy of the keys."""
+        subprocess.run(["cp", "-a", self.first.home / "keys", self.second.home / "keys"], check=True)
+        self.second.launch_until_ready()
+
+    def go_on(self) -> None:
+        """Continue the first, until it has understood."""
+        before = self.first.log().count("lease.lost")
+        os.kill(self.first.pid, signal.SIGCONT)
+        self.until(lambda: self.first.log().count("lease.lost") > before)
+        self.first.assert_runs()
+
+    def complete(self, lethe: DoomedLethe, requests: list[str]) -> None:
+        """Wait until the requests are completed."""
+        with lethe.client() as client:
+            for request in requests:
+                client.wait(request, timeout_s=_PATIENCE_S)
+
+    def outcome(self, lethe: DoomedLethe) -> Outcome:
+        """What the model has come to."""
+        with lethe.client() as client:
+            return outcome_of(self.people, lethe.model, client)
+
+
+@pytest.fixture
+def pair(
+    people: People, launcher: Launcher, tmp_path: Path, database_url: str, redis_url: str
+) -> Iterator[Callable[[Fault], Pair]]:
+    """Two Lethes, not started, the first of which meets a fault."""
+    made: list[DoomedLethe] = []
+
+    def make(fault: Fault) -> Pair:
+        model = copied(people.template / "model", tmp_path / "model")
+        for faults in ([fault], []):
+            home = tmp_path / f"home-{len(made)}"
+            home.mkdir(mode=0o700)
+            servers = {"database_url": database_url, "redis_url": redis_url, "model": model}
+            made.append(DoomedLethe(launcher, home, faults, lease_ttl_s=2, max_wait_ms=5, **servers))
+        return Pair(people, *made, database_url=database_url)
+
+    yield make
+    for lethe in made:
+        lethe.give_up()
+    shutil.rmtree(tmp_path)
+
+
+def check(pair: Pair, runs: Runs) -> None:
+    """The first is stopped, the second completes what it began, the first goes on, and it is as if it had not."""
+    count = len(pair.people.wanted)
+    begun = pair.stop_first()
+    pair.take_over()
+    pair.complete(pair.second, begun + pair.ask(pair.second, range(1, 6)))
+    before = digests(pair.second.model)
+
+    pair.go_on()
+    assert digests(pair.second.model) == before
+    pair.complete(pair.second, pair.ask(pair.second, range(6, count)))
+    asyncio.run(assert_each_happened_once(pair.people, pair.database_url))
+    reference = runs.uninterrupted("never")
+    assert_same(pair.outcome(pair.second), reference, pair.people, repaired=False)
+
+    # It comes to its turn again, and serves what the other has left.
+    assert pair.second.stop().status == 0
+    with pair.first.http() as http:
+        pair.until(lambda: ready(http))
+    assert_same(pair.outcome(pair.first), reference, pair.people, repaired=False)
+
+
+def ready(http: httpx.Client) -> bool:
+    """Whether it says so; False as well when it does not answer."""
+    with contextlib.suppress(httpx.TransportError):
+        return http.get("/readyz").status_code == 200
+    return False
+
+
+def test_an_unlearner_that_lost_its_lease_while_it_was_stopped_changes_nothing(
+    pair: Callable[[Fault], Pair], runs: Runs
+) -> None:
+    check(pair(Fault(Action.STOP_LETHE, FailurePoint.BASE_ERASED)), runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", _POINTS)
+def test_one_that_is_stopped_at_any_failure_point_changes_nothing(
+    pair: Callable[[Fault], Pair], runs: Runs, point: FailurePoint
+) -> None:
+    check(pair(Fault(Action.STOP_LETHE, point)), runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("occurrence", range(1, 30))
+def test_one_that_is_stopped_at_a_change_of_a_file_changes_nothing(
+    pair: Callable[[Fault], Pair], runs: Runs, occurrence: int
+) -> None:
+    check(pair(Fault(Action.STOP_LETHE, FILE_CHANGE, occurrence)), runs)
