@@ -22,6 +22,7 @@ from service.api.application import build
 from service.api.auth import key_memory
 from service.api.services import Services, Tombstones
 from service.background import Background
+from service.dashboard.installation import install as install_dashboard
 from service.db import migrate, roles
 from service.db.engine import Engine, create_engine
 from service.db.intake import Intake
@@ -77,12 +78,14 @@ def create_app(
             on_failure(error)
             raise
 
-    return build(
+    app = build(
         max_body_bytes=settings.max_body_bytes,
         registry=registry,
         access_log=AccessLog(settings.log_format, settings.log_level),
         lifespan=lifespan,
     )
+    install_dashboard(app)
+    return app
 
 
 @asynccontextmanager
@@ -245,7 +248,7 @@ def run(settings: Settings) -> None:
         url = url_of(bound)
         facts = {"url": url, "pid": os.getpid(), "started_at": datetime.now(UTC).isoformat()}
         stack.enter_context(facts_file(settings.home / "run" / "server.json", facts))
-        server = _Server(settings, lambda: _tell(f"Lethe is ready.\n  API   {url}\n  Docs  {url}/docs"))
+        server = _Server(settings, lambda: _tell(_greeting(url)))
         hand_over(server.stop)
         server.serve(bound)
 
@@ -307,6 +310,10 @@ def deliver(key: FirstKey, home: Path) -> None:
     path = home / "run" / "admin.key"
     write_private(path, key.text)
     _tell(f"The first API key is in {path}")
+
+
+def _greeting(url: str) -> str:
+    return f"Lethe is ready.\n  Dashboard  {url}/dashboard\n  API        {url}\n  Docs       {url}/docs"
 
 
 def _tell(text: str) -> None:

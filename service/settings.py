@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -68,6 +69,10 @@ class Settings(BaseSettings):
     max_nodes_per_request: int = Field(10_000, ge=1, description="Most nodes or edges in one deletion request.")
     max_body_bytes: int = Field(1_048_576, ge=1_024, le=1 << 30, description="Largest request body (bytes).")
 
+    deadline_days: float = Field(
+        30.0, gt=0.0, le=3650.0, description="Days after its receipt by which the dashboard wants a request completed."
+    )
+
     lease_ttl_s: float = Field(10.0, ge=1.0, le=600.0, description="Life of the unlearner's lease (seconds).")
     readiness_timeout_s: float = Field(2.0, gt=0.0, le=60.0, description="Longest wait for one readiness check.")
     shutdown_grace_s: float = Field(10.0, ge=0.0, le=600.0, description="Time open requests get at shutdown.")
@@ -94,6 +99,11 @@ class Settings(BaseSettings):
     def model_dir(self) -> Path:
         """The folder of the model that is served."""
         return self.model or self.home / "model"
+
+    @property
+    def deadline(self) -> timedelta:
+        """The time within which the dashboard wants a request completed."""
+        return timedelta(days=self.deadline_days)
 
     def with_servers(self, *, database_url: str, redis_url: str) -> Self:
         """Return a copy that names the servers to use."""

@@ -5,6 +5,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +36,8 @@ def postgres_url(private_servers: PrivateServers) -> str:
 @pytest.fixture
 def make_database(postgres_url: str) -> Iterator[Callable[[], str]]:
     """Call it for the URL of a fresh empty database, dropped after the test."""
-    made: list[str] = []
-
-    def make() -> str:
-        name = f"test_{uuid.uuid4().hex}"
-        _execute(postgres_url, f"CREATE DATABASE {name}")
-        made.append(name)
-        return f"{postgres_url.rpartition('/')[0]}/{name}"
-
-    yield make
-    for name in made:
-        _execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(fresh_database(postgres_url))
 
 
 @pytest.fixture
@@ -87,6 +79,17 @@ def data_dir() -> Path | None:
     if os.environ.get("LETHE_DATA_DIR"):
         candidates.insert(0, Path(os.environ["LETHE_DATA_DIR"]))
     return next((folder for folder in candidates if (folder / "cora.npz").is_file()), None)
+
+
+@contextmanager
+def fresh_database(postgres_url: str) -> Iterator[str]:
+    """`postgresql://…` of a fresh empty database, dropped at the end of the block."""
+    name = f"test_{uuid.uuid4().hex}"
+    _execute(postgres_url, f"CREATE DATABASE {name}")
+    try:
+        yield f"{postgres_url.rpartition('/')[0]}/{name}"
+    finally:
+        _execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def _execute(url: str, statement: str) -> None:

@@ -93,7 +93,8 @@ async def get_receipt(
     page = _template().render(receipt=document, style=style, meanings=FIGURES, tree=read(document["checkpoint"]))
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = (
-        f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
     )
     return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 

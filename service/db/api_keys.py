@@ -42,6 +42,11 @@ class ApiKeyRepository:
             return None
         return _api_key(row)
 
+    async def get(self, key_id: UUID) -> ApiKey | None:
+        """Return a key by its id, also a revoked one; None when it is unknown."""
+        row = (await self._conn.execute(select(ApiKeyRow.__table__).where(ApiKeyRow.id == key_id))).one_or_none()
+        return None if row is None else _api_key(row)
+
     async def list(self) -> builtins.list[ApiKey]:
         """Return all keys, oldest first, the revoked ones included."""
         query = select(ApiKeyRow.__table__).order_by(ApiKeyRow.created_at, ApiKeyRow.id)

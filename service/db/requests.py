@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, delete, exists, func, literal, null, or_, select, tuple_, update
+from sqlalchemy import Text, Uuid, delete, exists, func, literal, null, or_, select, tuple_, union_all, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -99,6 +99,22 @@ class RequestRepository:
         if cursor is not None:
             position = tuple_(RequestRow.received_at, RequestRow.id)
             query = query.where(position < tuple_(literal(cursor.received_at), literal(cursor.id)))
+        return [deletion_request(row) for row in await self._conn.execute(query)]
+
+    async def open(self, model: str, *, limit: int) -> list[DeletionRequest]:
+        """Return up to `limit` requests that are queued or applied, oldest first."""
+        # Each status by itself first, so that the beginning of an index is read and not all that are open.
+        oldest = [
+            select(*REQUEST_COLUMNS)
+            .where(RequestRow.model == model, RequestRow.status == status)
+            .order_by(RequestRow.received_at, RequestRow.id)
+            .limit(limit)
+            .subquery()
+            for status in (RequestStatus.QUEUED, RequestStatus.APPLIED)
+        ]
+        ids = union_all(*(select(part.c.id) for part in oldest)).subquery()
+        query = select(*REQUEST_COLUMNS).join(ids, ids.c.id == RequestRow.id)
+        query = query.order_by(RequestRow.received_at, RequestRow.id).limit(limit)
         return [deletion_request(row) for row in await self._conn.execute(query)]
 
     async def queued(self, model: str, ids: Collection[UUID]) -> list[QueuedRequest]:

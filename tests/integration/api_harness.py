@@ -26,6 +26,7 @@ from model_store.edges import Edges
 from service.api.application import build
 from service.api.auth import key_memory
 from service.api.services import Check, ModelInfo, Services, Subject, Tombstones
+from service.dashboard.installation import install as install_dashboard
 from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
 from service.db.batches import BatchRepository
@@ -215,6 +216,7 @@ async def serving(
         async def readiness() -> list[Check]:
             return api.checks
 
+        install_dashboard(api.app)
         api.services = replace(api.services, readiness=readiness)
         api.app.state.services = api.services
         async with api._clients:

@@ -73,7 +73,7 @@ class LetheProcess:
         stdout = self.launch()
         for line in stdout:
             self._stdout.append(line)
-            if line.startswith("  API"):
+            if line.startswith("  API "):
                 self.url = line.split()[-1]
             if line.startswith("  Docs"):
                 return None

@@ -63,7 +63,7 @@ class Serve:
                 while not any(line.startswith("  Docs") for line in lines):
                     lines.append(process.stdout.readline())
                     assert lines[-1], self.log
-                (url,) = [line.split()[1] for line in lines if line.startswith("  API")]
+                (url,) = [line.split()[1] for line in lines if line.startswith("  API ")]
                 yield url, "".join(lines)
             finally:
                 process.send_signal(signal.SIGTERM)

@@ -308,7 +308,7 @@ def killed_at_the_erasure(settings: Settings, body: dict[str, Any]) -> str:
         while not any(line.startswith("  Docs") for line in lines):
             lines.append(process.stdout.readline())
             assert lines[-1], (settings.home / "log").read_text()
-        (url,) = [line.split()[1] for line in lines if line.startswith("  API")]
+        (url,) = [line.split()[1] for line in lines if line.startswith("  API ")]
         with LetheClient(url, "the-first-key") as client:
             accepted = client.request_deletion(
                 body.get("nodes", ()), kind=body["kind"], edges=[(a, b) for a, b in body.get("edges", ())]

@@ -1,0 +1,145 @@
+"""Signing in and out, and what stands before every page: a session whose key is still valid, and forms of its own."""
+
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import parse_qsl, urlsplit
+
+from fastapi import Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.api.services import services_of
+from service.dashboard.sessions import LIFETIME_S, Session, Sessions
+from service.dashboard.throttle import Throttle
+from service.db.api_keys import ApiKeyRepository
+from service.db.transactions import transaction
+from service.domain.records import ApiKey
+from service.domain.states import Scope
+from service.errors import LetheError
+
+#: Holds the token of the session; sent to no path but the dashboard's.
+SESSION_COOKIE = "lethe_session"
+#: Holds the form token of the sign-in page, where there is no session yet.
+FORM_COOKIE = "lethe_login"
+PATH = "/dashboard"
+#: Nothing a form of the dashboard sends is longer (bytes).
+_LONGEST_FORM = 65_536
+
+
+class LoginNeeded(Exception):
+    """Nobody is signed in, or not any more."""
+
+
+class ForeignForm(LetheError):
+    """A form that no page of this session made."""
+
+    status = 403
+    slug = "foreign-form"
+    title = "Form refused"
+
+
+@dataclass(frozen=True)
+class Access:
+    """What the dashboard remembers of who asks."""
+
+    sessions: Sessions
+    throttle: Throttle
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Who is signed in."""
+
+    key: ApiKey
+    session: Session
+
+
+def access_of(request: Request) -> Access:
+    """The memory of the application that serves `request`."""
+    access: Access = request.app.state.dashboard
+    return access
+
+
+async def signed_in(request: Request) -> Visitor:
+    """The visitor of a page. Raises LoginNeeded when there is no session, or its key was revoked or lost audit:read."""
+    token = request.cookies.get(SESSION_COOKIE, "")
+    session = access_of(request).sessions.find(token)
+    if session is None:
+        raise LoginNeeded
+    async with transaction(services_of(request).engine) as connection:
+        key = await ApiKeyRepository(connection).get(session.key_id)
+    if key is None or key.revoked_at is not None or Scope.AUDIT_READ not in key.scopes:
+        access_of(request).sessions.end(token)
+        raise LoginNeeded
+    return Visitor(key, session)
+
+
+SignedIn = Annotated[Visitor, Depends(signed_in)]
+
+
+async def form_of(request: Request, form_token: str) -> dict[str, str]:
+    """The fields of a form sent to the dashboard.
+
+    Raises ForeignForm unless a page of this origin sent it with the token it was given.
+    """
+    if not _same_origin(request):
+        raise ForeignForm("The form was sent by another site.", "Open the dashboard itself, and try again there.")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LONGEST_FORM:
+            raise ForeignForm("The form is larger than any of the dashboard's.", "Go back and try again.")
+    fields = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    presented = fields.pop("form_token", "")
+    if not form_token or not hmac.compare_digest(presented.encode(), form_token.encode()):
+        raise ForeignForm(
+            "The page that this form belongs to is too old.", "Go back, load the page again, and repeat what you did."
+        )
+    return fields
+
+
+def new_form_token() -> str:
+    """256 random bits for the form of the sign-in page."""
+    return secrets.token_urlsafe(32)
+
+
+def set_cookie(request: Request, response: Response, name: str, value: str) -> None:
+    """Set a cookie that no script reads and no other site's page sends."""
+    response.set_cookie(
+        name,
+        value,
+        max_age=int(LIFETIME_S),
+        path=PATH,
+        httponly=True,
+        samesite="strict",
+        secure=_encrypted(request),
+    )
+
+
+def delete_cookie(request: Request, response: Response, name: str) -> None:
+    """Have the browser forget a cookie."""
+    response.delete_cookie(name, path=PATH, httponly=True, samesite="strict", secure=_encrypted(request))
+
+
+def own_page(path: str) -> str:
+    """`path` if it is one of the dashboard's pages, the overview otherwise: nothing else is redirected to."""
+    parts = urlsplit(path)
+    inside = parts.path == PATH or parts.path.startswith(f"{PATH}/")
+    plain = not (parts.scheme or parts.netloc) and "\\" not in path and path.isprintable() and ".." not in parts.path
+    return path if inside and plain else PATH
+
+
+def _same_origin(request: Request) -> bool:
+    """Whether a page of this very origin sent the request; every browser says so of a POST."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin", "")
+    return bool(origin) and urlsplit(origin).netloc == request.headers.get("host")
+
+
+def _encrypted(request: Request) -> bool:
+    """Whether the browser came by https, also through a proxy; who claims so falsely only loses the cookie."""
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").lower() == "https"

@@ -1,0 +1,65 @@
+"""How figures, times and durations are written on the pages."""
+
+import math
+from datetime import UTC, datetime, timedelta
+
+_DASH = "–"
+
+
+def number(value: float | int | None) -> str:
+    """An integer with thousands marked, another number to four significant digits, a dash for None."""
+    if value is None:
+        return _DASH
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value == 0.0:
+        return "0"
+    if math.isfinite(value) and 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    mantissa, _, exponent = f"{value:.2e}".partition("e")
+    return f"{mantissa} × 10{_superscript(int(exponent))}" if exponent else f"{value}"
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage."""
+    if value is None:
+        return _DASH
+    if value and abs(value) < 1e-4:
+        return f"{number(100.0 * value)} %"
+    return f"{100.0 * value:.3g} %"
+
+
+def moment(value: datetime | None) -> str:
+    """A time to the second, in UTC."""
+    return _DASH if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def machine_time(value: datetime) -> str:
+    """The same for the attribute `datetime`."""
+    return value.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def duration(seconds: float | timedelta | None) -> str:
+    """A length of time in one or two units, as people say it."""
+    if seconds is None:
+        return _DASH
+    total = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+    sign, total = ("−" if total < 0 else ""), abs(total)
+    if total < 1.0:
+        return f"{sign}{total * 1000:.0f} ms"
+    if total < 60.0:
+        return f"{sign}{total:.2g} s" if total < 10 else f"{sign}{total:.0f} s"
+    for unit, smaller, size, parts in (("d", "h", 86_400, 24), ("h", "min", 3_600, 60), ("min", "s", 60, 60)):
+        if total >= size:
+            whole, rest = divmod(round(total / (size / parts)), parts)
+            return f"{sign}{whole} {unit}" + (f" {rest} {smaller}" if rest else "")
+    raise AssertionError("unreachable")
+
+
+def plural(count: int, one: str, several: str | None = None) -> str:
+    """`count` with its noun."""
+    return f"{number(count)} {one if count == 1 else several or one + 's'}"
+
+
+def _superscript(exponent: int) -> str:
+    return str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

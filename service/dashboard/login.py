@@ -1,0 +1,84 @@
+"""Signing in with an API key, and out."""
+
+import structlog
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from service.api.services import services_of
+from service.dashboard.access import (
+    FORM_COOKIE,
+    PATH,
+    SESSION_COOKIE,
+    access_of,
+    delete_cookie,
+    form_of,
+    new_form_token,
+    own_page,
+    set_cookie,
+)
+from service.dashboard.formats import duration
+from service.dashboard.pages import Page, public_page
+from service.domain.states import Scope
+from service.errors import Unauthenticated
+
+router = APIRouter(prefix=PATH, route_class=Page, include_in_schema=False)
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+@router.get("/login")
+async def login_page(request: Request) -> Response:
+    """The form that asks for an API key."""
+    return _form(request, request.query_params.get("next", PATH))
+
+
+@router.post("/login")
+async def login(request: Request) -> Response:
+    """Begin a session with a valid key that has audit:read; failed attempts are limited per address."""
+    fields = await form_of(request, request.cookies.get(FORM_COOKIE, ""))
+    after = own_page(fields.get("next", PATH))
+    access = access_of(request)
+    address = "unknown" if request.client is None else request.client.host
+    wait_s = access.throttle.take(address)
+    if wait_s:
+        _log.warning("dashboard.sign_in_throttled")
+        fault = f"Too many failed attempts from your address. Try again in {duration(wait_s)}."
+        response = _form(request, after, status=429, fault=fault)
+        response.headers["Retry-After"] = str(wait_s)
+        return response
+    try:
+        key = await services_of(request).keys.authenticate(fields.get("key", "").strip())
+    except Unauthenticated:
+        _log.warning("dashboard.sign_in_failed")
+        return _form(request, after, status=401, fault="This key is unknown or revoked.")
+    access.throttle.give_back(address)
+    if Scope.AUDIT_READ not in key.scopes:
+        fault = "This key is valid, and lacks the scope audit:read. Ask for one that has it."
+        return _form(request, after, status=403, fault=fault)
+    token, _ = access.sessions.start(key.id)
+    response = RedirectResponse(after, 303)
+    set_cookie(request, response, SESSION_COOKIE, token)
+    delete_cookie(request, response, FORM_COOKIE)
+    return response
+
+
+@router.post("/logout")
+async def logout(request: Request) -> Response:
+    """End the session."""
+    access = access_of(request)
+    token = request.cookies.get(SESSION_COOKIE, "")
+    session = access.sessions.find(token)
+    if session is not None:
+        await form_of(request, session.form_token)
+        access.sessions.end(token)
+    response = RedirectResponse(f"{PATH}/login", 303)
+    delete_cookie(request, response, SESSION_COOKIE)
+    return response
+
+
+def _form(request: Request, after: str, *, status: int = 200, fault: str = "") -> Response:
+    form_token = request.cookies.get(FORM_COOKIE) or new_form_token()
+    response = public_page("login.html", status=status, form_token=form_token, next=own_page(after), fault=fault)
+    set_cookie(request, response, FORM_COOKIE, form_token)
+    return response

@@ -1,0 +1,52 @@
+// The log page: the signature of the checkpoint, and whether an earlier one is the beginning of this log.
+import { Report, fromHex, hasCryptography, insecure, isConsistent, readCheckpoint, reportSignature } from "./merkle.js";
+
+const page = document.getElementById("log-tools");
+const note = document.getElementById("note").textContent;
+const keys = Array.from(document.querySelectorAll("#keys code"), (code) => code.textContent);
+const kept = document.getElementById("kept");
+
+function run(name, work) {
+  const button = document.getElementById(name);
+  const outcome = document.getElementById(`${name}-outcome`);
+  const checks = document.getElementById(`${name}-checks`);
+  return async (event) => {
+    event.preventDefault();
+    button.disabled = true;
+    const report = new Report(checks, outcome);
+    try {
+      if (hasCryptography()) await work(report);
+      else report.say("warn", insecure);
+    } catch (error) {
+      report.say("bad", error.message);
+    } finally {
+      button.disabled = false;
+    }
+  };
+}
+
+document.getElementById("check").addEventListener("click", run("check", async (report) => {
+  await reportSignature(report, readCheckpoint(note), keys);
+  if (report.bad) report.say("bad", "The checkpoint does not hold.");
+  else if (!report.open) report.say("good", "The signature of this checkpoint is good.");
+}));
+
+document.getElementById("compare-form").addEventListener("submit", run("compare", async (report) => {
+  const text = kept.value.replaceAll("\r\n", "\n").replace(/\s*$/, "\n");
+  const earlier = readCheckpoint(text);
+  const newest = readCheckpoint(note);
+  await reportSignature(report, earlier, keys);
+  if (earlier.origin !== newest.origin) report.line("bad", `It is of another log: ${earlier.origin}.`);
+  else if (earlier.size > newest.size) report.line("bad", `The log had ${earlier.size} leaves then and has ${newest.size} now: it was cut.`);
+  else if (earlier.size === 0) report.line("good", "The log was empty then, so anything may follow.");
+  else {
+    const answer = await fetch(`${page.dataset.consistency}?from=${earlier.size}&to=${newest.size}`);
+    if (!answer.ok || answer.redirected) throw new Error(`The server answered ${answer.status}; load the page again.`);
+    const { proof } = await answer.json();
+    const holds = await isConsistent(earlier.size, newest.size, earlier.root, newest.root, proof.map(fromHex));
+    if (holds) report.line("good", `The first ${earlier.size} of ${newest.size} leaves are unchanged since, by a proof of ${proof.length} hashes.`);
+    else report.line("bad", `The first ${earlier.size} leaves are not what they were when that checkpoint was signed.`);
+  }
+  if (report.bad) report.say("bad", "This log contradicts the checkpoint you kept. Keep both, and have the log examined.");
+  else report.say("good", "This log only grew since the checkpoint you kept.");
+}));

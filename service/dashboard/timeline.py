@@ -1,0 +1,87 @@
+"""What happened to a request, step by step, and what comes next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from service.db.events import Event
+from service.domain.records import DeletionRequest
+from service.domain.states import EventType, RepairStatus, RequestStatus
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a request's way."""
+
+    label: str
+    #: `done`, `now` while it is worked on, `waiting`, or `failed`.
+    state: str
+    sentence: str
+    at: datetime | None = None
+    #: Time since the request was received.
+    after: timedelta | None = None
+
+
+def timeline(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
+    """The steps of `request` in order; what is still to come follows what was done."""
+    received = Step(
+        "Received",
+        "done",
+        "The request was recorded durably. What it names is kept encrypted, under a key of its own.",
+        request.received_at,
+    )
+    match request.status:
+        case RequestStatus.FAILED:
+            return [received, _done(request, request.failed_at, "Failed", request.failure or "", "failed")]
+        case RequestStatus.CANCELLED:
+            told = "Withdrawn before the unlearner took it up. What it named was erased."
+            return [received, _done(request, request.cancelled_at, "Cancelled", told)]
+    if request.already_deleted_by is not None:
+        told = "Nothing was left to do: earlier requests had deleted all that it names."
+        return [received, _done(request, request.completed_at, "Completed", told)]
+    steps = [_applied(request), *_repaired(request, events), _completed(request)]
+    # What has a time comes first, in the order of time; a repair may end after the erasure.
+    done = sorted((step for step in steps if step.at is not None), key=lambda step: step.at or request.received_at)
+    rest = [step for step in steps if step.at is None]
+    return [received, *done, *rest]
+
+
+def is_final(request: DeletionRequest) -> bool:
+    """Whether nothing more can happen to a request by itself."""
+    if request.status is RequestStatus.COMPLETED:
+        return request.repair is not RepairStatus.PENDING
+    return request.status in (RequestStatus.FAILED, RequestStatus.CANCELLED)
+
+
+def _applied(request: DeletionRequest) -> Step:
+    if request.applied_at is None:
+        return Step("Applied", "now", "It waits for the unlearner, or the new model is being computed.")
+    told = "It left the graph, the training set, the coefficients and every prediction."
+    return _done(request, request.applied_at, "Applied", told)
+
+
+def _repaired(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
+    repaired = next((event for event in events if event.type is EventType.REPAIRED), None)
+    if repaired is not None:
+        told = "The weights were re-optimised on what remains: they are those of retraining, within the bound."
+        return [_done(request, repaired.created_at, "Repaired", told)]
+    if request.repair is RepairStatus.PENDING:
+        return [Step("Repaired", "now", "The weights are being re-optimised on what remains; erasure does not wait.")]
+    if request.repair is RepairStatus.NOT_CONVERGED:
+        return [Step("Not repaired", "failed", "The repair did not converge; an operator should look into it.")]
+    return []
+
+
+def _completed(request: DeletionRequest) -> Step:
+    if request.completed_at is None:
+        state = "now" if request.status is RequestStatus.APPLIED else "waiting"
+        return Step("Completed", state, "Features, labels, edges, ids and older weights are erased from the disk.")
+    told = (
+        "Features, labels, edges, ids and older weights are gone from the disk; the key to the ids in the request was "
+        "destroyed."
+    )
+    return _done(request, request.completed_at, "Completed", told)
+
+
+def _done(request: DeletionRequest, at: datetime | None, label: str, told: str, state: str = "done") -> Step:
+    return Step(label, state, told, at, None if at is None else at - request.received_at)

@@ -1,0 +1,66 @@
+"""One Lethe to look at, for all tests of a session, and a browser to look with."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lethe_process import LetheProcess, copied
+from playwright.sync_api import Browser, sync_playwright
+from trained_models import SMALL, Models
+from visits import Visit, chromium
+
+from service.embedded import PrivateServers
+from tests.conftest import fresh_database
+
+
+@pytest.fixture(scope="session")
+def dashboard_database(postgres_url: str) -> Iterator[str]:
+    with fresh_database(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def lethe(
+    tmp_path_factory: pytest.TempPathFactory, private_servers: PrivateServers, dashboard_database: str
+) -> Iterator[LetheProcess]:
+    """A served model that is repaired, with a few deletions in its record."""
+    home = tmp_path_factory.mktemp("dashboard") / "home"
+    home.mkdir()
+    copied(Models(tmp_path_factory.mktemp("trained"), None).trained(SMALL), home / "model")
+    servers = {"database_url": dashboard_database, "redis_url": private_servers.redis_url}
+    with LetheProcess(home, repair="always", **servers).start() as process:
+        for number, nodes in enumerate((["1"], ["2", "3"], ["5"])):
+            process.delete(nodes, reference=f"DSR-{number}")
+        yield process
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser for the tests of one file: while playwright runs, its event loop keeps other tests from theirs."""
+    with sync_playwright() as playwright:
+        # Root has no sandbox to be had.
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        running = playwright.chromium.launch(executable_path=chromium(), args=flags)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, lethe: LetheProcess) -> Iterator[Callable[..., Visit]]:
+    """Open a window, `width` pixels wide, in the colours of a `scheme`; judged when the test ends."""
+    opened: list[Visit] = []
+
+    def start(width: int = 1280, scheme: str = "light") -> Visit:
+        opened.append(Visit(browser, lethe.url, width, scheme))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core."""
+    return (Path(__file__).parent / "vendor" / "axe" / "axe.min.js").read_text()

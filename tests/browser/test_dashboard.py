@@ -1,0 +1,210 @@
+"""The dashboard in a real browser, as whoever must answer for deletions uses it."""
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+from lethe_process import LetheProcess
+from playwright.sync_api import Page, Route, expect
+from visits import Visit
+
+Open = Callable[..., Visit]
+
+
+def test_a_visitor_signs_in_filters_and_opens_a_request(visit: Open) -> None:
+    page = visit().sign_in("/requests?kind=node")
+    # The page that was asked for, and not the overview.
+    expect(page).to_have_url(re.compile(r"/dashboard/requests\?kind=node$"))
+    expect(page.get_by_role("link", name=re.compile(r"^[0-9a-f]{8}$")).first).to_be_visible()
+    page.get_by_label("Status").select_option("failed")
+    expect(page.get_by_text("No request fits these filters.")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"/requests\?status=failed&kind=node$"))
+    page.get_by_label("Status").select_option("completed")
+    page.get_by_role("row").filter(has_text="DSR-1").get_by_role("link").click()
+    expect(page.get_by_text("2 nodes", exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name="What was measured")).to_be_visible()
+    steps = [re.compile(name) for name in ("Received", "Applied", "Repaired", "Completed")]
+    expect(page.locator(".timeline li.done")).to_have_text(steps)
+    page.get_by_role("link", name="Receipt, to read").click()
+    expect(page.get_by_role("heading", name="Receipt of a deletion")).to_be_visible()
+
+
+def test_a_request_goes_from_queued_to_completed_while_one_looks(
+    visit: Open, lethe: LetheProcess, dashboard_database: str
+) -> None:
+    window = visit()
+    page = window.sign_in("/requests")
+    with held_log(dashboard_database) as release:
+        with lethe.client() as client:
+            accepted = client.request_deletion(["10"], reference="DSR-watched")
+        row = page.get_by_role("row").filter(has_text="DSR-watched")
+        expect(row).to_contain_text("Queued")
+        expect(row).to_contain_text("29 d 23 h left")
+        row.get_by_role("link").click()
+        expect(page.get_by_role("status").filter(has_text="Queued")).to_be_visible()
+        expect(page.locator("code").filter(has_text=str(accepted.id))).to_be_visible()
+        loads = window.loads
+        release()
+        expect(page.get_by_role("status").filter(has_text="Completed")).to_be_visible()
+    expect(page.locator(".timeline li.done")).to_have_count(4)
+    expect(page.get_by_role("heading", name="What was measured")).to_be_visible()
+    assert window.loads == loads
+    # Finished, so it does not ask again.
+    expect(page.locator("#request")).not_to_have_attribute("hx-get", re.compile("."))
+
+
+def test_the_browser_verifies_the_evidence_and_finds_what_was_changed(visit: Open) -> None:
+    page = visit().sign_in("/requests?status=completed")
+    page.get_by_role("row").filter(has_text="DSR-0").get_by_role("link").click()
+    page.get_by_role("button", name="Verify in this browser").click()
+    expect(page.locator("#outcome")).to_have_text("Verified: all 3 events of this request are in the signed log.")
+    expect(page.locator("#checks li.good")).to_have_count(5)
+
+    def forge(change: Callable[[Any], None]) -> None:
+        def answer(route: Route) -> None:
+            response = route.fetch()
+            evidence = response.json()
+            change(evidence)
+            route.fulfill(response=response, json=evidence)
+
+        page.route("**/proof", answer)
+        page.get_by_role("button", name="Verify in this browser").click()
+
+    def more_was_measured(evidence: Any) -> None:
+        leaf = evidence["leaves"][1]
+        leaf["data"] = leaf["data"].replace('"directions_removed":0', '"directions_removed":1')
+
+    def another_checkpoint(evidence: Any) -> None:
+        origin, size, *rest = evidence["checkpoint"].split("\n")
+        evidence["checkpoint"] = "\n".join([origin, str(int(size) + 1), *rest])
+
+    forge(more_was_measured)
+    expect(page.locator("#outcome")).to_have_class(re.compile("bad"))
+    expect(page.locator("#checks li.bad")).to_have_text([re.compile(r"Leaf \d+ .*does not lead to the signed root")])
+    forge(another_checkpoint)
+    expect(page.locator("#checks li.bad").last).to_contain_text("the checkpoint was changed or forged")
+
+
+def test_the_log_is_compared_with_a_checkpoint_that_was_kept(visit: Open, lethe: LetheProcess) -> None:
+    page = visit().sign_in("/log")
+    kept = page.locator("#note").inner_text()
+    page.get_by_role("button", name="Check the signature").click()
+    expect(page.locator("#check-outcome")).to_have_text("The signature of this checkpoint is good.")
+    lethe.delete(["20"])
+    size = int(kept.split("\n")[1])
+    # The log is signed right after it has grown.
+    while int(page.locator("#note").inner_text().split("\n")[1]) < size + 3:
+        page.reload()
+    page.get_by_label("An earlier checkpoint").fill(kept)
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#compare-outcome")).to_have_text("This log only grew since the checkpoint you kept.")
+    other = kept.replace(f"\n{size}\n", f"\n{size - 1}\n")
+    page.get_by_label("An earlier checkpoint").fill(other)
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#compare-outcome")).to_contain_text("contradicts the checkpoint you kept")
+
+
+def test_a_request_is_found_without_an_address_that_names_it(visit: Open) -> None:
+    window = visit()
+    page = window.sign_in("/find")
+    page.get_by_label("Node id").check()
+    page.get_by_label("Exactly this text").fill("5")
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_role("row").filter(has_text="DSR-2")).to_be_visible()
+    page.get_by_label("Reference").check()
+    page.get_by_label("Exactly this text").fill("DSR-0")
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_text("1 request found")).to_be_visible()
+    assert page.url == f"{window.url}/dashboard/find"
+
+
+def test_the_overview_shows_what_was_done(visit: Open) -> None:
+    page = visit().sign_in()
+    expect(page.get_by_text("Every request is within its deadline of 30 days.")).to_be_visible()
+    charts = page.locator("#charts[data-drawn]")
+    expect(charts.get_by_role("img")).to_have_count(6)
+    norms = page.locator("figure").filter(has_text="Weight on the deleted nodes")
+    norms.get_by_text("As a table").click()
+    expect(norms.get_by_role("link").first).to_have_attribute("href", re.compile("/dashboard/requests/"))
+    page.get_by_role("link", name="90 days").click()
+    expect(page).to_have_url(re.compile(r"\?period=90d$"))
+    expect(charts.get_by_role("img")).to_have_count(6)
+
+
+def test_every_page_can_be_used_with_the_keyboard_alone(visit: Open) -> None:
+    page = visit().open()
+    # The field has the focus already.
+    page.keyboard.type("the-first-key")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Requests", exact=True)).to_be_visible()
+    page.locator("#results tbody a").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")])
+def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str, width: int, scheme: str) -> None:
+    window = visit(width, scheme)
+    judge(window.open("/login"), axe)
+    page = window.sign_in()
+    page.locator("#charts[data-drawn]").wait_for()
+    page.locator("figure summary").first.click()
+    judge(page, axe)
+    judge(window.open("/requests"), axe)
+    page.locator("#results tbody a").first.click()
+    page.get_by_role("button", name="Verify in this browser").click()
+    page.locator("#outcome:not(:empty)").wait_for()
+    judge(page, axe)
+    judge(window.open("/log"), axe)
+    judge(window.open("/find"), axe)
+
+
+def judge(page: Page, axe: str) -> None:
+    """AssertionError when axe-core finds a fault, or the page is wider than its window."""
+    page.get_by_role("heading", level=1).wait_for()
+    page.evaluate(axe)
+    found = page.evaluate("axe.run({resultTypes: ['violations']})")
+    faults = [
+        f"{fault['id']} ({fault['impact']}): {node['html']} {node['failureSummary']}"
+        for fault in found["violations"]
+        for node in fault["nodes"]
+    ]
+    assert not faults, f"{page.url}: {faults}"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
+
+
+@contextmanager
+def held_log(database_url: str) -> Iterator[Callable[[], None]]:
+    """Keep everybody from appending to the log, and so requests from being applied, until the given call."""
+    ready, done = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        connection = await asyncpg.connect(database_url)
+        try:
+            # That of `service.db.log`: the bytes of "log".
+            await connection.execute("SELECT pg_advisory_lock($1)", 0x6C6F67)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+        finally:
+            await connection.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(hold()))
+    thread.start()
+    try:
+        assert ready.wait(30.0)
+        yield done.set
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,166 @@
+"""What the pages say: figures, times, clocks and the steps of a request."""
+
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from service.api.deletion_answers import AuditAnswer
+from service.dashboard.clock import clock_of
+from service.dashboard.filters import list_filters
+from service.dashboard.formats import duration, number, percent
+from service.dashboard.timeline import is_final, timeline
+from service.dashboard.wording import FIGURES, WORDS
+from service.db.events import Event
+from service.domain.audit import Figure, Threshold
+from service.domain.records import DeletionRequest
+from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind, RequestStatus
+
+RECEIVED = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+MONTH = timedelta(days=30)
+REQUEST = DeletionRequest(
+    id=UUID(int=1),
+    model="tiny",
+    kind=RequestKind.NODE,
+    status=RequestStatus.QUEUED,
+    count=1,
+    reference=None,
+    api_key_id=UUID(int=2),
+    received_at=RECEIVED,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0.0, "0"),
+        (0, "0"),
+        (1431, "1,431"),
+        (0.4036094, "0.4036"),
+        (12345.6, "12,346"),
+        (7.2658e-16, "7.27 × 10⁻¹⁶"),
+        (-2.5e9, "-2.50 × 10⁹"),
+    ],
+)
+def test_figures_are_written_to_be_read(value: float | int | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_shares_are_written_as_percentages() -> None:
+    assert [percent(share) for share in (None, 0.0, 1.0, 0.0415, 2.65e-11)] == [
+        "–",
+        "0 %",
+        "100 %",
+        "4.15 %",
+        "2.65 × 10⁻⁹ %",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0004, "0 ms"),
+        (0.612, "612 ms"),
+        (4.26, "4.3 s"),
+        (59.0, "59 s"),
+        (61.0, "1 min 1 s"),
+        (3600.0, "1 h"),
+        (86_399.0, "24 h"),
+        (2_591_000.0, "30 d"),
+        (-7200.0, "−2 h"),
+    ],
+)
+def test_lengths_of_time_are_written_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("age", "tone", "words"),
+    [
+        (timedelta(seconds=1), "good", "29 d 23 h left"),
+        (timedelta(days=23), "good", "7 d left"),
+        (timedelta(days=24), "warn", "6 d left"),
+        (timedelta(days=29, hours=23, minutes=59, seconds=30), "warn", "30 s left"),
+        (timedelta(days=31), "bad", "1 d past its deadline"),
+    ],
+)
+def test_a_clock_tells_how_much_time_is_left(age: timedelta, tone: str, words: str) -> None:
+    clock = clock_of(RECEIVED, RECEIVED + age, MONTH)
+    assert (clock.tone, clock.words) == (tone, words)
+    assert clock.due_at == RECEIVED + MONTH
+    assert 0.0 <= clock.share <= 1.0
+
+
+def test_every_state_and_every_figure_has_words() -> None:
+    for states in (RequestStatus, RequestKind, Guarantee, RepairStatus):
+        for state in states:
+            assert WORDS[state].meaning.endswith(".")
+    told = {name for group in FIGURES.values() for name in group}
+    assert told <= set(AuditAnswer.model_fields)
+    # The rest is told apart from the tables: the batch, its device, its times, and how the factor was made.
+    assert set(AuditAnswer.model_fields) - told == {"batch", "device", "durations_ms", "factor_method"}
+    assert all(figure.meaning.endswith(".") for group in FIGURES.values() for figure in group.values())
+
+
+def states_of(request: DeletionRequest, *events: EventType) -> list[tuple[str, str]]:
+    told = [
+        Event(number, request.id, kind, {}, RECEIVED + timedelta(seconds=number)) for number, kind in enumerate(events)
+    ]
+    return [(step.label, step.state) for step in timeline(request, told)]
+
+
+def test_the_timeline_tells_what_was_done_and_what_comes() -> None:
+    assert states_of(REQUEST) == [("Received", "done"), ("Applied", "now"), ("Completed", "waiting")]
+    applied = replace(REQUEST, status=RequestStatus.APPLIED, applied_at=RECEIVED, repair=RepairStatus.PENDING)
+    assert states_of(applied, EventType.APPLIED) == [
+        ("Received", "done"),
+        ("Applied", "done"),
+        ("Repaired", "now"),
+        ("Completed", "now"),
+    ]
+    completed = replace(applied, status=RequestStatus.COMPLETED, completed_at=RECEIVED + timedelta(seconds=1))
+    assert states_of(completed, EventType.APPLIED)[-1] == ("Repaired", "now")
+    repaired = replace(completed, repair=RepairStatus.CONVERGED)
+    assert states_of(repaired, EventType.APPLIED, EventType.COMPLETED, EventType.REPAIRED) == [
+        ("Received", "done"),
+        ("Applied", "done"),
+        ("Completed", "done"),
+        ("Repaired", "done"),
+    ]
+    failed = replace(REQUEST, status=RequestStatus.FAILED, failed_at=RECEIVED, failure="It named a ghost.")
+    assert states_of(failed) == [("Received", "done"), ("Failed", "failed")]
+    assert [is_final(one) for one in (REQUEST, applied, completed, repaired, failed)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_filters_are_read_from_a_url() -> None:
+    query = {
+        "status": "completed",
+        "kind": "",
+        "repair": "converged",
+        "since": "2026-11-01",
+        "until": "2026-11-19",
+        "bound": "1e-9",
+        "bound_most": "0.5",
+        "reference": "DSR-1",
+        "ids": "x",
+    }
+    found = list_filters(query)
+    assert found.faults == ()
+    assert set(found.given) == {"status", "repair", "since", "until", "bound", "bound_most"}
+    assert (found.audit.status, found.audit.kind) == (RequestStatus.COMPLETED, None)
+    assert (found.audit.since, found.audit.until) == (
+        datetime(2026, 11, 1, tzinfo=UTC),
+        datetime(2026, 11, 20, tzinfo=UTC),
+    )
+    assert found.audit.thresholds == {Figure.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-9, at_most=0.5)}
+    # What a URL must never hold does not filter, were it there.
+    assert (found.audit.reference, found.audit.ids) == (None, None)
+    assert {field.name for field in fields(found.audit)} >= {"reference", "ids"}
