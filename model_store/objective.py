@@ -46,10 +46,11 @@ class Objective:
         """n_train, by which sums over rows are divided; 1 where there are none and F is (lambda/2) |W|_F^2."""
         return max(self.representation.rows, 1)
 
-    def at(self, W: Tensor) -> Point:
-        """F, its gradient and the relative gradient at W (p, C)."""
+    def at(self, W: Tensor, logits: Tensor | None = None) -> Point:
+        """F, its gradient and the relative gradient at W (p, C); `logits` is H W, (n_train, C), where it is known."""
         n = self.weighted_rows
-        logits = self.representation.logits(W)
+        if logits is None:
+            logits = self.representation.logits(W)
         residual = self.loss.residual(logits, self.labels)
         loss_gradient = self.representation.transposed(residual) / n
         gradient = loss_gradient + self.regularization * W

@@ -61,10 +61,13 @@ class LiveGraph:
         labels = torch.from_numpy(self.targets[rows]).to(self.propagator.device)
         return Objective(Representation(self.inputs, rows), self.loss, labels, regularization)
 
-    def predictions(self, state: ModelState) -> Snapshot:
-        """Class probabilities of every live node under `state`, by sweeps on class columns instead of features."""
-        logits = self.inputs.logits([span.W for span in state.spans])
-        probabilities = self.loss.probabilities(logits).cpu().numpy()
+    def logits(self, state: ModelState) -> Tensor:
+        """The logits of every node under `state`, (n, C), by sweeps on class columns instead of features."""
+        return self.inputs.logits([span.W for span in state.spans])
+
+    def predictions(self, state: ModelState, logits: Tensor | None = None) -> Snapshot:
+        """Class probabilities of every live node under `state`; `logits` are those of `state` where they are known."""
+        probabilities = self.loss.probabilities(self.logits(state) if logits is None else logits).cpu().numpy()
         probabilities[~state.live] = 0.0
         return Snapshot(
             version=state.version, probabilities=probabilities, live=state.live, edges=self.propagator.edges

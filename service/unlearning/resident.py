@@ -229,11 +229,16 @@ class Resident:
         _require_finite(projection.state)
         rows = self._training_rows.on(live_graph)
         started = time.monotonic()
-        state, outcome, repair = self._repaired(projection.state, live_graph, rows, budget_s)
+        state, repair, logits = projection.state, None, None
+        if self._policy is RepairPolicy.ALWAYS:
+            state, outcome, repair = self._repaired(state, live_graph, rows, budget_s)
+        else:
+            logits = live_graph.logits(state)
+            outcome = self._unrepaired(state, live_graph, logits)
         repair_s = time.monotonic() - started
         if state is not projection.state:
             projection = projection.with_weights_of(state, self.state)
-        snapshot = _finite(state, live_graph.predictions(state))
+        snapshot = _finite(state, live_graph.predictions(state, logits))
         return Prepared(nodes, feature_rows, edges, projection, outcome, live_graph, snapshot, repair, rows, repair_s)
 
     def commit(self, prepared: Prepared) -> None:
@@ -330,18 +335,22 @@ class Resident:
 
     def _repaired(
         self, state: ModelState, live_graph: LiveGraph, rows: TrainingRows, budget_s: float
-    ) -> tuple[ModelState, RepairOutcome, Repair | None]:
-        """`state` repaired within the budget, or as it is."""
-        if not certifiable(live_graph.loss, self.regularization):
-            return state, RepairOutcome(RepairStatus.NONE, None, None), None
+    ) -> tuple[ModelState, RepairOutcome, Repair]:
+        """`state` repaired within the budget, or as it is while the repair goes on."""
         objective = self._objective(live_graph)
-        if self._policy is RepairPolicy.NEVER:
-            certificate = certify(objective, objective.at(stacked(state)))
-            return state, RepairOutcome(RepairStatus.NONE, certificate, certificate), None
         repair = Repair(state, objective, self._factor, rows)
         if repair.advance(time.monotonic() + budget_s):
             return *repair.repaired(), repair
         return state, RepairOutcome(RepairStatus.PENDING, repair.before, repair.before), repair
+
+    def _unrepaired(self, state: ModelState, live_graph: LiveGraph, logits: Tensor) -> RepairOutcome:
+        """What holds of `state` as it is; `logits` (n, C) are its own."""
+        if not certifiable(live_graph.loss, self.regularization):
+            return RepairOutcome(RepairStatus.NONE, None, None)
+        objective = self._objective(live_graph)
+        rows = torch.from_numpy(live_graph.training_rows).to(logits.device)
+        certificate = certify(objective, objective.at(stacked(state), logits[rows]))
+        return RepairOutcome(RepairStatus.NONE, certificate, certificate)
 
     def _settle(self, repair: Repair | None, outcome: RepairOutcome) -> None:
         """Keeps of what was computed what holds of the state just committed."""
