@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from model_store.graph import NO_LABEL
 from model_store.inputs import Inputs
