@@ -122,6 +122,7 @@ async def _running(
         readiness = Readiness(
             probes(
                 home=settings.home,
+                model=model,
                 database_url=database_url,
                 engine=engine,
                 redis=redis,

@@ -12,11 +12,13 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from service.api.services import Check
-from service.db import migrate
+from service.db import clock, migrate
 from service.db.engine import Engine
+from service.db.history import HistoryRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.errors import LetheError, Unavailable
+from service.observability.metrics import MOST_RESIDUAL
 from service.reader.predictions import Reader
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
@@ -71,6 +73,7 @@ class NotReady(LetheError):
 def probes(
     *,
     home: Path,
+    model: str,
     database_url: str,
     engine: Engine,
     redis: Redis,
@@ -81,7 +84,7 @@ def probes(
     condition: Callable[[], Condition],
     device: torch.device,
 ) -> list[tuple[str, Probe]]:
-    """The probes of a service that runs: device, Postgres, migrations, Redis, lease, keys, disk, unlearner, reader."""
+    """The probes of a service that runs."""
 
     async def postgres() -> str:
         async with _asking_postgres(), transaction(engine):
@@ -112,6 +115,31 @@ def probes(
         await asyncio.to_thread(key_files_are_there)
         return "complete"
 
+    async def clocks() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            apart = await clock.apart(connection)
+        if apart > clock.MOST_APART_S:
+            raise NotReady(f"Postgres' clock is {apart:.1f} s from this machine's.", "Synchronise both (NTP).")
+        return f"{apart:.3f} s from Postgres'"
+
+    async def residuals() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            # Two, because the newest may not have been measured yet.
+            made = await HistoryRepository(connection).latest(model, limit=2)
+        found = {
+            "span residual": next((one.span_residual for one in made if one.span_residual is not None), None),
+            "coefficient residual": made[0].coefficient_residual if made else None,
+        }
+        too_large = [f"{name} {value:.1e}" for name, value in found.items() if value and value > MOST_RESIDUAL]
+        if too_large:
+            raise NotReady(
+                f"The {' and the '.join(too_large)} of the served weights are above {MOST_RESIDUAL:g}: what was "
+                "deleted may still be in them.",
+                "Measure again with `./lethe audit recheck`. If it stays so, import a newly trained model with "
+                "--exclude-deleted, and report it.",
+            )
+        return "none measured yet" if not made else f"at most {MOST_RESIDUAL:g}"
+
     def key_files_are_there() -> None:
         keyring.check_files()
         log_keys.check_files(home / "keys")
@@ -141,6 +169,8 @@ def probes(
         ("migrations", migrations),
         ("redis", redis_answers),
         ("keys", keys),
+        ("clock", clocks),
+        ("residuals", residuals),
         ("disk", disk_probe(home)),
         ("device", device_computes),
         ("lease", lease),

@@ -55,7 +55,7 @@ async def _servers(settings: Settings, facts: ServerFacts | None) -> Sequence[Fi
     database_url = settings.database_url or (private.database_url if private else None)
     redis_url = settings.redis_url or (private.redis_url if private else None)
     return [
-        *await server_findings.postgres(database_url),
+        *await server_findings.postgres(database_url, settings.home / "keys"),
         await server_findings.redis(redis_url),
         *server_findings.service(facts),
     ]

@@ -1,25 +1,29 @@
 """What `lethe doctor` finds by asking Postgres, Redis and a running Lethe."""
 
+import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from pathlib import Path
 
 import httpx
 
 from service.cli.findings import Finding
 from service.cli.server import ServerFacts
-from service.db import migrate
+from service.db import clock, migrate
 from service.db.engine import Engine, create_engine
+from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.errors import LetheError, Unavailable
+from service.db.vault_keys import VaultKeyRepository
+from service.errors import KeyMissing, LetheError, Unavailable
 from service.queue.connection import connect
+from service.vault.keyring import Keyring
 
-#: A difference of clocks above this is found wrong: times in logs and evidence no longer agree (seconds).
-_MOST_APART_S = 5.0
 _TIMEOUT_S = 5.0
 
 
-async def postgres(url: str | None) -> Sequence[Finding]:
-    """Whether Postgres answers, has this version's schema, agrees on the time, and who holds the leases."""
+async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
+    """Whether Postgres answers, has this version's schema, agrees on the time and on the keys in `keys`, and who holds
+    the leases.
+    """
     if url is None:
         return [Finding("postgres", None, "private, and not running; `./lethe serve` starts it")]
     engine = create_engine(url, pool_size=1)
@@ -28,6 +32,7 @@ async def postgres(url: str | None) -> Sequence[Finding]:
         migrations = await _migrations(url)
         found.append(migrations)
         if migrations.ok:
+            found.append(await _keys(engine, keys))
             found.append(await _leases(engine))
     except Unavailable as error:
         return [Finding("postgres", False, error.detail, "Start it and see that DATABASE_URL is right.")]
@@ -70,19 +75,31 @@ def service(facts: ServerFacts | None) -> list[Finding]:
 async def _reachable(engine: Engine) -> list[Finding]:
     async with transaction(engine) as connection:
         version = (await connection.exec_driver_sql("SHOW server_version")).scalar_one()
-        before = datetime.now(UTC)
-        there: datetime = (await connection.exec_driver_sql("SELECT clock_timestamp()")).scalar_one()
-        after = datetime.now(UTC)
-    return [Finding("postgres", True, f"answers, version {version}"), clock(before, there, after)]
+        found = _clock(await clock.apart(connection))
+    return [Finding("postgres", True, f"answers, version {version}"), found]
 
 
-def clock(before: datetime, there: datetime, after: datetime) -> Finding:
-    """Whether Postgres' clock agrees with this one, read before and after it."""
-    # Anything the clocks could show between the two readings here counts as agreement.
-    apart = max((before - there).total_seconds(), (there - after).total_seconds(), 0.0)
-    if apart <= _MOST_APART_S:
+def _clock(apart: float) -> Finding:
+    if apart <= clock.MOST_APART_S:
         return Finding("clock", True, f"{apart:.3f} s from Postgres'")
     return Finding("clock", False, f"{apart:.1f} s from Postgres'", "Synchronise both machines (NTP).")
+
+
+async def _keys(engine: Engine, folder: Path) -> Finding:
+    """Whether the keys are those that the database relies on; makes none."""
+    async with transaction(engine) as connection:
+        registered = await VaultKeyRepository(connection).registered()
+        tombstones = await TombstoneRepository(connection).key_fingerprints()
+    name = "keys and database"
+    if not registered and not tombstones:
+        return Finding(name, None, "the database relies on none yet")
+    try:
+        keyring = await asyncio.to_thread(Keyring.open, folder, create=False)
+        keyring.check(tombstones)
+        keyring.check_identities(registered)
+    except KeyMissing as error:
+        return Finding(name, False, error.detail, error.remedy)
+    return Finding(name, True, "belong together")
 
 
 async def _migrations(url: str) -> Finding:

@@ -1,12 +1,30 @@
-"""The one clock that all times come from: Postgres'."""
+"""The one clock that all times come from, Postgres', and how far this machine's is from it."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
+
+#: A difference above this is wrong: times in logs and evidence no longer agree (seconds).
+MOST_APART_S = 5.0
 
 
 async def now(conn: AsyncConnection) -> datetime:
     """Return the time at which the caller's transaction began, UTC."""
     value: datetime = (await conn.execute(select(func.now()))).scalar_one()
     return value
+
+
+async def apart(conn: AsyncConnection) -> float:
+    """Return how far the clocks are apart at least (seconds)."""
+    before = datetime.now(UTC)
+    there: datetime = (await conn.execute(select(func.clock_timestamp()))).scalar_one()
+    return least_apart(before, there, datetime.now(UTC))
+
+
+def least_apart(before: datetime, there: datetime, after: datetime) -> float:
+    """The least difference (seconds) of a clock that showed `there` between two readings of this machine's.
+
+    Anything that this machine's could have shown between the two counts as agreement.
+    """
+    return max((before - there).total_seconds(), (there - after).total_seconds(), 0.0)

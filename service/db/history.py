@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import select, union_all
+from sqlalchemy import Double, Label, cast, null, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.models import BatchRow, ImportRow, RepairRow
@@ -18,6 +18,8 @@ class MadeVersion:
     repair: RepairStatus
     #: As measured from disk; None until then.
     span_residual: float | None
+    #: Of the batch's own arithmetic; None for a repair or an import, whose coefficients are computed anew.
+    coefficient_residual: float | None
 
 
 class HistoryRepository:
@@ -32,11 +34,13 @@ class HistoryRepository:
             BatchRow.model_version_after.label("version"),
             BatchRow.repair.label("repair"),
             BatchRow.span_residual.label("span_residual"),
+            BatchRow.coefficient_residual.label("coefficient_residual"),
         ).where(BatchRow.model == model)
-        repairs = select(RepairRow.model_version_after, RepairRow.status, RepairRow.span_residual).where(
+        none: Label[float | None] = cast(null(), Double()).label("coefficient_residual")
+        repairs = select(RepairRow.model_version_after, RepairRow.status, RepairRow.span_residual, none).where(
             RepairRow.model == model
         )
-        imports = select(ImportRow.version_after, ImportRow.repair, ImportRow.span_residual).where(
+        imports = select(ImportRow.version_after, ImportRow.repair, ImportRow.span_residual, none).where(
             ImportRow.model == model, ImportRow.version_after.is_not(None)
         )
         # Each by itself first, so that the end of an index is read and not the whole history.
@@ -47,6 +51,6 @@ class HistoryRepository:
         made = union_all(*newest).subquery()
         query = select(made).order_by(made.c.version.desc()).limit(limit)
         return [
-            MadeVersion(row.version, RepairStatus(row.repair), row.span_residual)
+            MadeVersion(row.version, RepairStatus(row.repair), row.span_residual, row.coefficient_residual)
             for row in await self._conn.execute(query)
         ]

@@ -18,6 +18,9 @@ from service.domain.states import RepairStatus, RequestKind, RequestStatus
 _NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
 _STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
 _REPAIR_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
+#: Residuals, relative to |W|, above this are no rounding: the weights have left the span of the remaining nodes, or
+#: the coefficients no longer belong to the weights.
+MOST_RESIDUAL = 1e-8
 _AGE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3600.0, 86_400.0)
 
 
@@ -76,6 +79,14 @@ class UnlearningMetrics:
         self._coefficient_residual = Gauge(
             "lethe_coefficient_residual", "|W - (B + M T)| / |W| of the last batch.", registry=registry
         )
+        self._exceeded = Counter(
+            "lethe_residual_exceeded_total",
+            f"Measurements above {MOST_RESIDUAL:g}, the most that rounding explains.",
+            ("residual",),
+            registry=registry,
+        )
+        for residual in ("span", "coefficient"):
+            self._exceeded.labels(residual)
         self._distance_bound = Gauge(
             "lethe_distance_bound_relative",
             "Bound on the distance of W to retraining on what remains, relative to |W|; NaN when it is not known.",
@@ -119,6 +130,8 @@ class UnlearningMetrics:
     def measured(self, span_residual: float) -> None:
         """Set the span residual that was measured last."""
         self._span_residual.set(span_residual)
+        if span_residual > MOST_RESIDUAL:
+            self._exceeded.labels("span").inc()
 
     def pending(self, requests: int) -> None:
         """Set how many requests wait for a repair."""
@@ -145,6 +158,8 @@ class UnlearningMetrics:
         self._batch_nodes.observe(batch.nodes)
         self._directions.inc(batch.directions_removed)
         self._coefficient_residual.set(batch.coefficient_residual)
+        if batch.coefficient_residual > MOST_RESIDUAL:
+            self._exceeded.labels("coefficient").inc()
         if batch.span_residual is not None:
             self.measured(batch.span_residual)
         if batch.repair in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED):

@@ -159,15 +159,15 @@ async def test_batches_repairs_and_imports_make_one_series_of_versions(database:
     async with transaction(database.engine) as connection:
         history = HistoryRepository(connection)
         assert await history.latest("other", limit=2) == []
-        assert await history.latest(MODEL, limit=2) == [MadeVersion(1, PENDING, 1e-15)]
+        assert await history.latest(MODEL, limit=2) == [MadeVersion(1, PENDING, 1e-15, 1e-14)]
         import_id = uuid4()
         await ImportRepository(connection).ask(import_id, MODEL, exclude_deleted=False)
         assert len(await history.latest(MODEL, limit=2)) == 1
         await ImportRepository(connection).commit(import_id, imported)
         await RepairRepository(connection).insert(record, fencing=3)
         assert await history.latest(MODEL, limit=2) == [
-            MadeVersion(3, CONVERGED, None),
-            MadeVersion(2, RepairStatus.NONE, 2e-15),
+            MadeVersion(3, CONVERGED, None, None),
+            MadeVersion(2, RepairStatus.NONE, 2e-15, None),
         ]
 
 

@@ -11,10 +11,10 @@ from command_line import CommandLine
 from lethe_stub import LetheStub
 
 from service.cli import findings
-from service.cli.server_findings import clock
 from service.db import lease as leases
 from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
+from service.db.clock import MOST_APART_S, least_apart
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
@@ -146,6 +146,15 @@ def test_a_doctor_names_what_is_wrong_and_what_to_do(
     assert "./lethe migrate" in ran.stderr
 
 
+def test_a_doctor_notices_keys_that_are_not_the_databases(lethe: CommandLine, home: Path) -> None:
+    assert lethe("keys", "create", "shop").status == 0
+    assert rows(lethe("doctor").stdout)["keys and database"].startswith("ok")
+    (home / "keys" / "api-pepper.key").write_text("ab" * 32)
+    ran = lethe("doctor")
+    assert rows(ran.stdout)["keys and database"].startswith("wrong")
+    assert "--accept-lost api-pepper" in ran.stderr
+
+
 def test_a_doctor_without_postgres_still_looks_at_the_rest(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
     ran = lethe("doctor")
@@ -189,10 +198,10 @@ def test_a_process_that_does_not_answer_is_wrong(lethe: CommandLine, home: Path)
 def test_clocks_apart_are_wrong_and_the_time_of_asking_is_not() -> None:
     noon = datetime(2026, 3, 2, 12, tzinfo=UTC)
     answered = noon + timedelta(seconds=8)
-    assert clock(noon, noon + timedelta(seconds=4), answered).ok
-    assert clock(noon, answered + timedelta(seconds=4), answered).ok
+    assert least_apart(noon, noon + timedelta(seconds=4), answered) == 0
+    assert least_apart(noon, answered + timedelta(seconds=4), answered) == 4 < MOST_APART_S
     for there in (noon - timedelta(seconds=6), answered + timedelta(seconds=6)):
-        assert clock(noon, there, answered).ok is False
+        assert least_apart(noon, there, answered) == 6 > MOST_APART_S
 
 
 def test_packages_that_differ_from_their_pins_are_named(tmp_path: Path) -> None:

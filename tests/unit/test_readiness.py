@@ -21,6 +21,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     request_keys = RequestKeys.open(tmp_path / "keys" / "requests.slots")
     found = probes(
         home=tmp_path,
+        model="small",
         database_url=f"postgresql://nobody@{NOWHERE}/none",
         engine=engine,
         redis=redis,
@@ -36,7 +37,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     await redis.aclose()
     request_keys.close()
     assert [name for name, check in checks.items() if check.ok] == ["disk", "device", "lease"]
-    for name in ("postgres", "migrations", "keys"):
+    for name in ("postgres", "migrations", "keys", "clock", "residuals"):
         assert "DATABASE_URL" in checks[name].remedy
     assert checks["redis"].remedy.startswith("Start it")
     assert "The disk is full." in checks["unlearner"].detail

@@ -1,0 +1,86 @@
+"""Readiness fails on evidence that something is wrong: residuals above rounding, a clock that is off."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import torch
+from db_harness import MODEL, Database, open_database
+from prometheus_client import CollectorRegistry
+from redis.asyncio import Redis
+
+from service.api.services import Check
+from service.db import clock
+from service.db.batches import BatchRepository
+from service.db.transactions import transaction
+from service.observability.metrics import UnlearningMetrics
+from service.reader.predictions import Reader
+from service.readiness import Readiness, probes
+from service.vault.keyring import Keyring
+from service.vault.log_keys import LogKeys
+from service.worker.unlearner import Condition, Phase
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+async def checks(db: Database, home: Path) -> dict[str, Check]:
+    redis = Redis.from_url("redis://127.0.0.1:1/0")
+    found = probes(
+        home=home,
+        model=MODEL,
+        database_url=db.url,
+        engine=db.engine,
+        redis=redis,
+        keyring=Keyring.open(home / "keys"),
+        log_keys=LogKeys.open(home / "keys"),
+        request_keys=db.keys,
+        reader=Reader.empty("not here"),
+        condition=lambda: Condition(Phase.SERVING),
+        device=torch.device("cpu"),
+    )
+    made = {check.name: check for check in await Readiness(found, timeout_s=10.0)()}
+    await redis.aclose()
+    return made
+
+
+@pytest.mark.parametrize(("column", "name"), [("span_residual", "span"), ("coefficient_residual", "coefficient")])
+async def test_a_residual_that_rounding_does_not_explain_fails_readiness_until_a_later_one_is_right(
+    db: Database, tmp_path: Path, column: str, name: str
+) -> None:
+    assert (await checks(db, tmp_path))["residuals"].ok
+
+    async def batch(version: int, residual: float) -> None:
+        batch_id = await db.applied([await db.accept(str(version))], version)
+        async with transaction(db.engine) as connection:
+            await BatchRepository(connection).finish(batch_id, span_residual=1e-15, durations_ms={})
+        await db.rows(f"UPDATE batches SET {column} = :residual WHERE id = :id", residual=residual, id=batch_id)
+
+    await batch(1, 3e-3)
+    found = (await checks(db, tmp_path))["residuals"]
+    assert not found.ok
+    assert f"{name} residual 3.0e-03" in found.detail
+    assert "recheck" in found.remedy
+    await batch(2, 1e-14)
+    assert (await checks(db, tmp_path))["residuals"].ok
+
+
+async def test_a_clock_that_is_off_fails_readiness(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await checks(db, tmp_path))["clock"].ok
+    monkeypatch.setattr(clock, "MOST_APART_S", -1.0)
+    found = (await checks(db, tmp_path))["clock"]
+    assert (found.ok, "NTP" in found.remedy) == (False, True)
+
+
+def test_residuals_above_rounding_are_counted() -> None:
+    registry = CollectorRegistry()
+    metrics = UnlearningMetrics(registry)
+    for residual in (1e-15, 1e-3, 1e-9, 0.5):
+        metrics.measured(residual)
+    assert registry.get_sample_value("lethe_residual_exceeded_total", {"residual": "span"}) == 2
+    assert registry.get_sample_value("lethe_residual_exceeded_total", {"residual": "coefficient"}) == 0
