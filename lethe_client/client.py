@@ -106,6 +106,10 @@ class LetheClient:
         """Withdraw a request that is still queued; repeated by hand alone, as a second try would be refused."""
         return self._call(Deletion, "DELETE", f"/deletions/{_segment(request_id)}", repeat=False)
 
+    def retry(self, request_id: str) -> Deletion:
+        """Queue a request that failed again; repeated by hand alone, as a second try would be refused."""
+        return self._call(Deletion, "POST", f"/deletions/{_segment(request_id)}/retry", repeat=False)
+
     def deletions(
         self,
         *,

@@ -35,6 +35,7 @@ router = APIRouter(prefix="/deletions", tags=["deletions"])
 
 Writer = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE)]
 Follower = Annotated[ApiKey, requires(Scope.DELETIONS_READ)]
+Operator = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE, Scope.AUDIT_READ)]
 Lister = Annotated[ApiKey, requires_any(Scope.DELETIONS_READ, Scope.AUDIT_READ)]
 RequestId = Annotated[UUID, Path(description="The id from the 202 answer.")]
 
@@ -174,6 +175,17 @@ async def cancel_deletion(request: Request, request_id: RequestId, caller: Write
     """Withdraw a request that is still queued; 409 once the unlearner has taken it up."""
     cancelled = await services_of(request).intake.cancel(request_id, visible_to(caller))
     return reply(deletion_answer(cancelled, None, sees_references=_sees_references(caller)))
+
+
+@router.post(
+    "/{request_id}/retry",
+    response_model=DeletionAnswer,
+    responses=problems(401, 403, 404, 409, 422, 503),
+    summary="Try a failed deletion request again",
+)
+async def retry_deletion(request: Request, request_id: RequestId, caller: Operator) -> Response:
+    """Queue a request that failed for its own data, once what was wrong is put right; 409 for any other."""
+    return reply(deletion_answer(await services_of(request).intake.retry(request_id), None, sees_references=True))
 
 
 def visible_to(caller: ApiKey) -> UUID | None:

@@ -19,6 +19,7 @@ from service.cli import (
     predict,
     recheck,
     recover,
+    retry,
     serve,
     train,
     watch,
@@ -84,6 +85,7 @@ def build() -> typer.Typer:
     lethe.command("serve")(serve.command())
     lethe.command("train")(train.command)
     lethe.command("delete")(delete.command)
+    lethe.command("retry")(retry.command)
     lethe.command("predict")(predict.command)
     lethe.command("migrate")(migrate.command)
     lethe.command("recover")(recover.command)

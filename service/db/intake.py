@@ -25,7 +25,7 @@ from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import DeletionRequest, Targets
 from service.domain.states import RequestKind, RequestStatus
-from service.errors import LetheError, Unavailable
+from service.errors import Conflict, LetheError, Unavailable
 from service.failure_points import FailurePoint
 from service.vault.request_keys import RequestKeys
 from service.vault.sealing import SealBroken, seal, unseal
@@ -120,6 +120,17 @@ class Intake:
             cancelled = await RequestRepository(conn).cancel(request_id, api_key_id)
         await self._destroy([request_id])
         return cancelled
+
+    async def retry(self, request_id: UUID) -> DeletionRequest:
+        """Queue a failed request again; raises `NotFound`, `Unavailable`, and `Conflict` when that is not possible."""
+        async with transaction(self._engine) as conn:
+            request = await RequestRepository(conn).retry(request_id)
+            if self._keys.get(request_id) is None:
+                raise Conflict(
+                    f"What request {request_id} names cannot be read any more: the key of its id list is gone.",
+                    "Send it again as a new request.",
+                )
+        return request
 
     async def destroy_orphaned_keys(self) -> int:
         """Destroy the keys of requests that are absent or forgotten; returns how many. Raises `Unavailable`.

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Text, Uuid, delete, exists, func, literal, null, or_, select, tuple_, union_all, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
@@ -15,6 +15,7 @@ from service.db.arrays import unnested
 from service.db.events import EventRepository, Payload
 from service.db.log import LogRepository
 from service.db.models import BatchRow, OutboxRow, RequestAuditRow, RequestRow
+from service.db.outbox import OUTBOX_CHANNEL
 from service.db.records import (
     BATCH_COLUMNS,
     NORM_COLUMNS,
@@ -284,6 +285,30 @@ class RequestRepository:
                 f"Request {request_id} is being applied.", "It cannot be cancelled any more; wait for it to complete."
             )
         raise Conflict(f"Request {request_id} is {found[0].status}.", "Only a queued request can be cancelled.")
+
+    async def retry(self, request_id: UUID) -> DeletionRequest:
+        """Queue a failed request again, as if it had just been accepted; use `Intake.retry`, which looks for its key.
+
+        Raises `NotFound` when it is unknown, `Conflict` when it has not failed.
+        """
+        queued = (
+            update(RequestRow)
+            .where(RequestRow.id == request_id, RequestRow.status == RequestStatus.FAILED)
+            .where(RequestRow.ciphertext.is_not(None))
+            .values(status=RequestStatus.QUEUED, failed_at=null(), failure=null(), swept_at=null())
+            .returning(*REQUEST_COLUMNS)
+        )
+        row = (await self._conn.execute(queued)).one_or_none()
+        if row is None:
+            found = await self.get(request_id)
+            if found is None:
+                raise NotFound(f"There is no deletion request {request_id}.", "Check the id.")
+            raise Conflict(f"Request {request_id} is {found[0].status}.", "Only a failed request can be tried again.")
+        request = deletion_request(row)
+        outbox = insert(OutboxRow).values(request_id=request_id, model=request.model).on_conflict_do_nothing()
+        await self._conn.execute(outbox)
+        await self._conn.execute(select(func.pg_notify(OUTBOX_CHANNEL, "")))
+        return request
 
     async def _audit(self, request: DeletionRequest) -> RequestAudit | None:
         if request.status not in AUDITED or request.batch_id is None:

@@ -4,12 +4,16 @@ import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 from api_harness import NODES, Api, serving
 
-from service.domain.states import Scope
+from service.db.events import EventRepository
+from service.db.requests import RequestRepository
+from service.db.transactions import transaction
+from service.domain.states import EventType, Scope
 
 WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 
@@ -209,6 +213,39 @@ async def test_a_queued_request_can_be_cancelled_once(api: Api, writer: httpx.As
     refused(await writer.delete(link), 409, "conflict")
     assert (await writer.get(link)).json()["status"] == "cancelled"
     assert await api.count("outbox") == 0
+
+
+async def test_an_operator_can_have_a_failed_request_tried_again(api: Api, writer: httpx.AsyncClient) -> None:
+    accepted = (await writer.post("/deletions", json=node_body("1"))).json()
+    link, request_id = accepted["links"]["self"], UUID(accepted["id"])
+    operator = await api.client(*WRITER, Scope.AUDIT_READ)
+    refused(await operator.post(f"{link}/retry"), 409, "conflict")
+    async with transaction(api.engine) as connection:
+        await RequestRepository(connection).mark_failed(request_id, "It could not be computed.", {})
+        await connection.exec_driver_sql("DELETE FROM outbox")
+    refused(await writer.post(f"{link}/retry"), 403, "missing-scope")
+    assert (await writer.get(link)).json()["failure"] == "It could not be computed."
+
+    again = await operator.post(f"{link}/retry")
+    assert (again.status_code, again.json()["status"], again.json()["failure"]) == (200, "queued", None)
+    assert await api.count("outbox") == 1
+    await api.complete(request_id)
+    assert (await writer.get(link)).json()["status"] == "completed"
+    async with transaction(api.engine) as connection:
+        events = [event.type for event in await EventRepository(connection).of_request(request_id)]
+    assert events == [EventType.FAILED, EventType.APPLIED, EventType.COMPLETED]
+    refused(await operator.post(f"/deletions/{uuid4()}/retry"), 404, "not-found")
+
+
+async def test_a_failed_request_whose_key_is_lost_is_not_tried_again(api: Api, writer: httpx.AsyncClient) -> None:
+    accepted = (await writer.post("/deletions", json=node_body("1"))).json()
+    async with transaction(api.engine) as connection:
+        await RequestRepository(connection).mark_failed(UUID(accepted["id"]), "It could not be read.", {})
+    api.services.request_keys.destroy([UUID(accepted["id"])])
+    operator = await api.client(*WRITER, Scope.AUDIT_READ)
+    document = refused(await operator.post(f"{accepted['links']['self']}/retry"), 409, "conflict")
+    assert "Send it again" in document["remedy"]
+    assert (await writer.get(accepted["links"]["self"])).json()["status"] == "failed"
 
 
 async def test_nobody_cancels_the_request_of_another_key(api: Api, writer: httpx.AsyncClient) -> None:

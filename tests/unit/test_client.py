@@ -102,6 +102,14 @@ def test_a_cancellation_is_never_repeated() -> None:
     assert len(server.asked) == 1
 
 
+def test_a_retry_of_a_failed_request_is_never_repeated() -> None:
+    server = Server(httpx.ReadError("broken"))
+    with pytest.raises(ServerUnreachable):
+        server.client().retry("r1")
+    [asked] = server.asked
+    assert (asked.method, asked.url.path) == ("POST", "/deletions/r1/retry")
+
+
 def test_repetitions_are_bounded_and_heed_retry_after() -> None:
     server = Server(problem(429, {"Retry-After": "7"}))
     with pytest.raises(ProblemError):

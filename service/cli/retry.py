@@ -1,0 +1,26 @@
+"""`lethe retry`: queue a deletion request that failed again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.console import stdout
+from service.cli.server import Home, Key, Url, connect
+
+
+def command(
+    request_id: Annotated[str, typer.Argument(help="Id of the deletion request that failed.")],
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+) -> None:
+    """Queue a failed deletion request again, once what was wrong is put right; `audit show` says why it failed.
+
+    Needs a key with deletions:write and audit:read.
+
+    Example: [bold]./lethe retry 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
+    """
+    with connect(url, key, home) as client:
+        queued = client.retry(request_id)
+    stdout().print(f"{queued.id} {queued.status}", markup=False)
