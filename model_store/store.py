@@ -165,6 +165,10 @@ class Store:
         """The version whose rebuilt span coefficients a version's B and T go with; 0 for those of training."""
         return self._versions.manifest(ref).beta_version
 
+    def folder_of(self, ref: VersionRef) -> Path:
+        """The folder of a version, for what is kept beside its weights and leaves the disk with them."""
+        return self._versions.folder / ref.folder
+
     def live_edges(self, ref: VersionRef) -> int | None:
         """How many edges join live nodes of a version, each counted once; None when that was not recorded.
 

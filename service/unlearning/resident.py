@@ -14,6 +14,7 @@ from model_store.base_store import Base
 from model_store.blocks import by_block, side_by_side
 from model_store.features import FeatureMatrix
 from model_store.gram import Gram, factorise
+from model_store.gram_checkpoint import fits
 from model_store.graph import NO_LABEL, one_hot
 from model_store.inputs import inputs_of
 from model_store.losses import loss_of
@@ -114,6 +115,8 @@ class Resident:
         #: lambda.
         self.regularization = regularization
         self._policy = policy
+        #: The version whose Gram factors were read from a checkpoint.
+        self._checkpointed: int | None = None
         self._training_rows = TrainingRows(live_graph)
         self._factor: HessianFactor | None = None
         self._making: Iterator[HessianFactor | None] | None = None
@@ -134,9 +137,12 @@ class Resident:
         *,
         policy: RepairPolicy = RepairPolicy.NEVER,
         stale_coefficients: bool = False,
+        gram: Gram | None = None,
     ) -> "Resident":
         """Puts version `number` of a stored model on the device and factorises its Gram matrices.
 
+        `gram` are the factors of the features as a checkpoint of that very version kept them. They are used when they
+        fit the rows; otherwise, and for None, they are computed from the rows.
         With `stale_coefficients` those in `base` are of an earlier version; they are rebuilt from the weights, which
         must be an optimum. Raises RepairImpossible for a policy that the model does not allow and, both before any
         work, DeviceError when the device has less free memory than that and later batches need.
@@ -159,12 +165,14 @@ class Resident:
             version.featured,
         )
         features = InputRows(inputs.features.rows, side_by_side(_on(base.beta, device)))
-        gram = factorise(
-            features.rows,
-            version.featured,
-            sigma_ref_squared=manifest.sigma_ref_squared,
-            rank_tolerance=manifest.rank_tolerance,
-        )
+        from_checkpoint = gram is not None and fits(gram, features.rows, version.featured, manifest.sigma_ref_squared)
+        if gram is None or not from_checkpoint:
+            gram = factorise(
+                features.rows,
+                version.featured,
+                sigma_ref_squared=manifest.sigma_ref_squared,
+                rank_tolerance=manifest.rank_tolerance,
+            )
         state = ModelState(
             version=number,
             features=_span(version.features, gram, version.featured, device),
@@ -190,11 +198,17 @@ class Resident:
             regularization=manifest.spec.regularization,
             policy=policy,
         )
+        resident._checkpointed = number if from_checkpoint else None
         if stale_coefficients:
             objective = resident._objective(resident.live_graph)
             _, coefficients = at_optimum(state, objective, objective.at(stacked(state)))
             resident._take(coefficients)
         return resident
+
+    @property
+    def from_checkpoint(self) -> bool:
+        """Whether the Gram factors of the committed state were read from a checkpoint instead of computed."""
+        return self._checkpointed == self.state.version
 
     def predictions(self) -> Snapshot:
         """The predictions of the committed state."""

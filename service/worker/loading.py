@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+import structlog
 import torch
 
+from model_store import gram_checkpoint
+from model_store.gram import Gram
 from model_store.manifest import Manifest
 from model_store.store import Store
 from model_store.versions import VersionRef
@@ -71,6 +74,7 @@ class Loader:
         self._model = model
         self._repair = repair
         self._device = device
+        self._log = structlog.get_logger(__name__)
         self.store = store
         #: What the model on the device is.
         self.manifest: Manifest = store.manifest
@@ -144,6 +148,7 @@ class Loader:
         base = self.store.load_base()
         rows = {node: row for row, node in enumerate(base.graph.node_ids) if version.live[row]}
         base = replace(base, graph=base.graph.without_edges(rows_of_edges(deleted, rows)))
+        gram = self._checkpoint(ref, pointer)
         resident = Resident.load(
             self.store.manifest,
             base,
@@ -152,11 +157,25 @@ class Loader:
             self._device,
             policy=self._repair,
             stale_coefficients=self.store.stale_coefficients(ref),
+            gram=gram,
         )
+        if gram is not None and not resident.from_checkpoint:
+            kept = self.store.folder_of(ref) / gram_checkpoint.FILE
+            self._log.warning("checkpoint.ignored", reason=f"{kept} does not fit the rows that are left.")
         require_edges(self.store, ref, resident.live_graph.edges)
         graph = base.graph
         self._readers.load(graph.node_ids, graph.class_names, resident.predictions(), public=resident.public)
         return resident
+
+    def _checkpoint(self, ref: VersionRef, pointer: Pointer) -> Gram | None:
+        """The Gram factors of the committed version if they are kept; one that cannot be used is named and ignored."""
+        try:
+            return gram_checkpoint.read(
+                self.store.folder_of(ref), version_digest=pointer.digest, device=torch.device(self._device)
+            )
+        except gram_checkpoint.CheckpointUnusable as unusable:
+            self._log.warning("checkpoint.ignored", reason=str(unusable))
+            return None
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Blocking `work` on the executor, off the event loop."""

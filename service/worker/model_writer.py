@@ -4,11 +4,12 @@ What changes the weights, a batch or a repair, goes through the same four calls,
 `swap`, and then, each idempotent, `write_coefficients`, `erase` and `span_residual`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from model_store import gram_checkpoint
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service import failure_points
@@ -137,6 +138,16 @@ class ModelWriter:
     def span_residual(self) -> float:
         """The span residual of the committed weights, from the surviving rows on disk."""
         return stored_span_residual(self._store, self._ref, digest=self._pointer.digest)
+
+    def has_checkpoint(self) -> bool:
+        """Whether the Gram factors of the committed version are on the disk, as they were when it was loaded."""
+        return self.resident.from_checkpoint
+
+    def checkpoint_steps(self) -> Iterator[None]:
+        """Writes the Gram factors of the committed version beside it; see `model_store.gram_checkpoint`."""
+        self._keeper.check()
+        folder, digest = self._store.folder_of(self._ref), self._pointer.digest
+        return gram_checkpoint.write_steps(folder, self.resident.state.features.gram, version_digest=digest)
 
     @property
     def _ref(self) -> VersionRef:

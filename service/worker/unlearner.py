@@ -36,6 +36,7 @@ from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.batch import BatchWorker
 from service.worker.candidate import Candidate
+from service.worker.checkpointing import Checkpointer
 from service.worker.importing import Importer
 from service.worker.lease_keeper import LeaseKeeper, holding
 from service.worker.loading import Loader, Unfinished
@@ -87,6 +88,7 @@ class _Session:
 
     processor: Processor
     repairer: Repairer
+    checkpointer: Checkpointer
 
 
 class Unlearner:
@@ -232,6 +234,7 @@ class Unlearner:
                 metrics=self._metrics,
                 stop=stop,
             ),
+            Checkpointer(writer, self._executor),
         )
         failure_points.reached(FailurePoint.LOADED)
         await self._resume(writer, session, unfinished)
@@ -266,11 +269,12 @@ class Unlearner:
             if isinstance(decision, Take):
                 held = await self._process(session.processor, held, decision.requests)
                 continue
-            idle = not held and session.repairer.due
+            repairs = not held and session.repairer.due
+            idle = repairs or (not held and session.checkpointer.due)
             seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
             held = await self._admit(held, await self._claim(0.0 if idle else seconds))
             if idle and not held:
-                await session.repairer.step()
+                await (session.repairer if repairs else session.checkpointer).step()
 
     async def _import(self, keeper: LeaseKeeper) -> Candidate | None:
         """Carries out the import that waits, if one does; asked of the database once in `_POLL_S`."""
