@@ -73,8 +73,8 @@ FIGURES: dict[str, dict[str, Figure]] = {
     "Is anything of it left in the weights?": {
         "injected_norm_before": Figure(
             "Weight on these nodes before",
-            "How much the model had learned from exactly these nodes: the weight that training would give to a marker "
-            "only they carry.",
+            "How much the model had learned from exactly these nodes: the weight, per unit, that training would give "
+            "to a faint marker only they carry.",
         ),
         "injected_norm_after": Figure(
             "Weight on these nodes after",
@@ -98,12 +98,12 @@ FIGURES: dict[str, dict[str, Figure]] = {
             "Weight along them before", "How much of the weights pointed in the removed directions."
         ),
         "lost_direction_norm_after": Figure(
-            "Weight along them after", "What is left there. Rounding leaves about 10⁻¹⁵ of the weights; more is wrong."
+            "Weight along them after", "What is left there. Only rounding may be left, about 10⁻¹⁵ of the weights."
         ),
         "span_residual": Figure(
             "Span residual",
             "Share of the weights that the remaining nodes' features cannot explain, recomputed from the rows that are "
-            "left on disk. Rounding leaves about 10⁻¹⁵; more is wrong.",
+            "left on disk. Only rounding may be left, about 10⁻¹⁵ to 10⁻¹².",
         ),
     },
     "How far are the weights from retraining?": {
@@ -131,10 +131,10 @@ FIGURES: dict[str, dict[str, Figure]] = {
     "Which model was changed?": {
         "model_version_before": Figure("Model version before", "Every update of the model makes a new version."),
         "model_version_after": Figure("Model version after", "Predictions name the version they come from."),
-        "weights_sha256_before": Figure("Weights before", "SHA-256 of the weights' file.", "digest"),
-        "weights_sha256_after": Figure("Weights after", "SHA-256 of the weights' file since.", "digest"),
+        "weights_sha256_before": Figure("Weights before", "SHA-256 of the weights.", "digest"),
+        "weights_sha256_after": Figure("Weights after", "SHA-256 of the weights since.", "digest"),
         "repair_version": Figure("Repaired in version", "The version in which the repair ended."),
-        "repair_weights_sha256": Figure("Weights of that version", "SHA-256 of the weights' file.", "digest"),
+        "repair_weights_sha256": Figure("Weights of that version", "SHA-256 of the weights.", "digest"),
         "rank_before": Figure("Rank before", "How many independent directions the nodes' features spanned."),
         "rank_after": Figure("Rank after", "How many those of the remaining nodes span."),
         "deleted": Figure(

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,8 @@ import pytest
 from lethe_process import LetheProcess
 from playwright.sync_api import Page, Route, expect
 from visits import Visit
+
+from service.audit.merkle import Range, consistency_ranges, inclusion_ranges, leaf_hash, root
 
 Open = Callable[..., Visit]
 
@@ -109,6 +111,68 @@ def test_the_log_is_compared_with_a_checkpoint_that_was_kept(visit: Open, lethe:
     expect(page.locator("#compare-outcome")).to_contain_text("contradicts the checkpoint you kept")
 
 
+def test_the_browser_checks_every_proof_of_trees_of_every_shape(visit: Open) -> None:
+    page = visit().sign_in("/log")
+    leaves = [leaf_hash(bytes([number])) for number in range(18)]
+    sizes = range(1, len(leaves) + 1)
+    inclusions = [
+        {"index": index, "size": size, "leaf": leaves[index].hex(), "root": root(leaves[:size]).hex(), "proof": proof}
+        for size in sizes
+        for index in range(size)
+        for proof in [hashes(leaves, inclusion_ranges(index, size))]
+    ]
+    growths = [
+        {"old": old, "size": size, "was": root(leaves[:old]).hex(), "root": root(leaves[:size]).hex(), "proof": proof}
+        for size in sizes
+        for old in range(1, size + 1)
+        for proof in [hashes(leaves, consistency_ranges(old, size))]
+    ]
+    checked = page.evaluate(_CHECK_PROOFS, {"inclusions": inclusions, "growths": growths})
+    assert checked["good"] == len(inclusions) + len(growths)
+    assert checked["forged"] == 0
+
+
+#: Counts the proofs that hold, and those that still hold with one hash changed, one left out or one added.
+_CHECK_PROOFS = """async ({inclusions, growths}) => {
+  const {rootByInclusion, isConsistent, fromHex, same} = await import("/dashboard/static/merkle.js");
+  const included = async (one, proof) => {
+    const found = await rootByInclusion(one.index, one.size, fromHex(one.leaf), proof);
+    return found !== null && same(found, fromHex(one.root));
+  };
+  const grown = (one, proof) => isConsistent(one.old, one.size, fromHex(one.was), fromHex(one.root), proof);
+  const told = {good: 0, forged: 0};
+  for (const [cases, holds] of [[inclusions, included], [growths, grown]]) {
+    for (const one of cases) {
+      const proof = one.proof.map(fromHex);
+      told.good += await holds(one, proof);
+      const forgeries = [[...proof, new Uint8Array(32)]];
+      proof.forEach((hash, at) => {
+        forgeries.push(proof.with(at, hash.with(31, hash[31] ^ 1)), proof.toSpliced(at, 1));
+      });
+      for (const forgery of forgeries) told.forged += await holds(one, forgery);
+    }
+  }
+  return told;
+}"""
+
+
+def test_a_page_says_when_the_server_does_not_answer(visit: Open) -> None:
+    window = visit()
+    window.page.clock.install()
+    page = window.sign_in("/requests")
+    told = page.get_by_text("The server does not answer.")
+    window.context.set_offline(True)
+    page.clock.fast_forward(4_000)
+    expect(told).to_be_visible()
+    window.context.set_offline(False)
+    page.clock.fast_forward(4_000)
+    expect(told).to_be_hidden()
+    # The browser and htmx themselves complain of what was not answered, and of nothing else.
+    unanswered = ("ERR_INTERNET_DISCONNECTED", "htmx:sendError", "htmx:afterRequest")
+    assert [text for text in window.complaints if not any(known in text for known in unanswered)] == []
+    window.complaints.clear()
+
+
 def test_a_request_is_found_without_an_address_that_names_it(visit: Open) -> None:
     window = visit()
     page = window.sign_in("/find")
@@ -183,6 +247,11 @@ def judge(page: Page, axe: str) -> None:
     ]
     assert not faults, f"{page.url}: {faults}"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
+
+
+def hashes(leaves: Sequence[bytes], ranges: Sequence[Range]) -> list[str]:
+    """The hashes of ranges of leaves, in hex: a proof, by the definition of RFC 6962."""
+    return [root(leaves[start:end]).hex() for start, end in ranges]
 
 
 @contextmanager

@@ -64,6 +64,7 @@ class Serve:
                     lines.append(process.stdout.readline())
                     assert lines[-1], self.log
                 (url,) = [line.split()[1] for line in lines if line.startswith("  API ")]
+                assert f"  Dashboard  {url}/dashboard\n" in lines
                 yield url, "".join(lines)
             finally:
                 process.send_signal(signal.SIGTERM)
