@@ -82,4 +82,6 @@ def _verdict(told: Summary, deadline: timedelta) -> Verdict:
         near = told.open_near_deadline
         verb = "comes" if near == 1 else "come"
         return Verdict("warn", f"{plural(near, 'request')} {verb} close to the deadline of {within}.", more)
-    return Verdict("good", f"Every request is within its deadline of {within}.", more)
+    # What failed was not fulfilled, and nobody works on it by itself.
+    tone = "warn" if told.by_status[RequestStatus.FAILED] else "good"
+    return Verdict(tone, f"Every open request is within its deadline of {within}.", more)

@@ -30,20 +30,10 @@ def timeline(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
         "The request was recorded durably. What it names is kept encrypted, under a key of its own.",
         request.received_at,
     )
-    match request.status:
-        case RequestStatus.FAILED:
-            return [received, _done(request, request.failed_at, "Failed", request.failure or "", "failed")]
-        case RequestStatus.CANCELLED:
-            told = "Withdrawn before the unlearner took it up. What it named was erased."
-            return [received, _done(request, request.cancelled_at, "Cancelled", told)]
-    if request.already_deleted_by is not None:
-        told = "Nothing was left to do: earlier requests had deleted all that it names."
-        return [received, _done(request, request.completed_at, "Completed", told)]
-    steps = [_applied(request), *_repaired(request, events), _completed(request)]
+    steps = [received, *_failed(request, events), *_outcome(request, events)]
     # What has a time comes first, in the order of time; a repair may end after the erasure.
     done = sorted((step for step in steps if step.at is not None), key=lambda step: step.at or request.received_at)
-    rest = [step for step in steps if step.at is None]
-    return [received, *done, *rest]
+    return [*done, *(step for step in steps if step.at is None)]
 
 
 def is_final(request: DeletionRequest) -> bool:
@@ -51,6 +41,28 @@ def is_final(request: DeletionRequest) -> bool:
     if request.status is RequestStatus.COMPLETED:
         return request.repair is not RepairStatus.PENDING
     return request.status in (RequestStatus.FAILED, RequestStatus.CANCELLED)
+
+
+def _outcome(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
+    if request.status is RequestStatus.FAILED:
+        return []
+    if request.status is RequestStatus.CANCELLED:
+        told = "Withdrawn before the unlearner took it up. What it named was erased."
+        return [_done(request, request.cancelled_at, "Cancelled", told)]
+    if request.already_deleted_by is not None:
+        told = "Nothing was left to do: earlier requests had deleted all that it names."
+        return [_done(request, request.completed_at, "Completed", told)]
+    return [_applied(request), *_repaired(request, events), _completed(request)]
+
+
+def _failed(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
+    """Every time the request failed; the newest one says why, the earlier ones were followed by another attempt."""
+    told = "It could not be applied then, and an operator had it tried again."
+    failures = [event for event in events if event.type is EventType.FAILED]
+    steps = [_done(request, event.created_at, "Failed", told, "failed") for event in failures]
+    if request.status is RequestStatus.FAILED:
+        steps[-1:] = [_done(request, request.failed_at, "Failed", request.failure or "", "failed")]
+    return steps
 
 
 def _applied(request: DeletionRequest) -> Step:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.observability.metrics import MOST_RESIDUAL
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Figure:
     meaning: str
     #: `number`, `percent` (of a share) or `digest`.
     form: str = "number"
+    #: The most that rounding explains; None where a figure has no such limit.
+    most: float | None = None
 
 
 WORDS: dict[StrEnum, Word] = {
@@ -103,7 +106,8 @@ FIGURES: dict[str, dict[str, Figure]] = {
         "span_residual": Figure(
             "Span residual",
             "Share of the weights that the remaining nodes' features cannot explain, recomputed from the rows that are "
-            "left on disk. Only rounding may be left, about 10⁻¹⁵ to 10⁻¹².",
+            "left on disk. Only rounding may be left: about 10⁻¹⁵, and never more than 10⁻⁸.",
+            most=MOST_RESIDUAL,
         ),
     },
     "How far are the weights from retraining?": {
@@ -143,6 +147,7 @@ FIGURES: dict[str, dict[str, Figure]] = {
         "coefficient_residual": Figure(
             "Bookkeeping error",
             "Rounding in Lethe's own books. It checks arithmetic, and proves nothing about forgetting.",
+            most=MOST_RESIDUAL,
         ),
     },
 }

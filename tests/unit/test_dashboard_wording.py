@@ -130,7 +130,9 @@ def test_the_timeline_tells_what_was_done_and_what_comes() -> None:
         ("Repaired", "done"),
     ]
     failed = replace(REQUEST, status=RequestStatus.FAILED, failed_at=RECEIVED, failure="It named a ghost.")
-    assert states_of(failed) == [("Received", "done"), ("Failed", "failed")]
+    assert states_of(failed, EventType.FAILED) == [("Received", "done"), ("Failed", "failed")]
+    tried_again = states_of(REQUEST, EventType.FAILED)
+    assert tried_again == [("Received", "done"), ("Failed", "failed"), ("Applied", "now"), ("Completed", "waiting")]
     assert [is_final(one) for one in (REQUEST, applied, completed, repaired, failed)] == [
         False,
         False,

@@ -50,3 +50,5 @@ document.getElementById("compare-form").addEventListener("submit", run("compare"
   if (report.bad) report.say("bad", "This log contradicts the checkpoint you kept. Keep both, and have the log examined.");
   else report.say("good", "This log only grew since the checkpoint you kept.");
 }));
+
+for (const name of ["check", "compare"]) document.getElementById(name).disabled = false;

@@ -18,6 +18,8 @@ button.addEventListener("click", async () => {
   }
 });
 
+button.disabled = false;
+
 async function verify(report) {
   const answer = await fetch(section.dataset.proof);
   if (!answer.ok || answer.redirected) throw new Error(`the server answered ${answer.status}; load the page again.`);
