@@ -7,24 +7,25 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
 
 FOLDER = Path(__file__).parent / "static"
 #: Where they are served.
 PREFIX = "/dashboard/static"
 
+router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
-class Assets(StaticFiles):
-    """The folder `static`; what is asked for with a digest may be kept."""
 
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        """The file, with its licence to be kept."""
-        response = await super().get_response(path, scope)
-        kept = b"v=" in scope["query_string"] and response.status_code == 200
-        response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if kept else "no-cache"
-        return response
+@router.get("/{name:path}")
+async def asset(request: Request, name: str) -> Response:
+    """A file below `static`; one that is asked for with its digest may be kept for good."""
+    response = await _files().get_response(name, request.scope)
+    kept = "v" in request.query_params and response.status_code == 200
+    response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if kept else "no-cache"
+    return response
 
 
 @cache
@@ -32,3 +33,8 @@ def asset_url(name: str) -> str:
     """The URL of a file below `static`, with its digest; raises FileNotFoundError."""
     digest = hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()[:12]
     return f"{PREFIX}/{name}?v={digest}"
+
+
+@cache
+def _files() -> StaticFiles:
+    return StaticFiles(directory=FOLDER)

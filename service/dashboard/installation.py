@@ -2,9 +2,8 @@
 
 from fastapi import FastAPI
 
-from service.dashboard import charts, find, log, login, overview, request, requests
+from service.dashboard import assets, charts, find, log, login, overview, request, requests
 from service.dashboard.access import Access
-from service.dashboard.assets import FOLDER, PREFIX, Assets
 from service.dashboard.sessions import Sessions
 from service.dashboard.throttle import Throttle
 
@@ -12,6 +11,5 @@ from service.dashboard.throttle import Throttle
 def install(app: FastAPI) -> None:
     """Serve the dashboard at /dashboard of `app`, whose `services` it uses."""
     app.state.dashboard = Access(Sessions(), Throttle())
-    for part in (login, overview, charts, requests, request, find, log):
+    for part in (assets, login, overview, charts, requests, request, find, log):
         app.include_router(part.router)
-    app.mount(PREFIX, Assets(directory=FOLDER), name="dashboard-assets")

@@ -158,6 +158,16 @@ async def test_pages_run_and_load_only_what_comes_from_here(api: Api) -> None:
             assert "immutable" in loaded.headers["cache-control"]
 
 
+async def test_only_the_dashboards_own_files_are_served_and_logged_by_their_route(api: Api) -> None:
+    client = await api.client_with(None)
+    for name in ("page.js", "vendor/htmx/LICENSE", "vendor/uplot/LICENSE"):
+        answer = await client.get(f"/dashboard/static/{name}")
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
+    for name in ("", "vendor", "absent.js", "..%2Fsessions.py", "%2Fetc%2Fpasswd", "vendor/..%2F..%2Fsessions.py"):
+        assert (await client.get(f"/dashboard/static/{name}")).status_code == 404
+    assert "route=/dashboard/static/{name}" in api.lines.getvalue()
+
+
 async def test_no_node_is_in_a_page_a_url_or_a_log_line(api: Api) -> None:
     writer = await api.client(Scope.DELETIONS_WRITE)
     accepted = (await writer.post("/deletions", json={"kind": "node", "nodes": ["ålesund 39"]})).json()
