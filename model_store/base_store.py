@@ -129,6 +129,10 @@ class BaseStore:
             index = self._close(index, intent, fencing)
         self._tidy(index, fencing)
 
+    def tidy(self, *, fencing: int) -> None:
+        """Removes files that nothing needs, written under numbers up to `fencing`; raises StoreConflict as `erase`."""
+        self._tidy(self._settle(fencing), fencing)
+
     def beta_version(self) -> int:
         """The model version whose weights the span coefficients were last rebuilt from; 0 for those of training."""
         return self._index().beta_version

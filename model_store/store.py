@@ -31,7 +31,6 @@ from model_store.files import (
     remove_file,
     remove_tree,
     rename,
-    replace_file,
     write_file,
 )
 from model_store.graph import Graph, validate
@@ -135,15 +134,26 @@ class Store:
         return ref
 
     def set_current(self, ref: VersionRef) -> None:
-        """Makes CURRENT name a version; StoreConflict when it names a later one already."""
-        digest = self.version_digest(ref)
-        path = self.path / _CURRENT
-        if path.exists() and self.current() > ref:
-            raise StoreConflict(
-                f"CURRENT names version {self.current().folder}, which is later than {ref.folder}.",
-                "Another unlearner has gone on; read the database's pointer again.",
-            )
-        replace_file(path, f"{ref.folder}\n{digest}\n".encode(), temporary=f".{_CURRENT}-{ref.folder}")
+        """Makes CURRENT name a version; StoreConflict when it names a later one already.
+
+        So it stays whatever a writer does that was overtaken in the middle of this very call and goes on: the file that
+        it has prepared is taken from it, and whoever prepares one anew sees the later version first.
+        """
+        content = f"{ref.folder}\n{self.version_digest(ref)}\n".encode()
+        path, prepared = self.path / _CURRENT, self.path / f".{_CURRENT}-{ref.folder}"
+        while True:
+            write_file(prepared, [content])
+            if path.exists() and self.current() > ref:
+                remove_file(prepared)
+                raise _overtaken(ref, self.current())
+            try:
+                rename(prepared, path)
+            except FileNotFoundError:
+                if self.current() > ref:
+                    raise _overtaken(ref, self.current()) from None
+            self._remove_prepared(below_fencing=ref.fencing - 1)
+            if read_file(path) == content:
+                return
 
     def versions(self) -> list[VersionRef]:
         """All versions on disk, oldest first; StoreForeign names a file that is none."""
@@ -225,10 +235,16 @@ class Store:
                 f"CURRENT names version {self.current().folder}, not {keep.folder}; older versions are kept.",
                 "Set CURRENT to the committed version first.",
             )
-        for path in sorted(self.path.glob(f".{_CURRENT}-*")):
-            if VersionRef.parse(path.name.removeprefix(f".{_CURRENT}-")).fencing <= below_fencing:
-                remove_file(path)
+        self._remove_prepared(below_fencing=below_fencing)
         return self._versions.remove(keep=keep, below_fencing=below_fencing)
+
+    def tidy(self, *, keep: VersionRef, fencing: int) -> None:
+        """Removes what writers that were overtaken have written since: versions but `keep`, unused files of `base/`.
+
+        `fencing` is the number of the caller, who has nothing under way. Raises StoreConflict as `remove_versions`.
+        """
+        self.remove_versions(keep=keep, below_fencing=fencing)
+        self._base.tidy(fencing=fencing)
 
     def load_base(self) -> Base:
         """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
@@ -266,6 +282,19 @@ class Store:
         features were deleted, must be zero. Raises StoreConflict as `erase` does, ValueError for another shape.
         """
         self._base.write_beta(beta, label_beta, version=version, fencing=fencing)
+
+    def _remove_prepared(self, *, below_fencing: int) -> None:
+        """Removes files that were to become CURRENT and whose fencing number is at most `below_fencing`."""
+        for path in sorted(self.path.glob(f".{_CURRENT}-*")):
+            if VersionRef.parse(path.name.removeprefix(f".{_CURRENT}-")).fencing <= below_fencing:
+                remove_file(path)
+
+
+def _overtaken(ref: VersionRef, current: VersionRef) -> StoreConflict:
+    return StoreConflict(
+        f"CURRENT names version {current.folder}, which is later than {ref.folder}.",
+        "Another unlearner has gone on; read the database's pointer again.",
+    )
 
 
 def _check_sizes(manifest: Manifest, base: Base, first: VersionState) -> None:

@@ -204,11 +204,11 @@ class Versions:
         removed = [ref for ref in self.refs() if ref != keep and ref.fencing <= below_fencing]
         for ref in removed:
             self._set_aside(ref)
-        for path in sorted(self.folder.iterdir()):
-            unfinished = _FOLDER.fullmatch(path.name.removeprefix(_TEMPORARY))
-            if path.name.startswith(_TEMPORARY) and unfinished and int(unfinished["fencing"]) <= below_fencing:
-                remove_tree(path)
-        sync_folder(self.folder)
+        unfinished = [path for path in sorted(self.folder.iterdir()) if _is_unfinished(path.name, below_fencing)]
+        for path in unfinished:
+            remove_tree(path)
+        if unfinished:
+            sync_folder(self.folder)
         return removed
 
     def _discard(self, ref: VersionRef) -> None:
@@ -235,6 +235,12 @@ def _tensors(state: VersionState) -> dict[str, NDArray[Any]]:
     return {name: np.ascontiguousarray(array, dtype="<f8") for name, array in arrays.items()} | {
         name: np.ascontiguousarray(mask, dtype=np.uint8) for name, mask in masks.items()
     }
+
+
+def _is_unfinished(name: str, below_fencing: int) -> bool:
+    """Whether it is the name of a temporary folder whose fencing number is at most `below_fencing`."""
+    found = _FOLDER.fullmatch(name.removeprefix(_TEMPORARY))
+    return name.startswith(_TEMPORARY) and found is not None and int(found["fencing"]) <= below_fencing
 
 
 def _ref(path: Path) -> VersionRef:

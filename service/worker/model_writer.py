@@ -135,6 +135,10 @@ class ModelWriter:
         failure_points.reached(FailurePoint.BASE_ERASED)
         self._store.remove_versions(keep=self._ref, below_fencing=fencing)
 
+    def tidy(self) -> None:
+        """What an unlearner that lost the lease to this one has written since, not knowing it, leaves the disk."""
+        self._store.tidy(keep=self._ref, fencing=self.lease.fencing)
+
     def span_residual(self) -> float:
         """The span residual of the committed weights, from the surviving rows on disk."""
         return stored_span_residual(self._store, self._ref, digest=self._pointer.digest)

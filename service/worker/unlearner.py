@@ -153,6 +153,8 @@ class Unlearner:
         )
         #: `time.monotonic()` from which the database is asked for an import again.
         self._ask_at = 0.0
+        #: `time.monotonic()` from which the disk is tidied again.
+        self._tidy_at = 0.0
         self._unforeseen = 0
         self.condition = Condition()
 
@@ -208,8 +210,9 @@ class Unlearner:
                 self.condition = Condition(Phase.SERVING)
                 self._log.info("unlearner.serving", model=self._model)
                 await self._serve(session, keeper, stop)
-            except ModelStoreError:
-                # What looks like damage to one that was stopped past its lease is what its successor has done since.
+            except (ModelStoreError, OSError):
+                # What looks like damage, or a disk that is away, to one that was stopped past its lease is what its
+                # successor has done since.
                 keeper.check()
                 raise
 
@@ -269,12 +272,22 @@ class Unlearner:
             if isinstance(decision, Take):
                 held = await self._process(session.processor, held, decision.requests)
                 continue
+            if not held:
+                await self._tidy()
             repairs = not held and session.repairer.due
             idle = repairs or (not held and session.checkpointer.due)
             seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
             held = await self._admit(held, await self._claim(0.0 if idle else seconds))
             if idle and not held:
                 await (session.repairer if repairs else session.checkpointer).step()
+
+    async def _tidy(self) -> None:
+        """Between batches, once in a lease: what others that lost theirs have left on the disk is removed."""
+        writer = self._loader.writer
+        if writer is None or time.monotonic() < self._tidy_at:
+            return
+        self._tidy_at = time.monotonic() + self._lease_ttl_s
+        await asyncio.get_running_loop().run_in_executor(self._executor, writer.tidy)
 
     async def _import(self, keeper: LeaseKeeper) -> Candidate | None:
         """Carries out the import that waits, if one does; asked of the database once in `_POLL_S`."""

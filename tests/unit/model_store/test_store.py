@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from small_models import SmallModel, assert_same, difference, small_model, without
 
 from model_store import base_store
+from model_store import store as store_module
 from model_store.base_store import Base
 from model_store.erasure import Erasure
 from model_store.errors import GraphError, StoreDamaged, StoreForeign
@@ -439,6 +440,74 @@ def test_nothing_is_removed_when_current_names_another_version(tmp_path: Path) -
     with pytest.raises(StoreConflict, match="CURRENT names version 0-0, not 1-1"):
         store.remove_versions(keep=VersionRef(1, 1), below_fencing=1)
     assert store.versions() == [VersionRef(0, 0), VersionRef(1, 1)]
+
+
+@pytest.mark.parametrize("caught_at", ["write_file", "rename"])
+def test_a_writer_that_was_overtaken_while_it_set_current_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caught_at: str
+) -> None:
+    """It stands still just before it writes, or renames, what is to become CURRENT; its successor goes on."""
+    model = small_model()
+    slow = model.create(tmp_path / "m")
+    slow.write_version(VersionRef(1, 1), a_state(model, 1))
+    step = getattr(store_module, caught_at)
+
+    def overtaken(*arguments: object) -> None:
+        monkeypatch.setattr(store_module, caught_at, step)
+        successor = Store.open(tmp_path / "m")
+        successor.set_current(VersionRef(1, 1))
+        successor.write_version(VersionRef(2, 2), a_state(model, 2))
+        successor.set_current(VersionRef(2, 2))
+        step(*arguments)
+
+    monkeypatch.setattr(store_module, caught_at, overtaken)
+    with pytest.raises(StoreConflict, match="CURRENT names version 2-2, which is later than 1-1"):
+        slow.set_current(VersionRef(1, 1))
+    assert Store.open(tmp_path / "m").current() == VersionRef(2, 2)
+    assert not list((tmp_path / "m").glob(".*"))
+
+
+def test_current_stays_when_one_that_was_overtaken_sets_it_in_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked at CURRENT before its successor wrote it, and renames its own right after."""
+    model = small_model()
+    store = model.create(tmp_path / "m")
+    for version in (1, 2):
+        store.write_version(VersionRef(version, version), a_state(model, version))
+    store.set_current(VersionRef(1, 1))
+    late = tmp_path / "m" / ".CURRENT-1-1"
+    late.write_bytes((tmp_path / "m" / "CURRENT").read_bytes())
+
+    def rename(source: Path, target: Path) -> None:
+        monkeypatch.setattr(store_module, "rename", file_rename)
+        file_rename(source, target)
+        file_rename(late, target)
+
+    file_rename = store_module.rename
+    monkeypatch.setattr(store_module, "rename", rename)
+    store.set_current(VersionRef(2, 2))
+    assert store.current() == VersionRef(2, 2)
+
+
+def test_what_an_overtaken_writer_has_written_since_is_removed(tmp_path: Path) -> None:
+    model = small_model()
+    slow = model.create(tmp_path / "m")
+    store = Store.open(tmp_path / "m")
+    store.write_version(VersionRef(1, 2), a_state(model, 1))
+    store.set_current(VersionRef(1, 2))
+    store.write_beta(model.beta, model.label_beta, version=1, fencing=2)
+    store.remove_versions(keep=VersionRef(1, 2), below_fencing=2)
+    before = everything_of(tmp_path / "m")
+    shutil.copytree(tmp_path / "m" / "versions" / "1-2", tmp_path / "m" / "versions" / "1-1")
+    with pytest.raises(StoreConflict):
+        slow.write_beta(model.beta, model.label_beta, version=1, fencing=1)
+    for name in ("erasing-1-1.json", "beta.values-1-1"):
+        (tmp_path / "m" / "base" / name).write_bytes(b"late")
+    assert everything_of(tmp_path / "m") != before
+
+    store.tidy(keep=VersionRef(1, 2), fencing=2)
+    assert everything_of(tmp_path / "m") == before
 
 
 # Coefficients.
