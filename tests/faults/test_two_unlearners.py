@@ -20,6 +20,7 @@ from faults import FILE_CHANGE, STEP_POINTS, Action, Fault
 from lethe_process import copied
 from test_end_to_end_restarts import digests
 
+from model_store import gram_checkpoint
 from service.failure_points import FailurePoint
 
 #: Longest wait for anything (seconds).
@@ -101,17 +102,22 @@ def pair(
     shutil.rmtree(tmp_path)
 
 
+def stored(model: Path) -> dict[str, str]:
+    """The digests of a model's files but for checkpoints, which the second writes when it has nothing else to do."""
+    return {name: digest for name, digest in digests(model).items() if gram_checkpoint.FILE not in name}
+
+
 def check(pair: Pair, runs: Runs) -> None:
     """The first is stopped, the second completes what it began, the first goes on, and it is as if it had not."""
     count = len(pair.people.wanted)
     begun = pair.stop_first()
     pair.take_over()
     pair.complete(pair.second, begun + pair.ask(pair.second, range(1, 6)))
-    before = digests(pair.second.model)
+    before = stored(pair.second.model)
 
     pair.go_on()
     # What the first still wrote into files of its own, the second removes: it may hold what was deleted meanwhile.
-    pair.until(lambda: digests(pair.second.model) == before)
+    pair.until(lambda: stored(pair.second.model) == before)
     pair.complete(pair.second, pair.ask(pair.second, range(6, count)))
     asyncio.run(assert_each_happened_once(pair.people, pair.database_url))
     reference = runs.uninterrupted("never")
