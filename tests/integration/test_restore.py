@@ -264,6 +264,7 @@ def test_versions_of_one_number_from_two_histories_are_told_apart(site: Site) ->
     site.assert_forgotten(known=False)
 
 
+@pytest.mark.slow
 def test_edges_that_come_back_with_an_older_base_are_noticed(site: Site) -> None:
     edge = site.world.edge("20")
     earlier = site.moment()
@@ -353,6 +354,7 @@ def test_a_lost_pepper_can_be_replaced_and_revokes_every_api_key(site: Site) -> 
     site.serve(_nothing)
 
 
+@pytest.mark.slow
 def test_a_recovery_needs_the_keys_of_the_tombstones(site: Site) -> None:
     earlier = site.moment()
     site.delete(node_body("3"))
