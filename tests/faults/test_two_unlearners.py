@@ -152,7 +152,7 @@ def test_one_that_is_stopped_at_any_failure_point_changes_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("occurrence", range(1, 30))
+@pytest.mark.parametrize("occurrence", range(1, 21))
 def test_one_that_is_stopped_at_a_change_of_a_file_changes_nothing(
     pair: Callable[[Fault], Pair], runs: Runs, occurrence: int
 ) -> None:
