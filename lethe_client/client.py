@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
@@ -15,6 +15,7 @@ import msgspec
 from lethe_client.errors import DeletionStopped, ProblemError, ServerUnreachable, WaitTimeout
 from lethe_client.results import (
     Accepted,
+    AuditSummary,
     ConsistencyProof,
     Deletion,
     DeletionPage,
@@ -22,6 +23,8 @@ from lethe_client.results import (
     ModelInfo,
     Prediction,
     Predictions,
+    SearchResult,
+    Series,
 )
 
 #: Answers that say "not now" and nothing about the request itself.
@@ -117,9 +120,13 @@ class LetheClient:
         kind: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        **filters: str | float,
     ) -> Iterator[Deletion]:
-        """All requests that match, newest first, fetched page by page."""
-        given = {"status": status, "kind": kind, "since": _time(since), "until": _time(until)}
+        """All requests that match, newest first, fetched page by page.
+
+        `filters` are the further parameters of the listing: `guarantee`, `repair`, `injected_norm_after_min`, ….
+        """
+        given = {"status": status, "kind": kind, "since": _time(since), "until": _time(until), **filters}
         parameters = {name: value for name, value in given.items() if value is not None}
         while True:
             page = self._call(DeletionPage, "GET", "/deletions", params=parameters)
@@ -127,6 +134,66 @@ class LetheClient:
             if page.next_cursor is None:
                 return
             parameters["cursor"] = page.next_cursor
+
+    def search_nodes(self, nodes: Sequence[str]) -> SearchResult:
+        """Which requests deleted these nodes, or their features."""
+        return self._call(SearchResult, "POST", "/deletions/search", json={"nodes": list(nodes)})
+
+    def search(
+        self, *, since: datetime | None = None, until: datetime | None = None, **filters: str | float
+    ) -> Iterator[Deletion]:
+        """All requests that match with their audits, newest first, page by page; `filters` may name a `reference`."""
+        given = {"since": _time(since), "until": _time(until), **filters}
+        body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        while True:
+            page = self._call(SearchResult, "POST", "/deletions/search", json=body)
+            yield from page.deletions or ()
+            if page.next_cursor is None:
+                return
+            body["cursor"] = page.next_cursor
+
+    def audit_summary(
+        self, *, since: date | None = None, until: date | None = None, deadline_days: int | None = None
+    ) -> AuditSummary:
+        """The audit in figures, of the days from `since` on and before `until` (UTC)."""
+        given = {"since": since, "until": until, "deadline_days": deadline_days}
+        parameters = {name: str(value) for name, value in given.items() if value is not None}
+        return self._call(AuditSummary, "GET", "/audit/summary", params=parameters)
+
+    def audit_series(
+        self,
+        *,
+        step: Literal["hour", "day"] = "day",
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Series:
+        """The audit over time; the last 30 hours or days by default."""
+        given = {"step": step, "since": _time(since), "until": _time(until)}
+        parameters = {name: value for name, value in given.items() if value is not None}
+        return self._call(Series, "GET", "/audit/series", params=parameters)
+
+    def audit_export(
+        self,
+        form: Literal["csv", "ndjson"] = "ndjson",
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        **filters: str | float,
+    ) -> Iterator[bytes]:
+        """Every request that matches with its audit, as a file in parts; a part is a page of lines.
+
+        Not repeated when the connection breaks on the way, which raises ServerUnreachable: what came is not whole.
+        """
+        given = {"format": form, "since": _time(since), "until": _time(until), **filters}
+        parameters = {name: value for name, value in given.items() if value is not None}
+        try:
+            with self._http.stream("GET", "/audit/export", params=parameters) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _problem(response)
+                yield from response.iter_bytes()
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ServerUnreachable(str(self._http.base_url), str(error) or type(error).__name__) from error
 
     def predict(self, node: str) -> Prediction:
         """The prediction of one node."""

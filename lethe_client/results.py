@@ -1,6 +1,6 @@
 """The answers of Lethe's HTTP interface, by the names it uses. Unknown fields of newer servers are ignored."""
 
-from datetime import datetime
+from datetime import date, datetime
 
 import msgspec
 
@@ -109,6 +109,88 @@ class DeletionPage(msgspec.Struct, frozen=True):
     """One page of a listing, newest first; `next_cursor` is None on the last."""
 
     deletions: list[Deletion]
+    next_cursor: str | None = None
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Seconds, each within one per cent; None when there was nothing to measure."""
+
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+class OpenRequest(msgspec.Struct, frozen=True):
+    """A request that is queued or applied."""
+
+    id: str
+    received_at: datetime
+
+
+class AuditSummary(msgspec.Struct, frozen=True):
+    """The audit of the served model in figures.
+
+    Counts are of requests received in the window, percentiles of those applied and completed in it; what is open and
+    what is served is so now.
+    """
+
+    model: str
+    requests: int
+    by_status: dict[str, int]
+    by_kind: dict[str, int]
+    by_guarantee: dict[str, int]
+    by_repair: dict[str, int]
+    open: int
+    open_past_deadline: int
+    open_near_deadline: int
+    seconds_to_applied: Percentiles
+    seconds_to_completed: Percentiles
+    since: date | None = None
+    until: date | None = None
+    oldest_open: OpenRequest | None = None
+    #: Share of the applied requests whose projection removed no direction, and so changed nothing.
+    unchanged_projection_share: float | None = None
+    model_version: int | None = None
+    rank: int | None = None
+    live_nodes: int | None = None
+
+
+class SeriesPoint(msgspec.Struct, frozen=True):
+    """What happened within one hour or day (UTC)."""
+
+    start: datetime
+    received: int
+    applied: int
+    completed: int
+    failed: int
+    median_seconds_to_completed: float | None = None
+    p95_seconds_to_completed: float | None = None
+    #: As the newest batch or import before its end left them.
+    rank_after: int | None = None
+    live_nodes: int | None = None
+    max_distance_bound_after_relative: float | None = None
+
+
+class Series(msgspec.Struct, frozen=True):
+    """The audit over time, oldest first."""
+
+    step: str
+    points: list[SeriesPoint]
+
+
+class FoundDeletion(msgspec.Struct, frozen=True):
+    """A request that deleted a node, or its features."""
+
+    node: str
+    deletion: Deletion
+
+
+class SearchResult(msgspec.Struct, frozen=True):
+    """Which requests deleted the nodes asked for; or, without nodes, a page of requests."""
+
+    found: list[FoundDeletion] = []
+    not_found: list[str] = []
+    deletions: list[Deletion] | None = None
     next_cursor: str | None = None
 
 

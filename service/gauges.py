@@ -1,10 +1,11 @@
-"""Gauges that nobody's action sets: what waits and what is served, looked at every few seconds."""
+"""Every few seconds: gauges that nobody's action sets, and the totals of the audit added up."""
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
 from service.api.services import ModelInfo
+from service.db.audit_totals import fold
 from service.db.engine import Engine
 from service.db.repairs import RepairRepository
 from service.db.requests import RequestRepository
@@ -22,12 +23,14 @@ async def keep_gauges(
     model_info: Callable[[], Awaitable[ModelInfo]],
     stop: asyncio.Event,
 ) -> None:
-    """Set the gauges until `stop`; during an outage of Postgres, which readiness tells of, they keep their values."""
+    """Set the gauges and fold the totals until `stop`; during an outage of Postgres both stay as they are."""
     while not stop.is_set():
         with contextlib.suppress(Unavailable):
             async with transaction(engine) as connection:
                 metrics.queued(await RequestRepository(connection).queued_nodes(model))
                 metrics.pending(await RepairRepository(connection).count_pending(model))
+            async with transaction(engine) as connection:
+                await fold(connection)
             info = await model_info()
             metrics.model(
                 version=info.version,

@@ -54,7 +54,7 @@ _GENERATED = """
 _POINTER = """
     INSERT INTO pointers (model, version, fencing, folder, digest, weights_sha256)
     SELECT $1, v, 1, v || '-1', repeat('a', 64), encode(sha256(('weights ' || v)::bytea), 'hex')
-    FROM (SELECT max(batch) + 1 AS v FROM generated) newest
+    FROM (SELECT max(batch) + 1 AS v FROM generated WHERE status = 'completed') newest
 """
 _API_KEY = """
     INSERT INTO api_keys (id, name, scopes, hash)
@@ -127,7 +127,7 @@ _EVENTS = """
     ORDER BY i, step
 """
 _LOGGED = """
-    SELECT e.id AS event_id, e.type, e.payload, e.created_at, r.id, r.kind, r.status, r.count, r.api_key_id,
+    SELECT e.id AS event_id, e.type, e.payload, e.created_at, r.id, r.model, r.kind, r.status, r.count, r.api_key_id,
            r.received_at, r.guarantee, r.repair, r.explanation, r.failure, r.subject_commitments, r.reference_commitment
     FROM events e JOIN requests r ON r.id = e.request_id ORDER BY e.id
 """
@@ -150,7 +150,9 @@ class Generated:
     seconds: float
 
 
-async def generate(database_url: str, *, events: int, days: int, until: datetime | None = None) -> Generated:
+async def generate(
+    database_url: str, *, events: int, days: int, until: datetime | None = None, model: str = MODEL
+) -> Generated:
     """Migrate the database and fill it with at least `events` events of requests received in the `days` before `until`.
 
     `until` is now by default. The same arguments make the same rows. The database's owner must call; raises `NotEmpty`.
@@ -166,7 +168,7 @@ async def generate(database_url: str, *, events: int, days: int, until: datetime
             for table, trigger in _TRIGGERS:
                 await connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER {trigger}")
             requests = -(-events * 1000 // _EVENTS_PER_THOUSAND) + 1000 + WAITING
-            await _rows(connection, requests, days, until)
+            await _rows(connection, model, requests, days, until)
             await _log(connection)
             for table, trigger in _TRIGGERS:
                 await connection.execute(f"ALTER TABLE {table} ENABLE TRIGGER {trigger}")
@@ -178,14 +180,14 @@ async def generate(database_url: str, *, events: int, days: int, until: datetime
     return Generated(requests, made, time.monotonic() - started)
 
 
-async def _rows(connection: asyncpg.Connection, requests: int, days: int, until: datetime | None) -> None:
+async def _rows(connection: asyncpg.Connection, model: str, requests: int, days: int, until: datetime | None) -> None:
     newest = until or await connection.fetchval("SELECT now()")
     oldest = await connection.fetchval("SELECT $1::timestamptz - $2 * interval '1 day'", newest, days)
     await connection.execute(_GENERATED, requests, oldest, newest, 0.5, BATCH, WAITING)
-    await connection.execute(_POINTER, MODEL)
+    await connection.execute(_POINTER, model)
     await connection.execute(_API_KEY)
-    await connection.execute(_BATCHES, MODEL, NODES)
-    await connection.execute(_REQUESTS, MODEL)
+    await connection.execute(_BATCHES, model, NODES)
+    await connection.execute(_REQUESTS, model)
     await connection.execute(_AUDITS)
     await connection.execute(_EVENTS)
 
@@ -221,7 +223,7 @@ def _event(row: asyncpg.Record) -> LoggedEvent:
         created_at=row["created_at"],
         request=DeletionRequest(
             id=row["id"],
-            model=MODEL,
+            model=row["model"],
             kind=RequestKind(row["kind"]),
             status=RequestStatus(row["status"]),
             count=row["count"],

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.types import Lifespan
 
-from service.api import deletions, docs, health, log, model, predictions, problems, receipts
+from service.api import audit, deletions, docs, health, log, model, predictions, problems, receipts
 from service.api.boundary import Answer, Boundary
 from service.api.http_metrics import HttpMetrics
 from service.observability.access import AccessLog
@@ -23,6 +23,7 @@ Every request but the health checks carries an API key: `Authorization: Bearer l
 _TAGS = [
     {"name": "predictions", "description": "What the model says of the nodes that are left."},
     {"name": "deletions", "description": "Ask to forget, and follow what was done."},
+    {"name": "audit", "description": "The audit as a whole, for keys with audit:read."},
     {"name": "log", "description": "The transparency log: checkpoints and proofs."},
     {"name": "model", "description": "The model that is served."},
     {"name": "operation", "description": "Health and metrics."},
@@ -53,7 +54,15 @@ def build(
     problems.install(app)
     # Routes are matched one by one: the one asked most comes first, and is not looked for in a router of its own.
     app.router.routes.extend(predictions.single.routes)
-    for router in (predictions.router, deletions.router, receipts.router, log.router, model.router, health.router):
+    for router in (
+        predictions.router,
+        deletions.router,
+        receipts.router,
+        audit.router,
+        log.router,
+        model.router,
+        health.router,
+    ):
         app.include_router(router)
     docs.install(app)
     app.add_middleware(

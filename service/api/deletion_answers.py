@@ -131,12 +131,16 @@ class FoundDeletion(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """Which of the nodes asked for were deleted, and by which request."""
+    """Which of the nodes asked for were deleted, and by which request; or, without nodes, a page of requests."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [SEARCH]})
 
     found: list[FoundDeletion]
-    not_found: list[str] = Field(description="Ids no visible request has deleted so far.")
+    not_found: list[str] = Field(description="Ids no visible request that the filters keep has deleted so far.")
+    deletions: list[DeletionAnswer] | None = Field(
+        description="A page of the requests found, newest first, each with its audit; null when nodes were asked for."
+    )
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last.")
 
 
 def links_of(request_id: UUID) -> Links:

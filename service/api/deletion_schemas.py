@@ -3,10 +3,11 @@
 from typing import Annotated, Any, Literal
 
 from fastapi.openapi.models import Example
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.fields import NodeId, Reference
-from service.domain.states import RequestKind, RequestStatus
+from service.api.fields import EmptyIsAbsent, Magnitude, Moment, NodeId, Reference
+from service.domain.audit import Figure, Threshold
+from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
 
 _UNIQUE: dict[str, Any] = {"uniqueItems": True}
 
@@ -66,32 +67,65 @@ EXAMPLES: dict[str, Example] = {
 DeletionBody = Annotated[NodeDeletion | EdgeDeletion | FeaturesDeletion, Field(discriminator="kind")]
 
 
-class SearchBody(BaseModel):
-    """The nodes whose deletion is looked for."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", json_schema_extra={"examples": [{"nodes": ["12", "57"]}]})
-
-    nodes: list[NodeId] = Field(min_length=1, description="External ids.")
+#: A body's enum members are text.
+_AS_TEXT = Field(strict=False)
 
 
-def _empty_is_absent(value: object) -> object:
-    return None if value == "" else value
+class RecordFilters(BaseModel):
+    """Which requests are meant; what is left out filters nothing. A figure that a request lacks meets no threshold."""
+
+    status: Annotated[Annotated[RequestStatus, _AS_TEXT] | None, EmptyIsAbsent] = None
+    kind: Annotated[Annotated[RequestKind, _AS_TEXT] | None, EmptyIsAbsent] = None
+    guarantee: Annotated[Annotated[Guarantee, _AS_TEXT] | None, EmptyIsAbsent] = None
+    repair: Annotated[Annotated[RepairStatus, _AS_TEXT] | None, EmptyIsAbsent] = None
+    since: Annotated[Moment | None, EmptyIsAbsent] = Field(
+        None, description="Received at or after this time (RFC 3339, with its offset from UTC)."
+    )
+    until: Annotated[Moment | None, EmptyIsAbsent] = Field(None, description="Received before this time.")
+    injected_norm_before_min: Magnitude | None = None
+    injected_norm_before_max: Magnitude | None = None
+    injected_norm_after_min: Magnitude | None = None
+    injected_norm_after_max: Magnitude | None = None
+    distance_bound_before_relative_min: Magnitude | None = None
+    distance_bound_before_relative_max: Magnitude | None = None
+    distance_bound_after_relative_min: Magnitude | None = None
+    distance_bound_after_relative_max: Magnitude | None = None
+    span_residual_min: Magnitude | None = None
+    span_residual_max: Magnitude | None = None
+
+    def thresholds(self) -> dict[Figure, Threshold]:
+        """The thresholds on the figures that have one."""
+        named = {figure: Threshold(getattr(self, f"{figure}_min"), getattr(self, f"{figure}_max")) for figure in Figure}
+        return {figure: threshold for figure, threshold in named.items() if threshold != Threshold()}
 
 
-class DeletionFilters(BaseModel):
+class PagedFilters(RecordFilters):
+    """Filters, and which page of what they keep."""
+
+    cursor: Annotated[str | None, EmptyIsAbsent] = Field(
+        None, max_length=256, description="`next_cursor` of the previous page, with the same filters."
+    )
+    limit: int = Field(50, ge=1, le=200, description="Most requests on a page.")
+
+
+class DeletionFilters(PagedFilters):
     """Which requests are listed; a parameter that is left out, or empty, filters nothing."""
 
     model_config = ConfigDict(extra="forbid")
 
-    status: Annotated[RequestStatus | None, BeforeValidator(_empty_is_absent)] = None
-    kind: Annotated[RequestKind | None, BeforeValidator(_empty_is_absent)] = None
-    since: Annotated[AwareDatetime | None, BeforeValidator(_empty_is_absent)] = Field(
-        None, description="Received at or after this time (RFC 3339, with its offset from UTC)."
+
+class SearchBody(PagedFilters):
+    """The nodes whose deletion is looked for, or the requests; what would name a person is never in a URL."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        json_schema_extra={"examples": [{"nodes": ["12", "57"]}, {"reference": "DSR-17"}]},
     )
-    until: Annotated[AwareDatetime | None, BeforeValidator(_empty_is_absent)] = Field(
-        None, description="Received before this time."
+
+    nodes: list[NodeId] | None = Field(
+        None, min_length=1, description="External ids. With them the answer has `found` and `not_found`, no pages."
     )
-    cursor: Annotated[str | None, BeforeValidator(_empty_is_absent)] = Field(
-        None, max_length=256, description="`next_cursor` of the previous page, with the same filters."
+    reference: Reference | None = Field(
+        None, description="Exactly this one; those of completed requests are found with audit:read only."
     )
-    limit: int = Field(50, ge=1, le=200, description="Most requests on a page.")

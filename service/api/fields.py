@@ -1,8 +1,50 @@
 """Field types that several request bodies share; every one is strict."""
 
+import re
+from datetime import UTC, date, datetime
 from typing import Annotated
 
-from pydantic import StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints
+
+#: Times beyond these are none of a request; a time zone cannot carry what is between them out of the calendar.
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+
+def _empty_is_absent(value: object) -> object:
+    return None if value == "" else value
+
+
+def _is_moment(value: object) -> object:
+    if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\d[Tt ]", value):
+        raise ValueError("give a time as RFC 3339 has it, such as 2026-11-20T00:00:00Z")
+    if not isinstance(value, str | datetime):
+        raise ValueError("give a time as text")
+    return value
+
+
+def _is_in_range(value: datetime) -> datetime:
+    if not _EARLIEST <= value <= _LATEST:
+        raise ValueError(f"give a time between {_EARLIEST:%Y} and {_LATEST:%Y}")
+    return value
+
+
+def _is_day(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch(r"\d{4}-\d\d-\d\d", value):
+        raise ValueError("give a day as 2026-11-20")
+    return value
+
+
+#: A parameter that is given without a value is absent.
+EmptyIsAbsent = BeforeValidator(_empty_is_absent)
+
+#: A time with its offset from UTC.
+Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_is_moment), AfterValidator(_is_in_range)]
+
+#: A day in UTC.
+Day = Annotated[date, BeforeValidator(_is_day)]
+
+#: A norm, bound or residual.
+Magnitude = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 #: An external node id: any non-empty text of at most 512 characters.
 NodeId = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=512)]

@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from service.api.auth import requires
-from service.api.deletions import RequestId, visible_to
+from service.api.deletion_search import visible_to
+from service.api.deletions import RequestId
 from service.api.documents import problems
 from service.api.log import newest_checkpoint
 from service.api.receipt_example import RECEIPT

@@ -9,6 +9,7 @@ from lethe_client import LetheClientError, ProblemError
 from model_store.errors import ModelStoreError
 from service.cli import (
     audit,
+    audit_overview,
     delete,
     doctor,
     keys,
@@ -93,6 +94,8 @@ def build() -> typer.Typer:
     lethe.add_typer(_group("Import trained models.", {"import": model.import_}), name="model")
     evidence: dict[str, Callable[..., None]] = {
         "show": audit.show,
+        "summary": audit_overview.summary,
+        "requests": audit_overview.requests,
         "receipt": audit.receipt,
         "key": log.key,
         "export": log.export,

@@ -13,7 +13,8 @@ Engine = AsyncEngine
 Connection = AsyncConnection
 
 #: Server settings of each connection. A holder that is stopped inside a transaction is thrown out by the first, so that
-#: it cannot keep the lease's row locked; `jit` costs more than it gives on statements this short.
+#: it cannot keep the lease's row locked; `jit` costs more than it gives on statements this short. What is asked for is
+#: in memory or on flash, where a page out of order costs as much as the next one.
 _SERVER_SETTINGS = {
     "application_name": "lethe",
     "idle_in_transaction_session_timeout": "15s",
@@ -23,6 +24,7 @@ _SERVER_SETTINGS = {
     "tcp_keepalives_count": "3",
     "timezone": "UTC",
     "jit": "off",
+    "random_page_cost": "1.1",
 }
 _CONNECT_SECONDS = 10.0
 _COMMAND_SECONDS = 30.0

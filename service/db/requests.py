@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, delete, exists, func, literal, null, or_, select, tuple_, union_all, update
+from sqlalchemy import Text, Uuid, delete, exists, func, literal, null, or_, select, union_all, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -27,23 +27,8 @@ from service.db.records import (
     request_norms,
 )
 from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit
-from service.domain.states import AUDITED, EventType, Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import AUDITED, EventType, Guarantee, RepairStatus, RequestStatus
 from service.errors import Conflict, NotFound
-from service.vault.cursors import PageCursor
-
-
-@dataclass(frozen=True)
-class RequestFilters:
-    """Which requests a page shows; None means any."""
-
-    status: RequestStatus | None = None
-    kind: RequestKind | None = None
-    #: Received at this time or later.
-    since: datetime | None = None
-    #: Received before this time.
-    until: datetime | None = None
-    #: Asked for with this API key.
-    api_key_id: UUID | None = None
 
 
 @dataclass(frozen=True)
@@ -83,24 +68,6 @@ class RequestRepository:
             return None
         request = deletion_request(row)
         return request, await self._audit(request)
-
-    async def page(self, filters: RequestFilters, *, cursor: PageCursor | None, limit: int) -> list[DeletionRequest]:
-        """Return up to `limit` requests, newest first, that come after `cursor`."""
-        query = select(*REQUEST_COLUMNS).order_by(RequestRow.received_at.desc(), RequestRow.id.desc()).limit(limit)
-        if filters.status is not None:
-            query = query.where(RequestRow.status == filters.status)
-        if filters.kind is not None:
-            query = query.where(RequestRow.kind == filters.kind)
-        if filters.since is not None:
-            query = query.where(RequestRow.received_at >= filters.since)
-        if filters.until is not None:
-            query = query.where(RequestRow.received_at < filters.until)
-        if filters.api_key_id is not None:
-            query = query.where(RequestRow.api_key_id == filters.api_key_id)
-        if cursor is not None:
-            position = tuple_(RequestRow.received_at, RequestRow.id)
-            query = query.where(position < tuple_(literal(cursor.received_at), literal(cursor.id)))
-        return [deletion_request(row) for row in await self._conn.execute(query)]
 
     async def open(self, model: str, *, limit: int) -> list[DeletionRequest]:
         """Return up to `limit` requests that are queued or applied, oldest first."""

@@ -12,6 +12,8 @@ from service.db.transactions import is_outage, transaction
 
 #: Belongs to the server, not to one database; the same for all Lethes on it.
 APPLICATION_ROLE = "lethe_app"
+#: Reads the views, which hold no reference, list of ids or key, and no table: for tools that draw charts.
+AUDIT_ROLE = "lethe_audit"
 #: Read and added to, never changed.
 APPEND_ONLY = frozenset({"events", "leaves", "log_nodes", "checkpoints", "log_keys"})
 #: Read alone: only `migrate`, as the owner, changes the schema.
@@ -30,9 +32,9 @@ _OWN_RELATIONS = text("""
     ORDER BY relname
 """)
 #: Two databases of one server may come to this at the same moment.
-_CREATE = f"""
+_CREATE = """
     DO $$ BEGIN
-        CREATE ROLE {APPLICATION_ROLE} NOLOGIN;
+        CREATE ROLE {role} NOLOGIN;
     EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
     END $$
 """
@@ -41,18 +43,25 @@ _MAY_GRANT = text("SELECT pg_has_role(current_user, :role, 'MEMBER WITH ADMIN OP
 
 
 def grant(connection: Connection) -> None:
-    """Give the application's role its rights on every table and view of the caller's; make it where that may be."""
-    facts = connection.execute(_FACTS, {"role": APPLICATION_ROLE}).one()
-    if not facts.exists and not facts.may_create:
-        return
-    if not facts.exists:
-        connection.exec_driver_sql(_CREATE)
+    """Give both roles their rights on every table and view of the caller's; make them where that may be."""
+    rights = {APPLICATION_ROLE: _rights, AUDIT_ROLE: _audit_rights}
+    roles = [role for role in rights if _is_there(connection, role)]
     named = {"role": APPLICATION_ROLE}
-    if not connection.scalar(_MAY_BECOME, named) and connection.scalar(_MAY_GRANT, named):
+    if APPLICATION_ROLE in roles and not connection.scalar(_MAY_BECOME, named) and connection.scalar(_MAY_GRANT, named):
         connection.exec_driver_sql(f"GRANT {APPLICATION_ROLE} TO CURRENT_USER")
     for name, is_view in connection.execute(_OWN_RELATIONS).all():
-        connection.exec_driver_sql(f'REVOKE ALL ON "{name}" FROM {APPLICATION_ROLE}')
-        connection.exec_driver_sql(f'GRANT {"SELECT" if is_view else _rights(name)} ON "{name}" TO {APPLICATION_ROLE}')
+        for role in roles:
+            connection.exec_driver_sql(f'REVOKE ALL ON "{name}" FROM {role}')
+            if given := rights[role](name, is_view):
+                connection.exec_driver_sql(f'GRANT {given} ON "{name}" TO {role}')
+
+
+def _is_there(connection: Connection, role: str) -> bool:
+    """Make a role unless it exists, and tell whether it does now."""
+    facts = connection.execute(_FACTS, {"role": role}).one()
+    if not facts.exists and facts.may_create:
+        connection.exec_driver_sql(_CREATE.format(role=role))
+    return bool(facts.exists or facts.may_create)
 
 
 async def available(engine: AsyncEngine) -> str | None:
@@ -67,7 +76,11 @@ async def available(engine: AsyncEngine) -> str | None:
     return APPLICATION_ROLE
 
 
-def _rights(table: str) -> str:
-    if table in _READ_ONLY:
+def _rights(name: str, is_view: bool) -> str:
+    if is_view or name in _READ_ONLY:
         return "SELECT"
-    return "SELECT, INSERT" if table in APPEND_ONLY else "SELECT, INSERT, UPDATE, DELETE"
+    return "SELECT, INSERT" if name in APPEND_ONLY else "SELECT, INSERT, UPDATE, DELETE"
+
+
+def _audit_rights(name: str, is_view: bool) -> str:
+    return "SELECT" if is_view else ""

@@ -7,12 +7,13 @@ from uuid import UUID
 
 import pytest
 
+from service.db.audit_queries import search
 from service.db.engine import Engine, create_engine
 from service.db.intake import Accepted, Intake
 from service.db.notifications import listen
 from service.db.pointers import PointerRepository
-from service.db.requests import RequestFilters, RequestRepository
 from service.db.transactions import CommitUnanswered, transaction
+from service.domain.audit import AuditFilters
 from service.embedded import Embedded
 from service.errors import Unavailable
 from tests.integration.db_harness import MODEL, POINTER, Database, Proxy, accepted_ids, next_pointer, open_database
@@ -132,7 +133,7 @@ async def test_through_an_outage_nothing_is_half_written_and_afterwards_everythi
             assert all(isinstance(answer, Unavailable) for answer in refused)
             with pytest.raises(Unavailable):
                 async with transaction(db.engine) as conn:
-                    await RequestRepository(conn).page(RequestFilters(), cursor=None, limit=1)
+                    await search(conn, AuditFilters(), None, 1)
             with pytest.raises(Unavailable):
                 await wakeup.wait(20)
         with pytest.raises(Unavailable):

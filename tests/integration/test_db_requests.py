@@ -1,20 +1,20 @@
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
+from service.db.audit_queries import search
 from service.db.batches import BatchRepository, RequestsWithdrawn
 from service.db.events import EventRepository
 from service.db.outbox import OutboxRepository
-from service.db.requests import RequestFilters, RequestRepository
+from service.db.requests import RequestRepository
 from service.db.transactions import transaction
+from service.domain.audit import AuditFilters
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import EventType, Guarantee, RepairStatus, RequestStatus
 from service.errors import Conflict, NotFound
-from service.vault.cursors import PageCursor
 from tests.integration.db_harness import MODEL, NORMS, Database, batch_record, open_database, outcome
 
 
@@ -154,48 +154,7 @@ async def test_a_key_sees_its_own_requests_only(db: Database) -> None:
         assert await requests.get(request_id, uuid4()) is None
         assert await requests.get(request_id, db.api_key_id) is not None
         assert await requests.get(uuid4()) is None
-        assert await requests.page(RequestFilters(api_key_id=uuid4()), cursor=None, limit=10) == []
-
-
-async def test_pages_show_each_request_once_newest_first(db: Database) -> None:
-    # One group: all of them received in the same microsecond.
-    await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(7)))
-    for n in range(4):
-        await db.accept(str(n))
-    shown: list[DeletionRequest] = []
-    cursor = None
-    while True:
-        async with transaction(db.engine) as conn:
-            page = await RequestRepository(conn).page(RequestFilters(), cursor=cursor, limit=3)
-        shown += page
-        if len(page) < 3:
-            break
-        cursor = PageCursor(page[-1].received_at, page[-1].id)
-        await db.accept("arrived while paging")
-    assert len({request.id for request in shown}) == len(shown) == 11
-    assert shown == sorted(shown, key=lambda request: (request.received_at, request.id), reverse=True)
-
-
-async def test_pages_are_filtered_by_status_kind_and_time(db: Database) -> None:
-    cancelled, queued = await db.accept(), await db.accept()
-    await db.intake.cancel(cancelled, None)
-    features = await db.accept()
-    await db.rows("UPDATE requests SET kind = 'features' WHERE id = :id", id=features)
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    for place, request_id in enumerate((cancelled, queued, features)):
-        moment = start + timedelta(days=place)
-        await db.rows("UPDATE requests SET received_at = :moment WHERE id = :id", moment=moment, id=request_id)
-
-    async def page(filters: RequestFilters) -> list[UUID]:
-        async with transaction(db.engine) as conn:
-            return [request.id for request in await RequestRepository(conn).page(filters, cursor=None, limit=10)]
-
-    assert await page(RequestFilters(status=RequestStatus.CANCELLED)) == [cancelled]
-    assert await page(RequestFilters(status=RequestStatus.QUEUED)) == [features, queued]
-    assert await page(RequestFilters(kind=RequestKind.FEATURES)) == [features]
-    assert await page(RequestFilters(since=start + timedelta(days=1))) == [features, queued]
-    assert await page(RequestFilters(until=start + timedelta(days=1))) == [cancelled]
-    assert await page(RequestFilters(api_key_id=db.api_key_id, kind=RequestKind.NODE)) == [queued, cancelled]
+        assert (await search(conn, AuditFilters(api_key_id=uuid4()), None, 10)).entries == []
 
 
 async def test_a_page_reads_an_index_and_not_the_table(db: Database) -> None:

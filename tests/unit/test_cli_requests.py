@@ -246,3 +246,55 @@ def test_facts_of_no_running_service_are_ignored(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "server.json").write_text(facts)
     assert read_facts(tmp_path) is None
+
+
+SUMMARY = {
+    "model": "cora",
+    "since": "2026-10-01",
+    "until": None,
+    "requests": 12,
+    "by_status": {"queued": 1, "applied": 0, "completed": 11, "failed": 0, "cancelled": 0},
+    "by_kind": {"node": 12, "edge": 0, "features": 0},
+    "by_guarantee": {"span": 0, "retrained": 11, "graph_only": 0},
+    "by_repair": {"none": 0, "pending": 0, "converged": 11, "not_converged": 0},
+    "open": 1,
+    "oldest_open": {"id": "r1", "received_at": RECEIVED},
+    "open_past_deadline": 0,
+    "open_near_deadline": 1,
+    "seconds_to_applied": {"p50": 0.61, "p95": 1.7, "p99": 2.4},
+    "seconds_to_completed": {"p50": None, "p95": None, "p99": None},
+    "unchanged_projection_share": 0.985,
+    "model_version": 64,
+    "rank": None,
+    "live_nodes": 2588,
+}
+
+
+def test_the_summary_is_told_and_fails_when_a_request_is_overdue(lethe: CommandLine, stub: LetheStub) -> None:
+    stub.answers["GET", "/audit/summary?since=2026-10-01&deadline_days=20"] = 200, SUMMARY
+    ran = lethe("audit", "summary", "--since", "2026-10-01", "--deadline-days", "20")
+    assert ran.status == 0
+    for told in ("cora", "r1, 2026-03-02 09:15:04 UTC", "0.61 (50 %)", "98.5%", "guarantee retrained", "2588"):
+        assert told in ran.stdout
+    stub.answers["GET", "/audit/summary?deadline_days=30"] = 200, SUMMARY | {"open_past_deadline": 2}
+    assert lethe("audit", "summary").status == 1
+
+
+def test_requests_are_written_to_a_file_of_ones_own(lethe: CommandLine, stub: LetheStub, tmp_path: Path) -> None:
+    asked = "/audit/export?format=ndjson&since=2026-10-01T00%3A00%3A00%2B00%3A00&guarantee=span&span_residual_min=1e-09"
+    stub.answers["GET", asked] = 200, {"id": "r1"}
+    out = tmp_path / "audit.ndjson"
+    arguments = ("--since", "2026-10-01", "--guarantee", "span", "--threshold", "span_residual_min=1e-9")
+    ran = lethe("audit", "requests", "--format", "ndjson", *arguments, "--out", out)
+    assert ran.status == 0, ran.stderr
+    assert json.loads(out.read_text()) == {"id": "r1"}
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert lethe("audit", "requests", "--out", out).status == 1
+    assert lethe("audit", "requests", "--threshold", "span_residual_min=much").status == 2
+
+
+def test_half_an_audit_is_not_left_lying_about(lethe: CommandLine, tmp_path: Path) -> None:
+    out = tmp_path / "audit.csv"
+    ran = lethe("audit", "requests", "--out", out)
+    assert (ran.status, out.exists()) == (1, False)
+    assert "Nothing here." in ran.stderr

@@ -212,3 +212,23 @@ def unused_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+def test_a_search_goes_on_until_there_is_no_cursor() -> None:
+    server = Server({"deletions": [deletion("completed")], "next_cursor": "c1"}, {"deletions": [], "next_cursor": None})
+    with server.client() as client:
+        assert [one.id for one in client.search(reference="DSR-17", injected_norm_after_min=0.5)] == ["r1"]
+    bodies = [json.loads(request.content) for request in server.asked]
+    assert bodies[0] == {"reference": "DSR-17", "injected_norm_after_min": 0.5}
+    assert bodies[1] == bodies[0] | {"cursor": "c1"}
+    assert all(request.url.path == "/deletions/search" and not request.url.query for request in server.asked)
+
+
+def test_an_export_comes_in_parts_and_a_refusal_is_told() -> None:
+    server = Server(httpx.Response(200, content=b"a\nb\n"), problem(403))
+    with server.client() as client:
+        assert b"".join(client.audit_export("csv", status="failed")) == b"a\nb\n"
+        assert str(server.asked[0].url.query, "ascii") == "format=csv&status=failed"
+        with pytest.raises(ProblemError) as refused:
+            list(client.audit_export())
+    assert refused.value.status == 403

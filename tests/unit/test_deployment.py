@@ -62,7 +62,13 @@ def test_what_is_mounted_exists_and_no_port_leaves_the_machine() -> None:
 
 def test_no_secret_has_a_default() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
-    for secret in ("POSTGRES_PASSWORD", "REDIS_PASSWORD", "LETHE_ADMIN_KEY", "GRAFANA_PASSWORD"):
+    for secret in (
+        "POSTGRES_PASSWORD",
+        "REDIS_PASSWORD",
+        "LETHE_ADMIN_KEY",
+        "GRAFANA_PASSWORD",
+        "GRAFANA_DATABASE_PASSWORD",
+    ):
         uses = re.findall(r"\$\{" + secret + r"([^}]*)\}", text)
         assert uses
         assert all(use.startswith(":?") for use in uses), secret

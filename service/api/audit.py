@@ -1,0 +1,133 @@
+"""The audit as a whole: in figures, over time, and all of it as a file."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from service.api.audit_answers import SeriesAnswer, SeriesPointAnswer, SummaryAnswer
+from service.api.audit_export import MEDIA_TYPES, ExportFormat, head, lines
+from service.api.auth import requires
+from service.api.deletion_schemas import RecordFilters
+from service.api.deletion_search import audit_filters
+from service.api.documents import problems
+from service.api.fields import Day, EmptyIsAbsent, Moment
+from service.api.replies import reply
+from service.api.services import services_of
+from service.db.audit_queries import DEADLINE, export, series, summary
+from service.db.transactions import transaction
+from service.domain.audit import SeriesStep
+from service.domain.records import ApiKey
+from service.domain.states import Scope
+from service.errors import InvalidRequest
+
+router = APIRouter(prefix="/audit", tags=["audit"])
+
+Auditor = Annotated[ApiKey, requires(Scope.AUDIT_READ)]
+
+#: Most points of a series: a month of hours, two years of days.
+MAX_POINTS = 744
+
+
+class SummaryWindow(BaseModel):
+    """The days that are counted, and how long a request may take."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    since: Annotated[Day | None, EmptyIsAbsent] = Field(None, description="First day (UTC); from the beginning.")
+    until: Annotated[Day | None, EmptyIsAbsent] = Field(None, description="The day after the last (UTC); to the end.")
+    deadline_days: int = Field(DEADLINE.days, ge=1, le=3650, description="Within how many days requests are due.")
+
+
+class SeriesWindow(BaseModel):
+    """The hours or days that are shown."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    step: SeriesStep = Field(SeriesStep.DAY, description="How much time one point covers.")
+    since: Annotated[Moment | None, EmptyIsAbsent] = Field(
+        None, description="A moment in the first hour or day; 30 points before `until` by default."
+    )
+    until: Annotated[Moment | None, EmptyIsAbsent] = Field(None, description="Excluded; now by default.")
+
+
+class ExportFilters(RecordFilters):
+    """Which requests are exported, and how."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: ExportFormat = Field(ExportFormat.NDJSON, description="One JSON document a line, or a table.")
+
+
+#: What /docs says of an answer that is not one JSON document.
+_FILE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A line for every request, newest first",
+        "content": {media_type: {"schema": {"type": "string"}} for media_type in MEDIA_TYPES.values()},
+    }
+}
+
+
+@router.get(
+    "/summary",
+    response_model=SummaryAnswer,
+    responses=problems(401, 403, 422, 503),
+    summary="The audit in figures",
+)
+async def get_summary(request: Request, window: Annotated[SummaryWindow, Query()], caller: Auditor) -> Response:
+    """How many requests there were and how they ended, how long they took, and what is still open."""
+    services = services_of(request)
+    if window.since is not None and window.until is not None and window.since >= window.until:
+        raise InvalidRequest("The window has no day.", "Give a `since` before `until`.")
+    deadline = timedelta(days=window.deadline_days)
+    async with transaction(services.engine) as connection:
+        found = await summary(connection, services.model, window.since, window.until, deadline)
+    return reply(SummaryAnswer.model_validate(found))
+
+
+@router.get(
+    "/series",
+    response_model=SeriesAnswer,
+    responses=problems(401, 403, 422, 503),
+    summary="The audit over time",
+)
+async def get_series(request: Request, window: Annotated[SeriesWindow, Query()], caller: Auditor) -> Response:
+    """Requests received, applied, completed and failed by hour or day, their times, and the model at each one's end."""
+    services = services_of(request)
+    width = timedelta(days=1) if window.step is SeriesStep.DAY else timedelta(hours=1)
+    until = window.until or datetime.now(UTC)
+    since = window.since or until - 30 * width
+    if since >= until:
+        raise InvalidRequest("The window is empty.", "Give a `since` before `until`.")
+    if until - since > MAX_POINTS * width:
+        raise InvalidRequest(
+            f"That is more than {MAX_POINTS} points.", "Ask for less time at once, or for days instead of hours."
+        )
+    async with transaction(services.engine) as connection:
+        points = await series(connection, services.model, since, until, window.step)
+    return reply(SeriesAnswer(step=window.step, points=[SeriesPointAnswer.model_validate(one) for one in points]))
+
+
+@router.get(
+    "/export",
+    response_class=StreamingResponse,
+    responses={**_FILE, **problems(401, 403, 422, 503)},
+    summary="All requests with their audits, as a file",
+)
+async def get_export(request: Request, filters: Annotated[ExportFilters, Query()], caller: Auditor) -> Response:
+    """A line for every request that the filters keep, newest first, with every figure of its audit."""
+    pages = export(services_of(request).engine, audit_filters(filters, caller))
+    # Before the answer begins, so that an outage is answered as one.
+    first = await anext(pages)
+
+    async def content() -> AsyncIterator[bytes]:
+        yield head(filters.format) + lines(first, filters.format)
+        async for page in pages:
+            yield lines(page, filters.format)
+
+    name = f'attachment; filename="lethe-audit.{filters.format.value}"'
+    return StreamingResponse(content(), media_type=MEDIA_TYPES[filters.format], headers={"Content-Disposition": name})

@@ -1,0 +1,168 @@
+"""`lethe audit summary` and `requests`: the audit of all requests, in figures and as a file."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from lethe_client import AuditSummary, Percentiles
+from service.cli.console import note, number, stdout, table
+from service.cli.server import Home, Key, Url, connect
+from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.errors import ConfigurationError
+
+_DAY = ["%Y-%m-%d"]
+Since = Annotated[
+    datetime | None, typer.Option(formats=_DAY, help="First day (UTC) of receipt.", show_default="from the beginning")
+]
+Until = Annotated[
+    datetime | None, typer.Option(formats=_DAY, help="The day after the last (UTC).", show_default="to the end")
+]
+
+
+class Format(StrEnum):
+    """How the file is written."""
+
+    CSV = "csv"
+    NDJSON = "ndjson"
+
+
+def summary(
+    since: Since = None,
+    until: Until = None,
+    deadline_days: Annotated[int, typer.Option(min=1, help="Within how many days requests are due.")] = 30,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+) -> None:
+    """Show how many deletion requests there were, how they ended, how long they took, and what is still open.
+
+    Exits with 1 when a request is past its deadline. Needs a key with audit:read.
+
+    Example: [bold]./lethe audit summary --since 2026-10-01 --until 2026-11-01[/bold]
+    """
+    with connect(url, key, home) as client:
+        found = client.audit_summary(
+            since=None if since is None else since.date(),
+            until=None if until is None else until.date(),
+            deadline_days=deadline_days,
+        )
+    _print(found, deadline_days)
+    if found.open_past_deadline:
+        raise typer.Exit(1)
+
+
+def requests(
+    form: Annotated[Format, typer.Option("--format", help="A table, or one JSON document a line.")] = Format.CSV,
+    out: Annotated[Path | None, typer.Option(help="File to write; it must not exist.", show_default="stdout")] = None,
+    since: Since = None,
+    until: Until = None,
+    status: RequestStatus | None = None,
+    kind: RequestKind | None = None,
+    guarantee: Guarantee | None = None,
+    repair: RepairStatus | None = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--threshold",
+            metavar="FIGURE_min=X",
+            help="Such as injected_norm_after_min=1e-9 or distance_bound_after_relative_max=1e-8; may be repeated.",
+        ),
+    ] = None,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+) -> None:
+    """Write a line for every deletion request, with every figure of its audit. Needs a key with audit:read.
+
+    The signed evidence is `lethe audit export`; this is for spreadsheets and scripts.
+
+    Example: [bold]./lethe audit requests --since 2026-10-01 --out october.csv[/bold]
+    """
+    named = {"status": status, "kind": kind, "guarantee": guarantee, "repair": repair}
+    filters: dict[str, str | float] = {name: value.value for name, value in named.items() if value is not None}
+    filters |= dict(map(_threshold, at or []))
+    with connect(url, key, home) as client, _target(out) as file:
+        for part in client.audit_export(form.value, since=_moment(since), until=_moment(until), **filters):
+            file.write(part)
+    if out is not None:
+        note(f"Written to {out}.")
+
+
+def _threshold(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"{text} is no threshold.", "Give one as --threshold injected_norm_after_min=1e-9."
+        ) from None
+
+
+@contextmanager
+def _target(out: Path | None) -> Iterator[IO[bytes]]:
+    if out is None:
+        yield sys.stdout.buffer
+        return
+    # References are in it: nobody else reads it before its owner has decided who may.
+    with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        try:
+            yield file
+        except BaseException:
+            # Half an audit looks like a whole one.
+            out.unlink()
+            raise
+
+
+def _moment(day: datetime | None) -> datetime | None:
+    return None if day is None else day.replace(tzinfo=UTC)
+
+
+def _print(found: AuditSummary, deadline_days: int) -> None:
+    console = stdout()
+    days = f"{found.since or 'the beginning'} to {found.until or 'now'}"
+    counted = [
+        (f"{name} {state}", str(count))
+        for name, counts in (
+            ("", found.by_status),
+            ("", found.by_kind),
+            ("guarantee", found.by_guarantee),
+            ("repair", found.by_repair),
+        )
+        for state, count in counts.items()
+        if count
+    ]
+    rows = [("requests", str(found.requests)), *((name.strip(), count) for name, count in counted)]
+    share = found.unchanged_projection_share
+    rows += [
+        ("seconds to applied", _percentiles(found.seconds_to_applied)),
+        ("seconds to completed", _percentiles(found.seconds_to_completed)),
+        ("projection changed nothing", "-" if share is None else f"{share:.1%}"),
+    ]
+    console.print(table(f"Requests to {found.model} received from {days}", ("", ""), rows))
+    oldest = found.oldest_open
+    now = [
+        ("open", str(found.open)),
+        ("oldest open", "none" if oldest is None else f"{oldest.id}, {oldest.received_at:%Y-%m-%d %H:%M:%S} UTC"),
+        (f"past {deadline_days} days", str(found.open_past_deadline)),
+        ("near it", str(found.open_near_deadline)),
+        ("model version", _count(found.model_version)),
+        ("rank", _count(found.rank)),
+        ("live nodes", _count(found.live_nodes)),
+    ]
+    console.print()
+    console.print(table("Now", ("", ""), now))
+
+
+def _percentiles(found: Percentiles) -> str:
+    return f"{number(found.p50)} (50 %), {number(found.p95)} (95 %), {number(found.p99)} (99 %)"
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else str(value)

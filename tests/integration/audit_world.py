@@ -1,0 +1,61 @@
+"""A small generated audit, with requests in every state and times far apart."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import text
+
+from benchmarks.performance.audit_events import generate
+from service.db.audit_queries import Page, search
+from service.db.engine import Engine, create_engine
+from service.db.transactions import transaction
+from service.domain.audit import AuditEntry, AuditFilters
+from service.vault.cursors import PageCursor
+
+#: The generated requests end here.
+UNTIL = datetime(2026, 11, 20, 12, tzinfo=UTC)
+DAYS = 9
+
+
+@dataclass
+class AuditWorld:
+    """A database with an audit."""
+
+    url: str
+    engine: Engine
+
+    async def rows(self, statement: str, **values: object) -> list[Any]:
+        """What one statement answers."""
+        async with self.engine.begin() as conn:
+            result = await conn.execute(text(statement), values)
+            return list(result.all()) if result.returns_rows else []
+
+    async def page(self, filters: AuditFilters, cursor: PageCursor | None = None, limit: int = 50) -> Page:
+        """One page of a search."""
+        async with transaction(self.engine) as conn:
+            return await search(conn, filters, cursor, limit)
+
+    async def found(self, filters: AuditFilters, limit: int = 50) -> list[AuditEntry]:
+        """All pages of a search."""
+        entries: list[AuditEntry] = []
+        cursor = None
+        while True:
+            page = await self.page(filters, cursor, limit)
+            entries += page.entries
+            if page.next_cursor is None:
+                return entries
+            cursor = page.next_cursor
+
+
+@asynccontextmanager
+async def generated(url: str, events: int = 1000) -> AsyncIterator[AuditWorld]:
+    """Fill an empty database."""
+    await generate(url, events=events, days=DAYS, until=UNTIL)
+    engine = create_engine(url)
+    try:
+        yield AuditWorld(url, engine)
+    finally:
+        await engine.dispose()
