@@ -56,8 +56,10 @@ def command(
     from model_store.replacement import finish_move
     from model_store.store import Store
     from service.embedded import open_servers
+    from service.observability.logging import configure_logging
 
     settings = load_settings(home=home, model=model, repair=repair.value, device=device)
+    configure_logging(settings.log_format, settings.log_level)
     with open_servers(settings) as reached:
         finish_move(reached.model_dir)
         asyncio.run(_recover(reached, Store.open(reached.model_dir), frozenset(accept_lost or ())))

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+import structlog
 from db_harness import until
 from kinds_world import CHANNEL, World, closest, make_model
 from test_api_deletions import node_body
@@ -185,7 +187,10 @@ def site(
     monkeypatch.setenv("LETHE_REPAIR", "never")
     lethe = CommandLine(capsys)
     made = Site(settings, postgres_url, World(trained), lambda *flags: lethe("recover", *flags))
+    handlers, logged = logging.getLogger().handlers[:], structlog.get_config()
     yield made
+    logging.getLogger().handlers[:] = handlers
+    structlog.configure(**logged)
     made.forget_copies()
 
 
