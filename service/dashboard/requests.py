@@ -78,6 +78,9 @@ async def _region(services: Services, filters: ListFilters, cursor: str) -> Regi
         filtered=bool(filters.given),
         faults=filters.faults,
         newest=url_with(path, filters.given) if cursor else None,
+        exports=[
+            (form.upper(), url_with(f"{PATH}/export", {**filters.given, "format": form})) for form in ("csv", "ndjson")
+        ],
         older=url_with(path, {**filters.given, "cursor": older}) if older else None,
     )
 

@@ -27,6 +27,12 @@ def test_a_visitor_signs_in_filters_and_opens_a_request(visit: Open) -> None:
     expect(page.get_by_text("No request fits these filters.")).to_be_visible()
     expect(page).to_have_url(re.compile(r"/requests\?status=failed&kind=node$"))
     page.get_by_label("Status").select_option("completed")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV", exact=True).click()
+    header, *exported = download.value.path().read_text().splitlines()
+    assert header.startswith("id,model,status,kind,")
+    assert len(exported) >= 3
+    assert all(",completed,node," in line for line in exported)
     page.get_by_role("row").filter(has_text="DSR-1").get_by_role("link").click()
     expect(page.get_by_text("2 nodes", exact=True)).to_be_visible()
     expect(page.get_by_role("heading", name="What was measured")).to_be_visible()
