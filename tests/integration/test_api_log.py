@@ -174,6 +174,7 @@ async def test_a_request_with_nothing_left_to_do_has_a_receipt_that_names_the_ea
     earlier = UUID((await accepted(client, "12"))["id"])
     await unlearner.apply(earlier)
     await api.forget(["12"], earlier)
+    await unlearner.complete(earlier)
     later = (await client.post("/deletions", json=node_body("12"))).json()
     assert later["status"] == "completed"
     await unlearner.sign()

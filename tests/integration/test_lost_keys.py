@@ -117,6 +117,7 @@ async def test_a_request_that_is_finished_needs_no_key(db: Database, tmp_path: P
     (await open_request_keys(db.engine, tmp_path / "keys")).close()
 
 
+@pytest.mark.slow
 def test_keys_that_go_missing_fail_readiness_and_then_the_next_start(
     serve: Callable[..., LetheProcess], models: Models
 ) -> None:
