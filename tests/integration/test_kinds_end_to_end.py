@@ -263,7 +263,9 @@ async def all_applied(lethe: Lethe, accepted: dict[str, dict[str, Any]]) -> bool
     return {(await lethe.state(one))["status"] for one in accepted.values()} == {"applied"}
 
 
-@pytest.mark.parametrize("kind", ["node", "features", "edge"])
+@pytest.mark.parametrize(
+    "kind", ["edge", pytest.param("node", marks=pytest.mark.slow), pytest.param("features", marks=pytest.mark.slow)]
+)
 async def test_a_kill_between_commit_and_erasure_loses_nothing(settings: Settings, world: World, kind: str) -> None:
     body = deletions(world)[kind]
     world.nodes, world.features, world.edges = (
