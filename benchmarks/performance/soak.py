@@ -52,6 +52,7 @@ class Service:
 
     def __init__(self, home: Path, dataset: str) -> None:
         environment = os.environ | {
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "LETHE_HOME": str(home),
             "LETHE_DATASET": dataset,
             "LETHE_REPAIR": "never",
