@@ -42,6 +42,7 @@ from service.db.intake import Intake
 from service.db.transactions import transaction
 from service.domain.states import Scope
 from service.embedded import Embedded
+from service.errors import Unavailable
 from service.observability.access import AccessLog
 from service.observability.metrics import UnlearningMetrics
 from service.reader.predictions import Reader
@@ -255,7 +256,7 @@ async def run(database_url: str, home: Path, options: argparse.Namespace) -> Non
 
 
 async def _no_model() -> ModelInfo:
-    raise NotImplementedError("no model is served here")
+    raise Unavailable("This benchmark serves the audit alone, and no model.", "Ask a `./lethe serve`.")
 
 
 async def _no_checks() -> list[Check]:

@@ -279,11 +279,6 @@ class Resident:
         """How far the repair of the committed state has come; None when none is under way."""
         return None if self._pending is None else self._pending.progress
 
-    @property
-    def repair_due(self) -> bool:
-        """Whether `advance_repair` has something to do; costs nothing, where `repairing` computes a bound."""
-        return self._pending is not None
-
     def advance_repair(self, until: float) -> PreparedRepair | None:
         """Goes on with the repair of the committed state until `time.monotonic()` reaches `until`.
 

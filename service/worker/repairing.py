@@ -82,7 +82,7 @@ class Repairer:
         resident = self._writer.resident
         if self._failed_version == resident.state.version:
             return False
-        return resident.repair_due or resident.upkeep_due
+        return resident.repairing is not None or resident.upkeep_due
 
     async def step(self) -> None:
         """Works for one slice, at the end of the repair until it is committed.
@@ -91,7 +91,7 @@ class Repairer:
         Unavailable and LeaseLost when the repair cannot be committed, which loses nothing of it.
         """
         resident = self._writer.resident
-        repairing = resident.repair_due
+        repairing = resident.repairing is not None
         if self._watched_version != resident.state.version:
             self._watch, self._watched_version = Stopwatch(), resident.state.version
         until = time.monotonic() + _SLICE_S
@@ -120,12 +120,12 @@ class Repairer:
         resident = self._writer.resident
         async with transaction(self._engine) as connection:
             pending = await RepairRepository(connection).count_pending(self._writer.pointer.model)
-        if not pending and resident.repair_due:
+        if not pending and resident.repairing is not None:
             # An earlier session has given it up.
             self._failed_version = resident.state.version
         elif pending and policy is RepairPolicy.NEVER:
             await self._give_up(RepairStatus.NONE, _SWITCHED_OFF)
-        elif pending and not resident.repair_due:
+        elif pending and resident.repairing is None:
             try:
                 await self._run(resident.begin_repair)
             except Exception:  # noqa: BLE001 - as in `step`

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from api_harness import serving as without_unlearner
 from db_harness import until
+from lethe_process import copied
 from test_api_deletions import node_body, refused
 from valkey_process import ValkeyProcess
 
@@ -72,14 +73,17 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def copied(model: Path, home: Path) -> None:
-    for file in sorted(model.rglob("*")):
-        target = home / "model" / file.relative_to(model)
-        if file.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.read_bytes())
+def settings_of(model: Path, home: Path, database_url: str, redis_url: str, *, repair: str = "never") -> Settings:
+    """What serves a copy of `model` in `home`."""
+    copied(model, home / "model")
+    return Settings(
+        home=home,
+        database_url=database_url,
+        redis_url=redis_url,
+        admin_key="the-first-key",
+        device="cpu",
+        repair=repair,
+    )
 
 
 @asynccontextmanager
@@ -108,16 +112,7 @@ async def running(settings: Settings) -> AsyncIterator[Lethe]:
 
 @pytest.fixture
 def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
-    home = tmp_path / "home"
-    copied(small_model, home)
-    return Settings(
-        home=home,
-        database_url=database_url,
-        redis_url=redis_url,
-        admin_key="the-first-key",
-        device="cpu",
-        repair="never",
-    )
+    return settings_of(small_model, tmp_path / "home", database_url, redis_url)
 
 
 async def test_the_service_works_as_the_role_that_cannot_change_the_log(settings: Settings) -> None:

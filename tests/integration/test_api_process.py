@@ -13,7 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from test_api_end_to_end import copied, small_model
+from lethe_process import copied
+from test_api_end_to_end import small_model
 
 from lethe_client import LetheClient
 
@@ -78,7 +79,7 @@ class Serve:
 @pytest.fixture
 def serve(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Serve:
     home = tmp_path / "home"
-    copied(small_model, home)
+    copied(small_model, home / "model")
     return Serve(home, database_url, redis_url)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -28,7 +29,7 @@ from service.errors import ConfigurationError, KeyMissing, Unavailable
 from service.observability.metrics import UnlearningMetrics
 from service.vault.log_keys import LogKeys
 from service.worker.log_signer import LogSigner
-from tests.integration.db_harness import MODEL, Database, open_database, until
+from tests.integration.db_harness import MODEL, Database, is_waiting, open_database, until
 
 LOG_TABLES = ("events", "leaves", "log_nodes", "checkpoints", "log_keys")
 
@@ -184,14 +185,19 @@ async def test_concurrent_appenders_make_one_sequence_without_gaps(db: Database,
 async def test_an_appender_and_one_that_ends_several_requests_do_not_block_each_other(db: Database) -> None:
     """Both end the same requests, in opposite order: without a common order of their locks they would deadlock."""
     earlier, one, two = await db.accept("1"), await db.accept("1"), await db.accept("1")
+    met = False
 
     async def complete(order: Sequence[UUID]) -> None:
+        nonlocal met
         async with transaction(db.engine) as conn:
             for request_id in order:
                 await RequestRepository(conn).mark_completed_without_work(
                     request_id, already_deleted_by=earlier, explanation="x", payload={}
                 )
-                await asyncio.sleep(0.02)
+                if not met:
+                    # Halfway, with the other one waiting: the order in which locks were taken would deadlock now.
+                    met = True
+                    await until(partial(is_waiting, db))
 
     await asyncio.gather(complete([one, two]), complete([two, one]))
     assert await size(db) == 2

@@ -13,7 +13,7 @@ import pytest
 from db_harness import until
 from kinds_world import CHANNEL, NODES, World, closest, make_model
 from test_api_deletions import node_body
-from test_api_end_to_end import Lethe, copied, running
+from test_api_end_to_end import Lethe, running, settings_of
 from test_api_kinds import edge_body, features_body
 
 from lethe_client import LetheClient
@@ -41,16 +41,7 @@ def world(trained: Path) -> World:
 
 @pytest.fixture
 def settings(trained: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
-    home = tmp_path / "home"
-    copied(trained, home)
-    return Settings(
-        home=home,
-        database_url=database_url,
-        redis_url=redis_url,
-        admin_key="the-first-key",
-        device="cpu",
-        repair="never",
-    )
+    return settings_of(trained, tmp_path / "home", database_url, redis_url)
 
 
 @pytest.fixture

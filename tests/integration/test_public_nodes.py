@@ -9,7 +9,7 @@ import pytest
 from api_harness import serving as without_unlearner
 from db_harness import until
 from test_api_deletions import node_body, refused
-from test_api_end_to_end import Lethe, copied, running
+from test_api_end_to_end import Lethe, running, settings_of
 
 from model_store.build import build_model
 from model_store.datasets import load_dataset
@@ -44,16 +44,7 @@ def mlp_model(tmp_path_factory: pytest.TempPathFactory, public: list[str]) -> Pa
 
 @pytest.fixture
 def settings(mlp_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
-    home = tmp_path / "home"
-    copied(mlp_model, home)
-    return Settings(
-        home=home,
-        database_url=database_url,
-        redis_url=redis_url,
-        admin_key="the-first-key",
-        device="cpu",
-        repair="never",
-    )
+    return settings_of(mlp_model, tmp_path / "home", database_url, redis_url)
 
 
 @pytest.fixture

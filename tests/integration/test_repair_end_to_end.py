@@ -17,7 +17,7 @@ from lethe_process import copied as copy_of
 from repair_world import DEATHS, Served, events, query, retrained
 from structlog.testing import capture_logs
 from test_api_deletions import node_body
-from test_api_end_to_end import Lethe, copied, running, small_model
+from test_api_end_to_end import Lethe, running, settings_of, small_model
 from test_api_kinds import edge_body, features_body
 from test_kinds_end_to_end import ask, together
 
@@ -41,9 +41,7 @@ TOLERANCE = 1e-6
 
 @pytest.fixture
 def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
-    home = tmp_path / "home"
-    copied(small_model, home)
-    return Settings(home=home, database_url=database_url, redis_url=redis_url, admin_key="the-first-key", device="cpu")
+    return settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import structlog
 from db_harness import until
 from kinds_world import CHANNEL, World, closest, make_model
 from test_api_deletions import node_body
-from test_api_end_to_end import Lethe, copied, running
+from test_api_end_to_end import Lethe, running, settings_of
 from test_api_kinds import edge_body, features_body
 
 from model_store.store import Store
@@ -172,17 +172,8 @@ def site(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Any:
-    home = tmp_path / "home"
-    copied(trained, home)
-    settings = Settings(
-        home=home,
-        database_url=database_url,
-        redis_url=redis_url,
-        admin_key="the-first-key",
-        device="cpu",
-        repair="never",
-    )
-    for name, value in {"LETHE_HOME": str(home), "DATABASE_URL": database_url, "REDIS_URL": redis_url}.items():
+    settings = settings_of(trained, tmp_path / "home", database_url, redis_url)
+    for name, value in {"LETHE_HOME": str(settings.home), "DATABASE_URL": database_url, "REDIS_URL": redis_url}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LETHE_REPAIR", "never")
     lethe = CommandLine(capsys)
