@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, get_type_hints
 
+from model_store.canaries import Canaries
 from model_store.sealed import FORMAT, Document, Fields
 from model_store.spec import ModelSpec
 
@@ -110,6 +111,8 @@ class Manifest:
     #: Column j of the features was multiplied by 2**column_scale[j]; None when nothing was rescaled.
     column_scale: tuple[int, ...] | None = None
     injected_channels: tuple[InjectedChannel, ...] = ()
+    #: None when it was trained without.
+    canaries: Canaries | None = None
     #: None when the features are the dataset's own.
     mlp: MlpRecord | None = None
     #: Sentences for the operator.
@@ -151,6 +154,8 @@ class Manifest:
             diffusion=_diffusion(document.optional_section("diffusion")),
             column_scale=None if column_scale is None else tuple(column_scale),
             injected_channels=tuple(_channel(item) for item in document.list_of_sections("injected_channels")),
+            # Models of before there were canaries are served on.
+            canaries=_canaries(document.section_if_any("canaries")),
             mlp=_mlp(document.optional_section("mlp")),
             warnings=tuple(document.texts("warnings")),
         )
@@ -218,6 +223,19 @@ def _channel(read: Fields) -> InjectedChannel:
     channel = InjectedChannel(column=read.integer("column"), nodes=read.integer("nodes"))
     read.finish()
     return channel
+
+
+def _canaries(read: Fields | None) -> Canaries | None:
+    if read is None:
+        return None
+    canaries = Canaries(
+        cohorts=read.integer("cohorts"),
+        nodes=read.integer("nodes"),
+        first_column=read.integer("first_column"),
+        tag=read.text("tag"),
+    )
+    read.finish()
+    return canaries
 
 
 def _mlp(read: Fields | None) -> MlpRecord | None:

@@ -151,6 +151,10 @@ class Fields:
         """A nested object, or null."""
         return None if self._is_null(name) else self.section(name)
 
+    def section_if_any(self, name: str) -> "Fields | None":
+        """A nested object; None for null and where there is no such member."""
+        return self.optional_section(name) if name in self._rest else None
+
     def sections(self, name: str) -> dict[str, "Fields"]:
         """An object whose members are objects."""
         section = self.section(name)

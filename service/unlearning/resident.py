@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model_store.base_store import Base
 from model_store.blocks import by_block, side_by_side
+from model_store.canaries import Canaries
 from model_store.features import FeatureMatrix
 from model_store.gram import Gram, factorise
 from model_store.gram_checkpoint import fits
@@ -99,6 +100,7 @@ class Resident:
         live_graph: LiveGraph,
         rows: dict[str, int],
         public: frozenset[str],
+        canaries: Canaries | None,
         channels: Sequence[int],
         regularization: float,
         policy: RepairPolicy,
@@ -111,6 +113,8 @@ class Resident:
         self.rows = rows
         #: External ids of the nodes declared public: an MLP was trained on them, and they are never deleted.
         self.public = public
+        #: None for a model trained without.
+        self.canaries = canaries
         self._channels = tuple(channels)
         #: lambda.
         self.regularization = regularization
@@ -194,6 +198,7 @@ class Resident:
             live_graph=LiveGraph(inputs, propagator, loss_of(manifest.spec.loss), targets),
             rows={graph.node_ids[row]: int(row) for row in np.flatnonzero(live)},
             public=frozenset(graph.node_ids[row] for row in np.flatnonzero(base.public)),
+            canaries=manifest.canaries,
             channels=[channel.column for channel in manifest.injected_channels],
             regularization=manifest.spec.regularization,
             policy=policy,

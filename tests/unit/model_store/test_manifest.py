@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from model_store.canaries import Canaries
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.manifest import (
     Accuracy,
@@ -46,6 +47,7 @@ MANIFEST = Manifest(
     diffusion=Diffusion(sigma_h=0.25, sigma_z=0.0),
     column_scale=(0, -3, 12),
     injected_channels=(InjectedChannel(column=1433, nodes=60),),
+    canaries=Canaries(cohorts=3, nodes=4, first_column=1434, tag="0a1b2c3d"),
     mlp=MlpRecord(width=64, public_nodes=140),
     warnings=("The condition number stays above 1e4.",),
 )
@@ -63,6 +65,7 @@ def through_text(document: Any) -> Any:
             MANIFEST,
             column_scale=None,
             injected_channels=(),
+            canaries=None,
             mlp=None,
             diffusion=None,
             warnings=(),
@@ -84,6 +87,7 @@ def members(document: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[
 
 
 ALL_MEMBERS = members(through_text(MANIFEST.to_json()))
+REQUIRED_MEMBERS = [path for path in ALL_MEMBERS if path != ("canaries",)]
 
 
 def inside(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -92,12 +96,18 @@ def inside(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("path", ALL_MEMBERS, ids=".".join)
+@pytest.mark.parametrize("path", REQUIRED_MEMBERS, ids=".".join)
 def test_a_missing_field_is_refused_by_name(path: tuple[str, ...]) -> None:
     document = through_text(MANIFEST.to_json())
     del inside(document, path)[path[-1]]
     with pytest.raises(StoreForeign, match=f"'{path[-1]}' is missing"):
         Manifest.from_json(document, source="m.json")
+
+
+def test_a_model_of_before_there_were_canaries_has_none() -> None:
+    document = through_text(MANIFEST.to_json())
+    del document["canaries"]
+    assert Manifest.from_json(document) == replace(MANIFEST, canaries=None)
 
 
 def wrong_values(path: tuple[str, ...]) -> list[Any]:
@@ -116,7 +126,9 @@ def test_a_field_of_another_type_is_refused_by_name(path: tuple[str, ...]) -> No
             Manifest.from_json(document, source="m.json")
 
 
-@pytest.mark.parametrize("path", [(), ("spec",), ("accuracy",), ("training",), ("mlp",), ("diffusion",)], ids=".".join)
+@pytest.mark.parametrize(
+    "path", [(), ("spec",), ("accuracy",), ("training",), ("canaries",), ("mlp",), ("diffusion",)], ids=".".join
+)
 def test_an_unknown_field_is_refused_by_name(path: tuple[str, ...]) -> None:
     document = through_text(MANIFEST.to_json())
     inside(document, (*path, "x"))["flux_capacity"] = 1
