@@ -109,24 +109,27 @@ async def _under_lease(
     from service.db.vault_keys import open_keyring
     from service.queue.backoff import Backoff
     from service.queue.outage import Outage
-    from service.worker.lease_keeper import holding
+    from service.worker.lease_keeper import give_back, holding
     from service.worker.restoring import Restorer
 
     lease = await _lease(settings, engine, store)
     executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
-    async with holding(engine, lease) as keeper:
-        restorer = Restorer(
-            engine=engine,
-            store=store,
-            keyring=await open_keyring(engine, settings.home / "keys"),
-            request_keys=request_keys,
-            keeper=keeper,
-            executor=executor,
-            outage=Outage("recover", Backoff(), random.Random()),
-            repair=RepairPolicy(settings.repair),
-            device=chosen_device(settings.device),
-        )
-        return await restorer.recover(lost)
+    try:
+        async with holding(engine, lease) as keeper:
+            restorer = Restorer(
+                engine=engine,
+                store=store,
+                keyring=await open_keyring(engine, settings.home / "keys"),
+                request_keys=request_keys,
+                keeper=keeper,
+                executor=executor,
+                outage=Outage("recover", Backoff(), random.Random()),
+                repair=RepairPolicy(settings.repair),
+                device=chosen_device(settings.device),
+            )
+            return await restorer.recover(lost)
+    finally:
+        await give_back(engine, lease)
 
 
 async def _lease(settings: Settings, engine: "Engine", store: "Store") -> "Lease":

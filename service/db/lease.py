@@ -1,12 +1,12 @@
 """The right to write one model: a row timed by Postgres' clock, with a number that grows at each acquisition."""
 
-import time
 from datetime import timedelta
 
-from sqlalchemy import func, literal, update
+from sqlalchemy import func, literal, or_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from service.boottime import boottime
 from service.db.fencing import fence, held, lost, settle
 from service.db.models import LeaseRow
 from service.db.transactions import transaction
@@ -21,16 +21,17 @@ _USABLE_SHARE = 2 / 3
 async def acquire(engine: AsyncEngine, name: str, holder: str, ttl_seconds: float, *, above: int = 0) -> Lease | None:
     """Take the lease `name` for `ttl_seconds`, or return None while another holder has it.
 
-    Its fencing number is greater than all before and than `above`: a restored database has forgotten some.
+    Its fencing number is greater than all before, of the same holder too, and than `above`: a restored database has
+    forgotten some.
     Waits for a write of the former holder that is still being committed. Raises `Unavailable`.
     """
-    asked_at = time.monotonic()
+    asked_at = boottime()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=ttl_seconds))
     taken = insert(LeaseRow).values(name=name, holder=holder, fencing=above + 1, expires_at=expires_at)
     taken = taken.on_conflict_do_update(
         index_elements=[LeaseRow.name],
         set_={"holder": holder, "fencing": func.greatest(LeaseRow.fencing, above) + 1, "expires_at": expires_at},
-        where=LeaseRow.expires_at <= func.clock_timestamp(),
+        where=or_(LeaseRow.expires_at <= func.clock_timestamp(), LeaseRow.holder == holder),
     )
     async with transaction(engine) as conn:
         fencing = await conn.scalar(taken.returning(LeaseRow.fencing))
@@ -41,7 +42,7 @@ async def acquire(engine: AsyncEngine, name: str, holder: str, ttl_seconds: floa
 
 async def renew(engine: AsyncEngine, lease: Lease) -> Lease:
     """Return `lease` with its full time from now; raises `LeaseLost` when it has run out, and `Unavailable`."""
-    asked_at = time.monotonic()
+    asked_at = boottime()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=lease.ttl_seconds))
     renewed = update(LeaseRow).where(held(lease)).values(expires_at=expires_at).returning(LeaseRow.fencing)
     async with transaction(engine) as conn:

@@ -1,6 +1,5 @@
 """Opening transactions, and telling an outage of Postgres from a mistake."""
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,6 +7,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from service.boottime import boottime
 from service.db.fencing import fence
 from service.domain.records import Lease
 from service.errors import LeaseLost, LetheError, Unavailable
@@ -64,7 +64,7 @@ async def fenced_transaction(engine: AsyncEngine, lease: Lease) -> AsyncIterator
     Raises `LeaseLost` when the lease is too near its end by this process's clock, or gone by Postgres'; otherwise as
     `transaction`. While the transaction is open nobody else can acquire the lease.
     """
-    if time.monotonic() >= lease.give_up_at:
+    if boottime() >= lease.give_up_at:
         raise LeaseLost(
             f"The lease on {lease.name} was not renewed in time.", "Another attempt starts with a new lease."
         )

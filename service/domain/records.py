@@ -97,7 +97,7 @@ class Lease:
     #: Grows with each acquisition; every write transaction checks it.
     fencing: int
     ttl_seconds: float
-    #: `time.monotonic()` after which the holder must not start a write (seconds).
+    #: `boottime()` after which the holder must not start a write, nor answer a prediction (seconds).
     give_up_at: float
 
 

@@ -1,5 +1,6 @@
 """Predictions of the committed version, read without locks while the next version is computed."""
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,8 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.edges import Edges
+from service.boottime import boottime
 from service.errors import Unavailable
 from service.unlearning.snapshot import Snapshot
+
+_LAPSED = "the lease on the model was not renewed in time, so that another process may have deleted since"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +64,15 @@ class Reader:
     ) -> None:
         """Answer from `snapshot`; see `load`."""
         self._writing = threading.Lock()
+        self._until = math.inf
         self._ids, self._view = _load(node_ids, class_names, snapshot, public)
 
     @classmethod
     def empty(cls, reason: str) -> "Reader":
-        """A reader that answers nothing, saying why, until a model is loaded."""
+        """A reader that answers nothing, saying why, until a model is loaded and `extend` is called."""
         reader = cls((), (), Snapshot(0, np.empty((0, 0)), np.empty(0, dtype=np.bool_), Edges.none(0)))
         reader.suspend(reason)
+        reader.extend(-math.inf)
         return reader
 
     @property
@@ -175,6 +181,15 @@ class Reader:
                 del before.index[self._ids[row]]
                 self._ids[row] = ""
 
+    def extend(self, until: float) -> None:
+        """No other process can change the model before `until`, by `boottime()`: predictions end then.
+
+        A prediction that was asked for after another process reported a deletion `applied` is therefore never
+        answered from before it: the end is looked at after the question was received, and the other process could not
+        even begin before that end.
+        """
+        self._until = until
+
     def suspend(self, reason: str) -> None:
         """Refuse predictions from now on, saying why, until `resume`."""
         with self._writing:
@@ -195,11 +210,18 @@ class Reader:
         view = self._view
         if view.suspended is not None:
             raise _refusal(view)
+        # After the view was read, so that what is answered from was the newest there was at this moment.
+        if boottime() >= self._until:
+            raise _suspended(_LAPSED)
         return view
 
 
 def _refusal(view: _View) -> Unavailable:
-    return Unavailable(f"Predictions are suspended: {view.suspended}.", "Try again in a moment.")
+    return _suspended(str(view.suspended))
+
+
+def _suspended(reason: str) -> Unavailable:
+    return Unavailable(f"Predictions are suspended: {reason}.", "Try again in a moment.")
 
 
 def _find(view: _View, node: str) -> int | None:

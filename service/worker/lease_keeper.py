@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 
+from service.boottime import boottime
 from service.db import lease as leases
 from service.db.engine import Engine
 from service.domain.records import Lease
@@ -23,11 +23,12 @@ class LeaseKeeper:
         self._engine = engine
         self._lease = lease
         self._lost = False
+        self._tell: Callable[[float], None] = lambda until: None
 
     @property
     def lease(self) -> Lease:
         """The lease as last renewed; raises LeaseLost once it is not safely held any more."""
-        if self._lost or time.monotonic() >= self._lease.give_up_at:
+        if self._lost or boottime() >= self._lease.give_up_at:
             self._lost = True
             raise LeaseLost(
                 f"The lease on model {self._lease.name!r} was not renewed in time or was taken over.",
@@ -39,12 +40,22 @@ class LeaseKeeper:
         """Raises LeaseLost once the lease is not safely held any more."""
         _ = self.lease
 
+    def tell(self, readers: Callable[[float], None]) -> None:
+        """From now on `readers` hear until when the lease is safely held (`boottime()`), after each renewal again.
+
+        For once they answer from the version that was read as the committed one under this very lease. Raises
+        LeaseLost.
+        """
+        readers(self.lease.give_up_at)
+        self._tell = readers
+
     async def keep(self) -> None:
         """Renews until the lease is lost; outages are waited out as long as the lease lasts."""
         while not self._lost:
             await asyncio.sleep(self._lease.ttl_seconds / _RENEWALS)
             try:
                 self._lease = await leases.renew(self._engine, self.lease)
+                self._tell(self._lease.give_up_at)
             except LeaseLost:
                 self._lost = True
             except Unavailable as error:
@@ -53,7 +64,7 @@ class LeaseKeeper:
 
 @contextlib.asynccontextmanager
 async def holding(engine: Engine, lease: Lease) -> AsyncIterator[LeaseKeeper]:
-    """Keeps `lease` renewed inside the block and gives it back at its end."""
+    """Keeps `lease` renewed inside the block."""
     keeper = LeaseKeeper(engine, lease)
     renewal = asyncio.create_task(keeper.keep(), name="lease-renewal")
     try:
@@ -61,6 +72,9 @@ async def holding(engine: Engine, lease: Lease) -> AsyncIterator[LeaseKeeper]:
     finally:
         renewal.cancel()
         await asyncio.wait({renewal})
-        # An unreachable database lets the lease lapse by itself.
-        with contextlib.suppress(Unavailable):
-            await leases.release(engine, lease)
+
+
+async def give_back(engine: Engine, lease: Lease) -> None:
+    """Lets another holder take the lease at once; an unreachable database lets it lapse by itself."""
+    with contextlib.suppress(Unavailable):
+        await leases.release(engine, lease)

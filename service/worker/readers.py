@@ -14,6 +14,9 @@ class Readers(Protocol):
     ) -> None:
         """A model has been loaded: answer from `snapshot`; the nodes with the ids `public` are never deleted."""
 
+    def extend(self, until: float) -> None:
+        """No other process writes the model before `until`, by `boottime()`: from then on answer nothing."""
+
     def publish(self, snapshot: Snapshot) -> None:
         """A new version is committed: answer from `snapshot` and forget the ids of nodes it no longer holds."""
 
@@ -30,6 +33,9 @@ class NobodyReads:
     def load(
         self, node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot, *, public: frozenset[str]
     ) -> None:
+        """Nobody to tell."""
+
+    def extend(self, until: float) -> None:
         """Nobody to tell."""
 
     def publish(self, snapshot: Snapshot) -> None:

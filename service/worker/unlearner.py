@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from service.db import lease as leases
 from service.db.engine import Engine
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
-from service.domain.records import QueuedRequest
+from service.domain.records import Lease, QueuedRequest
 from service.domain.states import RepairPolicy
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.failure_points import FailurePoint
@@ -38,7 +39,7 @@ from service.worker.batch import BatchWorker
 from service.worker.candidate import Candidate
 from service.worker.checkpointing import Checkpointer
 from service.worker.importing import Importer
-from service.worker.lease_keeper import LeaseKeeper, holding
+from service.worker.lease_keeper import LeaseKeeper, give_back, holding
 from service.worker.loading import Loader, Unfinished
 from service.worker.model_writer import ModelWriter
 from service.worker.outcomes import Committed
@@ -116,6 +117,7 @@ class Unlearner:
         self._stream = stream
         self._keyring = keyring
         self._request_keys = request_keys
+        self._readers = readers
         self._metrics = metrics
         self._executor = executor
         self._model = model
@@ -156,6 +158,8 @@ class Unlearner:
         #: `time.monotonic()` from which the disk is tidied again.
         self._tidy_at = 0.0
         self._unforeseen = 0
+        #: The lease acquired last.
+        self._lease: Lease | None = None
         self.condition = Condition()
 
     @property
@@ -171,54 +175,70 @@ class Unlearner:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves sessions under the lease until `stop`; outages and lost leases start a new session."""
-        while not stop.is_set():
-            try:
-                await self._session(stop)
-                self._outage.over()
-            except LeaseLost as error:
-                self._log.warning("lease.lost", reason=error.detail)
-            except (Unavailable, OSError) as error:
-                self.condition = Condition(Phase.FAILED, str(error))
-                await self._outage.pause(as_outage(error))
-            except (LetheError, StoreDamaged, StoreForeign, DeviceError, RepairImpossible) as error:
-                # Store and database contradict each other, a key is missing, a file is damaged, the device too small,
-                # the model not to be repaired: trying again changes nothing.
-                self.condition = Condition(Phase.FAILED, str(error))
-                self._log.error("unlearner.refused", reason=error.detail, remedy=error.remedy)
-                raise
-            except Exception as error:
-                # Not foreseen, so it may pass; predictions are served meanwhile, and readiness tells.
-                self._log.exception("unlearner.failed", attempt=self._unforeseen)
-                self.condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; see the log.")
-                self._unforeseen += 1
-                if self._unforeseen > _MAX_UNFORESEEN:
-                    raise
-                await self._outage.pause(Unavailable(str(self.condition.reason), "See the log."))
+        try:
+            while not stop.is_set():
+                async with contextlib.AsyncExitStack() as held:
+                    await self._attempt(stop, held)
+        finally:
+            # In this order: whoever takes the lease next may delete at once.
+            self._readers.extend(-math.inf)
+            if self._lease is not None:
+                await give_back(self._engine, self._lease)
         self.condition = Condition(Phase.STOPPED)
 
-    async def _session(self, stop: asyncio.Event) -> None:
+    async def _attempt(self, stop: asyncio.Event, held: contextlib.AsyncExitStack) -> None:
+        """One session, and the wait after one that an outage ended.
+
+        Its lease is renewed in `held`, through that wait as well: nobody else takes it, and predictions go on.
+        """
+        try:
+            await self._session(stop, held)
+            self._outage.over()
+        except LeaseLost as error:
+            self._log.warning("lease.lost", reason=error.detail)
+        except (Unavailable, OSError) as error:
+            self.condition = Condition(Phase.FAILED, str(error))
+            await self._outage.pause(as_outage(error))
+        except (LetheError, StoreDamaged, StoreForeign, DeviceError, RepairImpossible) as error:
+            # Store and database contradict each other, a key is missing, a file is damaged, the device too small,
+            # the model not to be repaired: trying again changes nothing.
+            self.condition = Condition(Phase.FAILED, str(error))
+            self._log.error("unlearner.refused", reason=error.detail, remedy=error.remedy)
+            raise
+        except Exception as error:
+            # Not foreseen, so it may pass; predictions are served meanwhile, and readiness tells.
+            self._log.exception("unlearner.failed", attempt=self._unforeseen)
+            self.condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; see the log.")
+            self._unforeseen += 1
+            if self._unforeseen > _MAX_UNFORESEEN:
+                raise
+            await self._outage.pause(Unavailable(str(self.condition.reason), "See the log."))
+
+    async def _session(self, stop: asyncio.Event, held: contextlib.AsyncExitStack) -> None:
         self.condition = Condition(Phase.WAITING_FOR_LEASE)
         lease = await leases.acquire(self._engine, self._model, self._consumer, self._lease_ttl_s)
         if lease is None:
             await _wait(stop, self._lease_ttl_s / 4)
             return
-        async with holding(self._engine, lease) as keeper:
-            failure_points.reached(FailurePoint.LEASED)
-            self.condition = Condition(Phase.LOADING)
-            try:
-                session = await self._start(keeper, stop)
-                self.condition = Condition(Phase.SERVING)
-                self._log.info("unlearner.serving", model=self._model)
-                await self._serve(session, keeper, stop)
-            except (ModelStoreError, OSError):
-                # What looks like damage, or a disk that is away, to one that was stopped past its lease is what its
-                # successor has done since.
-                keeper.check()
-                raise
+        self._lease = lease
+        keeper = await held.enter_async_context(holding(self._engine, lease))
+        failure_points.reached(FailurePoint.LEASED)
+        self.condition = Condition(Phase.LOADING)
+        try:
+            session = await self._start(keeper, stop)
+            self.condition = Condition(Phase.SERVING)
+            self._log.info("unlearner.serving", model=self._model)
+            await self._serve(session, keeper, stop)
+        except (ModelStoreError, OSError):
+            # What looks like damage, or a disk that is away, to one that was stopped past its lease is what its
+            # successor has done since.
+            keeper.check()
+            raise
 
     async def _start(self, keeper: LeaseKeeper, stop: asyncio.Event, candidate: Candidate | None = None) -> _Session:
         """Loads the committed version and ends what it left to do; `candidate`, just imported, is loaded already."""
         writer, unfinished = await self._loader.load(keeper, candidate)
+        keeper.tell(self._readers.extend)
         worker = BatchWorker(
             engine=self._engine,
             writer=writer,

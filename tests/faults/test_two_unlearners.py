@@ -5,11 +5,13 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -17,7 +19,7 @@ import pytest
 from deletions import Outcome, People, Runs, assert_each_happened_once, assert_same, outcome_of
 from doomed_process import DoomedLethe, Launcher
 from faults import FILE_CHANGE, STEP_POINTS, Action, Fault
-from lethe_process import copied
+from lethe_process import authorization, copied
 from test_end_to_end_restarts import digests
 
 from model_store import gram_checkpoint
@@ -62,11 +64,25 @@ class Pair:
         self.second.launch_until_ready()
 
     def go_on(self) -> None:
-        """Continue the first, until it has understood."""
+        """Continue the first, until it has understood; it predicts nothing, before that and after."""
         before = self.first.log().count("lease.lost")
+        # Sent while it is stopped, and so there when it goes on, before it can know of anything.
+        waiting = [self._predicting() for _ in range(8)]
         os.kill(self.first.pid, signal.SIGCONT)
+        assert {_status(one) for one in waiting} == {503}
         self.until(lambda: self.first.log().count("lease.lost") > before)
+        assert _status(self._predicting()) == 503
         self.first.assert_runs()
+
+    def _predicting(self) -> socket.socket:
+        """A connection on which the first was asked to predict a node that is live."""
+        url = urlsplit(self.first.url)
+        live = next(node for node in self.people.graph.node_ids if node not in self.people.deleted)
+        lines = [f"GET /predict/{live} HTTP/1.1", f"Host: {url.netloc}", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in authorization().items()]
+        connection = socket.create_connection((url.hostname, url.port), timeout=_PATIENCE_S)
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        return connection
 
     def complete(self, lethe: DoomedLethe, requests: list[str]) -> None:
         """Wait until the requests are completed."""
@@ -128,6 +144,12 @@ def check(pair: Pair, runs: Runs) -> None:
     with pair.first.http() as http:
         pair.until(lambda: ready(http))
     assert_same(pair.outcome(pair.first), reference, pair.people, repaired=False)
+
+
+def _status(connection: socket.socket) -> int:
+    """The status of the answer, to its end."""
+    with connection, connection.makefile("rb") as answer:
+        return int(answer.read().split(b" ", 2)[1])
 
 
 def ready(http: httpx.Client) -> bool:

@@ -1,6 +1,7 @@
 """Predictions: atomic views, forgotten nodes, suspension."""
 
 import gc
+import math
 import threading
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from model_store.edges import Edges
+from service.boottime import boottime
 from service.errors import Unavailable
 from service.reader.predictions import Prediction, Reader
 from service.unlearning.snapshot import Snapshot
@@ -115,6 +117,23 @@ def test_a_suspended_reader_refuses_with_the_reason_until_resumed() -> None:
     assert reader.predict("b") is not None
 
 
+def test_predictions_end_with_the_lease_and_go_on_once_it_is_extended() -> None:
+    reader = Reader(IDS, CLASSES, snapshot(1))
+    reader.extend(boottime() + 3600.0)
+    assert reader.predict("a") is not None
+    reader.extend(boottime())
+    for asked in (lambda: reader.predict("a"), lambda: reader.predict_many(())):
+        with pytest.raises(Unavailable, match="lease on the model was not renewed"):
+            asked()
+    # What is in the model is known all the same, and a load alone does not extend the lease.
+    assert reader.knows("a")
+    reader.load(IDS, CLASSES, snapshot(2), public=frozenset())
+    with pytest.raises(Unavailable, match="lease on the model"):
+        reader.predict("a")
+    reader.extend(math.inf)
+    assert reader.predict("a") is not None
+
+
 def test_a_reader_never_goes_back() -> None:
     reader = Reader(IDS, CLASSES, snapshot(4, 2))
     with pytest.raises(ValueError, match="older"):
@@ -144,6 +163,7 @@ def test_a_reader_without_a_model_refuses_until_one_is_loaded() -> None:
     with pytest.raises(Unavailable, match="being loaded"):
         reader.knows("a")
     reader.load(IDS, CLASSES, snapshot(2, 3), public=frozenset())
+    reader.extend(math.inf)
     assert (reader.version, reader.live_nodes, reader.knows("d")) == (2, 3, False)
     assert reader.predict("a") is not None
 
