@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, func, insert, literal, select, update
+from sqlalchemy import Text, Uuid, and_, func, insert, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.arrays import unnested
 from service.db.events import EventRepository, Payload
-from service.db.models import BatchRow, RepairRow, RequestAuditRow, RequestRow
+from service.db.models import BatchRow, ImportRow, RepairRow, RequestAuditRow, RequestRow
 from service.db.records import (
     BATCH_COLUMNS,
     NORM_COLUMNS,
@@ -27,7 +27,7 @@ _REQUESTS = RequestRow.__table__
 
 @dataclass(frozen=True)
 class Pending:
-    """A request that is applied and waits for a repair."""
+    """A request that is applied and waits for a repair, or whose repair fell short."""
 
     request_id: UUID
     kind: RequestKind
@@ -88,12 +88,29 @@ class RepairRepository:
 
     async def pending(self, model: str) -> list[Pending]:
         """Return the requests that wait for a repair, oldest first."""
+        return await self._in_state(model, RepairStatus.PENDING)
+
+    async def concerned(self, model: str, status: RepairStatus) -> list[Pending]:
+        """Return the requests that are told of a repair that ended as `status`, each group oldest first.
+
+        Those that wait for one. One that converged has reached the weights of retraining on all that remains, and so
+        covers as well the earlier requests to the same trained model whose own repair fell short.
+        """
+        waiting = await self._in_state(model, RepairStatus.PENDING)
+        if status is not RepairStatus.CONVERGED:
+            return waiting
+        query = select(func.max(ImportRow.version_after)).where(ImportRow.model == model)
+        trained = await self._conn.scalar(query) or 0
+        short = await self._in_state(model, RepairStatus.NOT_CONVERGED)
+        return [*waiting, *(one for one in short if one.batch.model_version_after > trained)]
+
+    async def _in_state(self, model: str, status: RepairStatus) -> list[Pending]:
         query = (
             select(_REQUESTS.c.id, _REQUESTS.c.kind, _REQUESTS.c.count)
             .add_columns(*BATCH_COLUMNS, *NORM_COLUMNS)
             .join_from(RequestRow, RequestAuditRow, RequestAuditRow.request_id == RequestRow.id)
             .join(BatchRow, RequestAuditRow.batch_id == BatchRow.id)
-            .where(RequestRow.model == model, RequestRow.repair == RepairStatus.PENDING)
+            .where(RequestRow.model == model, RequestRow.repair == status)
             .order_by(RequestRow.received_at, RequestRow.id)
         )
         return [
@@ -121,7 +138,13 @@ class RepairRepository:
         )
         moved = (
             update(RequestRow)
-            .where(RequestRow.id == rows.c.request_id, RequestRow.repair == RepairStatus.PENDING)
+            .where(RequestRow.id == rows.c.request_id)
+            .where(
+                or_(
+                    RequestRow.repair == RepairStatus.PENDING,
+                    and_(RequestRow.repair == RepairStatus.NOT_CONVERGED, rows.c.repair == RepairStatus.CONVERGED),
+                )
+            )
             .values(repair=rows.c.repair, guarantee=rows.c.guarantee, explanation=rows.c.explanation)
             .returning(RequestRow.id)
         )

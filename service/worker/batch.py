@@ -109,7 +109,7 @@ class BatchWorker:
     async def apply(self, committed: Committed) -> None:
         """Step 8: the requests are `applied`; what they name is out of graph, weights and every prediction.
 
-        A repair that ended in this batch has ended for all earlier requests that waited for one as well.
+        A repair that ended in this batch has ended for all earlier requests that it concerns as well.
         """
         record = committed.record
         outcomes = [applied(committed, request) for request in committed.requests.values()]
@@ -118,7 +118,7 @@ class BatchWorker:
             if record.repair in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED):
                 repairs = RepairRepository(connection)
                 repair = Repair.of_batch(record)
-                await repairs.end([ended(one, repair) for one in await repairs.pending(record.model)])
+                await repairs.end([ended(one, repair) for one in await repairs.concerned(record.model, record.repair)])
             failure_points.reached(FailurePoint.APPLYING)
         failure_points.reached(FailurePoint.APPLIED)
 

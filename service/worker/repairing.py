@@ -5,7 +5,7 @@ batch that comes in between overtakes it, and it starts again from there. Once i
 
 1. Its weights are written to a version folder.
 2. One fenced transaction moves the pointer, records the repair, and tells every request that waited for it, with one
-   `repaired` event each.
+   `repaired` event each. If it converged, so are the earlier requests told whose repair fell short: it covers them.
 3. State and predictions are swapped.
 4. The span coefficients that go with the new weights are written; older versions leave the disk.
 5. The span residual is measured from disk, and the repair is finished.
@@ -143,9 +143,9 @@ class Repairer:
         async def note(connection: Connection) -> None:
             """What step 2 writes beside the pointer."""
             repairs = RepairRepository(connection)
-            pending = await repairs.pending(record.model)
-            await repairs.insert(replace(record, requests=len(pending)), pointer.fencing)
-            await repairs.end([ended(one, Repair.of_version(record)) for one in pending])
+            concerned = await repairs.concerned(record.model, record.status)
+            await repairs.insert(replace(record, requests=len(concerned)), pointer.fencing)
+            await repairs.end([ended(one, Repair.of_version(record)) for one in concerned])
             failure_points.reached(FailurePoint.REPAIR_COMMITTING)
 
         await writer.move_pointer(pointer, note)

@@ -109,6 +109,30 @@ async def test_a_pending_repair_ends_once_for_every_request_that_waits_for_it(da
             assert events == [EventType.APPLIED, EventType.COMPLETED, EventType.REPAIRED]
 
 
+async def test_a_repair_that_converged_ends_earlier_ones_that_fell_short_on_the_same_trained_model(
+    database: Database,
+) -> None:
+    await applied(database, NOT_CONVERGED, 1, "1")
+    async with transaction(database.engine) as connection:
+        imports, import_id = ImportRepository(connection), uuid4()
+        await imports.ask(import_id, MODEL, exclude_deleted=True)
+        await imports.commit(import_id, Imported(1, 2, "0" * 64, "1" * 64, 60, 0, 0, 0, 0, span_residual=2e-15))
+    short = await applied(database, NOT_CONVERGED, 3, "2")
+    waiting = await applied(database, PENDING, 4, "3")
+    await applied(database, RepairStatus.NONE, 5, "4")
+    async with transaction(database.engine) as connection:
+        repairs = RepairRepository(connection)
+        told = {one.request_id: one for one in await repairs.concerned(MODEL, CONVERGED)}
+        assert list(told) == [waiting, short]
+        assert [one.request_id for one in await repairs.concerned(MODEL, NOT_CONVERGED)] == [waiting]
+        again = replace(converged(told[short]), batch=told[short].batch, repaired=None)
+        assert await repairs.end([again]) == []
+        assert set(await repairs.end([converged(one) for one in told.values()])) == {waiting, short}
+        assert await repairs.concerned(MODEL, CONVERGED) == []
+        events = [event.type for event in await EventRepository(connection).of_request(short)]
+        assert events == [EventType.APPLIED, EventType.COMPLETED, EventType.REPAIRED]
+
+
 async def test_a_repair_given_up_leaves_no_event(database: Database) -> None:
     request = await applied(database, PENDING, 1, "1")
     async with transaction(database.engine) as connection:
