@@ -20,6 +20,7 @@ RECEIPT: dict[str, Any] = {
         "what_was_done": _EXPLANATION,
         "guarantee": "span",
         "figures": {"injected_norm_before": 0.23, "injected_norm_after": 0},
+        "since": [],
     },
     "entries": [
         {
@@ -38,6 +39,7 @@ RECEIPT: dict[str, Any] = {
             "inclusion_proof": [_DIGEST, _DIGEST],
         }
     ],
+    "since": [],
     "checkpoint": "lethe/2c26b46b68ffc68f\n4\nCsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=\n\n— …\n",
     "public_keys": ["lethe/2c26b46b68ffc68f+033de0ae+Ac4zjqAGeLXHbjg3r4eNVFCSZ1dPLrHh2iDPVlGJWJUb"],
 }

@@ -23,11 +23,12 @@ from service.api.receipt_example import RECEIPT
 from service.api.services import services_of
 from service.audit.canonical import Document, parse_canonical
 from service.audit.checkpoint import read, signers_of
+from service.audit.of_no_request import OF_THE_MODEL
 from service.audit.receipt import Entry, receipt
 from service.audit.wording import FIGURES
 from service.db.checkpoints import CheckpointRepository
 from service.db.engine import Connection
-from service.db.log import LogRepository
+from service.db.log import LogRepository, StoredLeaf
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
@@ -58,6 +59,9 @@ class ReceiptAnswer(BaseModel):
     request_id: UUID
     summary: dict[str, Any] = Field(description="What the leaves say together, for people; derived from them alone.")
     entries: list[ReceiptEntry]
+    since: list[ReceiptEntry] = Field(
+        description="What befell the model after the first of these and no request asked for: imports, recoveries."
+    )
     checkpoint: str = Field(description="The signed note that the proofs lead to.")
     public_keys: list[str] = Field(
         description="Keys that signed the checkpoint, as the server says: trust those you have from elsewhere."
@@ -123,9 +127,21 @@ async def _receipt(connection: Connection, request_id: UUID) -> Document:
     leaves = await log.of_request(request_id)
     if not leaves or leaves[-1].index >= size:
         raise Unavailable("The newest event of this request is not signed yet.", "Try again in a moment.")
-    entries = [Entry(parse_canonical(leaf.data), await log.inclusion(leaf.index, size)) for leaf in leaves]
+
+    async def proven(leaf: StoredLeaf) -> Entry:
+        return Entry(parse_canonical(leaf.data), await log.inclusion(leaf.index, size))
+
+    entries = [await proven(leaf) for leaf in leaves]
+    model = entries[-1].leaf["request"]["model"]
+    later = await log.of_no_request(after=leaves[0].index)
+    since = [await proven(leaf) for leaf in reversed(later) if leaf.index < size and _is_of(model, leaf)]
     signers = signers_of(note)
-    return receipt(entries, note, [key for key in (await checkpoints.keys()).values() if key.id in signers])
+    return receipt(entries, note, [key for key in (await checkpoints.keys()).values() if key.id in signers], since)
+
+
+def _is_of(model: str, leaf: StoredLeaf) -> bool:
+    told = parse_canonical(leaf.data)
+    return told["type"] in OF_THE_MODEL and told["details"]["model"] == model
 
 
 @functools.cache

@@ -24,8 +24,8 @@ class LoggedEvent:
     type: EventType
     payload: Mapping[str, object]
     created_at: datetime
-    #: The request after the move that the event reports.
-    request: DeletionRequest
+    #: The request after the move that the event reports; None for an event of no request.
+    request: DeletionRequest | None
     commitments: Commitments
 
 
@@ -37,6 +37,16 @@ def leaf_data(index: int, event: LoggedEvent) -> bytes:
 def leaf_document(index: int, event: LoggedEvent) -> Document:
     """The members of a leaf; no id and no reference is among them."""
     request, commitments = event.request, event.commitments
+    if request is None:
+        members = event_members(event.id, None, event.type, event.payload, event.created_at)
+        return {
+            "format": FORMAT,
+            "index": index,
+            **members,
+            "request": None,
+            "subjects": None,
+            "reference": None,
+        }
     # A request with nothing left to do is never applied: its one event tells.
     naming = event.type in _NAMING or request.already_deleted_by is not None
     subjects = commitments.subjects if naming else None
@@ -44,7 +54,7 @@ def leaf_document(index: int, event: LoggedEvent) -> Document:
     return {
         "format": FORMAT,
         "index": index,
-        **event_members(event.id, event.request.id, event.type, event.payload, event.created_at),
+        **event_members(event.id, request.id, event.type, event.payload, event.created_at),
         "request": {
             "model": request.model,
             "kind": request.kind.value,
@@ -62,12 +72,12 @@ def leaf_document(index: int, event: LoggedEvent) -> Document:
 
 
 def event_members(
-    event_id: int, request_id: UUID, event_type: str, payload: Mapping[str, object], created_at: datetime
+    event_id: int, request_id: UUID | None, event_type: str, payload: Mapping[str, object], created_at: datetime
 ) -> Document:
     """The members of a leaf that repeat its row of `events`; an export has them again, and they must be the same."""
     return {
         "event": event_id,
-        "request_id": str(request_id),
+        "request_id": None if request_id is None else str(request_id),
         "type": str(event_type),
         "time": timestamp(created_at),
         "details": dict(payload),

@@ -9,6 +9,7 @@ from typing import Any
 
 from service.audit.canonical import Document
 from service.audit.checkpoint import VerifierKey
+from service.audit.of_no_request import in_words
 from service.audit.wording import FIGURES, GUARANTEES, NOTHING_LEFT
 from service.domain.states import EventType, Guarantee
 
@@ -24,22 +25,30 @@ class Entry:
     proof: Sequence[bytes]
 
 
-def receipt(entries: Sequence[Entry], checkpoint: str, keys: Sequence[VerifierKey]) -> Document:
-    """The receipt over the leaves of one request, in order; `checkpoint` is the signed note that the proofs lead to."""
+def receipt(
+    entries: Sequence[Entry], checkpoint: str, keys: Sequence[VerifierKey], since: Sequence[Entry] = ()
+) -> Document:
+    """The receipt over the leaves of one request, in order; `checkpoint` is the signed note that the proofs lead to.
+
+    `since` are the leaves, in order, of what befell the request's model after its first one and no request asked for.
+    """
     leaves = [entry.leaf for entry in entries]
     return {
         "format": FORMAT,
         "request_id": leaves[0]["request_id"],
-        "summary": summary(leaves),
-        "entries": [
-            {"leaf": entry.leaf, "inclusion_proof": [digest.hex() for digest in entry.proof]} for entry in entries
-        ],
+        "summary": summary(leaves, [entry.leaf for entry in since]),
+        "entries": [_entry(entry) for entry in entries],
+        "since": [_entry(entry) for entry in since],
         "checkpoint": checkpoint,
         "public_keys": [str(key) for key in keys],
     }
 
 
-def summary(leaves: Sequence[Document]) -> Document:
+def _entry(entry: Entry) -> Document:
+    return {"leaf": entry.leaf, "inclusion_proof": [digest.hex() for digest in entry.proof]}
+
+
+def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Document:
     """What the leaves of one request say together: what was asked, what was done, what holds since.
 
     Raises KeyError or TypeError for what are no leaves of Lethe.
@@ -51,9 +60,11 @@ def summary(leaves: Sequence[Document]) -> Document:
         times[leaf["type"]] = leaf["time"]
         # A later event repeats earlier figures, or has none: null says nothing new.
         figures |= {name: value for name, value in leaf["details"].items() if value is not None or name not in figures}
-    done = EventType.COMPLETED if EventType.COMPLETED in times else EventType(leaves[-1]["type"])
+    # A repair may end before or after the erasure, and is no status of a request.
+    ends = (EventType.COMPLETED, EventType.APPLIED)
+    done = next((end for end in ends if end in times), EventType(leaves[-1]["type"]))
     guarantee = None if last["guarantee"] is None else Guarantee(last["guarantee"])
-    in_words = GUARANTEES[guarantee] if guarantee else NOTHING_LEFT if last["already_deleted_by"] else None
+    meaning = GUARANTEES[guarantee] if guarantee else NOTHING_LEFT if last["already_deleted_by"] else None
     return {
         "model": last["model"],
         "kind": last["kind"],
@@ -61,12 +72,13 @@ def summary(leaves: Sequence[Document]) -> Document:
         "received_at": last["received_at"],
         "applied_at": times.get(EventType.APPLIED),
         "repaired_at": times.get(EventType.REPAIRED),
+        "not_repaired_at": times.get(EventType.NOT_REPAIRED),
         "completed_at": times.get(EventType.COMPLETED),
         "status": done.value,
         "what_was_done": last["explanation"],
         "already_deleted_by": last["already_deleted_by"],
         "guarantee": last["guarantee"],
-        "guarantee_in_words": in_words,
+        "guarantee_in_words": meaning,
         "repair": last["repair"],
         "model_version_before": figures.get("model_version_before"),
         "model_version_after": figures.get("model_version_after"),
@@ -75,4 +87,5 @@ def summary(leaves: Sequence[Document]) -> Document:
         "repair_version": figures.get("repair_version"),
         "repair_weights_sha256": figures.get("repair_weights_sha256"),
         "figures": {name: figures[name] for name in FIGURES if figures.get(name) is not None},
+        "since": [{"time": leaf["time"], "what": in_words(leaf["type"], leaf["details"])} for leaf in since],
     }

@@ -26,6 +26,8 @@ class Report:
     leaves: int = 0
     #: Checkpoints whose signature is a trusted key's and good.
     signed: int = 0
+    #: What the leaves tell that no request asked for: index, and a sentence.
+    told: list[tuple[int, str]] = field(default_factory=list)
     #: The newest trusted checkpoint.
     checkpoint: Checkpoint | None = None
 

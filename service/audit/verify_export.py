@@ -7,6 +7,7 @@ from service.audit.canonical import Document, NotCanonical, canonical, parse_can
 from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verify
 from service.audit.export import FORMAT
 from service.audit.merkle import Frontier, leaf_hash
+from service.audit.of_no_request import in_words
 from service.audit.report import Report
 
 #: Members of a leaf that its row of `events` has as well.
@@ -112,6 +113,8 @@ class _Verification:
         except (NotCanonical, UnicodeEncodeError):
             self.report.find(index, "its text was changed: it is not canonical JSON any more")
             return
+        if leaf.get("request_id") is None:
+            self.report.told.append((index, in_words(leaf["type"], leaf["details"])))
         if leaf.get("index") != index:
             self.report.find(index, f"it was logged as leaf {leaf.get('index')}: it was moved")
         event: Document | None = record["event"]

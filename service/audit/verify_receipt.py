@@ -8,6 +8,7 @@ from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verif
 from service.audit.commitments import commitment
 from service.audit.leaf import FORMAT as LEAF_FORMAT
 from service.audit.merkle import leaf_hash, root_by_inclusion
+from service.audit.of_no_request import in_words
 from service.audit.receipt import FORMAT, summary
 from service.audit.report import Report
 from service.errors import ConfigurationError
@@ -57,15 +58,22 @@ def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: 
         return
     for entry in entries:
         _verify_entry(entry, document["request_id"], report.checkpoint, report)
-    places = [leaf["index"] for leaf in leaves]
-    if places != sorted(set(places)):
-        report.find(None, "the leaves are not in their order")
+    since: list[Document] = [entry["leaf"] for entry in document["since"]]
+    for entry in document["since"]:
+        _verify_entry(entry, None, report.checkpoint, report)
+    for told in (leaves, [leaves[0], *since]):
+        places = [leaf["index"] for leaf in told]
+        if places != sorted(set(places)):
+            report.find(None, "the leaves are not in their order")
+    if any(leaf["details"]["model"] != leaves[0]["request"]["model"] for leaf in since):
+        report.find(None, "it tells what befell another model")
+    report.told = [(leaf["index"], in_words(leaf["type"], leaf["details"])) for leaf in since]
     # As JSON: to Python, true is 1.
-    if canonical(document["summary"]) != canonical(summary(leaves)):
+    if canonical(document["summary"]) != canonical(summary(leaves, since)):
         report.find(None, "the summary does not say what the leaves say")
 
 
-def _verify_entry(entry: Mapping[str, Any], request_id: str, checkpoint: Checkpoint, report: Report) -> None:
+def _verify_entry(entry: Mapping[str, Any], request_id: str | None, checkpoint: Checkpoint, report: Report) -> None:
     leaf = entry["leaf"]
     index = leaf["index"]
     if type(index) is not int:

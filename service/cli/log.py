@@ -32,7 +32,7 @@ PublicKey = Annotated[
 ]
 #: How often, and how far apart in seconds, it is looked whether the newest events are signed.
 _SIGNING_LOOKS, _SIGNING_PAUSE_S = 20, 0.1
-#: Findings that are printed; there may be one for each leaf.
+#: Findings that are printed, there may be one for each leaf; and events that no request asked for, the newest.
 _SHOWN = 50
 
 
@@ -237,6 +237,8 @@ def _tell(outcome: Report, keys: list[VerifierKey]) -> None:
             "trusted.",
             markup=False,
         )
+        for index, what in outcome.told[-_SHOWN:]:
+            stdout().print(f"No deletion, leaf {index}: {what}.", markup=False)
         return
     for finding in outcome.findings[:_SHOWN]:
         stdout().print(str(finding), markup=False)

@@ -8,7 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.services import services_of
+from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import read
+from service.audit.of_no_request import in_words
 from service.dashboard.access import PATH, SignedIn
 from service.dashboard.pages import Page, page
 from service.db.checkpoints import CheckpointRepository
@@ -17,6 +19,9 @@ from service.db.transactions import transaction
 from service.errors import NotFound
 
 router = APIRouter(prefix=f"{PATH}/log", route_class=Page, include_in_schema=False)
+
+#: Newest events that no request asked for, of which there are few.
+_SHOWN = 20
 
 _Size = Annotated[int, Query(ge=1, le=2**53 - 1)]
 
@@ -28,9 +33,12 @@ async def log_page(request: Request, visitor: SignedIn) -> Response:
         checkpoints = CheckpointRepository(connection)
         note = await checkpoints.latest()
         keys = [str(key) for key in (await checkpoints.keys()).values()]
-        size = await LogRepository(connection).size()
+        log = LogRepository(connection)
+        size = await log.size()
+        newest = [parse_canonical(leaf.data) for leaf in await log.of_no_request(limit=_SHOWN)]
+    told = [(leaf["index"], leaf["time"], in_words(leaf["type"], leaf["details"])) for leaf in newest]
     checkpoint = None if note is None else read(note)
-    return page(request, "log.html", visitor, note=note, checkpoint=checkpoint, keys=keys, size=size)
+    return page(request, "log.html", visitor, note=note, checkpoint=checkpoint, keys=keys, size=size, told=told)
 
 
 @router.get("/checkpoint")

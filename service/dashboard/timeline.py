@@ -80,10 +80,13 @@ def _applied(request: DeletionRequest) -> Step:
 
 
 def _repaired(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
-    repaired = next((event for event in events if event.type is EventType.REPAIRED), None)
-    if repaired is not None:
-        told = "The weights were re-optimised on what remains: they are those of retraining, within the bound."
-        return [_done(request, repaired.created_at, "Repaired", told)]
+    # Why it fell short, the explanation says: no convergence, not wanted any more, or the model was replaced.
+    short = "The repair ended, or was given up, before the weights were those of retraining."
+    told = "The weights were re-optimised on what remains: they are those of retraining, within the bound."
+    ends = {EventType.NOT_REPAIRED: ("Not repaired", short, "failed"), EventType.REPAIRED: ("Repaired", told, "done")}
+    ended = [_done(request, event.created_at, *ends[event.type]) for event in events if event.type in ends]
+    if ended:
+        return ended
     if request.repair is RepairStatus.PENDING:
         return [Step("Repaired", "now", "The weights are being re-optimised on what remains; erasure does not wait.")]
     if request.repair is RepairStatus.NOT_CONVERGED:

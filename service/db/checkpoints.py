@@ -8,8 +8,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.audit.checkpoint import Checkpoint, Signer, VerifierKey, read, sign, signers_of, verify
+from service.db.events import EventRepository
 from service.db.log import LogRepository
 from service.db.models import CheckpointRow, LogKeyRow
+from service.domain.states import EventType
 from service.errors import LetheError
 from service.vault.log_keys import LogKeys
 
@@ -68,8 +70,13 @@ class CheckpointRepository:
         return checkpoint
 
     async def _register(self, signers: Mapping[int, Signer]) -> None:
+        """Note the keys that sign for the first time; a log that others signed before tells of each of them."""
+        known = await self.keys()
         rows = [{"number": number, "public_key": str(signer.public)} for number, signer in signers.items()]
         await self._conn.execute(insert(LogKeyRow).values(rows).on_conflict_do_nothing())
+        for row in rows if known else ():
+            if row["number"] not in known:
+                await EventRepository(self._conn).append_of_no_request(EventType.LOG_KEY_ADDED, row)
 
 
 def _forked(before: Checkpoint, size: int) -> LogForked:

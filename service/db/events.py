@@ -1,11 +1,11 @@
-"""What happened to each request, in order; the table only ever grows, and with every event the transparency log."""
+"""What happened to requests, model and log, in order; the table only ever grows, and with every event the log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, insert, select
+from sqlalchemy import Text, Uuid, and_, insert, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -62,20 +62,31 @@ class EventRepository:
         await log.append(numbers)
         return numbers
 
+    async def append_of_no_request(self, event_type: EventType, payload: Payload) -> int:
+        """Add an event of `OF_NO_REQUEST` and its leaf; return its number. Raises `NotCanonical`."""
+        log = LogRepository(self._conn)
+        await log.take_turn()
+        inserted = insert(EventRow).values(type=event_type.value, payload=dict(payload)).returning(EventRow.id)
+        number: int = (await self._conn.execute(inserted)).scalar_one()
+        await log.append([number])
+        return number
+
     async def of_request(self, request_id: UUID) -> list[Event]:
         """Return the events of a request, oldest first."""
         query = select(EventRow.__table__).where(EventRow.request_id == request_id).order_by(EventRow.id)
         return [
-            Event(row.id, row.request_id, EventType(row.type), row.payload, row.created_at)
+            Event(row.id, request_id, EventType(row.type), row.payload, row.created_at)
             for row in await self._conn.execute(query)
         ]
 
     async def latest_figures(self, model: str) -> Payload | None:
-        """Return the content of the newest event of a model's requests that has figures, None when there is none."""
+        """Return the content of the newest event that has figures of a model's weights, None when there is none."""
+        of_request = and_(RequestRow.model == model, EventRow.payload.has_key("rank_after"))
+        of_model = and_(EventRow.request_id.is_(None), EventRow.payload["model"].astext == model)
         query = (
             select(EventRow.payload)
-            .join(RequestRow, RequestRow.id == EventRow.request_id)
-            .where(RequestRow.model == model, EventRow.payload.has_key("rank_after"))
+            .outerjoin(RequestRow, RequestRow.id == EventRow.request_id)
+            .where(or_(of_request, of_model))
             .order_by(EventRow.id.desc())
             .limit(1)
         )

@@ -9,9 +9,10 @@ from sqlalchemy import Row, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.db.events import EventRepository
 from service.db.models import ImportRow
 from service.domain.records import Imported, ModelImport
-from service.domain.states import ImportStatus, RepairStatus
+from service.domain.states import EventType, ImportStatus, RepairStatus
 from service.errors import Conflict
 
 _IMPORTS = ImportRow.__table__
@@ -44,10 +45,15 @@ class ImportRepository:
         return None if row is None else _import(row)
 
     async def commit(self, import_id: UUID, imported: Imported) -> None:
-        """Record that a pending import is the committed version; for the transaction that advances the pointer."""
-        await self._move(
+        """Record and log that a pending import is the committed version; for the transaction that moves the pointer."""
+        if not await self._move(
             import_id, {ImportStatus.PENDING}, ImportStatus.COMMITTED, committed_at=func.now(), **asdict(imported)
-        )
+        ):
+            return
+        model = await self._conn.scalar(select(ImportRow.model).where(ImportRow.id == import_id))
+        told = asdict(imported) | {"model": model, "import": str(import_id), "repair": imported.repair.value}
+        told |= {f"model_{name}": told.pop(name) for name in ("version_before", "version_after")}
+        await EventRepository(self._conn).append_of_no_request(EventType.IMPORTED, told)
 
     async def complete(self, import_id: UUID) -> None:
         """Record that the replaced model is gone from the disk; once is enough."""
@@ -59,16 +65,18 @@ class ImportRepository:
             import_id, {ImportStatus.PENDING}, ImportStatus.REFUSED, finished_at=func.now(), refusal=refusal
         )
 
-    async def _move(self, import_id: UUID, sources: Collection[ImportStatus], to: ImportStatus, **values: Any) -> None:
+    async def _move(self, import_id: UUID, sources: Collection[ImportStatus], to: ImportStatus, **values: Any) -> bool:
+        """Return whether it was not there before; raise `Conflict` when it cannot come there."""
         moved = update(ImportRow).where(ImportRow.id == import_id, ImportRow.status.in_(sources))
         if (await self._conn.execute(moved.values(status=to.value, **values))).rowcount == 1:
-            return
+            return True
         found = await self.get(import_id)
         if found is None or found.status is not to:
             raise Conflict(
                 f"The import is {'unknown' if found is None else found.status.value} and cannot become {to.value}.",
                 "Import the model again.",
             )
+        return False
 
 
 def _import(row: Row[*tuple[Any, ...]]) -> ModelImport:

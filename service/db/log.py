@@ -40,6 +40,7 @@ LOG_CHANNEL = "lethe_log"
 _PLACE = LeafRow.index.label("place")
 _EVENT_COLUMNS = (
     EventRow.id.label("event_id"),
+    EventRow.request_id.label("event_request_id"),
     EventRow.type.label("event_type"),
     EventRow.payload.label("event_payload"),
     EventRow.created_at.label("event_created_at"),
@@ -125,6 +126,17 @@ class LogRepository:
         )
         return [StoredLeaf(row.place, row.data.encode(), row.hash) for row in await self._conn.execute(query)]
 
+    async def of_no_request(self, *, after: int = -1, limit: int | None = None) -> list[StoredLeaf]:
+        """Return up to `limit` leaves of events that no request asked for, after the leaf `after`, newest first."""
+        query = (
+            select(_PLACE, LeafRow.data, LeafRow.hash)
+            .join(EventRow, EventRow.id == LeafRow.event_id)
+            .where(EventRow.request_id.is_(None), LeafRow.index > after)
+            .order_by(EventRow.id.desc())
+            .limit(limit)
+        )
+        return [StoredLeaf(row.place, row.data.encode(), row.hash) for row in await self._conn.execute(query)]
+
     async def _frontier(self, size: int) -> Frontier:
         edge = subtrees((0, size))
         hashes = await self._hashes(edge)
@@ -162,7 +174,8 @@ class LogRepository:
         query = (
             select(*REQUEST_COLUMNS, RequestRow.subject_commitments, RequestRow.reference_commitment)
             .add_columns(*_EVENT_COLUMNS)
-            .join(EventRow, EventRow.request_id == RequestRow.id)
+            .select_from(EventRow)
+            .outerjoin(RequestRow, RequestRow.id == EventRow.request_id)
             .where(EventRow.id == func.any(literal(list(ids), ARRAY(BigInteger()))))
             .order_by(EventRow.id)
         )
@@ -172,7 +185,7 @@ class LogRepository:
                 type=EventType(row.event_type),
                 payload=row.event_payload,
                 created_at=row.event_created_at,
-                request=deletion_request(row),
+                request=None if row.event_request_id is None else deletion_request(row),
                 commitments=Commitments(row.subject_commitments, row.reference_commitment),
             )
             for row in await self._conn.execute(query)

@@ -26,7 +26,16 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base, finite, one_of, present, sha256
-from service.domain.states import EventType, Guarantee, ImportStatus, RepairStatus, RequestKind, RequestStatus, Scope
+from service.domain.states import (
+    OF_NO_REQUEST,
+    EventType,
+    Guarantee,
+    ImportStatus,
+    RepairStatus,
+    RequestKind,
+    RequestStatus,
+    Scope,
+)
 
 _BOUNDS = (
     "distance_bound_before",
@@ -42,6 +51,7 @@ _FIGURES = (
     "span_residual",
     *_BOUNDS,
 )
+_OF_NO_REQUEST = "(" + ", ".join(f"'{event}'" for event in OF_NO_REQUEST) + ")"
 _NORMS = ("injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
 
 
@@ -422,20 +432,24 @@ class TombstoneRow(Base):
 
 
 class EventRow(Base):
-    """What happened to a request; rows are never changed."""
+    """What happened to a request, to a model or to the log; rows are never changed."""
 
     __tablename__ = "events"
     __table_args__ = (
         CheckConstraint(one_of("type", EventType), name="type"),
+        CheckConstraint(f"(request_id IS NULL) = (type IN {_OF_NO_REQUEST})", name="request"),
         CheckConstraint("jsonb_typeof(payload) = 'object'", name="payload"),
         Index("events_request", "request_id", "id"),
         Index("events_applied_once", "request_id", unique=True, postgresql_where=text("type = 'applied'")),
         Index("events_completed_once", "request_id", unique=True, postgresql_where=text("type = 'completed'")),
         Index("events_repaired_once", "request_id", unique=True, postgresql_where=text("type = 'repaired'")),
+        Index("events_not_repaired_once", "request_id", unique=True, postgresql_where=text("type = 'not_repaired'")),
+        Index("events_of_no_request", "id", postgresql_where=text("request_id IS NULL")),
     )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
+    #: Null for what no request asked for.
+    request_id: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
     type: Mapped[str]
     payload: Mapped[dict[str, Any]] = mapped_column(JSONB)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())

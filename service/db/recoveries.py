@@ -6,8 +6,10 @@ from dataclasses import asdict, fields
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.db.events import EventRepository
 from service.db.models import RecoveryRow
 from service.domain.records import Recovery
+from service.domain.states import EventType
 
 _RECOVERIES = RecoveryRow.__table__
 
@@ -24,8 +26,11 @@ class RecoveryRepository:
         return bool(await self._conn.scalar(query))
 
     async def commit(self, recovery: Recovery, fencing: int) -> None:
-        """Record a recovery; for the transaction that replaces the pointer."""
+        """Record and log a recovery; for the transaction that replaces the pointer."""
         await self._conn.execute(insert(RecoveryRow).values(**asdict(recovery), fencing=fencing))
+        told = asdict(recovery)
+        told |= {"recovery": str(told.pop("id")), "model_version_after": told.pop("version")}
+        await EventRepository(self._conn).append_of_no_request(EventType.RECOVERED, told)
 
     async def finish(self, model: str, *, requests_failed: int) -> None:
         """Record that the store holds nothing any more of what the recoveries of a model deleted."""

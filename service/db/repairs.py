@@ -46,8 +46,8 @@ class RepairEnd:
     batch: BatchRecord
     guarantee: Guarantee
     explanation: str
-    #: The content of its `repaired` event; None unless the repair converged.
-    repaired: Payload | None
+    #: The content of its `repaired` event, or of `not_repaired` when the repair did not converge.
+    payload: Payload
 
 
 class RepairRepository:
@@ -125,7 +125,7 @@ class RepairRepository:
         ]
 
     async def end(self, ends: Sequence[RepairEnd]) -> list[UUID]:
-        """Record how the repair of requests ended, with their `repaired` events, and that of their batches.
+        """Record how the repair of requests ended, with an event for each, and that of their batches.
 
         Returns the requests that were not there before; repeating a call that was committed changes nothing.
         """
@@ -152,9 +152,9 @@ class RepairRepository:
         ended = [end for end in ends if end.request_id in found]
         for batch in {end.batch.id: end.batch for end in ended}.values():
             await self._end_batch(batch)
-        repaired = {end.request_id: end.repaired for end in ended if end.repaired is not None}
-        if repaired:
-            await EventRepository(self._conn).append_many(EventType.REPAIRED, repaired)
+        for has_converged, event in ((True, EventType.REPAIRED), (False, EventType.NOT_REPAIRED)):
+            told = [end for end in ended if (end.batch.repair is RepairStatus.CONVERGED) is has_converged]
+            await EventRepository(self._conn).append_many(event, {end.request_id: end.payload for end in told})
         return [end.request_id for end in ended]
 
     async def _end_batch(self, batch: BatchRecord) -> None:

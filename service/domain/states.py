@@ -51,12 +51,20 @@ class RepairPolicy(StrEnum):
 
 
 class EventType(StrEnum):
-    """What an audit event reports of a request."""
+    """What an audit event reports: of one request or, for those of `OF_NO_REQUEST`, of the model or the log."""
 
     APPLIED = "applied"
     REPAIRED = "repaired"
+    #: The repair that an applied request waited for ended short of retraining, or was given up.
+    NOT_REPAIRED = "not_repaired"
     COMPLETED = "completed"
     FAILED = "failed"
+    #: A newly trained model has taken the served one's place.
+    IMPORTED = "imported"
+    #: Store and database were not of the same moment, and `lethe recover` went on from what there was.
+    RECOVERED = "recovered"
+    #: Checkpoints are signed with another key from here on, beside those that signed before.
+    LOG_KEY_ADDED = "log_key_added"
 
 
 class ImportStatus(StrEnum):
@@ -80,6 +88,9 @@ class Scope(StrEnum):
     PREDICTIONS_READ = "predictions:read"
     AUDIT_READ = "audit:read"
 
+
+#: Events that tell what no request asked for.
+OF_NO_REQUEST = (EventType.IMPORTED, EventType.RECOVERED, EventType.LOG_KEY_ADDED)
 
 #: The states in which a request has an audit, unless an earlier request had left it nothing to do.
 AUDITED = (RequestStatus.APPLIED, RequestStatus.COMPLETED)

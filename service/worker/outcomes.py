@@ -120,11 +120,10 @@ def figures(record: BatchRecord, norms: RequestNorms, kind: RequestKind) -> dict
 
 def _ended(pending: Pending, batch: BatchRecord, reason: str = "") -> RepairEnd:
     words = explain(batch, pending.kind, named=pending.count, deleted=pending.norms.deleted)
-    payload = figures(batch, pending.norms, pending.kind)
     return RepairEnd(
         request_id=pending.request_id,
         batch=batch,
         guarantee=guarantee(batch.repair, pending.kind),
         explanation=f"{words} {reason}".rstrip(),
-        repaired=payload if batch.repair is RepairStatus.CONVERGED else None,
+        payload=figures(batch, pending.norms, pending.kind),
     )

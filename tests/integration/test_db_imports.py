@@ -6,9 +6,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from service.audit.canonical import parse_canonical
 from service.db import migrate
 from service.db.engine import create_engine
+from service.db.events import EventRepository
 from service.db.imports import ImportRepository
+from service.db.log import LogRepository
 from service.db.transactions import transaction
 from service.domain.records import Imported
 from service.domain.states import ImportStatus, RepairStatus
@@ -50,6 +53,13 @@ async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(data
             await imports.complete(taken)
         await imports.commit(taken, IMPORTED)
         await imports.commit(taken, IMPORTED)
+        [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(connection).of_no_request()]
+        assert (leaf["type"], leaf["request_id"], leaf["request"], leaf["subjects"]) == ("imported", None, None, None)
+        told = {"model": "m", "import": str(taken), "model_version_before": 4, "model_version_after": 5}
+        assert leaf["details"].items() >= told.items()
+        assert (leaf["details"]["excluded_nodes"], leaf["details"]["weights_sha256_after"]) == (2, "1" * 64)
+        assert await EventRepository(connection).latest_figures("m") == leaf["details"]
+        assert await EventRepository(connection).latest_figures("another") is None
         found = await imports.open("m")
         assert found is not None
         assert (found.id, found.status, found.imported) == (taken, ImportStatus.COMMITTED, IMPORTED)

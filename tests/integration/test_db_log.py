@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 
+from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import Checkpoint, verify
 from service.audit.commitments import commitment, holds
 from service.audit.merkle import EMPTY_ROOT, is_consistent, leaf_hash, root, root_by_inclusion
@@ -231,11 +232,17 @@ async def test_the_log_is_signed_once_for_each_size_and_anew_when_a_key_is_added
     assert await sign(db, keys) == first
     assert await db.value("SELECT count(*) FROM checkpoints") == 1
     both = LogKeys.add(tmp_path / "keys")
-    assert await sign(db, both) == first
+    second = await sign(db, both)
+    assert await sign(db, both) == second
     notes = [row["note"] for row in await db.rows("SELECT note FROM checkpoints ORDER BY id")]
     assert len(notes) == 2
     old, new = both.signers().values()
-    assert verify(notes[1], [old.public]) == verify(notes[1], [new.public]) == first
+    assert verify(notes[1], [old.public]) == verify(notes[1], [new.public]) == second
+    # The log itself tells of the newer key, under the older one's signature; of the first nobody could have told.
+    assert second.size == first.size + 1
+    async with transaction(db.engine) as conn:
+        [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(conn).of_no_request()]
+    assert (leaf["type"], leaf["details"]) == ("log_key_added", {"number": 2, "public_key": str(new.public)})
     # Retired: the newer key signs alone, under the name that the log began with.
     (tmp_path / "keys" / "log-1.key").unlink()
     await append(db, await db.accept())

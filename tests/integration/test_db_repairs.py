@@ -1,4 +1,4 @@
-"""Repairs in the database: whom they were pending for, how they ended, and one `repaired` event per request."""
+"""Repairs in the database: whom they were pending for, how they ended, and one event of its end per request."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -9,10 +9,12 @@ import pytest
 from db_harness import MODEL, NORMS, Database, batch_record, open_database
 from sqlalchemy.exc import IntegrityError
 
+from service.audit.canonical import parse_canonical
 from service.db.batches import BatchRepository
 from service.db.events import EventRepository
 from service.db.history import HistoryRepository, MadeVersion
 from service.db.imports import ImportRepository
+from service.db.log import LogRepository
 from service.db.repairs import Pending, RepairEnd, RepairRepository
 from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
@@ -125,7 +127,7 @@ async def test_a_repair_that_converged_ends_earlier_ones_that_fell_short_on_the_
         told = {one.request_id: one for one in await repairs.concerned(MODEL, CONVERGED)}
         assert list(told) == [waiting, short]
         assert [one.request_id for one in await repairs.concerned(MODEL, NOT_CONVERGED)] == [waiting]
-        again = replace(converged(told[short]), batch=told[short].batch, repaired=None)
+        again = replace(converged(told[short]), batch=told[short].batch)
         assert await repairs.end([again]) == []
         assert set(await repairs.end([converged(one) for one in told.values()])) == {waiting, short}
         assert await repairs.concerned(MODEL, CONVERGED) == []
@@ -133,15 +135,27 @@ async def test_a_repair_that_converged_ends_earlier_ones_that_fell_short_on_the_
         assert events == [EventType.APPLIED, EventType.COMPLETED, EventType.REPAIRED]
 
 
-async def test_a_repair_given_up_leaves_no_event(database: Database) -> None:
+async def test_a_repair_given_up_is_told_by_an_event_of_its_own(database: Database) -> None:
     request = await applied(database, PENDING, 1, "1")
     async with transaction(database.engine) as connection:
         repairs = RepairRepository(connection)
         (one,) = await repairs.pending(MODEL)
-        end = RepairEnd(request, replace(one.batch, repair=NOT_CONVERGED), Guarantee.SPAN, "It ended short.", None)
+        end = RepairEnd(request, replace(one.batch, repair=NOT_CONVERGED), Guarantee.SPAN, "It ended short.", {"n": 3})
         assert await repairs.end([end]) == [request]
-        events = [event.type for event in await EventRepository(connection).of_request(request)]
-        assert events == [EventType.APPLIED, EventType.COMPLETED]
+        assert await repairs.end([end]) == []
+        *before, last = await EventRepository(connection).of_request(request)
+        assert [event.type for event in before] == [EventType.APPLIED, EventType.COMPLETED]
+        assert (last.type, last.payload) == (EventType.NOT_REPAIRED, {"n": 3})
+        leaf = parse_canonical((await LogRepository(connection).of_request(request))[-1].data)
+        assert (leaf["type"], leaf["request"]["repair"], leaf["request"]["guarantee"]) == (
+            "not_repaired",
+            "not_converged",
+            "span",
+        )
+        assert leaf["request"]["explanation"] == "It ended short."
+    with pytest.raises(IntegrityError, match="events_not_repaired_once"):
+        async with transaction(database.engine) as connection:
+            await EventRepository(connection).append(request, EventType.NOT_REPAIRED, {})
 
 
 async def test_a_batch_whose_repair_converged_has_its_event_beside_the_applied_one(database: Database) -> None:

@@ -81,5 +81,5 @@ async def test_a_model_that_takes_the_place_of_one_under_repair_ends_the_wait(
         state = await repaired(lethe, accepted, status="none")
         assert state["explanation"].endswith("a newly trained model has taken this one's place.")
         assert state["guarantee"] == "span"
-        assert (await events(deferring.database_url))[accepted["id"]] == ["applied", "completed"]
+        assert (await events(deferring.database_url))[accepted["id"]] == ["applied", "completed", "not_repaired"]
         assert (await model_of(lethe))["repair"] == "converged"

@@ -21,10 +21,12 @@ from test_api_kinds import edge_body, features_body
 
 from model_store.store import Store
 from model_store.versions import VersionRef
+from service.audit.canonical import parse_canonical
 from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
 from service.db.intake import Intake, NewRequest
+from service.db.log import LogRepository
 from service.db.recoveries import RecoveryRepository
 from service.db.transactions import transaction
 from service.domain.records import Recovery, Targets
@@ -123,6 +125,18 @@ class Site:
         files = [*self.model.rglob("*"), *(self.settings.home / "keys").rglob("*")]
         return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()}
 
+    def recovered_by_the_log(self) -> list[dict[str, Any]]:
+        """What the leaves of recoveries say, newest first."""
+
+        async def read() -> list[dict[str, Any]]:
+            engine = create_engine(str(self.settings.database_url), pool_size=1)
+            async with transaction(engine) as connection:
+                leaves = [parse_canonical(leaf.data) for leaf in await LogRepository(connection).of_no_request()]
+            await engine.dispose()
+            return [leaf["details"] for leaf in leaves if leaf["type"] == "recovered"]
+
+        return asyncio.run(read())
+
     def recoveries(self) -> list[Recovery]:
         async def read() -> list[Recovery]:
             engine = create_engine(str(self.settings.database_url), pool_size=1)
@@ -205,6 +219,9 @@ def test_an_older_store_is_refused_and_recover_deletes_again_what_the_database_k
     assert (recovery.nodes, recovery.features, recovery.edges, recovery.unknown_nodes) == (2, 1, 1, 0)
     assert recovery.directions_removed >= 1
     assert recovery.store_before.startswith("1-")
+    [logged] = site.recovered_by_the_log()
+    assert (logged["recovery"], logged["store_before"]) == (str(recovery.id), recovery.store_before)
+    assert (logged["nodes"], logged["model_version_after"]) == (2, recovery.version)
     assert site.world.left_on_disk(site.model) == set()
     site.assert_forgotten()
     again = site.recover()

@@ -129,6 +129,9 @@ def test_the_timeline_tells_what_was_done_and_what_comes() -> None:
         ("Completed", "done"),
         ("Repaired", "done"),
     ]
+    # Its own repair fell short, and a later one covered it.
+    short = states_of(repaired, EventType.APPLIED, EventType.COMPLETED, EventType.NOT_REPAIRED, EventType.REPAIRED)
+    assert short[-2:] == [("Not repaired", "failed"), ("Repaired", "done")]
     failed = replace(REQUEST, status=RequestStatus.FAILED, failed_at=RECEIVED, failure="It named a ghost.")
     assert states_of(failed, EventType.FAILED) == [("Received", "done"), ("Failed", "failed")]
     tried_again = states_of(REQUEST, EventType.FAILED)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,18 +47,33 @@ def leaf(index: int, kind: str, **details: Any) -> dict[str, Any]:
     }
 
 
+def imported(index: int, model: str = "cora") -> dict[str, Any]:
+    """The leaf of an import, which no request asked for."""
+    details = {"model": model, "model_version_before": 4, "model_version_after": 5, "excluded_nodes": 2}
+    told = {"request_id": None, "request": None, "subjects": None, "reference": None, "type": "imported"}
+    return leaf(index, "imported") | told | {"details": details}
+
+
 LEAVES = [leaf(2, "applied", rank_after=9, span_residual=None), leaf(5, "completed", span_residual=3e-15)]
+
+
+def receipt_over(*since: dict[str, Any]) -> dict[str, Any]:
+    texts = [f"other {number}".encode() for number in range(7)]
+    for one in (*LEAVES, *since):
+        texts[one["index"]] = canonical(one)
+    checkpoint = sign(Checkpoint("lethe/0123", 7, mth(texts)), [SIGNER])
+
+    def proven(leaves: Sequence[dict[str, Any]]) -> list[Entry]:
+        return [Entry(one, path(one["index"], texts)) for one in leaves]
+
+    made = receipt(proven(LEAVES), checkpoint, [SIGNER.public], proven(since))
+    parsed: dict[str, Any] = json.loads(json.dumps(made))
+    return parsed
 
 
 @pytest.fixture
 def document() -> dict[str, Any]:
-    texts = [f"other {number}".encode() for number in range(7)]
-    for one in LEAVES:
-        texts[one["index"]] = canonical(one)
-    checkpoint = sign(Checkpoint("lethe/0123", 7, mth(texts)), [SIGNER])
-    made = receipt([Entry(one, path(one["index"], texts)) for one in LEAVES], checkpoint, [SIGNER.public])
-    parsed: dict[str, Any] = json.loads(json.dumps(made))
-    return parsed
+    return receipt_over()
 
 
 def test_a_receipt_holds_as_it_was_given(document: dict[str, Any]) -> None:
@@ -66,6 +82,17 @@ def test_a_receipt_holds_as_it_was_given(document: dict[str, Any]) -> None:
     assert report.leaves == 2
     assert document["summary"]["figures"] == {"rank_after": 9, "span_residual": 3e-15}
     assert document["summary"]["status"] == "completed"
+
+
+def test_it_tells_what_befell_the_model_since(document: dict[str, Any]) -> None:
+    assert document["summary"]["since"] == []
+    since = receipt_over(imported(4), imported(6))
+    report = verify_receipt(since, [SIGNER.public])
+    assert report.is_good, report.findings
+    assert [index for index, _ in report.told] == [4, 6]
+    assert "a newly trained model took the place of cora: version 4 to 5" in since["summary"]["since"][0]["what"]
+    for others in ((imported(6, "pubmed"),), (imported(1),), (imported(6), imported(4)), (LEAVES[1],)):
+        assert not verify_receipt(receipt_over(*others), [SIGNER.public]).is_good
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -80,13 +107,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_no_change_of_it_does(data: st.DataObject) -> None:
-    texts = [f"other {number}".encode() for number in range(7)]
-    for one in LEAVES:
-        texts[one["index"]] = canonical(one)
-    checkpoint = sign(Checkpoint("lethe/0123", 7, mth(texts)), [SIGNER])
-    document = json.loads(
-        json.dumps(receipt([Entry(one, path(one["index"], texts)) for one in LEAVES], checkpoint, [SIGNER.public]))
-    )
+    document = receipt_over(imported(6))
     # Which keys signed is the server's word and never relied on.
     place = data.draw(st.sampled_from([place for place in places(document) if place[0] != "public_keys"]))
     within = document

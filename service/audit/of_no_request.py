@@ -1,0 +1,39 @@
+"""What the log tells that no request asked for, in words: imports, recoveries, keys. No I/O.
+
+Without it, weights would change between two deletions for no reason that the log knows of.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from service.domain.states import EventType
+
+#: Events after which the weights are others than a request before them left.
+OF_THE_MODEL = (EventType.IMPORTED, EventType.RECOVERED)
+
+
+def in_words(event_type: str, details: Mapping[str, Any]) -> str:
+    """A sentence for an event of `OF_NO_REQUEST`; of what is no such event, its type and content as they are."""
+    told = dict(details)
+    if event_type == EventType.IMPORTED:
+        return (
+            f"a newly trained model took the place of {told.get('model')}: version {told.get('model_version_before')} "
+            f"to {told.get('model_version_after')}; earlier requests had deleted, and it had again and lost before it "
+            f"was served: {_counts(told, 'excluded_')}"
+        )
+    if event_type == EventType.RECOVERED:
+        database = told.get("database_before") or "without any"
+        return (
+            f"store (version {told.get('store_before')}) and database (version {database}) of {told.get('model')} were "
+            f"not of the same moment, and `lethe recover` went on with version {told.get('model_version_after')}; "
+            f"deleted again: {_counts(told, '')}; deleted by requests that this database does not know: "
+            f"{told.get('unknown_nodes')} nodes"
+        )
+    if event_type == EventType.LOG_KEY_ADDED:
+        return f"from here on checkpoints are signed with key {told.get('number')} as well, {told.get('public_key')}"
+    return f"{event_type}: {told}"
+
+
+def _counts(details: Mapping[str, Any], prefix: str) -> str:
+    nodes, features, edges = (details.get(f"{prefix}{kind}") for kind in ("nodes", "features", "edges"))
+    return f"{nodes} nodes, the features of {features} nodes, {edges} edges"
