@@ -15,7 +15,7 @@ APPLICATION_ROLE = "lethe_app"
 #: Reads the views, which hold no reference, list of ids or key, and no table: for tools that draw charts.
 AUDIT_ROLE = "lethe_audit"
 #: Read and added to, never changed.
-APPEND_ONLY = frozenset({"events", "leaves", "log_nodes", "checkpoints", "log_keys"})
+APPEND_ONLY = frozenset({"events", "leaves", "log_nodes", "checkpoints", "log_keys", "drills"})
 #: Read alone: only `migrate`, as the owner, changes the schema.
 _READ_ONLY = frozenset({"alembic_version"})
 

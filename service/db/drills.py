@@ -1,0 +1,149 @@
+"""Drills: which requests delete cohorts of canaries. Their results are those of their requests, and kept nowhere else."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    Row,
+    Select,
+    UniqueConstraint,
+    and_,
+    exists,
+    func,
+    insert,
+    select,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db.base import Base, one_of
+from service.db.models import RequestAuditRow, RequestRow
+from service.domain.drills import Drill, DrillTrigger, NewDrill
+from service.domain.states import AUDITED, RequestStatus
+from service.errors import Conflict
+
+#: Advisory lock of whoever records a drill (the bytes of "drill").
+_DRILL_LOCK = 0x6472696C6C
+_OPEN = (RequestStatus.QUEUED, RequestStatus.APPLIED)
+
+
+class DrillRow(Base):
+    """A request that deletes a cohort of canaries; rows are never changed."""
+
+    __tablename__ = "drills"
+    __table_args__ = (
+        CheckConstraint("cohort > 0", name="cohort"),
+        CheckConstraint(one_of("trigger", DrillTrigger), name="trigger"),
+        UniqueConstraint("number"),
+        Index("drills_newest", "model", "number"),
+    )
+
+    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
+    #: Their order, which a clock that is set back does not change.
+    number: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
+    model: Mapped[str]
+    cohort: Mapped[int] = mapped_column(Integer)
+    trigger: Mapped[str]
+    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class DrillOpen(Conflict):
+    """A drill of the model is under way, or was asked for at the same moment."""
+
+    slug = "drill-open"
+    title = "A drill is under way"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A drill of this model is under way, or was asked for at the same moment.",
+            "Wait until it is completed (`GET /drills` shows it), then ask for the next.",
+        )
+
+
+class DrillRepository:
+    """The table `drills` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def take_turn(self) -> None:
+        """Keep others from recording drills until the caller's transaction ends."""
+        await self._conn.execute(select(func.pg_advisory_xact_lock(_DRILL_LOCK)))
+
+    async def may_begin(self, model: str, new: NewDrill) -> bool:
+        """Whether no drill of the model is open, and none was recorded since the cohort was chosen.
+
+        For a caller that has taken its turn: otherwise two may both begin.
+        """
+        is_open = exists().where(
+            DrillRow.model == model, RequestRow.id == DrillRow.request_id, RequestRow.status.in_(_OPEN)
+        )
+        newest = select(DrillRow.request_id).where(DrillRow.model == model).order_by(DrillRow.number.desc()).limit(1)
+        found = (await self._conn.execute(select(is_open, newest.scalar_subquery()))).one()
+        return not found[0] and found[1] == new.after
+
+    async def record(self, model: str, drills: Mapping[UUID, NewDrill]) -> None:
+        """Record which of a model's requests are drills."""
+        rows = [
+            {"request_id": request_id, "model": model, "cohort": new.cohort, "trigger": new.trigger.value}
+            for request_id, new in drills.items()
+        ]
+        await self._conn.execute(insert(DrillRow), rows)
+
+    async def get(self, request_id: UUID) -> Drill | None:
+        """Return the drill that a request is, None when it is none."""
+        row = (await self._conn.execute(_drills().where(DrillRow.request_id == request_id))).one_or_none()
+        return None if row is None else _drill(row)
+
+    async def newest(self, model: str) -> Drill | None:
+        """Return the drill of a model that was asked for last."""
+        return next(iter(await self.list(model, limit=1)), None)
+
+    async def list(self, model: str, *, limit: int) -> "list[Drill]":
+        """Return up to `limit` drills of a model, newest first."""
+        query = _drills().where(DrillRow.model == model).order_by(DrillRow.number.desc()).limit(limit)
+        return [_drill(row) for row in await self._conn.execute(query)]
+
+    async def last_ended(self, model: str) -> Drill | None:
+        """Return the newest drill of a model that has a result, None when no drill has."""
+        ended = (RequestStatus.COMPLETED, RequestStatus.FAILED)
+        query = _drills().where(DrillRow.model == model, RequestRow.status.in_(ended))
+        row = (await self._conn.execute(query.order_by(DrillRow.number.desc()).limit(1))).one_or_none()
+        return None if row is None else _drill(row)
+
+
+def _drills() -> Select[*tuple[Any, ...]]:
+    """Drills with what became of them."""
+    audited = and_(RequestAuditRow.request_id == RequestRow.id, RequestRow.status.in_(AUDITED))
+    return (
+        select(
+            DrillRow.request_id,
+            DrillRow.model,
+            DrillRow.cohort,
+            DrillRow.trigger,
+            DrillRow.requested_at,
+            RequestRow.status,
+            RequestRow.applied_at,
+            RequestRow.completed_at,
+            RequestRow.failed_at,
+            RequestAuditRow.channel_norm_before,
+            RequestAuditRow.channel_norm_after,
+        )
+        .join(RequestRow, RequestRow.id == DrillRow.request_id)
+        .join(RequestAuditRow, audited, isouter=True)
+    )
+
+
+def _drill(row: Row[*tuple[Any, ...]]) -> Drill:
+    values = dict(row._mapping)
+    values["trigger"] = DrillTrigger(row.trigger)
+    values["status"] = RequestStatus(row.status)
+    return Drill(**values)

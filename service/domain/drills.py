@@ -1,0 +1,83 @@
+"""Drills: deletions of canaries, which show that deleting works because the weights themselves can be read."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from service.domain.states import RequestStatus
+
+#: The most that may be left of a canary column's norm, as a share of what it was: exactly 0, or rounding.
+MOST_LEFT = 1e-12
+
+
+class DrillTrigger(StrEnum):
+    """Who asked for a drill."""
+
+    #: A key, over the interface or on the dashboard.
+    MANUAL = "manual"
+    #: The service itself, every `LETHE_DRILL_EVERY` days.
+    SCHEDULED = "scheduled"
+
+
+@dataclass(frozen=True)
+class NewDrill:
+    """A drill to be recorded together with its request."""
+
+    cohort: int
+    trigger: DrillTrigger
+    #: The newest drill of the model when the cohort was chosen; if there is a newer one by now, nothing is recorded.
+    after: UUID | None
+
+
+@dataclass(frozen=True)
+class Drill:
+    """The deletion of one cohort of canaries, and what was read from the weights."""
+
+    request_id: UUID
+    model: str
+    #: From 1, in the order of the model's canary columns.
+    cohort: int
+    trigger: DrillTrigger
+    requested_at: datetime
+    #: That of its request, with its times.
+    status: RequestStatus
+    applied_at: datetime | None
+    completed_at: datetime | None
+    failed_at: datetime | None
+    #: Norm of the cohort's rows of W before and after; None before it is applied, or when it could not be read.
+    channel_norm_before: float | None
+    channel_norm_after: float | None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its request is still under way."""
+        return self.status in (RequestStatus.QUEUED, RequestStatus.APPLIED)
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the column had weight and has none left, on the disk as well; None while open and when withdrawn."""
+        if self.status is RequestStatus.FAILED:
+            return False
+        if self.status is not RequestStatus.COMPLETED:
+            return None
+        before, after = self.channel_norm_before, self.channel_norm_after
+        return before is not None and after is not None and before > 0.0 and after <= MOST_LEFT * before
+
+    @property
+    def finding(self) -> str:
+        """The result in a sentence, for a reader without mathematics."""
+        if self.status is RequestStatus.CANCELLED:
+            return "The drill was withdrawn before the unlearner took it up."
+        if self.status is RequestStatus.FAILED:
+            return "The deletion failed; its request says why."
+        if self.is_open:
+            return "The canaries are being deleted."
+        before, after = self.channel_norm_before, self.channel_norm_after
+        if before is None or after is None:
+            return "The column could not be read: another request had deleted canaries of this cohort."
+        if before == 0.0:
+            return "The column had no weight to begin with, so its deletion shows nothing."
+        if self.passed:
+            return f"The weight on the canaries' column fell from {before:.4g} to {after:.4g}."
+        return f"Of {before:.4g} there is {after:.4g} left on the canaries' column: the weights have not forgotten it."
