@@ -1,6 +1,5 @@
 """Drills: which requests delete cohorts of canaries. Their results are those of their requests, and kept nowhere else."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -90,13 +89,10 @@ class DrillRepository:
         found = (await self._conn.execute(select(is_open, newest.scalar_subquery()))).one()
         return not found[0] and found[1] == new.after
 
-    async def record(self, model: str, drills: Mapping[UUID, NewDrill]) -> None:
-        """Record which of a model's requests are drills."""
-        rows = [
-            {"request_id": request_id, "model": model, "cohort": new.cohort, "trigger": new.trigger.value}
-            for request_id, new in drills.items()
-        ]
-        await self._conn.execute(insert(DrillRow), rows)
+    async def record(self, request_id: UUID, model: str, new: NewDrill) -> None:
+        """Record that a request is a drill."""
+        row = insert(DrillRow).values(request_id=request_id, model=model, cohort=new.cohort, trigger=new.trigger.value)
+        await self._conn.execute(row)
 
     async def get(self, request_id: UUID) -> Drill | None:
         """Return the drill that a request is, None when it is none."""

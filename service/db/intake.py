@@ -6,7 +6,6 @@ known to be absent: at once when no commit was sent, else by reading when no com
 """
 
 import asyncio
-import hmac
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,61 +17,34 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from service import failure_points
 from service.audit.commitments import commit
 from service.db import intake_rows
-from service.db.intake_refusals import queue_full, refusal, reused_key, shutting_down
+from service.db.drills import DrillOpen, DrillRepository
+from service.db.intake_callers import (
+    Accepted,
+    NewRequest,
+    Waiting,
+    check_body,
+    first_uses,
+    refuse,
+    repeat,
+    request_of,
+    tell,
+)
+from service.db.intake_refusals import queue_full, refusal, shutting_down
 from service.db.intake_rows import IdempotencyKey, NewRow, StoredRequest
 from service.db.queue_depth import QueueDepth
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import DeletionRequest, Targets
-from service.domain.states import RequestKind, RequestStatus
 from service.errors import Conflict, LetheError, Unavailable
 from service.failure_points import FailurePoint
 from service.vault.request_keys import RequestKeys
 from service.vault.sealing import SealBroken, seal, unseal
 
+__all__ = ["Accepted", "Intake", "NewRequest"]
+
 #: Requests, and nodes and edges they name, in one transaction; the others wait for the next.
 _GROUP_REQUESTS = 256
 _GROUP_TARGETS = 20_000
-
-
-@dataclass(frozen=True)
-class NewRequest:
-    """What a caller asks for; `targets` carry the salts."""
-
-    model: str
-    kind: RequestKind
-    targets: Targets
-    reference: str | None
-    api_key_id: UUID
-    idempotency_key: str | None = None
-    #: `Keyring.body_digest` of the body, exactly when there is an idempotency key.
-    body_digest: bytes | None = None
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """A request that is in the database."""
-
-    request: DeletionRequest
-    #: What it names, with its salts; None for an earlier request that has been forgotten since.
-    targets: Targets | None
-    #: Whether an earlier request with the same idempotency key and body answered.
-    replayed: bool
-
-
-@dataclass(eq=False)
-class _Waiting:
-    """One call of `accept`, with the id its request gets if it is new."""
-
-    new: NewRequest
-    id: UUID
-    answer: asyncio.Future[Accepted]
-
-    @property
-    def key(self) -> IdempotencyKey | None:
-        if self.new.idempotency_key is None:
-            return None
-        return IdempotencyKey(self.new.api_key_id, self.new.idempotency_key)
 
 
 @dataclass
@@ -81,7 +53,7 @@ class _Group:
 
     earlier: dict[IdempotencyKey, StoredRequest]
     #: Those for which a row was to be made.
-    new: list[_Waiting]
+    new: list[Waiting]
     #: When each new request was received; those that lost their idempotency key to another process are missing.
     received_at: dict[UUID, datetime]
 
@@ -93,7 +65,7 @@ class Intake:
         self._engine = engine
         self._keys = request_keys
         self._depth = QueueDepth(max_queued_nodes)
-        self._pending: list[_Waiting] = []
+        self._pending: list[Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
         #: Requests with a key of which it is not known whether they are in the database.
@@ -102,17 +74,31 @@ class Intake:
     async def accept(self, new: NewRequest) -> Accepted:
         """Return once the request is committed, or the earlier one that its idempotency key stands for.
 
-        Raises `Conflict` (the idempotency key came with another body before), `QueueFull`, `InvalidRequest` (text that
-        cannot be stored), `NotFound` (no such model) and `Unavailable`: nothing was stored, or, when it is a
-        `CommitUnanswered`, repeating the request with its idempotency key finds out.
+        Raises `Conflict` (the idempotency key came with another body before; as `DrillOpen`, another drill is under
+        way), `QueueFull`, `InvalidRequest` (text that cannot be stored), `NotFound` (no such model) and `Unavailable`:
+        nothing was stored, or, when it is a `CommitUnanswered`, repeating the request with its idempotency key finds
+        out.
         """
         if self._closed:
             raise shutting_down()
-        waiting = _Waiting(new, uuid4(), asyncio.get_running_loop().create_future())
+        waiting = Waiting(new, uuid4(), asyncio.get_running_loop().create_future())
         self._pending.append(waiting)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_groups(), name="intake")
         return await waiting.answer
+
+    async def find(self, api_key_id: UUID, idempotency_key: str, body_digest: bytes) -> Accepted | None:
+        """Return what was stored under an idempotency key, None when nothing was.
+
+        Raises `Conflict` (it came with another body), `SealBroken` and `Unavailable`.
+        """
+        key = IdempotencyKey(api_key_id, idempotency_key)
+        async with transaction(self._engine) as conn:
+            earlier = (await intake_rows.find_earlier(conn, {key})).get(key)
+        if earlier is None:
+            return None
+        check_body(earlier.request.id, earlier.body_digest, body_digest)
+        return Accepted(earlier.request, self._targets(earlier), replayed=True)
 
     async def cancel(self, request_id: UUID, api_key_id: UUID | None) -> DeletionRequest:
         """Cancel a queued request and destroy its key; raises `NotFound`, `Conflict`, `Unavailable`."""
@@ -151,20 +137,20 @@ class Intake:
             await asyncio.wait([self._writer])
 
     async def _write_groups(self) -> None:
-        group: list[_Waiting] = []
+        group: list[Waiting] = []
         try:
             while self._pending:
                 group = self._take()
                 try:
                     await self._write(group)
                 except Exception as error:  # noqa: BLE001 - a defect: it belongs to the callers, and the next group is due
-                    _refuse(group, error)
+                    refuse(group, error)
         finally:
             # Only when this task was cancelled is anyone still waiting.
-            _refuse([*group, *self._pending], shutting_down())
+            refuse([*group, *self._pending], shutting_down())
             self._pending.clear()
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[Waiting]:
         """Remove the next group, at least one request, from those pending, and drop whose callers have gone away."""
         targets = 0
         for size, waiting in enumerate(self._pending[:_GROUP_REQUESTS]):
@@ -177,17 +163,17 @@ class Intake:
         del self._pending[:size]
         return [waiting for waiting in group if not waiting.answer.done()]
 
-    async def _write(self, group: Sequence[_Waiting]) -> None:
+    async def _write(self, group: Sequence[Waiting]) -> None:
         """Store a group and answer its callers; a request that cannot be stored is found by halving and fails alone."""
         if not group:
             return
         try:
             stored = await self._store(group)
         except Unavailable as error:
-            _refuse(group, error)
+            refuse(group, error)
         except (LetheError, DBAPIError, ValueError) as error:
             if len(group) == 1:
-                _refuse(group, refusal(error, group[0].new.model))
+                refuse(group, refusal(error, group[0].new.model))
                 return
             middle = len(group) // 2
             await self._write(group[:middle])
@@ -196,7 +182,7 @@ class Intake:
             self._answer(group, stored)
             await self._settle()
 
-    async def _store(self, group: Sequence[_Waiting]) -> _Group:
+    async def _store(self, group: Sequence[Waiting]) -> _Group:
         """Commit the new ones of a group in one transaction; no key without a row is left behind unnoticed."""
         failure_points.reached(FailurePoint.ACCEPTING)
         reserved: set[UUID] = set()
@@ -204,13 +190,17 @@ class Intake:
         try:
             async with transaction(self._engine) as conn:
                 await intake_rows.enter(conn)
+                if any(waiting.new.drill for waiting in group):
+                    # Before anything is read: what drills of other processes stored is seen then.
+                    await DrillRepository(conn).take_turn()
                 asked = {waiting.key for waiting in group if waiting.key}
                 stored = _Group(await intake_rows.find_earlier(conn, asked), [], {})
-                stored.new = await self._admit(conn, _first_uses(group, stored.earlier))
+                stored.new = await self._admit(conn, first_uses(group, stored.earlier))
                 reserved = {waiting.id for waiting in stored.new}
                 rows = await self._seal(stored.new)
                 failure_points.reached(FailurePoint.KEYS_RESERVED)
                 stored.received_at = await intake_rows.insert_rows(conn, rows)
+                await _record_drills(conn, [each for each in stored.new if each.id in stored.received_at])
                 taken = {waiting.key for waiting in stored.new if waiting.key and waiting.id not in stored.received_at}
                 stored.earlier |= await intake_rows.find_earlier(conn, taken)
                 commit_sent = True
@@ -224,17 +214,19 @@ class Intake:
         await self._destroy(reserved - stored.received_at.keys())
         return stored
 
-    async def _admit(self, conn: AsyncConnection, new: Iterable[_Waiting]) -> list[_Waiting]:
-        """Return those of `new` that fit into the queue, and refuse the others."""
-        admitted = []
+    async def _admit(self, conn: AsyncConnection, new: Iterable[Waiting]) -> list[Waiting]:
+        """Return those of `new` that fit into the queue and, if they are drills, may begin; refuse the others."""
+        admitted: list[Waiting] = []
         for waiting in new:
-            if await self._depth.admits(conn, waiting.new.model, waiting.new.targets.count):
+            if not await _may_begin(conn, waiting, admitted):
+                refuse([waiting], DrillOpen())
+            elif await self._depth.admits(conn, waiting.new.model, waiting.new.targets.count):
                 admitted.append(waiting)
             else:
-                _refuse([waiting], queue_full(self._depth.limit))
+                refuse([waiting], queue_full(self._depth.limit))
         return admitted
 
-    async def _seal(self, new: Sequence[_Waiting]) -> list[NewRow]:
+    async def _seal(self, new: Sequence[Waiting]) -> list[NewRow]:
         """Make a durable key for each request and encrypt its targets."""
         if not new:
             return []
@@ -260,12 +252,12 @@ class Intake:
             for waiting in new
         ]
 
-    def _answer(self, group: Sequence[_Waiting], stored: _Group) -> None:
+    def _answer(self, group: Sequence[Waiting], stored: _Group) -> None:
         """Tell every caller what became of its request; a repetition gets the answer of the first use of its key."""
         for waiting in stored.new:
             if waiting.id in stored.received_at:
-                request = _request(waiting, stored.received_at[waiting.id])
-                _tell(waiting, Accepted(request, waiting.new.targets, replayed=False))
+                request = request_of(waiting, stored.received_at[waiting.id])
+                tell(waiting, Accepted(request, waiting.new.targets, replayed=False))
         firsts = {waiting.key: waiting for waiting in stored.new if waiting.key and waiting.id in stored.received_at}
         for waiting in group:
             if waiting.answer.done() or waiting.key is None:
@@ -274,21 +266,25 @@ class Intake:
                 self._replay(waiting, stored.earlier[waiting.key])
             elif waiting.key in firsts:
                 first = firsts[waiting.key]
-                request = _request(first, stored.received_at[first.id])
-                _repeat(waiting, first.new.body_digest, Accepted(request, first.new.targets, replayed=True))
+                request = request_of(first, stored.received_at[first.id])
+                repeat(waiting, first.new.body_digest, Accepted(request, first.new.targets, replayed=True))
             else:
-                _refuse([waiting], queue_full(self._depth.limit))
+                refuse([waiting], queue_full(self._depth.limit))
 
-    def _replay(self, waiting: _Waiting, earlier: StoredRequest) -> None:
+    def _replay(self, waiting: Waiting, earlier: StoredRequest) -> None:
+        try:
+            targets = self._targets(earlier)
+        except SealBroken as error:
+            refuse([waiting], error)
+            return
+        repeat(waiting, earlier.body_digest, Accepted(earlier.request, targets, replayed=True))
+
+    def _targets(self, earlier: StoredRequest) -> Targets | None:
+        """What a stored request names; None once it is forgotten. Raises `SealBroken`."""
         key = self._keys.get(earlier.request.id)
-        targets = None
-        if key is not None and earlier.ciphertext is not None:
-            try:
-                targets = unseal(earlier.ciphertext, key, earlier.request.id)
-            except SealBroken as error:
-                _refuse([waiting], error)
-                return
-        _repeat(waiting, earlier.body_digest, Accepted(earlier.request, targets, replayed=True))
+        if key is None or earlier.ciphertext is None:
+            return None
+        return unseal(earlier.ciphertext, key, earlier.request.id)
 
     async def _settle(self) -> None:
         """Destroy the keys of unanswered commits that did not happen, if none of them is still under way."""
@@ -316,48 +312,18 @@ class Intake:
             self._unsettled |= set(ids)
 
 
-def _first_uses(group: Iterable[_Waiting], earlier: Collection[IdempotencyKey]) -> list[_Waiting]:
-    """Return those of `group` that are new: no earlier request, and no one before them, has their idempotency key."""
-    seen = set(earlier)
-    new = []
-    for waiting in group:
-        if waiting.key is None:
-            new.append(waiting)
-        elif waiting.key not in seen:
-            seen.add(waiting.key)
-            new.append(waiting)
-    return new
+async def _may_begin(conn: AsyncConnection, waiting: Waiting, before: Iterable[Waiting]) -> bool:
+    """Whether a request is no drill, or the only one of its model that there is now, those admitted `before` too."""
+    model, drill = waiting.new.model, waiting.new.drill
+    if drill is None:
+        return True
+    if any(other.new.drill is not None and other.new.model == model for other in before):
+        return False
+    return await DrillRepository(conn).may_begin(model, drill)
 
 
-def _request(waiting: _Waiting, received_at: datetime) -> DeletionRequest:
-    new = waiting.new
-    return DeletionRequest(
-        id=waiting.id,
-        model=new.model,
-        kind=new.kind,
-        status=RequestStatus.QUEUED,
-        count=new.targets.count,
-        reference=new.reference,
-        api_key_id=new.api_key_id,
-        received_at=received_at,
-    )
-
-
-def _tell(waiting: _Waiting, accepted: Accepted) -> None:
-    # A caller that has gone away has cancelled its future.
-    if not waiting.answer.done():
-        waiting.answer.set_result(accepted)
-
-
-def _repeat(waiting: _Waiting, first_digest: bytes | None, accepted: Accepted) -> None:
-    """Answer a repeated idempotency key, if the body is the one it came with first."""
-    if hmac.compare_digest(first_digest or b"", waiting.new.body_digest or b""):
-        _tell(waiting, accepted)
-    else:
-        _refuse([waiting], reused_key(accepted.request.id))
-
-
-def _refuse(group: Iterable[_Waiting], error: Exception) -> None:
-    for waiting in group:
-        if not waiting.answer.done():
-            waiting.answer.set_exception(error)
+async def _record_drills(conn: AsyncConnection, stored: Iterable[Waiting]) -> None:
+    """Record which of the requests that were stored are drills."""
+    for waiting in stored:
+        if waiting.new.drill is not None:
+            await DrillRepository(conn).record(waiting.id, waiting.new.model, waiting.new.drill)

@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.db import audit_totals, migrate, models  # noqa: F401 (they declare the tables)
+from service.db import audit_totals, drills, migrate, models  # noqa: F401 (they declare the tables)
 from service.db.base import Base
 from service.db.engine import asyncpg_url
 from service.errors import Unavailable
@@ -108,6 +108,7 @@ async def test_the_triggers_are_in_force(database_url: str) -> None:
         ("events_append_only", "events"),
         ("imports_final", "imports"),
         ("recoveries_final", "recoveries"),
+        ("drills_append_only", "drills"),
         ("leaves_append_only", "leaves"),
         ("log_nodes_append_only", "log_nodes"),
         ("checkpoints_append_only", "checkpoints"),
