@@ -15,10 +15,13 @@ import msgspec
 from lethe_client.errors import DeletionStopped, ProblemError, ServerUnreachable, WaitTimeout
 from lethe_client.results import (
     Accepted,
+    AcceptedDrill,
     AuditSummary,
     ConsistencyProof,
     Deletion,
     DeletionPage,
+    Drill,
+    Drills,
     InclusionProof,
     ModelInfo,
     Prediction,
@@ -30,6 +33,8 @@ from lethe_client.results import (
 #: Answers that say "not now" and nothing about the request itself.
 _TRANSIENT = frozenset({429, 502, 503, 504})
 _LONGEST_PAUSE_S = 10.0
+#: Among so many newest drills one is looked for that was just asked for.
+_DRILLS = 20
 
 _T = TypeVar("_T")
 
@@ -39,7 +44,7 @@ class LetheClient:
 
     A call is repeated, at most `retries` times with growing, jittered pauses, when no answer came or the answer
     was "not now" (429, 502, 503, 504), and only where repeating cannot do anything twice: reads, and deletion
-    requests, which carry an idempotency key. Every call raises ProblemError when the server refuses, and
+    requests and drills, which carry an idempotency key. Every call raises ProblemError when the server refuses, and
     ServerUnreachable when it does not answer.
     """
 
@@ -152,6 +157,18 @@ class LetheClient:
                 return
             body["cursor"] = page.next_cursor
 
+    def run_drill(self, *, idempotency_key: str | None = None) -> AcceptedDrill:
+        """Ask Lethe to delete the next cohort of canaries.
+
+        Without an `idempotency_key` one is generated, so that a repetition after a lost answer is the same drill.
+        """
+        headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+        return self._call(AcceptedDrill, "POST", "/drills", headers=headers)
+
+    def drills(self, *, limit: int | None = None) -> Drills:
+        """What the drills of the served model showed, newest first, and how many cohorts are left."""
+        return self._call(Drills, "GET", "/drills", params={} if limit is None else {"limit": limit})
+
     def audit_summary(
         self, *, since: date | None = None, until: date | None = None, deadline_days: int | None = None
     ) -> AuditSummary:
@@ -233,11 +250,38 @@ class LetheClient:
             WaitTimeout: it has not come so far in time.
         """
         reached = {"completed"} if until == "completed" else {"applied", "completed"}
+
+        def look() -> tuple[Deletion | None, str]:
+            deletion = self.deletion(request_id)
+            if deletion.status in {"failed", "cancelled"}:
+                raise DeletionStopped(deletion)
+            return (deletion if deletion.status in reached else None), deletion.status
+
+        return self._wait(look, request_id, until, timeout_s)
+
+    def wait_for_drill(self, request_id: str, *, timeout_s: float = 60.0) -> Drill:
+        """Wait until a drill has ended, however it did, through outages of the server, at most `timeout_s` seconds.
+
+        Raises:
+            WaitTimeout: it has not ended in time.
+        """
+
+        def look() -> tuple[Drill | None, str]:
+            drills = self.drills(limit=_DRILLS).drills
+            drill = next((drill for drill in drills if drill.request_id == request_id), None)
+            if drill is None:
+                return None, "not among the newest drills"
+            return (None if drill.status in {"queued", "applied"} else drill), drill.status
+
+        return self._wait(look, request_id, "completed", timeout_s)
+
+    def _wait(self, look: Callable[[], tuple[_T | None, str]], request_id: str, until: str, timeout_s: float) -> _T:
+        """What `look` finds, as soon as it does; meanwhile it says how far the request is."""
         deadline = self._clock() + timeout_s
         pause = 0.05
         while True:
             try:
-                deletion = self.deletion(request_id)
+                found, status = look()
             except ServerUnreachable as error:
                 last = error.detail.rstrip(".")
             except ProblemError as error:
@@ -245,11 +289,9 @@ class LetheClient:
                     raise
                 last = error.detail.rstrip(".")
             else:
-                if deletion.status in reached:
-                    return deletion
-                if deletion.status in {"failed", "cancelled"}:
-                    raise DeletionStopped(deletion)
-                last = f"it is {deletion.status}"
+                if found is not None:
+                    return found
+                last = f"it is {status}"
             left = deadline - self._clock()
             if left <= 0:
                 raise WaitTimeout(request_id, until, timeout_s, last)

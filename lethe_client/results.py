@@ -112,6 +112,59 @@ class DeletionPage(msgspec.Struct, frozen=True):
     next_cursor: str | None = None
 
 
+class Drill(msgspec.Struct, frozen=True):
+    """The deletion of one cohort of canaries."""
+
+    #: The deletion request that it is.
+    request_id: str
+    cohort: int
+    #: `manual` or `scheduled`.
+    trigger: str
+    requested_at: datetime
+    #: That of the request.
+    status: str
+    #: The result in a sentence.
+    finding: str
+    applied_at: datetime | None = None
+    completed_at: datetime | None = None
+    failed_at: datetime | None = None
+    #: Norm of the cohort's rows of the weights, read from them.
+    channel_norm_before: float | None = None
+    channel_norm_after: float | None = None
+    #: None while it is under way, and when it was withdrawn.
+    passed: bool | None = None
+
+
+class Cohorts(msgspec.Struct, frozen=True):
+    """The canaries of the served model."""
+
+    #: Cohorts at training, and nodes of each; 0 for a model without canaries.
+    total: int
+    nodes: int
+    #: How many are left for drills.
+    remaining: int
+    #: Those that drills skip, as other requests deleted a part of them.
+    partly_deleted: list[int] = []
+
+
+class AcceptedDrill(Drill, frozen=True, kw_only=True):
+    """A drill that was accepted (202)."""
+
+    cohorts: Cohorts
+    #: None once they are erased.
+    salts: Salts | None = None
+
+
+class Drills(msgspec.Struct, frozen=True):
+    """The drills of the served model, newest first, and what is left for more."""
+
+    model: str
+    cohorts: Cohorts
+    drills: list[Drill]
+    #: Days between drills that run by themselves; 0 when none does.
+    every_days: float = 0.0
+
+
 class Percentiles(msgspec.Struct, frozen=True):
     """Seconds, each within one per cent; None when there was nothing to measure."""
 

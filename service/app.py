@@ -29,6 +29,7 @@ from service.db.intake import Intake
 from service.db.vault_keys import open_keyring, open_log_keys, open_request_keys
 from service.description import model_description
 from service.domain.states import RepairPolicy
+from service.drill_schedule import DrillSchedule
 from service.embedded import open_servers
 from service.errors import ConfigurationError
 from service.first_key import FirstKey, ensure_first_key
@@ -49,7 +50,7 @@ from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.log_signer import LogSigner
 from service.worker.recovery import check_agreement
-from service.worker.unlearner import Unlearner
+from service.worker.unlearner import Phase, Unlearner
 
 #: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
 _REQUESTS_GRACE_S = 2
@@ -136,17 +137,7 @@ async def _running(
             timeout_s=settings.readiness_timeout_s,
         )
 
-        background = Background(on_failure)
-        stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - _REQUESTS_GRACE_S))
-        background.start("unlearner", unlearner.run(background.stop))
-        background.start("relay", Relay(engine, stream).run(background.stop))
-        background.start("sweeper", Sweeper(engine, stream).run(background.stop))
-        background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
-        background.start("keys", keys.run(background.stop))
-        background.start("gauges", keep_gauges(metrics, engine, model, model_info, background.stop))
-        background.start("announcement", _announce(readiness, on_ready, background.stop))
-
-        yield Services(
+        services = Services(
             settings=settings,
             model=model,
             engine=engine,
@@ -157,10 +148,28 @@ async def _running(
             reader=reader,
             tombstones=Tombstones(engine, keyring, model),
             model_info=model_info,
+            canaries=lambda: unlearner.manifest.canaries,
             readiness=readiness,
             registry=registry,
             metrics=metrics,
         )
+
+        background = Background(on_failure)
+        stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - _REQUESTS_GRACE_S))
+        background.start("unlearner", unlearner.run(background.stop))
+        background.start("relay", Relay(engine, stream).run(background.stop))
+        background.start("sweeper", Sweeper(engine, stream).run(background.stop))
+        background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
+        background.start("keys", keys.run(background.stop))
+        background.start("gauges", keep_gauges(services, background.stop))
+        if settings.drill_interval is not None:
+            schedule = DrillSchedule(
+                services, settings.drill_interval, lambda: unlearner.condition.phase is Phase.SERVING
+            )
+            background.start("drills", schedule.run(background.stop))
+        background.start("announcement", _announce(readiness, on_ready, background.stop))
+
+        yield services
 
 
 def _unlearner(

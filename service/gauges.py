@@ -2,41 +2,42 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 
-from service.api.services import ModelInfo
+from service.api.drilling import find_cohorts
+from service.api.services import Services
 from service.db.audit_totals import fold
-from service.db.engine import Engine
+from service.db.drills import DrillRepository
 from service.db.repairs import RepairRepository
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
+from service.domain.states import RequestStatus
 from service.errors import Unavailable
-from service.observability.metrics import UnlearningMetrics
 
 _INTERVAL_S = 5.0
 
 
-async def keep_gauges(
-    metrics: UnlearningMetrics,
-    engine: Engine,
-    model: str,
-    model_info: Callable[[], Awaitable[ModelInfo]],
-    stop: asyncio.Event,
-) -> None:
+async def keep_gauges(services: Services, stop: asyncio.Event) -> None:
     """Set the gauges and fold the totals until `stop`; during an outage of Postgres both stay as they are."""
+    metrics, model = services.metrics, services.model
+    interval = services.settings.drill_interval
+    metrics.drill_interval(0.0 if interval is None else interval.total_seconds())
     while not stop.is_set():
         with contextlib.suppress(Unavailable):
-            async with transaction(engine) as connection:
+            async with transaction(services.engine) as connection:
                 metrics.queued(await RequestRepository(connection).queued_nodes(model))
                 metrics.pending(await RepairRepository(connection).count_pending(model))
-            async with transaction(engine) as connection:
+                drills = DrillRepository(connection)
+                completed = await drills.last(model, RequestStatus.COMPLETED)
+                metrics.drilled(completed, await drills.last(model, RequestStatus.COMPLETED, RequestStatus.FAILED))
+            async with transaction(services.engine) as connection:
                 await fold(connection)
-            info = await model_info()
+            info = await services.model_info()
             metrics.model(
                 version=info.version,
                 rank=info.rank,
                 live_nodes=info.live_nodes,
                 distance_bound_relative=info.distance_bound_relative,
             )
+            metrics.drills_left(len((await find_cohorts(services)).unused))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _INTERVAL_S)

@@ -72,6 +72,9 @@ class Settings(BaseSettings):
     deadline_days: float = Field(
         30.0, gt=0.0, le=3650.0, description="Days after its receipt by which the dashboard wants a request completed."
     )
+    drill_every: float = Field(
+        0.0, ge=0.0, le=3650.0, description="Days between drills that run by themselves; 0: none does."
+    )
 
     lease_ttl_s: float = Field(10.0, ge=1.0, le=600.0, description="Life of the unlearner's lease (seconds).")
     readiness_timeout_s: float = Field(2.0, gt=0.0, le=60.0, description="Longest wait for one readiness check.")
@@ -104,6 +107,11 @@ class Settings(BaseSettings):
     def deadline(self) -> timedelta:
         """The time within which the dashboard wants a request completed."""
         return timedelta(days=self.deadline_days)
+
+    @property
+    def drill_interval(self) -> timedelta | None:
+        """The time after which the next drill runs by itself; None when none does."""
+        return timedelta(days=self.drill_every) if self.drill_every else None
 
     def with_servers(self, *, database_url: str, redis_url: str) -> Self:
         """Return a copy that names the servers to use."""

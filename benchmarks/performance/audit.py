@@ -130,6 +130,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
             reader=Reader(("0",), ("a",), Snapshot(1, np.ones((1, 1)), live, Edges(sp.csr_array((1, 1)), live))),
             tombstones=Tombstones(engine, keyring, MODEL),
             model_info=_no_model,
+            canaries=lambda: None,
             readiness=_no_checks,
             registry=registry,
             metrics=UnlearningMetrics(registry),

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.types import Lifespan
 
-from service.api import audit, deletions, docs, health, log, model, predictions, problems, receipts
+from service.api import audit, deletions, docs, drills, health, log, model, predictions, problems, receipts
 from service.api.boundary import Answer, Boundary
 from service.api.http_metrics import HttpMetrics
 from service.observability.access import AccessLog
@@ -23,6 +23,7 @@ Every request but the health checks carries an API key: `Authorization: Bearer l
 _TAGS = [
     {"name": "predictions", "description": "What the model says of the nodes that are left."},
     {"name": "deletions", "description": "Ask to forget, and follow what was done."},
+    {"name": "drills", "description": "Delete canaries, and read from the weights that they are forgotten."},
     {"name": "audit", "description": "The audit as a whole, for keys with audit:read."},
     {"name": "log", "description": "The transparency log: checkpoints and proofs."},
     {"name": "model", "description": "The model that is served."},
@@ -57,6 +58,7 @@ def build(
     for router in (
         predictions.router,
         deletions.router,
+        drills.router,
         receipts.router,
         audit.router,
         log.router,

@@ -1,10 +1,10 @@
 """Deletion requests: asked for, followed, listed, searched and cancelled."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Body, Header, Path, Query
+from fastapi import APIRouter, Body, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,7 +20,8 @@ from service.api.deletion_answers import (
 )
 from service.api.deletion_schemas import EXAMPLES, DeletionBody, DeletionFilters, SearchBody
 from service.api.deletion_search import audit_filters, found_by_node, found_page, sees_references, visible_to
-from service.api.documents import problems
+from service.api.documents import LOCATION, problems
+from service.api.fields import IdempotencyKey
 from service.api.replies import reply
 from service.api.services import services_of
 from service.api.submission import submit
@@ -38,31 +39,19 @@ Operator = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE, Scope.AUDIT_READ)]
 Lister = Annotated[ApiKey, requires_any(Scope.DELETIONS_READ, Scope.AUDIT_READ)]
 RequestId = Annotated[UUID, Path(description="The id from the 202 answer.")]
 
-_ACCEPTED: dict[int | str, dict[str, Any]] = {
-    202: {"headers": {"Location": {"description": "Where the request is found.", "schema": {"type": "string"}}}}
-}
-
 
 @router.post(
     "",
     status_code=202,
     response_model=AcceptedDeletion,
-    responses=_ACCEPTED | problems(400, 401, 403, 404, 409, 413, 415, 422, 429, 503),
+    responses=LOCATION | problems(400, 401, 403, 404, 409, 413, 415, 422, 429, 503),
     summary="Ask for a deletion",
 )
 async def request_deletion(
     request: Request,
     body: Annotated[DeletionBody, Body(openapi_examples=EXAMPLES)],
     caller: Writer,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            min_length=1,
-            max_length=255,
-            pattern=r"^[\x21-\x7e]+$",
-            description="Repeating a request with the same key and body gives the same answer, and deletes once.",
-        ),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Accept a deletion; it is durable once this answers 202, and followed at `links.self`.
 

@@ -19,6 +19,11 @@ class Problem(BaseModel):
     remedy: str = Field(description="What to do about it.")
 
 
+#: What /docs says of a 202 answer beside its body.
+LOCATION: dict[int | str, dict[str, Any]] = {
+    202: {"headers": {"Location": {"description": "Where the request is found.", "schema": {"type": "string"}}}}
+}
+
 #: status -> (slug, title, detail, remedy, further members)
 _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
     400: (

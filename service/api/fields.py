@@ -4,6 +4,7 @@ import re
 from datetime import UTC, date, datetime
 from typing import Annotated
 
+from fastapi import Header
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints
 
 #: Times beyond these are none of a request; a time zone cannot carry what is between them out of the calendar.
@@ -51,3 +52,14 @@ NodeId = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=
 
 #: The caller's own reference: printable, 1 to 200 characters.
 Reference = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+#: The header by which a repeated request is told from a new one.
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[\x21-\x7e]+$",
+        description="Repeating a request with the same key and body gives the same answer, and deletes once.",
+    ),
+]

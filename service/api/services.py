@@ -7,6 +7,7 @@ from uuid import UUID
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
+from model_store.canaries import Canaries
 from service.api.auth import KeyMemory
 from service.db.engine import Engine
 from service.db.intake import Intake
@@ -103,6 +104,8 @@ class Services:
     reader: Reader
     tombstones: Tombstones
     model_info: Callable[[], Awaitable[ModelInfo]]
+    #: Those of the model that is served; None when it was trained without.
+    canaries: Callable[[], Canaries | None]
     #: One check for each of device, Postgres, Redis, lease, keys, disk, migrations and the unlearner.
     readiness: Callable[[], Awaitable[Sequence[Check]]]
     #: What /metrics shows.

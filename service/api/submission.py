@@ -16,10 +16,13 @@ from service.api.services import Services, Subject
 from service.db.intake import Accepted, NewRequest
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
+from service.domain.drills import NewDrill
 from service.domain.records import ApiKey, DeletionRequest, Targets
 from service.domain.states import RequestKind
 from service.errors import BodyTooLarge, InvalidRequest, Unavailable, UnknownEdges, UnknownNodes
 
+#: What stands for the body of `POST /drills`, which has none: which cohort is next is not the caller's to say.
+DRILL_BODY = b"POST /drills"
 #: Bytes of randomness in a salt.
 _SALT_BYTES = 16
 
@@ -49,8 +52,14 @@ class Submission:
     already_deleted: Mapping[str, UUID]
 
 
-async def submit(services: Services, body: DeletionBody, caller: ApiKey, idempotency_key: str | None) -> Submission:
-    """Accept `body` for `caller`.
+async def submit(
+    services: Services,
+    body: DeletionBody,
+    caller: ApiKey,
+    idempotency_key: str | None,
+    drill: NewDrill | None = None,
+) -> Submission:
+    """Accept `body` for `caller`, as a drill if it is one.
 
     Targets that an earlier request deleted are left out; when none is left, the request completes at once, or stays
     queued until the earlier ones have, if they are not erased yet.
@@ -60,6 +69,7 @@ async def submit(services: Services, body: DeletionBody, caller: ApiKey, idempot
         UnknownNodes, UnknownEdges: it names what the model does not have; nothing is accepted.
         PublicNodes: it names what is never deleted; nothing is accepted.
         Conflict: the idempotency key was used with another body.
+        DrillOpen: it is a drill, and another one is under way; nothing is accepted.
         QueueFull, Unavailable: it cannot be taken now; nothing is accepted.
     """
     kind = RequestKind(body.kind)
@@ -68,6 +78,7 @@ async def submit(services: Services, body: DeletionBody, caller: ApiKey, idempot
     earlier = await _deleted_earlier(services, kind, subjects)
     refuse_public(services.reader, services.model, subjects)
     rest = [subject for subject in subjects if subject not in earlier]
+    canonical = _canonical(body) if drill is None else DRILL_BODY
     accepted = await services.intake.accept(
         NewRequest(
             model=services.model,
@@ -76,7 +87,8 @@ async def submit(services: Services, body: DeletionBody, caller: ApiKey, idempot
             reference=body.reference,
             api_key_id=caller.id,
             idempotency_key=idempotency_key,
-            body_digest=None if idempotency_key is None else services.keyring.body_digest(_canonical(body)),
+            body_digest=None if idempotency_key is None else services.keyring.body_digest(canonical),
+            drill=drill,
         )
     )
     if accepted.replayed:

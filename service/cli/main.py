@@ -12,6 +12,7 @@ from service.cli import (
     audit_overview,
     delete,
     doctor,
+    drill,
     keys,
     leftovers,
     log,
@@ -86,6 +87,7 @@ def build() -> typer.Typer:
     lethe.command("serve")(serve.command())
     lethe.command("train")(train.command)
     lethe.command("delete")(delete.command)
+    lethe.command("drill")(drill.command)
     lethe.command("retry")(retry.command)
     lethe.command("predict")(predict.command)
     lethe.command("migrate")(migrate.command)

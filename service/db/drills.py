@@ -1,4 +1,4 @@
-"""Drills: which requests delete cohorts of canaries. Their results are those of their requests, and kept nowhere else."""
+"""Drills: which requests delete cohorts of canaries. What came of them is kept with their requests, and not here."""
 
 from datetime import datetime
 from typing import Any
@@ -108,10 +108,9 @@ class DrillRepository:
         query = _drills().where(DrillRow.model == model).order_by(DrillRow.number.desc()).limit(limit)
         return [_drill(row) for row in await self._conn.execute(query)]
 
-    async def last_ended(self, model: str) -> Drill | None:
-        """Return the newest drill of a model that has a result, None when no drill has."""
-        ended = (RequestStatus.COMPLETED, RequestStatus.FAILED)
-        query = _drills().where(DrillRow.model == model, RequestRow.status.in_(ended))
+    async def last(self, model: str, *statuses: RequestStatus) -> Drill | None:
+        """Return the newest drill of a model whose request has one of `statuses`, None when there is none."""
+        query = _drills().where(DrillRow.model == model, RequestRow.status.in_(statuses))
         row = (await self._conn.execute(query.order_by(DrillRow.number.desc()).limit(1))).one_or_none()
         return None if row is None else _drill(row)
 

@@ -12,6 +12,7 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from service.domain.drills import Drill
 from service.domain.records import BatchRecord
 from service.domain.states import RepairStatus, RequestKind, RequestStatus
 
@@ -103,6 +104,31 @@ class UnlearningMetrics:
         )
         self._pending = Gauge("lethe_repair_pending", "Requests that wait for a repair.", registry=registry)
 
+        self._drill_completed = Gauge(
+            "lethe_drill_last_completed_timestamp_seconds",
+            "When the last drill was completed (seconds since 1970); 0 before the first.",
+            registry=registry,
+        )
+        self._drill_passed = Gauge(
+            "lethe_drill_last_passed",
+            "1 when the last drill that ended left nothing in its column of the weights, else 0; NaN before the first.",
+            registry=registry,
+        )
+        self._drill_norm = Gauge(
+            "lethe_drill_channel_norm",
+            "Norm of the canaries' column of the weights at the last completed drill; NaN when it is not known.",
+            ("when",),
+            registry=registry,
+        )
+        self._drill_cohorts = Gauge(
+            "lethe_drill_cohorts_remaining", "Cohorts of canaries that are left for drills.", registry=registry
+        )
+        self._drill_interval = Gauge(
+            "lethe_drill_interval_seconds",
+            "Time between drills that run by themselves; 0 when none does.",
+            registry=registry,
+        )
+        self.drilled(None, None)
         self._log_signed = Gauge(
             "lethe_log_signed_size",
             "Leaves of the transparency log that the newest checkpoint covers.",
@@ -126,6 +152,23 @@ class UnlearningMetrics:
     def log_signed(self, size: int) -> None:
         """Set how many leaves of the log the newest checkpoint covers."""
         self._log_signed.set(size)
+
+    def drilled(self, completed: Drill | None, ended: Drill | None) -> None:
+        """Describe the last drill that was completed, and the last that has a result, which may have failed since."""
+        at = None if completed is None else completed.completed_at
+        self._drill_completed.set(0.0 if at is None else at.timestamp())
+        self._drill_passed.set(math.nan if ended is None else float(bool(ended.passed)))
+        for when in ("before", "after"):
+            norm = None if completed is None else getattr(completed, f"channel_norm_{when}")
+            self._drill_norm.labels(when).set(math.nan if norm is None else norm)
+
+    def drills_left(self, cohorts: int) -> None:
+        """Set how many cohorts of canaries are left."""
+        self._drill_cohorts.set(cohorts)
+
+    def drill_interval(self, seconds: float) -> None:
+        """Set how often drills run by themselves; 0 for never."""
+        self._drill_interval.set(seconds)
 
     def measured(self, span_residual: float) -> None:
         """Set the span residual that was measured last."""

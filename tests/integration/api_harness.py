@@ -22,6 +22,7 @@ from db_harness import NORMS, batch_record, outcome
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
+from model_store.canaries import Canaries
 from model_store.edges import Edges
 from service.api.application import build
 from service.api.auth import key_memory
@@ -36,7 +37,7 @@ from service.db.pointers import PointerRepository
 from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.domain.records import Pointer, Tombstone
+from service.domain.records import Pointer, RequestNorms, Tombstone
 from service.domain.states import Guarantee, RepairStatus, RequestKind, Scope
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
@@ -91,6 +92,8 @@ class Api:
     engine: Engine
     #: The snapshot that is served; `forget` replaces it.
     snapshot: Snapshot
+    #: External ids in the order of the rows: `NODES`, then canaries.
+    nodes: tuple[str, ...]
     #: The access log.
     lines: io.StringIO
     #: What /readyz finds.
@@ -136,21 +139,21 @@ class Api:
         live, adjacency = self.snapshot.live.copy(), self.snapshot.edges.adjacency.copy()
         for subject in subjects if kind is not RequestKind.FEATURES else ():
             if isinstance(subject, str):
-                live[NODES.index(subject)] = False
+                live[self.nodes.index(subject)] = False
             else:
-                ends = [NODES.index(end) for end in subject]
+                ends = [self.nodes.index(end) for end in subject]
                 adjacency[ends, ends[::-1]] = 0.0
         probabilities = np.where(live[:, None], self.snapshot.probabilities, 0.0)
         self.snapshot = Snapshot(self.snapshot.version + 1, probabilities, live, Edges(adjacency, live))
         self.services.reader.publish(self.snapshot)
 
-    async def complete(self, request_id: UUID | str) -> None:
+    async def complete(self, request_id: UUID | str, norms: RequestNorms = NORMS) -> None:
         """Take a queued request to `completed`, in a batch of its own, as the unlearner does."""
         self._batches += 1
         record, one = batch_record(version=1 + self._batches), UUID(str(request_id))
         async with transaction(self.engine) as connection:
             batches, requests = BatchRepository(connection), RequestRepository(connection)
-            await batches.insert(record, 1, {one: NORMS})
+            await batches.insert(record, 1, {one: norms})
             await requests.mark_applied(record.id, [outcome(one)])
             await batches.finish(record.id, span_residual=1e-15, durations_ms={})
             await requests.mark_completed({one: {}})
@@ -168,6 +171,7 @@ async def serving(
     home: Path,
     *,
     model: str = MODEL,
+    canaries: Canaries | None = None,
     **settings: Any,
 ) -> AsyncIterator[Api]:
     """The application over `database_url`, which is migrated first."""
@@ -184,7 +188,9 @@ async def serving(
             pointer = Pointer(model, 1, 1, "1-1", "0" * 64, "0" * 64)
             if await PointerRepository(connection).read(model) is None:
                 await PointerRepository(connection).create(pointer)
-        snapshot = first_snapshot()
+        cohorts = range(1, canaries.cohorts + 1) if canaries else ()
+        nodes = (*NODES, *(node for cohort in cohorts if canaries for node in canaries.cohort_ids(cohort)))
+        snapshot = first_snapshot(len(nodes))
         registry, lines = CollectorRegistry(), io.StringIO()
         api = Api(
             app=build(
@@ -200,15 +206,17 @@ async def serving(
                 keyring=keyring,
                 request_keys=request_keys,
                 keys=key_memory(engine, keyring),
-                reader=Reader(NODES, CLASSES, snapshot),
+                reader=Reader(nodes, CLASSES, snapshot),
                 tombstones=Tombstones(engine, keyring, model),
                 model_info=_info,
+                canaries=lambda: canaries,
                 readiness=_unset,
                 registry=registry,
                 metrics=UnlearningMetrics(registry),
             ),
             engine=engine,
             snapshot=snapshot,
+            nodes=nodes,
             lines=lines,
             checks=[Check("postgres", True, "answers")],
         )
@@ -223,16 +231,16 @@ async def serving(
             yield api
 
 
-def first_snapshot() -> Snapshot:
-    """Random predictions of all nodes."""
-    probabilities = np.random.default_rng(0).dirichlet(np.ones(len(CLASSES)), size=len(NODES))
-    live = np.ones(len(NODES), dtype=np.bool_)
-    return Snapshot(1, probabilities, live, Edges(ring(), live))
+def first_snapshot(count: int) -> Snapshot:
+    """Random predictions of `count` nodes."""
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(len(CLASSES)), size=count)
+    live = np.ones(count, dtype=np.bool_)
+    return Snapshot(1, probabilities, live, Edges(ring(count), live))
 
 
-def ring() -> sp.csr_array:
-    """Each node is joined to the next in `NODES`, and the last to the first."""
-    forward = np.roll(np.eye(len(NODES)), 1, axis=1)
+def ring(count: int) -> sp.csr_array:
+    """Each node is joined to the next, and the last to the first."""
+    forward = np.roll(np.eye(count), 1, axis=1)
     return sp.csr_array(forward + forward.T)
 
 

@@ -1,0 +1,75 @@
+"""Drills: canaries deleted by the ordinary way, to show that the weights forget."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.api.auth import requires, requires_any
+from service.api.deletion_answers import links_of
+from service.api.documents import LOCATION, problems
+from service.api.drill_answers import AcceptedDrill, DrillsAnswer, accepted_drill, cohorts_answer, drill_answer
+from service.api.drilling import find_cohorts, newest_drill, start_drill
+from service.api.fields import IdempotencyKey
+from service.api.replies import reply
+from service.api.services import services_of
+from service.db.drills import DrillRepository
+from service.db.transactions import transaction
+from service.domain.drills import DrillTrigger
+from service.domain.records import ApiKey
+from service.domain.states import Scope
+
+router = APIRouter(prefix="/drills", tags=["drills"])
+
+Writer = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE)]
+Looker = Annotated[ApiKey, requires_any(Scope.AUDIT_READ, Scope.DELETIONS_WRITE)]
+
+
+class DrillFilters(BaseModel):
+    """How many drills are listed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(50, ge=1, le=200, description="Most drills in the answer.")
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=AcceptedDrill,
+    responses=LOCATION | problems(401, 403, 409, 422, 429, 503),
+    summary="Run a drill",
+)
+async def run_drill(request: Request, caller: Writer, idempotency_key: IdempotencyKey = None) -> Response:
+    """Ask for the deletion of the next cohort of canaries; it is followed at `links.self`, as any deletion.
+
+    409 when the model has no canaries, when no cohort is left, and while another drill is under way.
+    """
+    services = services_of(request)
+    newest = await newest_drill(services)
+    started = await start_drill(services, caller, DrillTrigger.MANUAL, newest=newest, idempotency_key=idempotency_key)
+    answer = accepted_drill(started, await find_cohorts(services))
+    return reply(answer, 202, {"Location": links_of(started.drill.request_id).self})
+
+
+@router.get(
+    "",
+    response_model=DrillsAnswer,
+    responses=problems(401, 403, 422, 503),
+    summary="List drills",
+)
+async def list_drills(request: Request, filters: Annotated[DrillFilters, Query()], caller: Looker) -> Response:
+    """What the drills of the served model showed, newest first, and how many are left."""
+    services = services_of(request)
+    async with transaction(services.engine) as connection:
+        drills = await DrillRepository(connection).list(services.model, limit=filters.limit)
+    return reply(
+        DrillsAnswer(
+            model=services.model,
+            every_days=services.settings.drill_every,
+            cohorts=cohorts_answer(await find_cohorts(services), next(iter(drills), None)),
+            drills=[drill_answer(drill) for drill in drills],
+        )
+    )

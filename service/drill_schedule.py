@@ -1,0 +1,109 @@
+"""Drills that run by themselves, in the process that holds the lease."""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
+
+import structlog
+
+from service.api.drilling import start_drill
+from service.api.services import Services
+from service.db.api_keys import ApiKeyRepository
+from service.db.clock import now
+from service.db.drills import DrillOpen, DrillRepository
+from service.db.engine import Connection
+from service.db.transactions import transaction
+from service.domain.drills import Drill, DrillTrigger
+from service.domain.records import ApiKey
+from service.domain.states import Scope
+from service.errors import LetheError, Unavailable
+from service.queue.backoff import Backoff
+from service.queue.outage import Outage, run_until
+
+#: Longest time between two looks at the clock (seconds).
+_LOOK_S = 10.0
+#: The key under which scheduled drills are asked for. It is revoked from the beginning, and nobody has its text.
+_KEY_ID = UUID("6472696c-6c73-4000-8000-000000000000")
+_KEY_NAME = "drills on schedule"
+
+
+class DrillSchedule:
+    """Starts the next drill when the newest is older than an interval, by Postgres' clock; the first at once.
+
+    A drill that anybody started counts, and one that was withdrawn too. What keeps drills from running is told once
+    in the log, and again when it is something else.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        interval: timedelta,
+        holds_lease: Callable[[], bool],
+        *,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._services = services
+        self._interval = interval
+        self._holds_lease = holds_lease
+        self._outage = Outage("drills", Backoff(), rng or random.Random())
+        self._told: str | None = None
+        self._log = structlog.get_logger(__name__)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look whether a drill is due until `stop` is set, through any outage of Postgres."""
+        await run_until(stop, self._run())
+
+    async def look(self) -> Drill | None:
+        """Start a drill if this process holds the lease and one is due; returns it. Raises Unavailable."""
+        if not self._holds_lease():
+            return None
+        async with transaction(self._services.engine) as connection:
+            newest = await DrillRepository(connection).newest(self._services.model)
+            if newest is not None and await now(connection) - newest.requested_at < self._interval:
+                return None
+        try:
+            caller = await self._caller()
+            started = await start_drill(self._services, caller, DrillTrigger.SCHEDULED, newest=newest)
+        except Unavailable:
+            raise
+        except LetheError as error:
+            self._tell(error)
+            return None
+        self._told = None
+        self._log.info("drill.started", cohort=started.drill.cohort)
+        return started.drill
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.look()
+                self._outage.over()
+                await asyncio.sleep(min(_LOOK_S, self._interval.total_seconds()))
+            except Unavailable as error:
+                await self._outage.pause(error)
+
+    async def _caller(self) -> ApiKey:
+        async with transaction(self._services.engine) as connection:
+            return await _own_key(connection)
+
+    def _tell(self, error: LetheError) -> None:
+        # One that is under way, somebody else's perhaps, is nothing to worry about: the next look comes after it.
+        if isinstance(error, DrillOpen) or error.detail == self._told:
+            return
+        self._told = error.detail
+        self._log.warning("drill.not_started", reason=error.detail, remedy=error.remedy)
+
+
+async def _own_key(connection: Connection) -> ApiKey:
+    """The schedule's key, made and revoked when it is needed for the first time."""
+    keys = ApiKeyRepository(connection)
+    found = await keys.get(_KEY_ID)
+    if found is not None:
+        return found
+    await keys.create(_KEY_ID, _KEY_NAME, [Scope.DELETIONS_WRITE], secrets.token_bytes(32))
+    revoked = await keys.revoke(_KEY_ID)
+    assert revoked is not None
+    return revoked

@@ -1,0 +1,147 @@
+"""Drills that run by themselves: when one is due, who starts it, and what is said when none can run."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from api_harness import Api, serving
+from db_harness import until
+from structlog.testing import capture_logs
+
+from model_store.canaries import Canaries
+from service.db.api_keys import ApiKeyRepository
+from service.db.drills import DrillRepository
+from service.db.requests import RequestRepository
+from service.db.transactions import transaction
+from service.domain.drills import Drill, DrillTrigger
+from service.domain.records import RequestNorms
+from service.domain.states import Scope
+from service.drill_schedule import DrillSchedule
+from service.errors import Unavailable
+from service.gauges import keep_gauges
+
+CANARIES = Canaries(cohorts=2, nodes=2, first_column=16, tag="0badcafe")
+NOW, LATER = timedelta(microseconds=1), timedelta(days=7)
+NORMS = RequestNorms(2, 0.25, 0.0, 4.0, 0.0)
+
+
+@pytest.fixture
+async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
+    async with serving(database_url, tmp_path / "home", canaries=CANARIES, drill_every=7.0) as running:
+        yield running
+
+
+def schedule(api: Api, interval: timedelta, *, leads: bool = True) -> DrillSchedule:
+    return DrillSchedule(api.services, interval, lambda: leads)
+
+
+async def complete(api: Api, drill: Drill | None, norms: RequestNorms = NORMS) -> None:
+    assert drill is not None
+    await api.forget(CANARIES.cohort_ids(drill.cohort), drill.request_id)
+    await api.complete(drill.request_id, norms)
+
+
+async def test_the_next_drill_runs_when_the_last_is_old_enough_whoever_asked_for_it(api: Api) -> None:
+    first = await schedule(api, LATER).look()
+    assert first is not None
+    assert (first.cohort, first.trigger) == (1, DrillTrigger.SCHEDULED)
+    assert await schedule(api, NOW).look() is None, "one is under way"
+    await complete(api, first)
+    assert await schedule(api, LATER).look() is None, "the last is not old, as another process sees it too"
+    writer = await api.client(Scope.DELETIONS_WRITE)
+    assert (await writer.post("/drills")).json()["cohort"] == 2
+    async with transaction(api.engine) as connection:
+        await complete(api, await DrillRepository(connection).newest("tiny"))
+    assert await schedule(api, LATER).look() is None
+    assert await api.count("drills") == 2
+
+
+async def test_only_the_holder_of_the_lease_starts_drills_and_of_two_one_does(api: Api) -> None:
+    assert await schedule(api, NOW, leads=False).look() is None
+    assert await api.count("drills") == 0
+    # The first look makes the key; here two at once are to compete for the drill alone.
+    await complete(api, await schedule(api, NOW).look())
+    looks = await asyncio.gather(*(schedule(api, NOW).look() for _ in range(4)))
+    assert [look.cohort for look in looks if look is not None] == [2]
+
+
+async def test_what_keeps_drills_from_running_is_told_once(api: Api) -> None:
+    running = schedule(api, NOW)
+    for _ in range(2):
+        await complete(api, await running.look())
+    with capture_logs() as lines:
+        for _ in range(3):
+            assert await running.look() is None
+    [line] = lines
+    assert (line["event"], line["log_level"]) == ("drill.not_started", "warning")
+    assert line["reason"] == "All 2 cohorts of canaries are used."
+    assert "--canaries" in line["remedy"]
+
+
+async def test_nobody_can_use_the_key_that_scheduled_drills_are_asked_for_under(api: Api) -> None:
+    drill = await schedule(api, LATER).look()
+    assert drill is not None
+    async with transaction(api.engine) as connection:
+        found = await RequestRepository(connection).get(drill.request_id)
+        assert found is not None
+        key = await ApiKeyRepository(connection).get(found[0].api_key_id)
+    assert key is not None
+    assert key.revoked_at is not None
+    assert key.name == "drills on schedule"
+
+
+async def test_it_goes_on_after_an_outage_and_stops_when_told(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, stop = schedule(api, NOW), asyncio.Event()
+    look, failed = running.look, asyncio.Event()
+
+    async def look_through_an_outage() -> Drill | None:
+        if not failed.is_set():
+            failed.set()
+            raise Unavailable("The database does not answer.", "Wait.")
+        return await look()
+
+    monkeypatch.setattr(running, "look", look_through_an_outage)
+    task = asyncio.create_task(running.run(stop))
+
+    async def drilled() -> bool:
+        return await api.count("drills") == 1
+
+    await until(drilled)
+    stop.set()
+    await task
+    assert failed.is_set()
+
+
+async def test_metrics_tell_the_last_drill_and_what_is_left(api: Api) -> None:
+    async def told() -> dict[str, float]:
+        """The gauges once they have been set for as many drills as there are."""
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_soon(stop.set)
+        await keep_gauges(api.services, stop)
+        return {
+            sample.name.removeprefix("lethe_drill_") + "".join(sample.labels.values()): sample.value
+            for metric in api.services.registry.collect()
+            for sample in metric.samples
+            if sample.name.startswith("lethe_drill_")
+        }
+
+    before = await told()
+    assert before["interval_seconds"] == 7 * 86_400
+    assert (before["last_completed_timestamp_seconds"], before["cohorts_remaining"]) == (0.0, 2.0)
+    assert math.isnan(before["last_passed"])
+    assert math.isnan(before["channel_normbefore"])
+    await complete(api, await schedule(api, NOW).look())
+    async with transaction(api.engine) as connection:
+        drill = await DrillRepository(connection).newest("tiny")
+    assert drill is not None
+    assert drill.completed_at is not None
+    after = await told()
+    assert after["last_completed_timestamp_seconds"] == pytest.approx(drill.completed_at.timestamp())
+    assert (after["last_passed"], after["cohorts_remaining"]) == (1.0, 1.0)
+    assert (after["channel_normbefore"], after["channel_normafter"]) == (4.0, 0.0)
+    await complete(api, await schedule(api, NOW).look(), RequestNorms(2, 0.25, 0.0, 4.0, 1.0))
+    last = await told()
+    assert (last["last_passed"], last["cohorts_remaining"], last["channel_normafter"]) == (0.0, 0.0, 1.0)
