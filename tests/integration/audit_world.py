@@ -52,10 +52,16 @@ class AuditWorld:
 
 @asynccontextmanager
 async def generated(url: str, events: int = 1000) -> AsyncIterator[AuditWorld]:
-    """Fill an empty database."""
+    """Fill an empty database; some of the completed requests were drills."""
     await generate(url, events=events, days=DAYS, until=UNTIL)
     engine = create_engine(url)
+    world = AuditWorld(url, engine)
     try:
-        yield AuditWorld(url, engine)
+        await world.rows("""
+            INSERT INTO drills (request_id, model, cohort, trigger, requested_at)
+            SELECT id, model, row_number() OVER (ORDER BY received_at), 'scheduled', received_at
+            FROM requests WHERE status = 'completed' ORDER BY received_at LIMIT 3
+        """)
+        yield world
     finally:
         await engine.dispose()

@@ -299,7 +299,7 @@ async def test_the_views_tell_what_the_queries_tell(world: AuditWorld) -> None:
 async def test_the_audit_role_reads_the_views_and_nothing_else(world: AuditWorld) -> None:
     columns = await world.rows("""
         SELECT column_name FROM information_schema.columns
-        WHERE table_name IN ('audit_summary', 'audit_series', 'audit_export')
+        WHERE table_name IN ('audit_summary', 'audit_series', 'audit_export', 'audit_drills')
     """)
     held = {name for (name,) in columns}
     assert {"injected_norm_after", "p95_seconds_to_completed"} <= held
@@ -307,10 +307,10 @@ async def test_the_audit_role_reads_the_views_and_nothing_else(world: AuditWorld
     await world.rows(f"GRANT {roles.AUDIT_ROLE} TO CURRENT_USER")
     engine = create_engine(world.url, pool_size=1, role=roles.AUDIT_ROLE)
     try:
-        for view in ("audit_summary", "audit_series", "audit_export"):
+        for view in ("audit_summary", "audit_series", "audit_export", "audit_drills"):
             async with engine.connect() as conn:
                 assert (await conn.execute(text(f"SELECT count(*) FROM {view}"))).scalar_one() > 0
-        for table in ("requests", "events", "audit_counts", "api_keys"):
+        for table in ("requests", "events", "audit_counts", "api_keys", "drills"):
             async with engine.connect() as conn:
                 with pytest.raises(ProgrammingError, match="permission denied"):
                     await conn.execute(text(f"SELECT count(*) FROM {table}"))
