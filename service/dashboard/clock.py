@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from service.dashboard.formats import duration
+from service.dashboard.formats import coarse, duration
 
 #: Share of the time after which a request counts as near its deadline.
 NEAR = 0.8
@@ -28,11 +28,4 @@ def clock_of(received_at: datetime, now: datetime, deadline: timedelta) -> Clock
     share = min(1.0, max(0.0, (now - received_at) / deadline))
     if left < timedelta():
         return Clock(due_at, 1.0, "bad", f"{duration(-left)} past its deadline")
-    return Clock(due_at, share, "warn" if share >= NEAR else "good", f"{_coarse(left)} left")
-
-
-def _coarse(left: timedelta) -> str:
-    """To the hour while there are days, so that a page at rest stays the same."""
-    if left >= timedelta(days=2):
-        return duration(timedelta(hours=left // timedelta(hours=1)))
-    return duration(timedelta(minutes=left // timedelta(minutes=1))) if left >= timedelta(minutes=1) else duration(left)
+    return Clock(due_at, share, "warn" if share >= NEAR else "good", f"{coarse(left)} left")

@@ -56,6 +56,17 @@ def duration(seconds: float | timedelta | None) -> str:
     raise AssertionError("unreachable")
 
 
+def coarse(time: timedelta) -> str:
+    """A length of time to the hour while there are days, else to the minute: a page at rest stays the same."""
+    unit = timedelta(hours=1) if time >= timedelta(days=2) else timedelta(minutes=1)
+    return duration(time // unit * unit) if time >= unit else duration(time)
+
+
+def ago(time: timedelta) -> str:
+    """How long ago something was, as coarse."""
+    return f"{coarse(time)} ago" if time >= timedelta(minutes=1) else "just now"
+
+
 def plural(count: int, one: str, several: str | None = None) -> str:
     """`count` with its noun."""
     return f"{number(count)} {one if count == 1 else several or one + 's'}"

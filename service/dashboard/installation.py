@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI
 
-from service.dashboard import assets, charts, export, find, log, login, overview, request, requests
+from service.dashboard import assets, charts, drills, export, find, log, login, overview, request, requests
 from service.dashboard.access import Access
 from service.dashboard.sessions import Sessions
 from service.dashboard.throttle import Throttle
@@ -11,5 +11,5 @@ from service.dashboard.throttle import Throttle
 def install(app: FastAPI) -> None:
     """Serve the dashboard at /dashboard of `app`, whose `services` it uses."""
     app.state.dashboard = Access(Sessions(), Throttle())
-    for part in (assets, login, overview, charts, requests, request, export, find, log):
+    for part in (assets, login, overview, drills, charts, requests, request, export, find, log):
         app.include_router(part.router)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from service.api.services import Services, services_of
 from service.dashboard.access import PATH, SignedIn
 from service.dashboard.clock import Clock, clock_of
+from service.dashboard.drills import drill_region
 from service.dashboard.formats import duration, plural
 from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
 from service.dashboard.periods import PERIODS, Period, period_of
@@ -41,10 +42,12 @@ class Verdict:
 async def overview_page(request: Request, visitor: SignedIn) -> Response:
     """The overview over the period in the URL, or the part of it that keeps itself current."""
     period = period_of(request.query_params.get("period"))
-    shown = await _region(services_of(request), period)
+    services = services_of(request)
+    shown = await _region(services, period)
     if polls(request, _REGION):
         return current(request, shown)
-    return page(request, "overview.html", visitor, region=shown, period=period, periods=PERIODS)
+    drill = await drill_region(services, visitor)
+    return page(request, "overview.html", visitor, region=shown, drill=drill, period=period, periods=PERIODS)
 
 
 async def _region(services: Services, period: Period) -> Region:
