@@ -11,12 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model_store.canaries import PREFIX, Canaries
 from model_store.coefficients import span_coefficients
 from model_store.device import enough_memory, torch_device
 from model_store.errors import GraphError
 from model_store.foreign import ForeignWeights, WeightsError, starting_point, train_on
 from model_store.gram import Gram
 from model_store.graph import Graph, some, validate
+from model_store.injection import refuse_canary_ids
 from model_store.manifest import (
     Accuracy,
     FeatureDtype,
@@ -24,6 +26,7 @@ from model_store.manifest import (
     InjectedChannel,
     Manifest,
     TrainingRecord,
+    injected_columns,
 )
 from model_store.memory import require_memory, training_needs
 from model_store.mlp import MlpProgress, extract, public_nodes
@@ -80,6 +83,7 @@ def build_model(
     dataset: str,
     split: str,
     injected_channels: Sequence[InjectedChannel] = (),
+    canaries: Canaries | None = None,
     public: Collection[str] = (),
     device: str = "cpu",
     progress: Callable[[BuildProgress], None] | None = None,
@@ -91,8 +95,9 @@ def build_model(
     With an MLP, it is trained first, on the CPU, on the nodes whose ids are `public`, and all else works on its
     outputs.
 
-    `dataset` and `split` are recorded, as are `injected_channels`, the columns that `inject_channel` added to `graph`;
-    these are never rescaled, so that a row of W can be compared with the sum of its coefficients. With `foreign`
+    `dataset` and `split` are recorded, as are `injected_channels` and `canaries`, which `inject_channel` and
+    `add_canaries` have added to `graph`; injected channels are never rescaled, so that a row of W can be compared with
+    the sum of its coefficients. With `foreign`
     weights, for the features of `graph`, training starts there and goes to the optimum whatever solver is named; they
     cannot be those of an MLP trained here. `scratch` is the folder for the temporary file of minibatches, as in
     `train`.
@@ -102,6 +107,7 @@ def build_model(
     `foreign` does not belong to this graph and specification.
     """
     validate(graph)
+    refuse_canary_ids(graph, canaries)
     _check_classes(graph)
     check_spec(spec)
     require_memory("Training", training_needs(spec, Sizes.of(graph)), torch_device(device))
@@ -110,13 +116,14 @@ def build_model(
     mlp = None
     if spec.mlp_width:
         _check_own_weights(foreign)
-        extracted = extract(graph, spec, declared, injected_channels, progress)
-        graph, injected_channels, mlp = extracted.graph, extracted.channels, extracted.record
+        extracted = extract(graph, spec, declared, injected_columns(injected_channels, canaries), progress)
+        graph, mlp = extracted.graph, extracted.record
+        injected_channels, canaries = _moved(injected_channels, canaries, to=spec.mlp_width)
         warnings.extend(extracted.warnings)
     everyone = np.ones(graph.nodes, dtype=np.bool_)
-    channels = [channel.column for channel in injected_channels]
+    fixed = [channel.column for channel in injected_channels]
     with enough_memory(device, graph.nodes, graph.num_features):
-        scaled = well_scaled(graph.features, everyone, fixed=channels, device=device)
+        scaled = well_scaled(graph.features, everyone, fixed=fixed, device=device)
     graph, gram = replace(graph, features=scaled.features), scaled.gram
     if foreign is None:
         trained = train(spec, graph, device=device, progress=progress, scratch=scratch)
@@ -124,7 +131,7 @@ def build_model(
         spec = replace(spec, solver=SolverKind.NEWTON)
         start = starting_point(foreign, spec, graph, scaled.exponents, gram)
         trained = train_on(spec, graph, start, progress=progress)
-        warnings.append(_moved(start, trained))
+        warnings.append(_distance(start, trained))
     beta, *label_beta = span_coefficients(trained.representation, trained.dual)
     manifest = Manifest(
         name=name,
@@ -153,6 +160,7 @@ def build_model(
         diffusion=trained.diffusion,
         column_scale=None if scaled.exponents is None else tuple(scaled.exponents.tolist()),
         injected_channels=tuple(injected_channels),
+        canaries=canaries,
         mlp=mlp,
         warnings=(*warnings, *_warnings(graph, gram, trained, rescaled=scaled.exponents is not None)),
     )
@@ -166,6 +174,14 @@ def build_model(
         label_beta=label_beta[0].cpu().numpy() if label_beta else np.zeros((0, graph.nodes, graph.num_classes)),
         public=declared,
     )
+
+
+def _moved(
+    channels: Sequence[InjectedChannel], canaries: Canaries | None, *, to: int
+) -> tuple[Sequence[InjectedChannel], Canaries | None]:
+    """The same for columns in the order of `injected_columns` that now begin with column `to`."""
+    moved = [replace(channel, column=to + place) for place, channel in enumerate(channels)]
+    return moved, canaries and replace(canaries, first_column=to + len(moved))
 
 
 def _check_own_weights(foreign: ForeignWeights | None) -> None:
@@ -185,7 +201,7 @@ def _check_classes(graph: Graph) -> None:
         )
 
 
-def _moved(start: Tensor, trained: Trained) -> str:
+def _distance(start: Tensor, trained: Trained) -> str:
     """How far training has moved foreign weights, for the operator."""
     parts = (trained.weights, trained.label_weights)
     W = torch.cat([part.reshape(-1, start.shape[1]) for part in parts])
@@ -197,10 +213,12 @@ def _moved(start: Tensor, trained: Trained) -> str:
 
 
 def _accuracy(graph: Graph, trained: Trained) -> Accuracy:
+    """Canaries do not count: how well they are classified says nothing of the dataset's nodes."""
     right = trained.logits.argmax(dim=1).cpu().numpy() == graph.labels
+    real = np.array([not name.startswith(PREFIX) for name in graph.node_ids])
 
     def share(mask: NDArray[np.bool_]) -> float | None:
-        return float(right[mask].mean()) if mask.any() else None
+        return float(right[mask & real].mean()) if (mask & real).any() else None
 
     return Accuracy(train=share(graph.train_mask), val=share(graph.val_mask), test=share(graph.test_mask))
 

@@ -34,6 +34,16 @@ class Canaries:
         self._check(cohort)
         return self.first_column + cohort - 1
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """External ids of all canaries, cohort by cohort."""
+        return tuple(name for cohort in range(1, self.cohorts + 1) for name in self.cohort_ids(cohort))
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The feature columns of all cohorts."""
+        return tuple(range(self.first_column, self.first_column + self.cohorts))
+
     def _check(self, cohort: int) -> None:
         if not 1 <= cohort <= self.cohorts:
             raise ValueError(f"cohort {cohort} of {self.cohorts}")

@@ -6,19 +6,16 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import scipy.sparse as sp
 
 from model_store.dataset_files import read_npz, read_torch_geometric
 from model_store.downloads import DOWNLOADABLE, download
 from model_store.errors import DatasetNotFound, GraphError
-from model_store.graph import Graph, some, validate
+from model_store.graph import Graph, validate
 from model_store.raw_graph import Masks, RawGraph
 from model_store.synthetic import PREFIX, generate, parse
 
 Split = Literal["full", "public"]
 
-#: What the class of `inject_channel` is called.
-INJECTED_CLASS = "injected"
 #: Shares of training and validation nodes where a dataset has no split.
 _TRAIN_SHARE, _VAL_SHARE = 0.6, 0.2
 _READERS: Mapping[str, Callable[[Path], RawGraph]] = {
@@ -57,37 +54,6 @@ def load_dataset(
     graph = _with_split(raw, split, seed)
     validate(graph)
     return graph
-
-
-def inject_channel(graph: Graph, node_ids: Sequence[str], *, extra_class: bool) -> Graph:
-    """`graph` with one more feature, the last: 1 on the given nodes and 0 elsewhere (the paper's injection test).
-
-    With `extra_class` these nodes are also labelled with a new class of their own. Raises GraphError when an id is
-    unknown or none is given.
-    """
-    row_of = {name: row for row, name in enumerate(graph.node_ids)}
-    unknown = [name for name in node_ids if name not in row_of]
-    if unknown:
-        raise GraphError(
-            f"{len(unknown)} node id(s) to inject a channel on are not in the graph: {some(unknown)}.",
-            "Give ids of nodes of this dataset.",
-        )
-    if not node_ids:
-        raise GraphError("No node is named to inject a channel on.", "Give at least one node id.")
-    rows = np.unique(np.array([row_of[name] for name in node_ids], dtype=np.int64))
-    channel = np.zeros((graph.nodes, 1), dtype=graph.features.dtype)
-    channel[rows] = 1
-    if isinstance(graph.features, np.ndarray):
-        injected = replace(graph, features=np.hstack([graph.features, channel]))
-    else:
-        injected = replace(graph, features=sp.hstack([graph.features, sp.csr_array(channel)], format="csr"))
-    if not extra_class:
-        return injected
-    if INJECTED_CLASS in graph.class_names:
-        raise GraphError(f"The dataset has a class {INJECTED_CLASS!r} already.", "Inject a channel without a class.")
-    labels = graph.labels.copy()
-    labels[rows] = graph.num_classes
-    return replace(injected, labels=labels, class_names=(*graph.class_names, INJECTED_CLASS))
 
 
 def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path], Path] | None) -> RawGraph:

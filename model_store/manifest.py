@@ -1,6 +1,6 @@
 """The manifest of a model: what it is, what it was trained on and how well; fixed when the model is made."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -118,6 +118,11 @@ class Manifest:
     #: Sentences for the operator.
     warnings: tuple[str, ...] = ()
 
+    @property
+    def injected_columns(self) -> tuple[int, ...]:
+        """The feature columns that were added to the dataset's: those of injected channels and of canaries."""
+        return injected_columns(self.injected_channels, self.canaries)
+
     def to_json(self) -> Document:
         """The manifest as a JSON object; `from_json` restores an equal one."""
         document = asdict(self)
@@ -161,6 +166,11 @@ class Manifest:
         )
         document.finish()
         return manifest
+
+
+def injected_columns(channels: Iterable[InjectedChannel], canaries: Canaries | None) -> tuple[int, ...]:
+    """The feature columns of injected channels, and after them those of canaries."""
+    return (*(channel.column for channel in channels), *(() if canaries is None else canaries.columns))
 
 
 def _time(read: Fields) -> datetime:

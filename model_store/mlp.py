@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from model_store.errors import GraphError, TrainingError
 from model_store.features import FeatureMatrix
 from model_store.graph import Features, Graph, some
-from model_store.manifest import InjectedChannel, MlpRecord
+from model_store.manifest import MlpRecord
 from model_store.propagation import csr_tensor
 from model_store.spec import ModelSpec
 
@@ -73,10 +73,8 @@ class Mlp:
 class Extracted:
     """A graph whose features an MLP has replaced."""
 
-    #: Its features are Z, and after that the injected channels as they were.
+    #: Its features are Z, and after that the injected columns as they were, in the order given.
     graph: Graph
-    #: The injected channels, by their new columns.
-    channels: tuple[InjectedChannel, ...]
     record: MlpRecord
     #: Sentences for the operator.
     warnings: tuple[str, ...]
@@ -127,17 +125,17 @@ def extract(
     graph: Graph,
     spec: ModelSpec,
     public: NDArray[np.bool_],
-    channels: Sequence[InjectedChannel] = (),
+    injected: Sequence[int] = (),
     progress: Callable[[MlpProgress], None] | None = None,
 ) -> Extracted:
     """Trains an MLP of width `spec.mlp_width` on the nodes of the mask `public` (n,) and puts Z in place of X.
 
-    Injected channels pass it by, so that they can still be measured. Everything is computed on the CPU, and the same
-    inputs give the same bits. Raises TrainingError when training diverges or leaves only units that are never active.
+    The columns `injected` pass it by, so that they can still be measured. Everything is computed on the CPU, and the
+    same inputs give the same bits. Raises TrainingError when training diverges or leaves only units that are never
+    active.
     """
-    injected = [channel.column for channel in channels]
     own = np.setdiff1d(np.arange(graph.num_features), injected)
-    features = graph.features if not injected else graph.features[:, own]
+    features = graph.features[:, own] if injected else graph.features
     rows = np.flatnonzero(public & graph.train_mask)
     Z = train_mlp(features, graph.labels, rows, graph.num_classes, spec, progress).outputs(features)
     if not Z.any():
@@ -145,11 +143,10 @@ def extract(
             "No unit of the MLP is active on any node, so its outputs say nothing.",
             "Declare more nodes public, choose a larger --mlp WIDTH or another --seed.",
         )
-    carried = graph.features[:, injected]
+    carried = graph.features[:, list(injected)]
     carried = carried if isinstance(carried, np.ndarray) else carried.toarray()
     return Extracted(
         graph=replace(graph, features=np.hstack([Z, carried.astype(np.float64)])),
-        channels=tuple(replace(channel, column=Z.shape[1] + place) for place, channel in enumerate(channels)),
         record=MlpRecord(width=spec.mlp_width, public_nodes=int(public.sum())),
         warnings=tuple(_warnings(graph, public)),
     )

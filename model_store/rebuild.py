@@ -33,6 +33,7 @@ def with_weights(source: Path, foreign: ForeignWeights, target: Path) -> Store:
         dataset=manifest.dataset,
         split=manifest.split,
         injected_channels=manifest.injected_channels,
+        canaries=manifest.canaries,
         foreign=foreign,
     )
     return built.write(target)

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from benchmarks.performance.unlearn import device_name
 from model_store.base_store import Base
 from model_store.build import BuiltModel, build_model
-from model_store.datasets import default_data_dirs, inject_channel, load_dataset
+from model_store.datasets import default_data_dirs, load_dataset
 from model_store.graph import Graph
+from model_store.injection import inject_channel
 from model_store.manifest import InjectedChannel
 from model_store.spec import ModelSpec
 from model_store.versions import SpanArrays, VersionState
-from service.domain.states import RequestKind
+from service.domain.states import RepairPolicy, RequestKind
 from service.unlearning.batch import Removal
 from service.unlearning.resident import Resident
 from service.unlearning.snapshot import Snapshot
@@ -69,7 +70,7 @@ def measure(graph: Graph, spec: ModelSpec, share: float, *, device: str, seed: i
         injected_channels=[InjectedChannel(column=injected.num_features - 1, nodes=size)],
         device=device,
     )
-    resident = _resident(built, device)
+    resident = resident_of(built, device, RepairPolicy.NEVER)
     before = resident.predictions()
     prepared = resident.prepare([Removal(RequestKind.NODE, nodes=rows)])
     projection = prepared.projection
@@ -89,7 +90,7 @@ def measure(graph: Graph, spec: ModelSpec, share: float, *, device: str, seed: i
     )
 
 
-def _resident(built: BuiltModel, device: str) -> Resident:
+def resident_of(built: BuiltModel, device: str, policy: RepairPolicy) -> Resident:
     """The model as the service holds it, of version 0."""
     everyone = np.ones(built.graph.nodes, dtype=np.bool_)
     version = VersionState(
@@ -100,7 +101,7 @@ def _resident(built: BuiltModel, device: str) -> Resident:
         rank=built.manifest.rank,
     )
     base = Base(built.graph, built.beta, built.label_beta, built.public)
-    return Resident.load(built.manifest, base, version, 0, device)
+    return Resident.load(built.manifest, base, version, 0, device, policy=policy)
 
 
 def _accuracy(snapshot: Snapshot, labels: NDArray[np.int64], mask: NDArray[np.bool_]) -> float:

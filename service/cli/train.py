@@ -20,6 +20,8 @@ Split = Literal["full", "public"]
 Device = Literal["auto", "cpu", "cuda"]
 
 _DEFAULTS = ModelSpec()
+#: Canaries of one cohort.
+COHORT_NODES = 4
 
 
 def command(
@@ -70,6 +72,12 @@ def command(
     inject_class: Annotated[
         bool, typer.Option("--inject-class", help="Also give those nodes a class of their own.")
     ] = False,
+    canaries: Annotated[
+        int, typer.Option(min=0, help="Add so many cohorts of made-up nodes, for drills that delete them one by one.")
+    ] = 0,
+    canary_nodes: Annotated[
+        int | None, typer.Option(min=1, show_default=str(COHORT_NODES), help="Nodes of each cohort.")
+    ] = None,
     device: Annotated[Device, typer.Option(envvar="LETHE_DEVICE", help="auto: cuda if present.")] = "auto",
     data_dir: Annotated[
         Path | None, typer.Option(envvar="LETHE_DATA_DIR", help="Folder searched first for datasets.")
@@ -81,12 +89,16 @@ def command(
 
     [bold]./lethe train --dataset cora --out models/cora[/bold]
 
-    [bold]./lethe train --dataset cora --out models/canary --inject-channel ids.txt --inject-class[/bold]
+    [bold]./lethe train --dataset cora --out models/injected --inject-channel ids.txt --inject-class[/bold]
+
+    [bold]./lethe train --dataset cora --out models/drilled --canaries 12[/bold]
 
     [bold]./lethe train --dataset cora --out models/mlp --mlp 256 --public consenting.txt[/bold]
     """
     if inject_class and inject_channel is None:
         raise typer.BadParameter("needs --inject-channel FILE to name the nodes.", param_hint="--inject-class")
+    if canary_nodes is not None and not canaries:
+        raise typer.BadParameter("needs --canaries K: how many cohorts there are to be.", param_hint="--canary-nodes")
     if mlp and public is None:
         raise typer.BadParameter("needs --public FILE to name the nodes it is trained on.", param_hint="--mlp")
     if public is not None and not mlp:
@@ -115,7 +127,8 @@ def command(
     injected = None if inject_channel is None else _ids(inject_channel)
     train_and_report(
         dataset, out, spec, name=name, split=split, device=device, data_dir=data_dir, injected=injected,
-        extra_class=inject_class, public=() if public is None else _ids(public),
+        extra_class=inject_class, cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES,
+        public=() if public is None else _ids(public),
     )  # fmt: skip
 
 
@@ -130,6 +143,8 @@ def train_and_report(
     data_dir: Path | None = None,
     injected: Sequence[str] | None = None,
     extra_class: bool = False,
+    cohorts: int = 0,
+    cohort_nodes: int = COHORT_NODES,
     public: Sequence[str] = (),
 ) -> None:
     """Train with a progress bar on a terminal, and print the summary; see `train_model`."""
@@ -147,6 +162,8 @@ def train_and_report(
             data_dirs=folders if data_dir is None else [data_dir, *folders],
             injected=injected,
             extra_class=extra_class,
+            cohorts=cohorts,
+            cohort_nodes=cohort_nodes,
             public=public,
             progress=progress,
         )
@@ -166,26 +183,34 @@ def train_model(
     data_dirs: Sequence[Path],
     injected: Sequence[str] | None = None,
     extra_class: bool = False,
+    cohorts: int = 0,
+    cohort_nodes: int = COHORT_NODES,
     public: Sequence[str] = (),
     progress: "Callable[[BuildProgress], None] | None" = None,
 ) -> "Manifest":
     """Train on a dataset and write the model to the new folder `out`, which appears only when it is whole.
 
     `injected` are the ids of nodes that get a binary feature of their own and, with `extra_class`, a class of their
-    own (the feature injection test). `public` are the ids of the nodes that an MLP is trained on.
+    own (the feature injection test). `cohorts` cohorts of `cohort_nodes` canaries each are added to the dataset's
+    nodes. `public` are the ids of the nodes that an MLP is trained on.
 
     Raises:
         ConfigurationError: there is something at `out`.
         ModelStoreError: the dataset, the device or the training fails.
     """
     from model_store.build import build_model
-    from model_store.datasets import inject_channel, load_dataset
+    from model_store.canaries import new_tag
+    from model_store.datasets import load_dataset
+    from model_store.injection import add_canaries, inject_channel
     from model_store.manifest import InjectedChannel
 
     # Looked at before the work as well as after it: training may take long.
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove that one first.")
     graph = load_dataset(dataset, split=split, data_dirs=data_dirs, seed=spec.seed)
+    canaries = None
+    if cohorts:
+        graph, canaries = add_canaries(graph, cohorts, nodes=cohort_nodes, seed=spec.seed, tag=new_tag())
     channels = []
     if injected is not None:
         graph = inject_channel(graph, injected, extra_class=extra_class)
@@ -197,6 +222,7 @@ def train_model(
         dataset=dataset,
         split=split,
         injected_channels=channels,
+        canaries=canaries,
         public=public,
         device=_resolved(device),
         progress=progress,

@@ -56,6 +56,7 @@ def summary(manifest: "Manifest", out: Path) -> Table:
     channels = "".join(f", test column {one.column} on {one.nodes} nodes" for one in manifest.injected_channels)
     rows = [
         ("graph", f"{manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features{channels}"),
+        *_canary_rows(manifest),
         *_mlp_rows(manifest),
         ("classes", str(len(manifest.classes))),
         ("accuracy train", _percent(accuracy.train)),
@@ -70,6 +71,13 @@ def summary(manifest: "Manifest", out: Path) -> Table:
         ("warnings", str(len(manifest.warnings)) if manifest.warnings else "none"),
     ]
     return table(f"{manifest.name} in {out}", ("", ""), rows)
+
+
+def _canary_rows(manifest: "Manifest") -> list[tuple[str, str]]:
+    if manifest.canaries is None:
+        return []
+    cohorts, nodes = manifest.canaries.cohorts, manifest.canaries.nodes
+    return [("canaries", f"{cohorts * nodes} of these nodes, in {cohorts} cohort(s) for as many drills")]
 
 
 def _mlp_rows(manifest: "Manifest") -> list[tuple[str, str]]:

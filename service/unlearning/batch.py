@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from model_store.features import FeatureMatrix
 from model_store.gram import FactorMethod
+from model_store.graph import Features
 from service.domain.states import RequestKind
 from service.unlearning.projection import Norms, SpanState, SpanUpdate, channel_norm, injected_norms, project
 
@@ -62,6 +64,23 @@ class InputRows:
 
 
 @dataclass(frozen=True, eq=False)
+class InjectedColumn:
+    """A feature column that was added to the dataset's: that of an injected channel, or of a cohort of canaries."""
+
+    column: int
+    #: The rows that are not zero in it, (m,) int64; those of deleted nodes may be among them.
+    carriers: NDArray[np.int64]
+
+
+def carried_columns(features: Features, columns: Sequence[int]) -> tuple[InjectedColumn, ...]:
+    """`columns` of `features` (n, d), with their carriers."""
+    chosen = sp.coo_array(features[:, list(columns)])
+    there = chosen.data != 0
+    rows, places = chosen.row[there].astype(np.int64), chosen.col[there]
+    return tuple(InjectedColumn(column, rows[places == place]) for place, column in enumerate(columns))
+
+
+@dataclass(frozen=True, eq=False)
 class Projection:
     """The state after a batch, and what was measured on the way."""
 
@@ -81,8 +100,8 @@ class Projection:
     factor_method: FactorMethod
     #: Q, (d, k), None when no direction was lost; a trace of the deleted rows.
     lost_directions: Tensor | None
-    #: For each removal, the columns of the physical injected channels that its rows carry.
-    carried_channels: tuple[tuple[int, ...], ...]
+    #: For each removal, the injected columns that its rows carry and that no row does after the batch.
+    emptied_columns: tuple[tuple[int, ...], ...]
 
     def with_weights_of(self, state: ModelState, before: ModelState) -> "Projection":
         """What was measured, with the figures that are read from the weights after the batch read from `state`.
@@ -91,7 +110,7 @@ class Projection:
         """
         norms = tuple(
             norm if norm.channel_after is None else replace(norm, channel_after=_of_channels(state, columns))
-            for norm, columns in zip(self.norms, self.carried_channels, strict=True)
+            for norm, columns in zip(self.norms, self.emptied_columns, strict=True)
         )
         return replace(
             self,
@@ -107,12 +126,13 @@ def project_batch(
     features: InputRows,
     labels: InputRows | None,
     removals: Sequence[Removal],
-    channels: Sequence[int] = (),
+    injected: Sequence[InjectedColumn] = (),
 ) -> Projection:
     """Carries out all removals at once and returns the new state; nothing given is changed.
 
     A node takes its features and its label out of their spans, a `features` removal only the features; edges change
-    neither. `channels` are the feature columns of physical injected channels.
+    neither. `injected` are columns whose rows of W can be watched: those that the batch takes from the last of their
+    carriers are measured.
     """
     nodes = _rows_of(removals, RequestKind.NODE)
     leaving = [_leaving(removal, state.features.in_span) for removal in removals]
@@ -131,10 +151,10 @@ def project_batch(
     )
     Q = None if update is None or update.lost_directions.shape[1] == 0 else update.lost_directions
     updates = [each for each in (update, label_update) if each is not None]
-    carried = _carried(leaving, update, channels)
+    emptied = _emptied(leaving, after.features.in_span, injected)
     return Projection(
         state=after,
-        norms=_norms(removals, leaving, update, state, after, carried),
+        norms=_norms(removals, leaving, update, state, after, emptied),
         directions_removed=0 if Q is None else int(Q.shape[1]),
         lost_direction_norm_before=_along(Q, state),
         lost_direction_norm_after=_along(Q, after),
@@ -142,7 +162,7 @@ def project_batch(
         coefficient_residual=max((each.coefficient_residual for each in updates), default=0.0),
         factor_method=FactorMethod.NONE if update is None else update.factor_method,
         lost_directions=Q,
-        carried_channels=carried,
+        emptied_columns=emptied,
     )
 
 
@@ -165,7 +185,7 @@ def _norms(
     update: SpanUpdate | None,
     before: ModelState,
     after: ModelState,
-    carried: Sequence[Sequence[int]],
+    emptied: Sequence[Sequence[int]],
 ) -> tuple[Norms, ...]:
     owner = np.repeat(np.arange(len(removals)), [rows.size for rows in leaving])
     norms = [Norms() if removal.kind is RequestKind.EDGE else Norms(0.0, 0.0) for removal in removals]
@@ -181,7 +201,7 @@ def _norms(
         left = injected_norms(effective, owner[remains], len(removals), before.classes)
     for index in np.unique(owner).tolist():
         norms[index] = Norms(injected[index], left[index])
-    for index, columns in enumerate(carried):
+    for index, columns in enumerate(emptied):
         if columns:
             norms[index] = replace(
                 norms[index], channel_before=_of_channels(before, columns), channel_after=_of_channels(after, columns)
@@ -189,15 +209,12 @@ def _norms(
     return tuple(norms)
 
 
-def _carried(
-    leaving: Sequence[NDArray[np.int64]], update: SpanUpdate | None, channels: Sequence[int]
+def _emptied(
+    leaving: Sequence[NDArray[np.int64]], in_span: NDArray[np.bool_], injected: Sequence[InjectedColumn]
 ) -> tuple[tuple[int, ...], ...]:
-    """For each removal, those of the columns `channels` that are not zero in its rows."""
-    if update is None or not channels:
-        return ((),) * len(leaving)
-    ends = np.cumsum([rows.size for rows in leaving]).tolist()
-    parts = [update.deleted_rows[end - rows.size : end] for end, rows in zip(ends, leaving, strict=True)]
-    return tuple(tuple(column for column in channels if bool((part[:, column] != 0).any())) for part in parts)
+    """For each removal, those of the columns `injected` that its rows carry and none of the rows `in_span` (n,) do."""
+    emptied = [each for each in injected if not in_span[each.carriers].any()]
+    return tuple(tuple(each.column for each in emptied if np.isin(each.carriers, rows).any()) for rows in leaving)
 
 
 def _of_channels(state: ModelState, columns: Sequence[int]) -> float:

@@ -27,7 +27,15 @@ from model_store.representation import Representation
 from model_store.sizes import Sizes
 from model_store.versions import SpanArrays, VersionState
 from service.domain.states import RepairPolicy, RepairStatus, RequestKind
-from service.unlearning.batch import InputRows, ModelState, Projection, Removal, project_batch
+from service.unlearning.batch import (
+    InjectedColumn,
+    InputRows,
+    ModelState,
+    Projection,
+    Removal,
+    carried_columns,
+    project_batch,
+)
 from service.unlearning.certificate import Certificate, certifiable, certify
 from service.unlearning.hessian import HessianFactor, factor_steps, why_no_factor
 from service.unlearning.live_graph import LiveGraph
@@ -101,7 +109,7 @@ class Resident:
         rows: dict[str, int],
         public: frozenset[str],
         canaries: Canaries | None,
-        channels: Sequence[int],
+        injected: Sequence[InjectedColumn],
         regularization: float,
         policy: RepairPolicy,
     ) -> None:
@@ -115,7 +123,7 @@ class Resident:
         self.public = public
         #: None for a model trained without.
         self.canaries = canaries
-        self._channels = tuple(channels)
+        self._injected = tuple(injected)
         #: lambda.
         self.regularization = regularization
         self._policy = policy
@@ -199,7 +207,7 @@ class Resident:
             rows={graph.node_ids[row]: int(row) for row in np.flatnonzero(live)},
             public=frozenset(graph.node_ids[row] for row in np.flatnonzero(base.public)),
             canaries=manifest.canaries,
-            channels=[channel.column for channel in manifest.injected_channels],
+            injected=carried_columns(graph.features, manifest.injected_columns),
             regularization=manifest.spec.regularization,
             policy=policy,
         )
@@ -240,7 +248,7 @@ class Resident:
 
         Raises NotFinite when the result is not made of finite numbers.
         """
-        projection = project_batch(self.state, self.features, self.labels, removals, self._channels)
+        projection = project_batch(self.state, self.features, self.labels, removals, self._injected)
         nodes = _joined([removal.nodes for removal in removals if removal.kind is RequestKind.NODE])
         feature_rows = _joined([removal.nodes for removal in removals if removal.kind is RequestKind.FEATURES])
         edges = np.concatenate([removal.edges for removal in removals])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from recomputation import Recomputation
 
-from model_store.datasets import inject_channel, load_dataset
+from model_store.datasets import load_dataset
 from model_store.graph import Graph
+from model_store.injection import inject_channel
 from service.cli.main import main
 
 #: Some of its 150 words are carried by one node alone, so that deletions lose directions.

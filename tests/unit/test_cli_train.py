@@ -64,6 +64,32 @@ def test_injected_nodes_get_a_column_and_a_class_of_their_own(lethe: CommandLine
     assert len(graph.class_names) == 4
 
 
+def test_canaries_are_added_before_training_and_named_in_the_summary(lethe: CommandLine, tmp_path: Path) -> None:
+    ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", "--canaries", "3", "--canary-nodes", "2")
+    assert (ran.status, ran.stderr) == (0, "")
+    assert re.search(r"canaries\s+6 of these nodes, in 3 cohort", ran.stdout)
+    store = Store.open(tmp_path / "m")
+    canaries = store.manifest.canaries
+    assert canaries is not None
+    assert (canaries.cohorts, canaries.nodes, canaries.first_column) == (3, 2, 12)
+    graph = store.load_base().graph
+    assert graph.node_ids[60:] == canaries.ids
+    assert graph.train_mask[60:].all()
+    again = lethe("train", "--dataset", SYNTHETIC, "--out", "n", "--canaries", "1")
+    assert again.status == 0
+    later = Store.open(tmp_path / "n").manifest.canaries
+    assert later is not None
+    assert len(later.ids) == 4
+    # What was deleted from the first model must not be in the second.
+    assert later.tag != canaries.tag
+
+
+def test_canary_nodes_without_canaries_are_a_mistake(lethe: CommandLine) -> None:
+    ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", "--canary-nodes", "2")
+    assert ran.status == 2
+    assert "--canaries K" in ran.stderr
+
+
 def test_a_warning_of_the_training_is_shown(lethe: CommandLine) -> None:
     ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", "--solver", "sgd", "--epochs", "2")
     assert ran.status == 0

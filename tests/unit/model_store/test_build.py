@@ -10,9 +10,9 @@ import torch
 from small_graphs import dense, dense_features, dense_representation, graph_of, side_by_side, sparse_features
 
 from model_store.build import BuiltModel, build_model
-from model_store.datasets import inject_channel
 from model_store.errors import DeviceError, GraphError, RankError, TrainingError
 from model_store.graph import Graph
+from model_store.injection import inject_channel
 from model_store.manifest import FeatureDtype, FeatureLayout, InjectedChannel, Manifest
 from model_store.spec import Combine, ModelSpec, SolverKind
 from model_store.training import TrainingProgress

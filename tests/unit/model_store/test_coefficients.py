@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from small_graphs import GRAPHS, dense, dense_features, dense_propagation, sparse_features
 
 from model_store.coefficients import span_coefficients, span_residual
-from model_store.datasets import inject_channel
 from model_store.graph import Features, Graph
+from model_store.injection import inject_channel
 from model_store.spec import Combine, ModelSpec, PropagationKind, SolverKind
 from model_store.training import Trained, train
 

@@ -1,4 +1,4 @@
-"""Datasets by name, their splits, and channels injected into them."""
+"""Datasets by name and their splits."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -11,12 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_datasets import NO_SPLIT, arrays, load
-from small_graphs import dense, dense_features, float32_features, sparse_features
 
-from model_store.datasets import INJECTED_CLASS, default_data_dirs, inject_channel, load_dataset
+from model_store.datasets import default_data_dirs, load_dataset
 from model_store.downloads import DOWNLOADABLE, download, fetch
 from model_store.errors import DatasetNotFound, GraphError
-from model_store.graph import Graph, validate
+from model_store.graph import Graph
 from model_store.synthetic import DEFAULT_SYNTHETIC
 
 
@@ -147,39 +146,3 @@ def test_a_real_dataset_has_the_published_size(cora: Graph, data_dir: Path | Non
     assert cora.edges == 5278 or data_dir is None
     held_out = int(cora.val_mask.sum() + cora.test_mask.sum())
     assert int(cora.train_mask.sum()) + held_out == cora.nodes
-
-
-@pytest.mark.parametrize("extra_class", [False, True])
-@pytest.mark.parametrize("make", [dense_features, float32_features, sparse_features])
-def test_an_injected_channel_is_one_on_its_nodes_and_zero_elsewhere(
-    make: Callable[[], Graph], extra_class: bool
-) -> None:
-    graph = make()
-    injected = inject_channel(graph, ["node-7", "node-2", "node-7"], extra_class=extra_class)
-    validate(injected)
-    features = dense(injected.features)
-    assert np.array_equal(features[:, :-1], dense(graph.features))
-    assert np.flatnonzero(features[:, -1]).tolist() == [2, 7]
-    assert features[2, -1] == 1.0
-    assert injected.features.dtype == graph.features.dtype
-    assert isinstance(injected.features, np.ndarray) == isinstance(graph.features, np.ndarray)
-    relabelled = graph.labels.copy()
-    if extra_class:
-        relabelled[[2, 7]] = graph.num_classes
-        assert injected.class_names == (*graph.class_names, INJECTED_CLASS)
-    assert np.array_equal(injected.labels, relabelled)
-    assert dense(graph.features).shape[1] + 1 == injected.num_features
-
-
-@pytest.mark.parametrize(
-    ("ids", "named"), [(["node-1", "nobody", "nothing"], "nobody, nothing"), ([""], "1 node id"), ([], "No node")]
-)
-def test_a_channel_for_unknown_nodes_is_refused(ids: list[str], named: str) -> None:
-    with pytest.raises(GraphError, match=named):
-        inject_channel(dense_features(), ids, extra_class=False)
-
-
-def test_two_injected_classes_cannot_share_a_name() -> None:
-    once = inject_channel(dense_features(), ["node-1"], extra_class=True)
-    with pytest.raises(GraphError, match="already"):
-        inject_channel(once, ["node-2"], extra_class=True)

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from small_graphs import dense
 
 from model_store.build import build_model
-from model_store.datasets import inject_channel, load_dataset
+from model_store.datasets import load_dataset
 from model_store.errors import GraphError, ModelStoreError, TrainingError
 from model_store.foreign import ForeignWeights, WeightsError
 from model_store.graph import Graph
+from model_store.injection import inject_channel
 from model_store.manifest import InjectedChannel, MlpRecord
 from model_store.mlp import Mlp, MlpProgress, extract, public_nodes, train_mlp
 from model_store.spec import Combine, ModelSpec
@@ -154,20 +155,19 @@ def test_no_unit_is_active_for_a_handful_of_nodes_alone(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("extra_class", [False, True])
-def test_injected_channels_pass_the_mlp_by(graph: Graph, extra_class: bool) -> None:
+def test_injected_columns_pass_the_mlp_by(graph: Graph, extra_class: bool) -> None:
     injected = inject_channel(graph, ["7", "11"], extra_class=extra_class)
-    channel = InjectedChannel(column=60, nodes=2)
     public = some_public(graph)
-    extracted = extract(injected, SPEC, public, [channel])
-    assert extracted.channels == (InjectedChannel(column=16, nodes=2),)
-    features = extracted.graph.features
+    features = extract(injected, SPEC, public, [60]).graph.features
     assert features.shape == (300, 17)
     assert np.flatnonzero(features[:, 16]).tolist() == [7, 11]
     if not extra_class:
         assert np.array_equal(features[:, :16], extract(graph, SPEC, public).graph.features)
+    channel = InjectedChannel(column=60, nodes=2)
     built = build_model(
         injected, SPEC, name="m", dataset="m", split="full", injected_channels=[channel], public=ids(graph, public)
     )
+    assert built.manifest.injected_channels == (InjectedChannel(column=16, nodes=2),)
     sums = built.beta[:, [7, 11]].sum(axis=1)
     assert np.linalg.norm(built.weights[:, 16] - sums) <= 1e-8 * np.linalg.norm(sums)
 

@@ -11,9 +11,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from model_store.build import BuiltModel, build_model
-from model_store.datasets import inject_channel, load_dataset
+from model_store.datasets import load_dataset
 from model_store.erasure import Erasure
 from model_store.graph import Graph
+from model_store.injection import add_canaries, inject_channel
 from model_store.manifest import InjectedChannel
 from model_store.spec import ModelSpec, PropagationKind
 from model_store.versions import VersionRef
@@ -34,9 +35,16 @@ def cora_or_small(data_dir: Path | None) -> Graph:
 
 
 def built(
-    graph: Graph, spec: ModelSpec | None = None, channel: Sequence[str] = (), public: Sequence[str] = ()
+    graph: Graph,
+    spec: ModelSpec | None = None,
+    channel: Sequence[str] = (),
+    public: Sequence[str] = (),
+    cohorts: int = 0,
 ) -> BuiltModel:
-    """`graph` trained on, with the nodes `channel` carrying an injected column and an extra class."""
+    """`graph` trained on, with cohorts of four canaries, and the nodes `channel` with an injected column and class."""
+    canaries = None
+    if cohorts:
+        graph, canaries = add_canaries(graph, cohorts, nodes=4, seed=0, tag="t")
     channels: list[InjectedChannel] = []
     if channel:
         graph = inject_channel(graph, channel, extra_class=True)
@@ -48,6 +56,7 @@ def built(
         dataset="test",
         split="full",
         injected_channels=channels,
+        canaries=canaries,
         public=public,
     )
 

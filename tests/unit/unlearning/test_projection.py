@@ -14,7 +14,7 @@ from model_store.blocks import by_block, side_by_side
 from model_store.features import FeatureMatrix
 from model_store.gram import factorise
 from service.domain.states import RequestKind
-from service.unlearning.batch import InputRows, ModelState, Projection, Removal, project_batch
+from service.unlearning.batch import InputRows, ModelState, Projection, Removal, carried_columns, project_batch
 from service.unlearning.projection import Norms, SpanState
 from tests.structures import STRUCTURES, Rows, oracle
 
@@ -39,10 +39,11 @@ class Model:
         self.cutoff = (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
         self.scale = float(np.linalg.norm(self.W))
 
-    def projected(self, requests: Sequence[NDArray[np.int64]], channels: Sequence[int] = ()) -> Projection:
+    def projected(self, requests: Sequence[NDArray[np.int64]], injected: Sequence[int] = ()) -> Projection:
         """What deleting would do; nothing changes."""
         removals = [Removal(RequestKind.NODE, nodes=rows) for rows in requests]
-        return project_batch(self.state, self.input, None, removals, channels)
+        columns = carried_columns(self.X, injected)
+        return project_batch(self.state, self.input, None, removals, columns)
 
     def delete(self, requests: Sequence[NDArray[np.int64]]) -> Projection:
         """Deletes in both, and returns what the code under test measured."""
@@ -168,13 +169,37 @@ def test_a_physical_channel_is_read_from_the_weights_and_equals_the_injected_nor
     carriers = np.array([1, 7, 9])
     X[carriers, 5] = 1.0
     model = Model(X)
-    norms: Norms = model.projected([carriers], channels=[5]).norms[0]
+    norms: Norms = model.projected([carriers], injected=[5]).norms[0]
     assert norms.channel_before == pytest.approx(norms.injected_before, rel=1e-12)
     assert norms.channel_after == pytest.approx(0.0, abs=1e-12)
-    others: Norms = model.projected([np.array([2])], channels=[5]).norms[0]
+    others: Norms = model.projected([np.array([2])], injected=[5]).norms[0]
     assert others.channel_before is None
-    partly: Norms = model.projected([carriers[:2]], channels=[5]).norms[0]
-    assert partly.channel_after == partly.channel_before
+
+
+def test_a_channel_is_measured_by_what_deletes_the_last_of_its_carriers() -> None:
+    X = np.zeros((40, 7))
+    X[:30, :5] = np.random.default_rng(0).standard_normal((30, 5))
+    X[[30, 31, 32], 5] = X[[33, 34], 6] = 1.0
+    model = Model(X)
+    size = [float(np.linalg.norm(model.W[:, column], axis=1).sum()) for column in (5, 6)]
+    parted = model.projected([np.array([30, 31])], injected=[5, 6])
+    assert parted.norms[0].channel_before is None
+    assert parted.norms[0].channel_after is None
+    # Two requests of one batch take the first column together, and each of them is told; the second is the last's own.
+    batch = [np.array([30, 0]), np.array([31, 32]), np.array([33, 34]), np.array([1])]
+    together = model.projected(batch, injected=[5, 6])
+    before = [norms.channel_before for norms in together.norms]
+    assert before == [pytest.approx(size[0]), pytest.approx(size[0]), pytest.approx(size[1]), None]
+    assert [norms.channel_after for norms in together.norms] == [
+        *[pytest.approx(0.0, abs=1e-12 * min(size))] * 3,
+        None,
+    ]
+    both = model.projected([np.arange(30, 35)], injected=[5, 6]).norms[0]
+    assert both.channel_before == pytest.approx(sum(size))
+    model.delete([np.array([30, 31])])
+    last = model.projected([np.array([32])], injected=[5, 6]).norms[0]
+    assert last.channel_before == pytest.approx(size[0])
+    assert last.channel_after == pytest.approx(0.0, abs=1e-12 * size[0])
 
 
 def test_coefficients_that_no_longer_match_the_weights_are_summed_afresh() -> None:
