@@ -4,7 +4,8 @@ The command line puts a checked copy of the model beside the served one and asks
 the lease carries it out between batches, in this order:
 
 1. The staged model without what was deleted earlier becomes version N+1 in its own folder; nothing visible changes.
-   Under the policy `always` it is repaired first, however long that takes.
+   Under the policy `always` it is repaired first, however long that takes: in slices, between which deletions are
+   applied to the served model and then to the staged one as well, and after each of which it can be given up.
 2. In one fenced transaction the pointer moves from N to N+1 and the import is `committed`.
 3. Predictions come from the new model.
 4. Its folder takes the place of the old one; what was deleted earlier, and the old folder, are erased from the disk,
@@ -16,15 +17,18 @@ and 5.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import structlog
 import torch
 
+from model_store.base_store import Base
 from model_store.errors import ModelStoreError
 from model_store.replacement import Replacement, clear_abandoned
 from model_store.store import Store
@@ -40,7 +44,7 @@ from service.errors import LeaseLost, LetheError, Unavailable
 from service.failure_points import FailurePoint
 from service.queue.outage import Outage
 from service.vault.keyring import Keyring
-from service.worker.candidate import Candidate, ImportRefused, make_candidate
+from service.worker.candidate import Candidate, ImportRefused, Staged
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.outcomes import without_version
 from service.worker.readers import Readers
@@ -49,6 +53,8 @@ from service.worker.tombstoned import Tombstoned, find_tombstoned
 
 T = TypeVar("T")
 
+#: Longest repair of a staged model between two looks for new requests (seconds).
+_SLICE_S = 0.25
 _REPLACED = "The repair was given up before it ended: a newly trained model has taken this one's place."
 
 
@@ -59,6 +65,17 @@ def refuse_deleted(tombstoned: Tombstoned) -> ImportRefused:
         "Train it on data without them, or import it with --exclude-deleted, which deletes them from it before it is "
         "served.",
     )
+
+
+@dataclass
+class _UnderWay:
+    """An import whose model is on the device, and not committed."""
+
+    wanted: ModelImport
+    replacement: Replacement
+    staged: Staged
+    #: The served version whose tombstones it was last compared with; None before the first time.
+    seen: int | None = None
 
 
 class Importer:
@@ -82,23 +99,41 @@ class Importer:
         self._outage = outage
         self._repair = repair
         self._device = device
+        self._under_way: _UnderWay | None = None
         self._log = structlog.get_logger(__name__)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether there is more to do for an import right now."""
+        return self._under_way is not None
+
+    def give_up(self) -> None:
+        """Forgets how far an import has come; it stays wanted, and begins again."""
+        self._under_way = None
 
     async def open(self, model: str) -> ModelImport | None:
         """The import into `model` that has not ended."""
         async with transaction(self._engine) as connection:
             return await ImportRepository(connection).open(model)
 
-    async def carry_out(
+    async def step(
         self, wanted: ModelImport, pointer: Pointer, served: Store, known: AbstractSet[str], keeper: LeaseKeeper
     ) -> Candidate | None:
-        """Steps 1 and 2; None when the model was refused, and then nothing has changed.
+        """A slice of step 1 and, at its end, step 2; None before that.
 
-        `known` are the external ids of the served model's live nodes. Raises LeaseLost and Unavailable.
+        Also when the model was refused, and then nothing has changed. `known` are the external ids of the served
+        model's live nodes. Raises LeaseLost and Unavailable.
         """
         replacement = Replacement(served.path, str(wanted.id))
         try:
-            candidate = await self._prepare(wanted, pointer, replacement, known, keeper)
+            under_way = self._under_way
+            if under_way is None or under_way.wanted.id != wanted.id:
+                staged = await self._staged(wanted, replacement, known)
+                under_way = self._under_way = _UnderWay(wanted, replacement, staged)
+            if not await self._is_ready(under_way, pointer):
+                return None
+            fencing = keeper.lease.fencing
+            candidate = await self._run(lambda: under_way.staged.write(pointer, fencing))
         except (LeaseLost, Unavailable):
             raise
         except (LetheError, ModelStoreError) as error:
@@ -112,6 +147,7 @@ class Importer:
         failure_points.reached(FailurePoint.IMPORT_STAGED)
         await self._commit(wanted, pointer, candidate, keeper)
         failure_points.reached(FailurePoint.IMPORT_COMMITTED)
+        self._under_way = None
         self._log.info("import.committed", version=candidate.pointer.version, nodes=candidate.imported.nodes)
         return candidate
 
@@ -144,14 +180,8 @@ class Importer:
         ids = () if wanted is None else (str(wanted.id),)
         await self._run(lambda: clear_abandoned(served.path, wanted=ids))
 
-    async def _prepare(
-        self,
-        wanted: ModelImport,
-        pointer: Pointer,
-        replacement: Replacement,
-        known: AbstractSet[str],
-        keeper: LeaseKeeper,
-    ) -> Candidate:
+    async def _staged(self, wanted: ModelImport, replacement: Replacement, known: AbstractSet[str]) -> Staged:
+        """The staged model as it was trained, on the device, once it is known to be one for this place."""
         store = await self._run(lambda: Store.open(replacement.staged))
         if store.manifest.name != wanted.model:
             raise ImportRefused(
@@ -164,7 +194,29 @@ class Importer:
                 f"None of the {len(known)} nodes that are served is in the model: it is of another graph.",
                 "Serve it from a LETHE_HOME of its own, or give its nodes the ids they have here.",
             )
-        tombstoned = await find_tombstoned(self._engine, self._keyring, wanted.model, base.graph)
+        self._check(wanted, store, base, await self._tombstoned(wanted, base))
+        return await self._run(lambda: Staged.load(store, base, self._device, self._repair))
+
+    async def _is_ready(self, under_way: _UnderWay, pointer: Pointer) -> bool:
+        """Works for a slice; whether the staged model is without all that is tombstoned, and repaired.
+
+        What is deleted meanwhile is taken out once the repair under way has ended, so that this always comes to an end.
+        """
+        staged, until = under_way.staged, time.monotonic() + _SLICE_S
+        if not await self._run(lambda: staged.advance(until)):
+            return False
+        if under_way.seen != pointer.version:
+            tombstoned = await self._tombstoned(under_way.wanted, staged.base)
+            self._check(under_way.wanted, staged.store, staged.base, tombstoned)
+            await self._run(lambda: staged.exclude(tombstoned))
+            under_way.seen = pointer.version
+        return await self._run(lambda: staged.advance(until))
+
+    async def _tombstoned(self, wanted: ModelImport, base: Base) -> Tombstoned:
+        return await find_tombstoned(self._engine, self._keyring, wanted.model, base.graph)
+
+    def _check(self, wanted: ModelImport, store: Store, base: Base, tombstoned: Tombstoned) -> None:
+        """Raises ImportRefused for a model that must not be served for what is `tombstoned` in it."""
         if tombstoned and not wanted.exclude_deleted:
             raise refuse_deleted(tombstoned)
         public = int(base.public[np.concatenate([tombstoned.nodes, tombstoned.feature_rows])].sum())
@@ -173,10 +225,6 @@ class Importer:
                 f"{public} of the deleted nodes are declared public, and the model's MLP was trained on them.",
                 "Train it without them: what an MLP has learned cannot be projected out of it.",
             )
-        fencing = keeper.lease.fencing
-        return await self._run(
-            lambda: make_candidate(store, base, tombstoned, pointer, fencing, self._device, self._repair)
-        )
 
     async def _commit(self, wanted: ModelImport, before: Pointer, candidate: Candidate, keeper: LeaseKeeper) -> None:
         """Steps 2 and 3."""
@@ -199,6 +247,7 @@ class Importer:
         self._readers.load(graph.node_ids, graph.class_names, candidate.predictions, public=public)
 
     async def _refuse(self, wanted: ModelImport, replacement: Replacement, refusal: str, keeper: LeaseKeeper) -> None:
+        self._under_way = None
         self._log.warning("import.refused", model=wanted.model, reason=refusal)
         async with fenced_transaction(self._engine, keeper.lease) as connection:
             await ImportRepository(connection).refuse(wanted.id, refusal)

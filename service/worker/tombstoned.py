@@ -35,6 +35,20 @@ class Tombstoned:
     #: Edges between nodes that are there, (l, 2) int64.
     edges: NDArray[np.int64]
 
+    @classmethod
+    def nothing(cls) -> "Tombstoned":
+        """Of a graph of which nothing was deleted."""
+        none = np.empty(0, dtype=np.int64)
+        return cls(none, none, none.reshape(0, 2))
+
+    def and_also(self, other: "Tombstoned") -> "Tombstoned":
+        """What either names; they have nothing in common."""
+        return Tombstoned(
+            np.concatenate([self.nodes, other.nodes]),
+            np.concatenate([self.feature_rows, other.feature_rows]),
+            np.concatenate([self.edges, other.edges]),
+        )
+
     def __bool__(self) -> bool:
         return bool(self.nodes.size or self.feature_rows.size or self.edges.size)
 

@@ -221,6 +221,8 @@ class Unlearner:
             await _wait(stop, self._lease_ttl_s / 4)
             return
         self._lease = lease
+        # What was made ready under an earlier one may be of a version that another holder has replaced.
+        self._importer.give_up()
         keeper = await held.enter_async_context(holding(self._engine, lease))
         failure_points.reached(FailurePoint.LEASED)
         self.condition = Condition(Phase.LOADING)
@@ -295,10 +297,10 @@ class Unlearner:
             if not held:
                 await self._tidy()
             repairs = not held and session.repairer.due
-            idle = repairs or (not held and session.checkpointer.due)
+            idle = repairs or (not held and session.checkpointer.due) or self._importer.is_under_way
             seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
             held = await self._admit(held, await self._claim(0.0 if idle else seconds))
-            if idle and not held:
+            if idle and not held and not self._importer.is_under_way:
                 await (session.repairer if repairs else session.checkpointer).step()
 
     async def _tidy(self) -> None:
@@ -310,15 +312,15 @@ class Unlearner:
         await asyncio.get_running_loop().run_in_executor(self._executor, writer.tidy)
 
     async def _import(self, keeper: LeaseKeeper) -> Candidate | None:
-        """Carries out the import that waits, if one does; asked of the database once in `_POLL_S`."""
+        """A slice of the import that waits, if one does; asked of the database once in `_POLL_S` until it is begun."""
         writer, store = self._loader.writer, self._loader.store
-        if writer is None or time.monotonic() < self._ask_at:
+        if writer is None or (time.monotonic() < self._ask_at and not self._importer.is_under_way):
             return None
         self._ask_at = time.monotonic() + _POLL_S
         wanted = await self._importer.open(self._model)
         if wanted is None:
             return None
-        return await self._importer.carry_out(wanted, writer.pointer, store, writer.resident.rows.keys(), keeper)
+        return await self._importer.step(wanted, writer.pointer, store, writer.resident.rows.keys(), keeper)
 
     async def _process(self, processor: Processor, held: list[_Held], count: int) -> list[_Held]:
         """Takes the first `count` of `held` to their end; returns those that still wait, the earliest first."""

@@ -23,6 +23,7 @@ from test_repair_end_to_end import (
 from model_store.store import Store
 from service.domain.states import ImportStatus, RepairStatus
 from service.settings import Settings
+from service.worker.candidate import Staged
 
 __all__ = ["deferring", "gate", "new_model", "settings", "small_model"]
 
@@ -65,6 +66,46 @@ async def test_what_is_excluded_at_import_is_repaired_before_the_model_is_served
         assert_retrained(state, version=3)
         assert state["audit"]["injected_norm_before"] > 0
         assert served.distance(retrained(new_model, nodes=["7", "9", "12"])) <= TOLERANCE
+
+
+async def test_deletions_and_a_stop_do_not_wait_for_the_repair_of_an_import(
+    settings: Settings, new_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is deleted meanwhile leaves the new model as well, before it is served."""
+    advance, held_up = Staged.advance, []
+    is_open = False
+
+    def held(self: Staged, until: float) -> bool:
+        if self.is_repaired or is_open:
+            return advance(self, until)
+        held_up.append(self)
+        return False
+
+    async def is_held_up() -> bool:
+        return bool(held_up)
+
+    monkeypatch.setattr(Staged, "advance", held)
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        await lethe.completed(await lethe.delete("9"))
+        import_id = await asked(settings, new_model, exclude_deleted=True)
+        await until(is_held_up)
+        assert_retrained(await lethe.completed(await lethe.delete("12")), version=2)
+    held_up.clear()
+    async with running(settings) as lethe:
+        await until(is_held_up)
+        assert_retrained(await lethe.completed(await lethe.delete("20")), version=3)
+        is_open = True
+        imported = (await ended(settings, import_id)).imported
+        assert imported is not None
+        assert (imported.version_before, imported.version_after, imported.excluded_nodes) == (3, 4, 3)
+        assert imported.repair is RepairStatus.CONVERGED
+        answer = (await lethe.client.post("/predict", json={"nodes": ["9", "12", "20", "13"]})).json()
+        assert (answer["deleted"], answer["model_version"]) == (["9", "12", "20"], 4)
+        assert lethe.failures == []
+    served = Served(settings.model_dir)
+    assert served.distance(retrained(new_model, nodes=["9", "12", "20"])) <= TOLERANCE
+    assert served.is_tidy()
 
 
 async def test_a_model_that_takes_the_place_of_one_under_repair_ends_the_wait(
