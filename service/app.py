@@ -26,7 +26,7 @@ from service.dashboard.installation import install as install_dashboard
 from service.db import migrate, roles
 from service.db.engine import Engine, create_engine
 from service.db.intake import Intake
-from service.db.vault_keys import open_keyring, open_log_keys, open_request_keys
+from service.db.vault_keys import SLOTS, open_keyring, open_log_keys, open_request_keys
 from service.description import model_description
 from service.domain.states import RepairPolicy
 from service.drill_schedule import DrillSchedule
@@ -47,9 +47,9 @@ from service.reader.predictions import Reader
 from service.readiness import Readiness, probes
 from service.settings import Settings
 from service.vault.keyring import Keyring
-from service.vault.request_keys import RequestKeys
+from service.vault.request_keys import RequestKeys, count_keys
 from service.worker.log_signer import LogSigner
-from service.worker.recovery import check_agreement
+from service.worker.recovery import check_agreement, require_untouched
 from service.worker.unlearner import Phase, Unlearner
 
 #: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
@@ -111,7 +111,7 @@ async def _running(
         model = store.manifest.name
         intake = Intake(engine, request_keys, max_queued_nodes=settings.max_queued_nodes)
         stack.push_async_callback(intake.close)
-        await check_agreement(engine, store, request_keys, model)
+        await check_agreement(engine, store, len(request_keys.ids()), model)
         await intake.destroy_orphaned_keys()
         device = chosen_device(settings.device)
         reader = Reader.empty("the model is being loaded")
@@ -252,7 +252,7 @@ def run(settings: Settings) -> None:
     with stopped_by_signals() as hand_over, ExitStack() as stack:
         bound = stack.enter_context(listen(settings.host, settings.port))
         settings = stack.enter_context(open_servers(settings))
-        key = asyncio.run(_prepare(settings))
+        key = asyncio.run(prepare(settings))
         if key is not None:
             deliver(key, settings.home)
         url = url_of(bound)
@@ -301,12 +301,20 @@ class _Server:
         self.stop()
 
 
-async def _prepare(settings: Settings) -> FirstKey | None:
-    """Bring the database to this version's schema, and see to a first key."""
+async def prepare(settings: Settings) -> FirstKey | None:
+    """Bring the database to this version's schema, and see to a first key.
+
+    Raises StateMismatch, with nothing changed, when it is not the database that belongs to model and keys.
+    """
     database_url, _ = _servers(settings)
+    finish_move(settings.model_dir)
+    store, kept_keys = Store.open(settings.model_dir), count_keys(settings.home / "keys" / SLOTS)
+    if await migrate.current(database_url) is None:
+        require_untouched(store, kept_keys, store.manifest.name)
     await migrate.upgrade(database_url)
     engine = create_engine(database_url)
     try:
+        await check_agreement(engine, store, kept_keys, store.manifest.name)
         return await ensure_first_key(engine, await open_keyring(engine, settings.home / "keys"), settings)
     finally:
         await engine.dispose()

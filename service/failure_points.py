@@ -52,6 +52,17 @@ class FailurePoint(StrEnum):
     IMPORT_ERASED = "import erased"
     IMPORT_COMPLETED = "import completed"
 
+    RECOVERY_LEASED = "recovery leased"
+    RECOVERY_COMPUTED = "recovery computed"
+    RECOVERY_WRITTEN = "recovery written"
+    RECOVERY_COMMITTING = "recovery committing"
+    RECOVERY_COMMITTED = "recovery committed"
+    RECOVERY_SWAPPED = "recovery swapped"
+    RECOVERY_COEFFICIENTS_WRITTEN = "recovery coefficients written"
+    RECOVERY_ERASED = "recovery erased"
+    RECOVERY_REQUESTS_ENDED = "recovery requests ended"
+    RECOVERY_FINISHED = "recovery finished"
+
     LEASED = "start leased"
     POINTER_READ = "start pointer read"
     LOADED = "start loaded"

@@ -136,12 +136,18 @@ def _replace(
 async def _asked(
     settings: Settings, provide: "Callable[[Path], Store]", *, exclude_deleted: bool, wait: bool
 ) -> "ModelImport | None":
+    from model_store.store import Store
     from service.db import migrate
     from service.db.engine import create_engine
-    from service.db.vault_keys import open_keyring
+    from service.db.vault_keys import SLOTS, open_keyring
+    from service.vault.request_keys import count_keys
     from service.worker.import_request import request_import
+    from service.worker.recovery import require_untouched
 
     assert settings.database_url is not None
+    served, kept_keys = Store.open(settings.model_dir), count_keys(settings.home / "keys" / SLOTS)
+    if await migrate.current(settings.database_url) is None:
+        require_untouched(served, kept_keys, served.manifest.name)
     await migrate.upgrade(settings.database_url)
     engine = create_engine(settings.database_url)
     try:

@@ -21,15 +21,17 @@ class Outage:
         self._backoff = backoff
         self._rng = rng
         self._failures = 0
+        #: What the activity waits for at present; None when it goes on.
+        self.reason: str | None = None
         self._log = structlog.get_logger(__name__)
 
     async def pause(self, error: Unavailable | OSError) -> None:
         """Wait before the next attempt, longer with each failure in a row."""
         self._failures += 1
         delay = self._backoff.delay(self._failures, self._rng)
-        reason = error.detail if isinstance(error, Unavailable) else str(error)
+        self.reason = error.detail if isinstance(error, Unavailable) else str(error)
         self._log.warning(
-            "outage", activity=self._activity, failures=self._failures, retry_in_s=round(delay, 3), reason=reason
+            "outage", activity=self._activity, failures=self._failures, retry_in_s=round(delay, 3), reason=self.reason
         )
         await asyncio.sleep(delay)
 
@@ -40,14 +42,18 @@ class Outage:
         """
         while True:
             try:
-                return await attempt()
+                result = await attempt()
             except (Unavailable, OSError) as error:
                 if stop.is_set():
                     raise
                 await self.pause(as_outage(error))
+            else:
+                self.reason = None
+                return result
 
     def over(self) -> None:
         """An attempt succeeded: the next failure counts as the first again."""
+        self.reason = None
         if self._failures:
             self._log.info("outage.over", activity=self._activity, failures=self._failures)
             self._failures = 0

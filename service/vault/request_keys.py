@@ -174,6 +174,15 @@ class RequestKeys:
             raise OSError("the key file took only part of a slot")
 
 
+def count_keys(path: Path) -> int:
+    """How many requests have a key in the file at `path`, which may be in use; 0 when there is no file."""
+    if not path.exists():
+        return 0
+    raw = path.read_bytes()
+    slots = (raw[place * SLOT_BYTES : (place + 1) * SLOT_BYTES] for place in range(1, len(raw) // SLOT_BYTES))
+    return sum(_read(place, slot) is not None for place, slot in enumerate(slots, start=1))
+
+
 def _slot(place: int, request_id: UUID, key: bytes) -> bytes:
     body = request_id.bytes + key
     return body + hashlib.blake2b(body, digest_size=16, salt=place.to_bytes(16, "big")).digest()

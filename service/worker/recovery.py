@@ -52,10 +52,11 @@ async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str)
     return pointer
 
 
-async def check_agreement(engine: Engine, store: Store, request_keys: RequestKeys, model: str) -> None:
+async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: str) -> None:
     """For the start of a process, before anything is changed: the database is the one that belongs here.
 
-    Raises StateMismatch when it is not; not even the keys of requests that it does not know are destroyed then.
+    `kept_keys` is the number of requests that have a key in the key folder. Raises StateMismatch when it is not; not
+    even the keys of requests that it does not know are destroyed then.
     """
     current = store.current()
     async with transaction(engine) as connection:
@@ -68,10 +69,15 @@ async def check_agreement(engine: Engine, store: Store, request_keys: RequestKey
     if pointer is not None:
         _require_agreement(store, current, pointer)
         return
-    _first_pointer(store, current, model)
-    if kept := len(request_keys.ids()):
+    require_untouched(store, kept_keys, model)
+
+
+def require_untouched(store: Store, kept_keys: int, model: str) -> None:
+    """Raises StateMismatch when a database that has never served the model cannot be the one that belongs here."""
+    _first_pointer(store, store.current(), model)
+    if kept_keys:
         raise StateMismatch(
-            f"The key folder holds the keys of {kept} deletion requests, and the database has never served model "
+            f"The key folder holds the keys of {kept_keys} deletion requests, and the database has never served model "
             f"{model!r}: it is not the one that accepted them.",
             f"Point DATABASE_URL at the database that belongs to this LETHE_HOME, or restore it. {RECOVER}",
         )
@@ -97,9 +103,12 @@ async def pointer_moved(engine: Engine, keeper: LeaseKeeper, pointer: Pointer, o
         try:
             async with transaction(engine) as connection:
                 await settle(connection, keeper.lease)
-                return await PointerRepository(connection).read(pointer.model) == pointer
+                found = await PointerRepository(connection).read(pointer.model)
         except Unavailable as error:
             await outage.pause(error)
+        else:
+            outage.reason = None
+            return found == pointer
 
 
 def deleted_edges(unfinished: UnfinishedBatch | None, request_keys: RequestKeys) -> list[tuple[str, str]]:

@@ -31,6 +31,7 @@ import torch
 from model_store.replacement import Replacement
 from model_store.store import Store
 from model_store.versions import VersionRef, VersionState
+from service import failure_points
 from service.db.batches import BatchRepository
 from service.db.engine import Engine
 from service.db.imports import ImportRepository
@@ -42,6 +43,7 @@ from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import Pointer, Recovery
 from service.domain.states import ImportStatus, RepairPolicy, RequestKind
 from service.errors import Conflict, StateMismatch
+from service.failure_points import FailurePoint
 from service.queue.outage import Outage
 from service.unlearning.resident import Resident, version_state
 from service.vault.keyring import Keyring
@@ -109,6 +111,7 @@ class Restorer:
         Raises StoreDamaged, KeyMissing, RepairImpossible and DeviceError, which only an operator can mend, and
         Unavailable and LeaseLost, after which it is run again.
         """
+        failure_points.reached(FailurePoint.RECOVERY_LEASED)
         await self._install_import()
         base = await self._run(self._store.load_base)
         tombstoned = await find_tombstoned(self._engine, self._keyring, self._model, base.graph)
@@ -121,8 +124,10 @@ class Restorer:
         pointer = await self._pointer()
         unknown = await self._unknown_nodes(state, remaining)
         resident, removed, rebuilt = await self._run(lambda: self._without(remaining, state, current))
+        failure_points.reached(FailurePoint.RECOVERY_COMPUTED)
         # Asked for last before the disk is written to: the computation may have taken longer than the lease.
         committed = await self._run(lambda: self._write(resident, pointer, current, rebuilt))
+        failure_points.reached(FailurePoint.RECOVERY_WRITTEN)
         recovery = Recovery(
             id=uuid4(),
             model=self._model,
@@ -140,16 +145,23 @@ class Restorer:
         async with fenced_transaction(self._engine, self._keeper.lease) as connection:
             await PointerRepository(connection).replace(committed)
             await RecoveryRepository(connection).commit(recovery, committed.fencing)
+            failure_points.reached(FailurePoint.RECOVERY_COMMITTING)
+        failure_points.reached(FailurePoint.RECOVERY_COMMITTED)
         self._log.warning("recovery.committed", version=recovery.version, store=current.folder, **_counts(recovery))
         self._keeper.check()
         await self._run(lambda: self._store.set_current(_ref(committed)))
+        failure_points.reached(FailurePoint.RECOVERY_SWAPPED)
         writer = self._writer(resident, committed, tombstoned)
         await self._run(writer.write_coefficients)
+        failure_points.reached(FailurePoint.RECOVERY_COEFFICIENTS_WRITTEN)
         await self._run(writer.erase)
+        failure_points.reached(FailurePoint.RECOVERY_ERASED)
         failed = await self._fail(lost)
         completed = await self._finish_batch(writer)
+        failure_points.reached(FailurePoint.RECOVERY_REQUESTS_ENDED)
         async with fenced_transaction(self._engine, self._keeper.lease) as connection:
             await RecoveryRepository(connection).finish(self._model, requests_failed=failed)
+        failure_points.reached(FailurePoint.RECOVERY_FINISHED)
         self._log.warning("recovery.finished", version=recovery.version, failed=failed, completed=completed)
         return Recovered(recovery, failed, completed)
 
@@ -163,7 +175,7 @@ class Restorer:
 
     async def _agree(self) -> bool:
         try:
-            await check_agreement(self._engine, self._store, self._request_keys, self._model)
+            await check_agreement(self._engine, self._store, len(self._request_keys.ids()), self._model)
         except StateMismatch:
             return False
         return True

@@ -62,13 +62,14 @@ class Phase(StrEnum):
     WAITING_FOR_LEASE = "waiting for the lease"
     LOADING = "loading the model"
     SERVING = "serving"
+    HELD_UP = "held up in what it has begun"
     FAILED = "failed"
     STOPPED = "stopped"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Condition:
-    """The unlearner's phase and, when it failed, why; written by the unlearner alone."""
+    """The unlearner's phase and, when it failed or is held up, why."""
 
     phase: Phase = Phase.WAITING_FOR_LEASE
     reason: str | None = None
@@ -160,7 +161,14 @@ class Unlearner:
         self._unforeseen = 0
         #: The lease acquired last.
         self._lease: Lease | None = None
-        self.condition = Condition()
+        self._condition = Condition()
+
+    @property
+    def condition(self) -> Condition:
+        """What it is doing and, when that does not go on, why."""
+        if self._condition.phase in (Phase.LOADING, Phase.SERVING) and self._outage.reason is not None:
+            return Condition(Phase.HELD_UP, self._outage.reason)
+        return self._condition
 
     @property
     def resident(self) -> Resident | None:
@@ -184,7 +192,7 @@ class Unlearner:
             self._readers.extend(-math.inf)
             if self._lease is not None:
                 await give_back(self._engine, self._lease)
-        self.condition = Condition(Phase.STOPPED)
+        self._condition = Condition(Phase.STOPPED)
 
     async def _attempt(self, stop: asyncio.Event, held: contextlib.AsyncExitStack) -> None:
         """One session, and the wait after one that an outage ended.
@@ -197,38 +205,40 @@ class Unlearner:
         except LeaseLost as error:
             self._log.warning("lease.lost", reason=error.detail)
         except (Unavailable, OSError) as error:
-            self.condition = Condition(Phase.FAILED, str(error))
+            self._condition = Condition(Phase.FAILED, str(error))
             await self._outage.pause(as_outage(error))
         except (LetheError, StoreDamaged, StoreForeign, DeviceError, RepairImpossible) as error:
             # Store and database contradict each other, a key is missing, a file is damaged, the device too small,
             # the model not to be repaired: trying again changes nothing.
-            self.condition = Condition(Phase.FAILED, str(error))
+            self._condition = Condition(Phase.FAILED, str(error))
             self._log.error("unlearner.refused", reason=error.detail, remedy=error.remedy)
             raise
         except Exception as error:
             # Not foreseen, so it may pass; predictions are served meanwhile, and readiness tells.
             self._log.exception("unlearner.failed", attempt=self._unforeseen)
-            self.condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; see the log.")
+            self._condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; see the log.")
             self._unforeseen += 1
             if self._unforeseen > _MAX_UNFORESEEN:
                 raise
-            await self._outage.pause(Unavailable(str(self.condition.reason), "See the log."))
+            await self._outage.pause(Unavailable(str(self._condition.reason), "See the log."))
 
     async def _session(self, stop: asyncio.Event, held: contextlib.AsyncExitStack) -> None:
-        self.condition = Condition(Phase.WAITING_FOR_LEASE)
+        self._condition = Condition(Phase.WAITING_FOR_LEASE)
         lease = await leases.acquire(self._engine, self._model, self._consumer, self._lease_ttl_s)
         if lease is None:
             await _wait(stop, self._lease_ttl_s / 4)
             return
         self._lease = lease
+        # Of the session before; what this one waits for is told from here on.
+        self._outage.reason = None
         # What was made ready under an earlier one may be of a version that another holder has replaced.
         self._importer.give_up()
         keeper = await held.enter_async_context(holding(self._engine, lease))
         failure_points.reached(FailurePoint.LEASED)
-        self.condition = Condition(Phase.LOADING)
+        self._condition = Condition(Phase.LOADING)
         try:
             session = await self._start(keeper, stop)
-            self.condition = Condition(Phase.SERVING)
+            self._condition = Condition(Phase.SERVING)
             self._log.info("unlearner.serving", model=self._model)
             await self._serve(session, keeper, stop)
         except (ModelStoreError, OSError):

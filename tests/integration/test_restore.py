@@ -21,6 +21,7 @@ from test_api_kinds import edge_body, features_body
 
 from model_store.store import Store
 from model_store.versions import VersionRef
+from service.app import prepare
 from service.audit.canonical import parse_canonical
 from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
@@ -258,6 +259,25 @@ def test_an_empty_database_is_refused_before_any_key_is_destroyed(site: Site) ->
     [recovery] = site.recoveries()
     assert (recovery.database_before, recovery.unknown_nodes) == (None, 1)
     site.assert_forgotten(known=False)
+
+
+def test_a_wrong_database_that_is_empty_stays_so(site: Site, make_database: Callable[[], str]) -> None:
+    site.delete(node_body("3"))
+    wrong = make_database()
+    with pytest.raises(StateMismatch, match="knows nothing of it"):
+        asyncio.run(prepare(site.settings.model_copy(update={"database_url": wrong})))
+
+    async def tables() -> list[Any]:
+        connection = await asyncpg.connect(wrong)
+        found = await connection.fetch(
+            "SELECT FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+        )
+        await connection.close()
+        return list(found)
+
+    assert asyncio.run(tables()) == []
+    # The one that belongs here is taken as it is.
+    asyncio.run(prepare(site.settings))
 
 
 @pytest.mark.slow
