@@ -24,13 +24,20 @@ class AccessLog:
         self._json = log_format == "json"
         self._level = logging.getLevelNamesMapping()[level.upper()]
         self._stream = sys.stderr if stream is None else stream
+        #: Lines that the stream did not take since the last one that it took.
+        self._lost = 0
 
     def answered(self, *, request_id: str, method: str, route: str, status: int, seconds: float) -> None:
-        """Log one answer. `route` is the template (`/predict/{node}`), never the path; the caller is not named."""
+        """Log one answer. `route` is the template (`/predict/{node}`), never the path; the caller is not named.
+
+        A log that cannot be written, as on a full disk, keeps nobody from their answer; the next line that can be says
+        how many are missing before it.
+        """
         level = logging.DEBUG if route in _PROBES and status < 500 else logging.INFO
         if level < self._level:
             return
         name = "debug" if level == logging.DEBUG else "info"
+        missing = self._lost
         timestamp = f"{datetime.now(UTC).replace(tzinfo=None).isoformat()}Z"
         ms = round(seconds * 1000, 2)
         if self._json:
@@ -46,10 +53,16 @@ class AccessLog:
                     "timestamp": timestamp,
                     "message": "http.answered",
                 }
+                | ({"lines_lost_before": missing} if missing else {})
             ).decode()
         else:
             line = (
                 f"{timestamp} [{name:<9}] {'http.answered':<30} [lethe.access] "
                 f"method={method} ms={ms} request={request_id} route={route} status={status}"
-            )
-        self._stream.write(line + "\n")
+            ) + (f" lines_lost_before={missing}" if missing else "")
+        try:
+            self._stream.write(line + "\n")
+        except OSError:
+            self._lost += 1
+        else:
+            self._lost = 0

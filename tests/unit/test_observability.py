@@ -1,10 +1,12 @@
 """Log lines have one form and name nobody; metrics carry no ids."""
 
 import asyncio
+import errno
 import gc
 import io
 import json
 import logging
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from uuid import uuid4
@@ -131,6 +133,27 @@ def test_an_answer_is_logged_in_the_form_of_all_other_lines(log_format: LogForma
     assert "/readyz" in second
     if log_format == "json":
         assert json.loads(first).keys() >= {"timestamp", "level", "logger", "message"}
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_a_log_that_cannot_be_written_keeps_nobody_from_their_answer(log_format: LogFormat) -> None:
+    class FullDisk(io.StringIO):
+        is_full = True
+
+        def write(self, text: str) -> int:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(text)
+
+    stream = FullDisk()
+    log = AccessLog(log_format, "info", stream)
+    for number in range(4):
+        stream.is_full = number < 2
+        log.answered(request_id=f"r{number}", method="GET", route="/model", status=200, seconds=0.1)
+    first, second = stream.getvalue().splitlines()
+    assert "lines_lost_before" in first
+    assert "2" in first.partition("lines_lost_before")[2]
+    assert "lines_lost" not in second
 
 
 def test_a_batch_shows_in_the_metrics() -> None:
