@@ -5,7 +5,8 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -121,7 +122,7 @@ class Run:
         self.lethe.launch_until_ready()
         waiting: list[str] = []
         for number, wanted in enumerate(self.people.wanted):
-            self.accepted[number] = self._persist(lambda client, n=number, w=wanted: w.send(client, n))
+            self.accepted[number] = self.persist(lambda client, n=number, w=wanted: w.send(client, n))
             waiting.append(self.accepted[number].id)
             between(self)
             if self.lethe.faults and self._rng.random() < 0.6:
@@ -139,23 +140,24 @@ class Run:
 
     def _await(self, requests: Sequence[str]) -> None:
         for request in requests:
-            self._until(lambda client, r=request: self._of(client.deletion(r)).status == "completed")
+            self.until(lambda client, r=request: self._of(client.deletion(r)).status == "completed")
         if self.lethe.faults and self.lethe.faults[0].point in REPAIR_POINTS:
             self._await_repairs()
 
     def _await_repairs(self) -> None:
         for one in self.accepted.values():
-            self._until(lambda client, r=one.id: client.deletion(r).repair != "pending")
+            self.until(lambda client, r=one.id: client.deletion(r).repair != "pending")
 
     def _of(self, deletion: Deletion) -> Deletion:
         assert deletion.status in {"queued", "applied", "completed"}, deletion
         return deletion
 
-    def _until(self, condition: Callable[[LetheClient], bool]) -> None:
-        while not self._persist(condition):
+    def until(self, condition: Callable[[LetheClient], bool]) -> None:
+        """Wait for a condition, through outages and restarts."""
+        while not self.persist(condition):
             self.lethe.look_later()
 
-    def _persist(self, call: Callable[[LetheClient], T]) -> T:
+    def persist(self, call: Callable[[LetheClient], T]) -> T:
         """The answer to a call, asked again through outages and restarts."""
         while True:
             assert time.monotonic() < self._deadline, f"no end in {_PATIENCE_S:.0f} s:\n{self.lethe.log()}"
@@ -172,22 +174,33 @@ class Run:
 
     def _checked(self) -> Outcome:
         people, lethe = self.people, self.lethe
-        self._until(lambda _: keys_left(lethe.home) == 0)
+        self.until(lambda _: keys_left(lethe.home) == 0)
         asyncio.run(assert_each_happened_once(people, private_database(lethe)))
-        outcome = self._persist(lambda client: outcome_of(people, lethe.model, client))
+        outcome = self.persist(lambda client: outcome_of(people, lethe.model, client))
         assert leftovers(people, lethe.home) == set()
         return outcome
 
 
-def outcome_of(people: People, model: Path, client: LetheClient) -> Outcome:
-    """What a model has come to once all is completed, and that nothing else lies in its folder."""
+def outcome_of(
+    people: People,
+    model: Path,
+    client: LetheClient,
+    *,
+    gone: Collection[str] | None = None,
+    unknown: Collection[str] = (),
+) -> Outcome:
+    """What a model has come to once all is completed, and that nothing else lies in its folder.
+
+    `gone` are the nodes that are deleted, None for all that the requests name; `unknown` those that are neither
+    served nor known to be deleted.
+    """
     assert Served(model).is_tidy()
     unfinished = {path.name for path in model.rglob("*") if path.name.startswith((".", "erasing"))}
     # A checkpoint is written whenever there is nothing else to do.
     assert unfinished <= {f".{gram_checkpoint.FILE}"}
     answer = client.predict_many(people.graph.node_ids)
-    assert set(answer.deleted) == set(people.deleted)
-    assert not answer.unknown
+    assert set(answer.deleted) == set(people.deleted if gone is None else gone)
+    assert set(answer.unknown) == set(unknown)
     names = people.graph.class_names
     table = {one.node: [one.probabilities[name] for name in names] for one in answer.predictions}
     live = [table[node] for node in people.graph.node_ids if node in table]
@@ -296,14 +309,17 @@ class Runs:
         repair_budget: float = 5.0,
         seed: int = 0,
         between: Callable[[Run], None] = lambda run: None,
+        around: Callable[[Run], AbstractContextManager[None]] = lambda run: nullcontext(),
     ) -> Outcome:
-        """What a run with `faults` comes to."""
+        """What a run with `faults` comes to; `between` is done after each request, `around` about all of it."""
         home = self.people.home(self._folder / f"home-{self._made}")
         self._made += 1
         settings = {"repair": repair, "repair_budget": repair_budget, "lease_ttl_s": 1, "max_wait_ms": 5}
         lethe = DoomedLethe(self._launcher, home, faults, **settings)
         try:
-            outcome = Run(self.people, lethe, seed).complete(between)
+            run = Run(self.people, lethe, seed)
+            with around(run):
+                outcome = run.complete(between)
             lethe.kill(with_servers=True)
         finally:
             lethe.give_up()

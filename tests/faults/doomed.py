@@ -1,4 +1,4 @@
-"""A program that becomes `lethe serve` again and again, with an observer that lets faults happen at failure points.
+"""A program that becomes `lethe serve`, or another command, again and again, with faults at its failure points.
 
 It has imported the service once, and forks for every start that its standard input asks for, a JSON object per line:
 
@@ -11,6 +11,7 @@ The faults of a start happen in their order; each is armed once the one before h
 
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -37,10 +38,11 @@ _CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir"})
 class Observer:
     """Lets faults happen in one process."""
 
-    def __init__(self, faults: list[Fault], home: Path, model: Path, happened: Path) -> None:
+    def __init__(self, faults: list[Fault], home: Path, model: Path, happened: Path, *, armed: bool) -> None:
         self._faults = faults
-        #: The first fault waits for the first request: what a start does with nothing to resume is no part of a step.
-        self._armed = happened.stat().st_size > 0
+        #: Unless `armed`, the first fault waits for the first request: what a start does with nothing to resume is no
+        #: part of a step.
+        self._armed = armed or happened.stat().st_size > 0
         self._home = home
         self._model = str(model)
         self._happened = happened
@@ -81,6 +83,9 @@ class Observer:
                 os.kill(os.getpid(), signal.SIGKILL)
             case Action.STOP_LETHE:
                 os.kill(os.getpid(), signal.SIGSTOP)
+            case Action.FILL_DISK:
+                # From here on no file takes anything, wherever it lies, until the limit is lifted from outside.
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
             case Action.KILL_POSTGRES:
                 kill_postgres(self._home)
             case _:
@@ -123,7 +128,7 @@ def with_valkey(home: Path, action: Action) -> None:
 
 
 def serve(order: Mapping[str, Any]) -> None:
-    """Be `lethe serve` in a process that was just forked."""
+    """Be `lethe serve`, or the command of the order, in a process that was just forked."""
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
@@ -132,8 +137,8 @@ def serve(order: Mapping[str, Any]) -> None:
         os.dup2(os.open(path, flags), number)
     Sweeper.__init__.__kwdefaults__.update(older_than_s=_SWEEP_S, interval_s=_SWEEP_S)
     home, model, happened = Path(order["home"]), Path(order["model"]), Path(order["happened"])
-    Observer(loaded(order["faults"]), home, model, happened).install()
-    main(["serve"])
+    Observer(loaded(order["faults"]), home, model, happened, armed=order["armed"]).install()
+    main(order["command"])
 
 
 def ended(pid: int, options: int) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import doomed
 from faults import Fault, dumped
-from lethe_process import ROOT, LetheProcess
+from lethe_process import ROOT, Ended, LetheProcess
 
 
 class Died(Exception):
@@ -51,7 +51,7 @@ class Launcher:
 class _Forked:
     """What `LetheProcess` uses of a `subprocess.Popen`."""
 
-    def __init__(self, launcher: Launcher, order: dict[str, str]) -> None:
+    def __init__(self, launcher: Launcher, order: dict[str, Any]) -> None:
         self._launcher = launcher
         pid = launcher.ask("start", order)
         assert pid is not None
@@ -79,8 +79,13 @@ class _Forked:
 class DoomedLethe(LetheProcess):
     """A LETHE_HOME whose process meets `faults`, one after the other, across its restarts."""
 
-    def __init__(self, launcher: Launcher, home: Path, faults: Sequence[Fault] = (), **settings: object) -> None:
+    def __init__(
+        self, launcher: Launcher, home: Path, faults: Sequence[Fault] = (), *, armed: bool = False, **settings: object
+    ) -> None:
+        """Unless `armed`, the first fault waits for the first request."""
         super().__init__(home, **settings)
+        self._armed = armed
+        self._arguments = ["serve"]
         self._launcher = launcher
         self._all_faults = list(faults)
         self._beside = {name: home.with_name(f"{home.name}.{name}") for name in ("stdout", "happened")}
@@ -108,9 +113,20 @@ class DoomedLethe(LetheProcess):
             "model": str(self.model),
             "log": str(self._log),
             "faults": dumped(self.faults),
+            "armed": self._armed,
+            "command": self._arguments,
         } | {name: str(path) for name, path in self._beside.items()}
         self._process = _Forked(self._launcher, order)  # type: ignore[assignment]
         return self._process.stdout
+
+    def run(self, *command: object) -> Ended:
+        """How another command of Lethe's ends, in this home, where nothing may run; it meets the same faults."""
+        self._arguments = [str(part) for part in command]
+        try:
+            self.launch()
+        finally:
+            self._arguments = ["serve"]
+        return self.ended()
 
     def revive(self) -> Self:
         """Start it again if it has been killed."""

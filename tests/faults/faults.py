@@ -21,6 +21,7 @@ class Action(StrEnum):
     TRIM_STREAM = "trim stream"
     DUPLICATE_STREAM = "duplicate stream"
     STOP_LETHE = "stop lethe"
+    FILL_DISK = "fill disk"
 
 
 #: What the sweeps kill.
@@ -29,6 +30,7 @@ KILLS = (Action.KILL_LETHE, Action.KILL_POSTGRES, Action.KILL_VALKEY)
 START_POINTS = tuple(point for point in FailurePoint if point.startswith("start "))
 REPAIR_POINTS = tuple(point for point in FailurePoint if point.startswith("repair "))
 IMPORT_POINTS = tuple(point for point in FailurePoint if point.startswith("import "))
+RECOVERY_POINTS = tuple(point for point in FailurePoint if point.startswith("recovery "))
 #: Those that every batch passes.
 STEP_POINTS = tuple(point for point in FailurePoint if point[0].isdigit())
 

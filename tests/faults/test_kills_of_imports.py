@@ -1,0 +1,127 @@
+"""Lethe and Postgres killed at every failure point of an import: it ends as one that nothing interrupted."""
+
+import asyncio
+import random
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from deletions import Outcome, People, Run, assert_same, keys_left, leftovers, outcome_of
+from doomed_process import DoomedLethe, Launcher
+from faults import FILE_CHANGE, IMPORT_POINTS, Action, Fault
+from lethe_process import figures_of
+from repair_world import query
+from test_end_to_end_restarts import private_database
+
+from model_store.build import build_model
+from model_store.spec import ModelSpec
+from service.failure_points import FailurePoint
+
+_FILE_CHANGES = 12
+
+
+class Imports:
+    """Homes in which an import waits to be carried out, and what becomes of it."""
+
+    def __init__(self, people: People, launcher: Launcher, folder: Path) -> None:
+        self._people = people
+        self._launcher = launcher
+        self._folder = folder
+        self._templates: dict[bool, Path] = {}
+        self._references: dict[tuple[bool, str], Outcome] = {}
+        self._made = 0
+
+    def check(self, faults: Sequence[Fault], *, excluding: bool, repair: str) -> None:
+        """An import with `faults` comes to the same as one without; `excluding` what was deleted, or nothing was."""
+        if (excluding, repair) not in self._references:
+            self._references[excluding, repair] = self._outcome([], excluding, repair)
+        outcome = self._outcome(faults, excluding, repair)
+        assert_same(outcome, self._references[excluding, repair], self._people, repaired=repair == "always")
+
+    def _outcome(self, faults: Sequence[Fault], excluding: bool, repair: str) -> Outcome:
+        people, home = self._people, self._folder / f"home-{self._made}"
+        self._made += 1
+        template = self._template(excluding)
+        subprocess.run(["cp", "-a", template, home], check=True)
+        before = int((home / "model" / "CURRENT").read_text().split("-")[0])
+        lethe = DoomedLethe(self._launcher, home, faults, armed=True, repair=repair, lease_ttl_s=1)
+        try:
+            run = Run(people, lethe.launch_until_ready(), 0)
+            run.until(lambda client: client.model().version == before + 1 and not lethe.faults and not beside(home))
+            statement = "SELECT status, version_after, excluded_nodes FROM imports"
+            gone = people.deleted if excluding else []
+            run.until(
+                lambda _: (
+                    asyncio.run(query(private_database(lethe), statement)) == [("completed", before + 1, len(gone))]
+                )
+            )
+            outcome = run.persist(lambda client: outcome_of(people, lethe.model, client, gone=gone))
+            # It goes on as any other.
+            with lethe.client() as client:
+                client.wait(client.request_deletion([people.graph.node_ids[-1]]).id, timeout_s=60.0)
+            lethe.kill(with_servers=True)
+            assert keys_left(home) == 0
+            assert not excluding or leftovers(people, home) == set()
+        finally:
+            lethe.give_up()
+        shutil.rmtree(home)
+        return outcome
+
+    def _template(self, excluding: bool) -> Path:
+        """A home whose service is stopped, and which is to take another model over at its next start."""
+        if excluding not in self._templates:
+            people, home = self._people, self._people.home(self._folder / f"excluding-{excluding}")
+            lethe = DoomedLethe(self._launcher, home, repair="never", lease_ttl_s=1, max_wait_ms=5)
+            if excluding:
+                with lethe.start().client() as client:
+                    for one in [each.send(client, number).id for number, each in enumerate(people.wanted)]:
+                        client.wait(one, timeout_s=60.0)
+                assert lethe.stop().status == 0
+            ended = lethe.run("model", "import", self._another(), *(["--exclude-deleted"] if excluding else []))
+            assert ended.status == 0, ended.stderr
+            assert "takes the model over at its next start" in ended.stderr
+            self._templates[excluding] = home
+        return self._templates[excluding]
+
+    def _another(self) -> Path:
+        """A model of the same graph, trained with another lambda."""
+        folder = self._folder / "another"
+        if not folder.exists():
+            name = str(figures_of(self._people.template / "model")["name"])
+            spec = ModelSpec(regularization=1e-2)
+            build_model(self._people.graph, spec, name=name, dataset="another", split="full").write(folder)
+        return folder
+
+
+def beside(home: Path) -> list[str]:
+    """The folders that imports have left beside the model."""
+    return [path.name for path in home.iterdir() if path.name.startswith(".model.") and path.is_dir()]
+
+
+@pytest.fixture(scope="session")
+def imports(people: People, launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Imports:
+    return Imports(people, launcher, tmp_path_factory.mktemp("imports"))
+
+
+def test_an_import_that_is_killed_once_it_is_committed_is_finished(imports: Imports) -> None:
+    imports.check([Fault(Action.KILL_LETHE, FailurePoint.IMPORT_INSTALLED)], excluding=True, repair="always")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("excluding", "repair"), [(True, "never"), (True, "always"), (False, "never")])
+@pytest.mark.parametrize("point", IMPORT_POINTS)
+@pytest.mark.parametrize("action", [Action.KILL_LETHE, Action.KILL_POSTGRES])
+def test_an_import_that_is_killed_anywhere_ends_as_one_that_was_not(
+    imports: Imports, action: Action, point: FailurePoint, excluding: bool, repair: str
+) -> None:
+    imports.check([Fault(action, point)], excluding=excluding, repair=repair)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(_FILE_CHANGES))
+def test_an_import_that_is_killed_at_changes_of_files_ends_as_one_that_was_not(imports: Imports, seed: int) -> None:
+    rng = random.Random(seed)
+    faults = [Fault(Action.KILL_LETHE, FILE_CHANGE, rng.randrange(1, 40)) for _ in range(2)]
+    imports.check(faults, excluding=rng.random() < 0.7, repair=rng.choice(["never", "always"]))

@@ -1,0 +1,121 @@
+"""`lethe recover` killed at every failure point: run again, it comes to the same as one that nothing interrupted."""
+
+import random
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from deletions import Outcome, People, assert_same, keys_left, leftovers, outcome_of
+from doomed_process import DoomedLethe, Launcher
+from faults import FILE_CHANGE, RECOVERY_POINTS, Action, Fault
+
+from service.failure_points import FailurePoint
+
+#: So many of the deletions were completed when the copy was made that is put back.
+_BEFORE_COPY = 4
+_FILE_CHANGES = 12
+
+
+class Part(StrEnum):
+    """What of a home was put back to an earlier moment."""
+
+    STORE = "model"
+    DATABASE = "postgres"
+
+
+class Restored:
+    """Homes in which all deletions were completed and of which a part was put back, and what becomes of them."""
+
+    def __init__(self, people: People, launcher: Launcher, folder: Path) -> None:
+        self._people = people
+        self._launcher = launcher
+        self._folder = folder
+        self._templates: dict[Part, Path] = {}
+        self._references: dict[tuple[Part, str], Outcome] = {}
+        self._made = 0
+
+    def check(self, part: Part, faults: Sequence[Fault], repair: str) -> None:
+        """A recovery with `faults` comes to the same as one without."""
+        if (part, repair) not in self._references:
+            self._references[part, repair] = self._outcome(part, [], repair)
+        outcome = self._outcome(part, faults, repair)
+        assert_same(outcome, self._references[part, repair], self._people, repaired=repair == "always")
+
+    def _outcome(self, part: Part, faults: Sequence[Fault], repair: str) -> Outcome:
+        home = self._folder / f"home-{self._made}"
+        self._made += 1
+        subprocess.run(["cp", "-a", self._template(part), home], check=True)
+        lethe = DoomedLethe(self._launcher, home, faults, armed=True, repair=repair, lease_ttl_s=1)
+        try:
+            while (ended := lethe.run("recover")).status == -signal.SIGKILL:
+                if lethe.faults or faults[-1].point != FailurePoint.RECOVERY_FINISHED:
+                    refused = lethe.try_to_start()
+                    assert refused is not None, "it serves a store that is not recovered"
+                    assert (refused.status, "./lethe recover" in refused.stderr) == (1, True), refused.stderr
+            assert ended.status == 0, ended.stderr
+            assert lethe.faults == []
+            lethe.launch_until_ready()
+            assert keys_left(home) == 0
+            known = self._people.deleted
+            if part is Part.DATABASE:
+                known = [node for one in self._people.wanted[:_BEFORE_COPY] if one.kind == "node" for node in one.nodes]
+            with lethe.client() as client:
+                outcome = outcome_of(
+                    self._people, lethe.model, client, gone=known, unknown=set(self._people.deleted) - set(known)
+                )
+                # It goes on as any other.
+                client.wait(client.request_deletion([self._people.graph.node_ids[-1]]).id, timeout_s=60.0)
+            lethe.kill(with_servers=True)
+            assert leftovers(self._people, home) == set()
+        finally:
+            lethe.give_up()
+        shutil.rmtree(home)
+        return outcome
+
+    def _template(self, part: Part) -> Path:
+        if part not in self._templates:
+            home, kept = self._people.home(self._folder / part.name), self._folder / f"{part.name}-kept"
+            lethe = DoomedLethe(self._launcher, home, repair="never", lease_ttl_s=1, max_wait_ms=5)
+            wanted = list(enumerate(self._people.wanted))
+            for some in (wanted[:_BEFORE_COPY], wanted[_BEFORE_COPY:]):
+                with lethe.start().client() as client:
+                    for one in [each.send(client, number).id for number, each in some]:
+                        client.wait(one, timeout_s=60.0)
+                assert lethe.stop().status == 0
+                if not kept.exists():
+                    subprocess.run(["cp", "-a", home / part, kept], check=True)
+            shutil.rmtree(home / part)
+            kept.rename(home / part)
+            self._templates[part] = home
+        return self._templates[part]
+
+
+@pytest.fixture(scope="session")
+def restored(people: People, launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Restored:
+    return Restored(people, launcher, tmp_path_factory.mktemp("restored"))
+
+
+def test_a_recovery_that_is_killed_once_it_is_committed_is_gone_on_with(restored: Restored) -> None:
+    restored.check(Part.STORE, [Fault(Action.KILL_LETHE, FailurePoint.RECOVERY_SWAPPED)], "never")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repair", ["never", "always"])
+@pytest.mark.parametrize("point", RECOVERY_POINTS)
+@pytest.mark.parametrize("part", Part)
+def test_a_recovery_that_is_killed_anywhere_is_gone_on_with(
+    restored: Restored, part: Part, point: FailurePoint, repair: str
+) -> None:
+    restored.check(part, [Fault(Action.KILL_LETHE, point)], repair)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(_FILE_CHANGES))
+def test_a_recovery_that_is_killed_at_changes_of_files_is_gone_on_with(restored: Restored, seed: int) -> None:
+    rng = random.Random(seed)
+    faults = [Fault(Action.KILL_LETHE, FILE_CHANGE, rng.randrange(1, 16)) for _ in range(2)]
+    restored.check(Part.STORE, faults, rng.choice(["never", "always"]))
