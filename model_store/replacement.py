@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from model_store import tombstones
 from model_store.errors import ModelStoreError
 from model_store.files import make_folders, remove_tree, rename, sync_folder
 from model_store.store import Store
@@ -61,6 +62,8 @@ class Replacement:
         """Makes the staged model the served one and returns it; what a crash left half done is finished."""
         if self.staged.exists():
             if self.served.exists():
+                # What was deleted stays known; the database may be restored from an older backup some day.
+                tombstones.carry(self.served / tombstones.FILE, self.staged / tombstones.FILE)
                 rename(self.served, self.replaced)
             rename(self.staged, self.served)
         return Store.open(self.served)

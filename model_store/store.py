@@ -6,6 +6,7 @@
     base/index-….json                what is in these files, with a digest per chunk
     base/erasing-….json              the intent of an erasure under way
     versions/<version>-<fencing>/    state.safetensors, manifest.json
+    tombstones                       keyed hashes of what was deleted; absent before anything was
 
 One process writes, under a lease with a fencing number. Every change is durable before it is visible and visible in
 one step; what a crash leaves behind is either unused or finished by repeating the call. Files are removed and
@@ -13,12 +14,13 @@ replaced only when they were written under a fencing number that is not above th
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from model_store import tombstones
 from model_store.base_store import Base, BaseStore, SpanChunk
 from model_store.base_tables import NO_ROW
 from model_store.erasure import Erasure
@@ -36,6 +38,7 @@ from model_store.files import (
 from model_store.graph import Graph, validate
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.sealed import read_sealed, seal
+from model_store.tombstones import Kept, KeptTombstone
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
 
 _MANIFEST, _CURRENT, _BASE, _VERSIONS = "manifest.json", "CURRENT", "base", "versions"
@@ -282,6 +285,18 @@ class Store:
         features were deleted, must be zero. Raises StoreConflict as `erase` does, ValueError for another shape.
         """
         self._base.write_beta(beta, label_beta, version=version, fencing=fencing)
+
+    def tombstones(self) -> Kept:
+        """The keyed hashes of what was deleted, as far as they can be read."""
+        return tombstones.read(self.path / tombstones.FILE)
+
+    def add_tombstones(self, added: Sequence[KeptTombstone]) -> None:
+        """Adds keyed hashes of what was deleted, durably; before it is erased. Adding them again does no harm."""
+        tombstones.append(self.path / tombstones.FILE, added)
+
+    def replace_tombstones(self, kept: Collection[KeptTombstone]) -> None:
+        """Makes the record of what was deleted hold exactly these, in one step."""
+        tombstones.replace(self.path / tombstones.FILE, kept)
 
     def _remove_prepared(self, *, below_fencing: int) -> None:
         """Removes files that were to become CURRENT and whose fencing number is at most `below_fencing`."""

@@ -146,7 +146,7 @@ async def _running(
             request_keys=request_keys,
             keys=keys,
             reader=reader,
-            tombstones=Tombstones(engine, keyring, model),
+            tombstones=Tombstones(engine, keyring, model, lambda: unlearner.kept),
             model_info=model_info,
             canaries=lambda: unlearner.manifest.canaries,
             readiness=readiness,

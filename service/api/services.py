@@ -69,10 +69,14 @@ class Check:
 class Tombstones:
     """What was deleted, and by which request: looked up by keyed hash, under every tombstone key."""
 
-    def __init__(self, engine: Engine, keyring: Keyring, model: str) -> None:
+    def __init__(
+        self, engine: Engine, keyring: Keyring, model: str, kept: Callable[[], frozenset[bytes]] = frozenset
+    ) -> None:
+        """`kept` are hashes of what was deleted by requests that this database, restored, does not know."""
         self._engine = engine
         self._keyring = keyring
         self._model = model
+        self._kept = kept
 
     async def find(self, kind: RequestKind, subjects: Sequence[Subject]) -> dict[Subject, UUID]:
         """Each of `subjects` that a request of this kind deleted, with that request. Raises Unavailable."""
@@ -82,6 +86,17 @@ class Tombstones:
         async with transaction(self._engine) as connection:
             found = await TombstoneRepository(connection).find(by_hash)
         return {by_hash[digest]: request_id for digest, request_id in found.items()}
+
+    async def are_deleted(self, nodes: Sequence[str]) -> set[str]:
+        """Those of `nodes` that were deleted, also by requests that an older database does not know.
+
+        Raises Unavailable.
+        """
+        found = set(await self.deleted_nodes(nodes))
+        if kept := self._kept():
+            by_hash = self._keyring.tombstone_hashes(self._model, RequestKind.NODE, nodes)
+            found.update(node for digest, node in by_hash.items() if digest in kept and isinstance(node, str))
+        return found
 
     async def deleted_nodes(self, nodes: Sequence[str]) -> dict[str, UUID]:
         """Each of `nodes` that was deleted, with the request that did it. Raises Unavailable."""

@@ -168,17 +168,18 @@ def _report(recovered: "Recovered") -> None:
         ("requests failed, their keys being lost", str(recovered.failed)),
     ]
     stdout().print(table("Recovered", ("", ""), rows))
-    for line in _advice(recovery, recovered.failed):
+    for line in _advice(recovery, recovered.kept, recovered.failed):
         note(line)
 
 
-def _advice(recovery: "Recovery", failed: int) -> list[str]:
+def _advice(recovery: "Recovery", kept: int, failed: int) -> list[str]:
     advice = []
     if recovery.unknown_nodes:
         advice.append(
             f"The store has {recovery.unknown_nodes} nodes deleted that this database knows nothing of. They are not "
-            "served, but their ids are gone: asked for, they are unknown (404) and not deleted (410), and a newly "
-            "trained model that contains them would not be refused. Leave them out of what you train on."
+            f"served. {min(kept, recovery.unknown_nodes)} of them are in the store's own record: asked for, they are "
+            "deleted (410), and a newly trained model that contains them is refused. Of any others the ids are gone: "
+            "leave them out of what you train on."
         )
     if recovery.database_before is None or recovery.unknown_nodes:
         advice.append("Requests that were accepted after this database's backup are not in it: send them again.")

@@ -1,9 +1,10 @@
 """The keyed hashes of what was deleted, and which keys made them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import LargeBinary, SmallInteger, Text, Uuid, func, literal, select
+from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, func, literal, select
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -11,6 +12,8 @@ from service.db.arrays import unnested
 from service.db.models import RequestRow, TombstoneKeyRow, TombstoneRow
 from service.domain.records import Tombstone
 from service.domain.states import RequestKind
+
+_COLUMNS = (TombstoneRow.kind, TombstoneRow.hash, TombstoneRow.key_number, TombstoneRow.request_id)
 
 
 class TombstoneRepository:
@@ -48,10 +51,24 @@ class TombstoneRepository:
         query = select(TombstoneRow.hash, TombstoneRow.request_id).where(TombstoneRow.hash == wanted)
         return {row.hash: row.request_id for row in await self._conn.execute(query)}
 
-    async def count(self, model: str, kind: RequestKind) -> int:
-        """Return how many nodes or edges requests of a kind to a model have deleted."""
+    async def count(self, model: str, kind: RequestKind | None = None) -> int:
+        """Return how many nodes or edges requests to a model, of one kind or of all, have deleted."""
         query = select(func.count()).join_from(TombstoneRow, RequestRow, RequestRow.id == TombstoneRow.request_id)
-        return int(await self._conn.scalar(query.where(RequestRow.model == model, TombstoneRow.kind == kind)) or 0)
+        query = query.where(RequestRow.model == model)
+        return int(await self._conn.scalar(query if kind is None else query.where(TombstoneRow.kind == kind)) or 0)
+
+    async def of_model(self, model: str) -> list[Tombstone]:
+        """Return all of what requests to a model have deleted."""
+        query = select(*_COLUMNS).join(RequestRow, RequestRow.id == TombstoneRow.request_id)
+        return self._read(await self._conn.execute(query.where(RequestRow.model == model)))
+
+    async def of_requests(self, ids: Collection[UUID]) -> list[Tombstone]:
+        """Return what these requests have deleted."""
+        wanted = func.any(literal(list(ids), ARRAY(Uuid())))
+        return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.request_id == wanted)))
+
+    def _read(self, rows: Iterable[Row[Any]]) -> list[Tombstone]:
+        return [Tombstone(RequestKind(row.kind), row.hash, row.key_number, row.request_id) for row in rows]
 
     async def key_fingerprints(self) -> dict[int, bytes]:
         """Return the fingerprints of the keys that recorded tombstones were made with, for `Keyring.check`."""

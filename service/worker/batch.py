@@ -19,7 +19,7 @@ from service.db.engine import Connection, Engine
 from service.db.repairs import RepairRepository
 from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
-from service.db.transactions import fenced_transaction
+from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import BatchRecord, Pointer, RequestNorms, Tombstone
 from service.domain.states import RepairStatus
 from service.failure_points import FailurePoint
@@ -102,7 +102,9 @@ class BatchWorker:
     async def finish(self, committed: Committed, watch: Stopwatch) -> BatchRecord:
         """Steps 8 to 10: `applied`, erasure, measurement from disk, `completed`. Returns the record as completed."""
         await self.apply(committed)
-        await watch.time("erase", self._erase, self._executor)
+        async with transaction(self._engine) as connection:
+            tombstones = await TombstoneRepository(connection).of_requests(committed.requests)
+        await watch.time("erase", partial(self._erase, tombstones), self._executor)
         failure_points.reached(FailurePoint.ERASED)
         return await self._complete(committed, watch)
 
@@ -122,8 +124,9 @@ class BatchWorker:
             failure_points.reached(FailurePoint.APPLYING)
         failure_points.reached(FailurePoint.APPLIED)
 
-    def _erase(self) -> None:
+    def _erase(self, tombstones: Sequence[Tombstone]) -> None:
         """Step 9, after the coefficients that go with repaired weights: the old ones knew what is being erased."""
+        self.writer.keep_tombstones(tombstones)
         self.writer.write_coefficients()
         failure_points.reached(FailurePoint.COEFFICIENTS_WRITTEN)
         self.writer.erase()

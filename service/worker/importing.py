@@ -128,9 +128,9 @@ class Importer:
         try:
             under_way = self._under_way
             if under_way is None or under_way.wanted.id != wanted.id:
-                staged = await self._staged(wanted, replacement, known)
+                staged = await self._staged(wanted, replacement, served, known)
                 under_way = self._under_way = _UnderWay(wanted, replacement, staged)
-            if not await self._is_ready(under_way, pointer):
+            if not await self._is_ready(under_way, served, pointer):
                 return None
             fencing = keeper.lease.fencing
             candidate = await self._run(lambda: under_way.staged.write(pointer, fencing))
@@ -160,7 +160,7 @@ class Importer:
         """The erasures of step 4; `store` is the installed model, which the pointer names."""
         replacement = Replacement(store.path, str(wanted.id))
         base = await self._run(store.load_base)
-        tombstoned = await find_tombstoned(self._engine, self._keyring, wanted.model, base.graph)
+        tombstoned = await self._tombstoned(wanted, base, store)
         fencing = keeper.lease.fencing
         await self._run(lambda: store.erase(tombstoned.erasure(), fencing=fencing))
         # The weights as trained knew what was deleted.
@@ -180,7 +180,9 @@ class Importer:
         ids = () if wanted is None else (str(wanted.id),)
         await self._run(lambda: clear_abandoned(served.path, wanted=ids))
 
-    async def _staged(self, wanted: ModelImport, replacement: Replacement, known: AbstractSet[str]) -> Staged:
+    async def _staged(
+        self, wanted: ModelImport, replacement: Replacement, served: Store, known: AbstractSet[str]
+    ) -> Staged:
         """The staged model as it was trained, on the device, once it is known to be one for this place."""
         store = await self._run(lambda: Store.open(replacement.staged))
         if store.manifest.name != wanted.model:
@@ -194,10 +196,10 @@ class Importer:
                 f"None of the {len(known)} nodes that are served is in the model: it is of another graph.",
                 "Serve it from a LETHE_HOME of its own, or give its nodes the ids they have here.",
             )
-        self._check(wanted, store, base, await self._tombstoned(wanted, base))
+        self._check(wanted, store, base, await self._tombstoned(wanted, base, served))
         return await self._run(lambda: Staged.load(store, base, self._device, self._repair))
 
-    async def _is_ready(self, under_way: _UnderWay, pointer: Pointer) -> bool:
+    async def _is_ready(self, under_way: _UnderWay, served: Store, pointer: Pointer) -> bool:
         """Works for a slice; whether the staged model is without all that is tombstoned, and repaired.
 
         What is deleted meanwhile is taken out once the repair under way has ended, so that this always comes to an end.
@@ -206,14 +208,16 @@ class Importer:
         if not await self._run(lambda: staged.advance(until)):
             return False
         if under_way.seen != pointer.version:
-            tombstoned = await self._tombstoned(under_way.wanted, staged.base)
+            tombstoned = await self._tombstoned(under_way.wanted, staged.base, served)
             self._check(under_way.wanted, staged.store, staged.base, tombstoned)
             await self._run(lambda: staged.exclude(tombstoned))
             under_way.seen = pointer.version
         return await self._run(lambda: staged.advance(until))
 
-    async def _tombstoned(self, wanted: ModelImport, base: Base) -> Tombstoned:
-        return await find_tombstoned(self._engine, self._keyring, wanted.model, base.graph)
+    async def _tombstoned(self, wanted: ModelImport, base: Base, served: Store) -> Tombstoned:
+        """What of `base` was deleted, as the database and the model `served` know."""
+        kept = await self._run(lambda: served.tombstones().hashes)
+        return await find_tombstoned(self._engine, self._keyring, wanted.model, base.graph, kept)
 
     def _check(self, wanted: ModelImport, store: Store, base: Base, tombstoned: Tombstoned) -> None:
         """Raises ImportRefused for a model that must not be served for what is `tombstoned` in it."""

@@ -30,6 +30,7 @@ from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.candidate import Candidate
 from service.worker.importing import Importer
+from service.worker.kept_tombstones import keep_in_step
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.model_writer import ModelWriter
 from service.worker.readers import Readers
@@ -80,6 +81,8 @@ class Loader:
         self.manifest: Manifest = store.manifest
         #: None until a version has been loaded.
         self.writer: ModelWriter | None = None
+        #: Tombstones that the store has kept and the database does not know: it is older.
+        self.kept: frozenset[bytes] = frozenset()
 
     async def load(self, keeper: LeaseKeeper, candidate: Candidate | None) -> tuple[ModelWriter, Unfinished]:
         """A writer of the committed version, and what is not known to be finished.
@@ -99,6 +102,7 @@ class Loader:
             await self._importer.erase(wanted, self.store, keeper)
             failure_points.reached(FailurePoint.IMPORT_ERASED)
         await self._importer.clear_abandoned(self.store, None if committed else wanted, keeper)
+        self.kept = await keep_in_step(self._engine, self.store, self._model)
         unfinished = await self._unfinished()
         deleted = deleted_edges(unfinished.batch, self._request_keys)
         resident = await self._resident(pointer, deleted, candidate)

@@ -4,7 +4,7 @@ What changes the weights, a batch or a repair, goes through the same four calls,
 `swap`, and then, each idempotent, `write_coefficients`, `erase` and `span_residual`.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,14 @@ from service import failure_points
 from service.db.engine import Connection, Engine
 from service.db.pointers import PointerRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction
-from service.domain.records import Lease, Pointer
+from service.domain.records import Lease, Pointer, Tombstone
 from service.failure_points import FailurePoint
 from service.queue.outage import Outage
 from service.unlearning.batch import ModelState
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.resident import Resident, version_state
 from service.unlearning.snapshot import Snapshot
+from service.worker.kept_tombstones import as_kept
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.leftovers import Leftovers
 from service.worker.readers import Readers
@@ -125,6 +126,11 @@ class ModelWriter:
                 version=self._pointer.version,
                 fencing=self.lease.fencing,
             )
+
+    def keep_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
+        """The store's own record of what was deleted has these too, before anything of them is erased."""
+        self._keeper.check()
+        self._store.add_tombstones(as_kept(tombstones))
 
     def erase(self) -> None:
         """Nodes, features and edges that are gone leave the disk, and so do all other versions."""

@@ -49,6 +49,7 @@ from service.unlearning.resident import Resident, version_state
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.batch import BatchWorker
+from service.worker.kept_tombstones import hashes_of, only_in_store
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.model_writer import ModelWriter
 from service.worker.outcomes import Committed
@@ -75,6 +76,8 @@ class Recovered:
     failed: int
     #: Requests of a batch that was between commit and end.
     completed: int
+    #: Nodes that the store's own record knows to be deleted, and the database does not.
+    kept: int = 0
 
 
 class Restorer:
@@ -114,7 +117,8 @@ class Restorer:
         failure_points.reached(FailurePoint.RECOVERY_LEASED)
         await self._install_import()
         base = await self._run(self._store.load_base)
-        tombstoned = await find_tombstoned(self._engine, self._keyring, self._model, base.graph)
+        kept = await self._run(lambda: self._store.tombstones().hashes)
+        tombstoned = await find_tombstoned(self._engine, self._keyring, self._model, base.graph, kept)
         current = self._store.current()
         state = await self._run(lambda: self._store.read_version(current))
         remaining = still_there(tombstoned, state)
@@ -162,8 +166,9 @@ class Restorer:
         async with fenced_transaction(self._engine, self._keeper.lease) as connection:
             await RecoveryRepository(connection).finish(self._model, requests_failed=failed)
         failure_points.reached(FailurePoint.RECOVERY_FINISHED)
+        kept_nodes = await only_in_store(self._engine, hashes_of(self._store.tombstones(), RequestKind.NODE))
         self._log.warning("recovery.finished", version=recovery.version, failed=failed, completed=completed)
-        return Recovered(recovery, failed, completed)
+        return Recovered(recovery, failed, completed, len(kept_nodes))
 
     async def _install_import(self) -> None:
         """Where the committed version is that of an import, its folder takes its place first."""

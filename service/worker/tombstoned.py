@@ -77,8 +77,12 @@ class Tombstoned:
         return Erasure(self.nodes, self.feature_rows, self.edges)
 
 
-async def find_tombstoned(engine: Engine, keyring: Keyring, model: str, graph: Graph) -> Tombstoned:
+async def find_tombstoned(
+    engine: Engine, keyring: Keyring, model: str, graph: Graph, kept: frozenset[bytes]
+) -> Tombstoned:
     """What of `graph` requests to `model` have deleted; rows that are erased already are left out.
+
+    By the tombstones of the database, and by those `kept` in the store, which an older database does not know.
 
     Raises KeyMissing when a key is not here that tombstones were made with, and Unavailable.
     """
@@ -86,12 +90,12 @@ async def find_tombstoned(engine: Engine, keyring: Keyring, model: str, graph: G
         keyring.check(await TombstoneRepository(connection).key_fingerprints())
     rows = {node: row for row, node in enumerate(graph.node_ids) if node}
     ids = list(rows)
-    deleted = await _find(engine, keyring, model, RequestKind.NODE, ids)
+    deleted = await _find(engine, keyring, model, RequestKind.NODE, ids, kept)
     nodes = _sorted([rows[node] for node in deleted])
     remaining = [node for node in ids if node not in deleted]
-    featureless = await _find(engine, keyring, model, RequestKind.FEATURES, remaining)
+    featureless = await _find(engine, keyring, model, RequestKind.FEATURES, remaining, kept)
     pairs = [(graph.node_ids[first], graph.node_ids[second]) for first, second in _edges(graph, nodes).tolist()]
-    cut = await _find(engine, keyring, model, RequestKind.EDGE, pairs)
+    cut = await _find(engine, keyring, model, RequestKind.EDGE, pairs, kept)
     gone = [[rows[first], rows[second]] for first, second in pairs if (first, second) in cut]
     return Tombstoned(
         nodes, _sorted([rows[node] for node in featureless]), np.array(gone, dtype=np.int64).reshape(-1, 2)
@@ -99,7 +103,12 @@ async def find_tombstoned(engine: Engine, keyring: Keyring, model: str, graph: G
 
 
 async def _find(
-    engine: Engine, keyring: Keyring, model: str, kind: RequestKind, subjects: Sequence[Subject]
+    engine: Engine,
+    keyring: Keyring,
+    model: str,
+    kind: RequestKind,
+    subjects: Sequence[Subject],
+    kept: frozenset[bytes],
 ) -> set[Subject]:
     """Those of `subjects` that were deleted, looked up under every tombstone key."""
     found: set[Subject] = set()
@@ -107,6 +116,7 @@ async def _find(
         by_hash = await asyncio.to_thread(_hashes, keyring, model, kind, subjects[start : start + _PAGE])
         async with transaction(engine) as connection:
             found.update(by_hash[digest] for digest in await TombstoneRepository(connection).find(by_hash))
+        found.update(by_hash[digest] for digest in by_hash.keys() & kept)
     return found
 
 

@@ -177,6 +177,11 @@ class Unlearner:
         return None if writer is None else writer.resident
 
     @property
+    def kept(self) -> frozenset[bytes]:
+        """Hashes of what was deleted that the store alone knows, beside an older database; none before it is loaded."""
+        return self._loader.kept
+
+    @property
     def manifest(self) -> Manifest:
         """What the model is that `resident` is of; an import changes it."""
         return self._loader.manifest

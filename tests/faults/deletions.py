@@ -307,6 +307,7 @@ class Runs:
         *,
         repair: str,
         repair_budget: float = 5.0,
+        lease_ttl_s: float = 1.0,
         seed: int = 0,
         between: Callable[[Run], None] = lambda run: None,
         around: Callable[[Run], AbstractContextManager[None]] = lambda run: nullcontext(),
@@ -314,7 +315,7 @@ class Runs:
         """What a run with `faults` comes to; `between` is done after each request, `around` about all of it."""
         home = self.people.home(self._folder / f"home-{self._made}")
         self._made += 1
-        settings = {"repair": repair, "repair_budget": repair_budget, "lease_ttl_s": 1, "max_wait_ms": 5}
+        settings = {"repair": repair, "repair_budget": repair_budget, "lease_ttl_s": lease_ttl_s, "max_wait_ms": 5}
         lethe = DoomedLethe(self._launcher, home, faults, **settings)
         try:
             run = Run(self.people, lethe, seed)

@@ -93,7 +93,8 @@ def test_a_disk_that_is_full_from_a_step_on_holds_it_up_and_loses_nothing(
         said.extend(relief.said)
 
     settings = {"repair": "always", "repair_budget": 0.0} if policy == "deferred" else {"repair": policy}
-    runs.check([Fault(Action.FILL_DISK, point)], around=relieved, **settings)
+    # Predictions go on all the while, with the lease.
+    runs.check([Fault(Action.FILL_DISK, point)], around=relieved, lease_ttl_s=60.0, **settings)
     assert len(said) > 1, "nobody said that the disk is full"
     assert "File too large" in said[0]
     assert "unlearner" in said[-1]

@@ -105,10 +105,6 @@ def imports(people: People, launcher: Launcher, tmp_path_factory: pytest.TempPat
     return Imports(people, launcher, tmp_path_factory.mktemp("imports"))
 
 
-def test_an_import_that_is_killed_once_it_is_committed_is_finished(imports: Imports) -> None:
-    imports.check([Fault(Action.KILL_LETHE, FailurePoint.IMPORT_INSTALLED)], excluding=True, repair="always")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("excluding", "repair"), [(True, "never"), (True, "always"), (False, "never")])
 @pytest.mark.parametrize("point", IMPORT_POINTS)

@@ -99,10 +99,6 @@ def restored(people: People, launcher: Launcher, tmp_path_factory: pytest.TempPa
     return Restored(people, launcher, tmp_path_factory.mktemp("restored"))
 
 
-def test_a_recovery_that_is_killed_once_it_is_committed_is_gone_on_with(restored: Restored) -> None:
-    restored.check(Part.STORE, [Fault(Action.KILL_LETHE, FailurePoint.RECOVERY_SWAPPED)], "never")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("repair", ["never", "always"])
 @pytest.mark.parametrize("point", RECOVERY_POINTS)

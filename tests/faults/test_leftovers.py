@@ -61,11 +61,12 @@ def searched(lethe: DoomedLethe, graph: Graph, dataset: Path, nodes: list[str]) 
 
 
 def values_left(model: Path, graph: Graph, nodes: list[str]) -> float:
-    """The share of the feature values of `nodes`, which nobody else has, that are in the model's files one by one."""
-    rows = np.array([graph.node_ids.index(node) for node in nodes])
-    sought = feature_rows(graph.features, rows).astype(np.float32)
+    """The share of the feature values that `nodes` alone have which are in the model's files, each by itself."""
+    features = feature_rows(graph.features, np.arange(graph.nodes)).astype(np.float32)
+    gone = np.isin(graph.node_ids, nodes)
+    sought = np.setdiff1d(features[gone], features[~gone])
     stored = [np.fromfile(file, dtype=np.float32) for file in model.glob("base/features.values*")]
-    return float(np.isin(sought[sought != 0], np.concatenate(stored)).mean())
+    return float(np.isin(sought, np.concatenate(stored)).mean())
 
 
 @pytest.mark.parametrize(

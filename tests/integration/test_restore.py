@@ -55,6 +55,7 @@ class Site:
     postgres_url: str
     world: World
     recover: Callable[..., Any]
+    command: Callable[..., Any]
     copies: int = 0
 
     @property
@@ -148,14 +149,13 @@ class Site:
 
         return asyncio.run(read())
 
-    def assert_forgotten(self, *, known: bool = True) -> None:
+    def assert_forgotten(self) -> None:
         """Nothing in `world` is served or on the disk, and all else is predicted as if it had never been."""
 
         async def work(lethe: Lethe) -> None:
             names = self.world.graph.node_ids
             answer = (await lethe.client.post("/predict", json={"nodes": list(names)})).json()
-            assert set(answer["deleted"]) | set(answer["unknown"]) == self.world.nodes
-            assert not known or not answer["unknown"]
+            assert (set(answer["deleted"]), answer["unknown"]) == (self.world.nodes, [])
             found = {one["node"]: one["probabilities"] for one in answer["predictions"]}
             expected = self.world.predictions()
             assert closest(found, expected, expected.keys()) <= TOLERANCE
@@ -177,6 +177,15 @@ async def _nothing(lethe: Lethe) -> None:
     """Only a start."""
 
 
+async def _until_imported(lethe: Lethe) -> None:
+    """Until the import that waits is served, and the model before it gone."""
+
+    async def is_imported() -> bool:
+        return not [path for path in lethe.settings.home.glob(".model.*-*") if path.is_dir()]
+
+    await until(is_imported)
+
+
 @pytest.fixture
 def site(
     trained: Path,
@@ -192,7 +201,7 @@ def site(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LETHE_REPAIR", "never")
     lethe = CommandLine(capsys)
-    made = Site(settings, postgres_url, World(trained), lambda *flags: lethe("recover", *flags))
+    made = Site(settings, postgres_url, World(trained), lambda *flags: lethe("recover", *flags), lethe)
     handlers, logged = logging.getLogger().handlers[:], structlog.get_config()
     yield made
     logging.getLogger().handlers[:] = handlers
@@ -242,12 +251,20 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
     ran = site.recover()
     assert ran.status == 0, ran.stderr
     assert "The store has 2 nodes deleted that this database knows nothing of" in ran.stderr
+    assert "2 of them are in the store's own record" in ran.stderr
     [recovery] = site.recoveries()
     assert (recovery.nodes, recovery.features, recovery.edges, recovery.unknown_nodes) == (0, 0, 0, 2)
-    site.assert_forgotten(known=False)
+    site.assert_forgotten()
     # The lease's fencing number has gone back with the database; deletions are possible all the same.
     site.delete(node_body("30"))
-    site.assert_forgotten(known=False)
+    site.assert_forgotten()
+    # Nor do they come back with a newly trained model.
+    imported = site.command("model", "import", site.world.folder)
+    assert imported.status == 1
+    assert "contains what was deleted at users' requests: 4 nodes and 1 node whose features" in imported.stderr
+    assert site.command("model", "import", site.world.folder, "--exclude-deleted").status == 0
+    site.serve(_until_imported)
+    site.assert_forgotten()
 
 
 def test_an_empty_database_is_refused_before_any_key_is_destroyed(site: Site) -> None:
@@ -258,7 +275,7 @@ def test_an_empty_database_is_refused_before_any_key_is_destroyed(site: Site) ->
     assert site.recover().status == 0
     [recovery] = site.recoveries()
     assert (recovery.database_before, recovery.unknown_nodes) == (None, 1)
-    site.assert_forgotten(known=False)
+    site.assert_forgotten()
 
 
 def test_a_wrong_database_that_is_empty_stays_so(site: Site, make_database: Callable[[], str]) -> None:
@@ -294,7 +311,7 @@ def test_versions_of_one_number_from_two_histories_are_told_apart(site: Site) ->
     assert site.recover().status == 0
     [recovery] = site.recoveries()
     assert (recovery.nodes, recovery.unknown_nodes) == (1, 1)
-    site.assert_forgotten(known=False)
+    site.assert_forgotten()
 
 
 @pytest.mark.slow
