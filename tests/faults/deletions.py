@@ -187,12 +187,10 @@ def outcome_of(
     client: LetheClient,
     *,
     gone: Collection[str] | None = None,
-    unknown: Collection[str] = (),
 ) -> Outcome:
     """What a model has come to once all is completed, and that nothing else lies in its folder.
 
-    `gone` are the nodes that are deleted, None for all that the requests name; `unknown` those that are neither
-    served nor known to be deleted.
+    `gone` are the nodes that are deleted; None for all that the requests name.
     """
     assert Served(model).is_tidy()
     unfinished = {path.name for path in model.rglob("*") if path.name.startswith((".", "erasing"))}
@@ -200,7 +198,7 @@ def outcome_of(
     assert unfinished <= {f".{gram_checkpoint.FILE}"}
     answer = client.predict_many(people.graph.node_ids)
     assert set(answer.deleted) == set(people.deleted if gone is None else gone)
-    assert set(answer.unknown) == set(unknown)
+    assert not answer.unknown
     names = people.graph.class_names
     table = {one.node: [one.probabilities[name] for name in names] for one in answer.predictions}
     live = [table[node] for node in people.graph.node_ids if node in table]

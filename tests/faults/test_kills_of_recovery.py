@@ -60,13 +60,8 @@ class Restored:
             assert lethe.faults == []
             lethe.launch_until_ready()
             assert keys_left(home) == 0
-            known = self._people.deleted
-            if part is Part.DATABASE:
-                known = [node for one in self._people.wanted[:_BEFORE_COPY] if one.kind == "node" for node in one.nodes]
             with lethe.client() as client:
-                outcome = outcome_of(
-                    self._people, lethe.model, client, gone=known, unknown=set(self._people.deleted) - set(known)
-                )
+                outcome = outcome_of(self._people, lethe.model, client)
                 # It goes on as any other.
                 client.wait(client.request_deletion([self._people.graph.node_ids[-1]]).id, timeout_s=60.0)
             lethe.kill(with_servers=True)

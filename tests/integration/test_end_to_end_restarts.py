@@ -266,13 +266,18 @@ def test_a_damaged_model_is_refused_by_the_name_of_the_file(unstarted: LetheProc
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_every_file_of_a_model_is_refused_by_name_when_it_is_damaged_or_missing(unstarted: LetheProcess) -> None:
+def test_every_file_of_a_model_is_refused_by_name_when_it_is_damaged_cut_or_missing(
+    unstarted: LetheProcess,
+) -> None:
     files = sorted(path for path in unstarted.model.rglob("*") if path.is_file())
     assert len(files) > 10
     for file in files:
         whole = file.read_bytes()
         damage(file)
         refused_by_name(unstarted, file)
+        if whole:
+            file.write_bytes(whole[: len(whole) // 2])
+            refused_by_name(unstarted, file)
         file.unlink()
         # Which index is the one that is missing cannot be known.
         refused_by_name(unstarted, file.with_name("index") if file.name.startswith("index-") else file)
