@@ -13,6 +13,8 @@ from model_store.datasets import load_dataset
 from model_store.errors import GraphError
 from model_store.foreign import ForeignWeights, WeightsError, read_weights
 from model_store.graph import Graph, feature_rows
+from model_store.injection import add_canaries
+from model_store.rebuild import with_weights
 from model_store.spec import Combine, LossKind, ModelSpec, SolverKind
 
 SPEC = ModelSpec(combine=Combine.CONCAT, hops=1, regularization=1e-2)
@@ -124,3 +126,17 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
         assert refused.value.remedy
     with pytest.raises(WeightsError, match="no file"):
         read_weights(tmp_path / "absent.npz")
+
+
+def test_a_model_with_canaries_keeps_them_and_their_columns(graph: Graph, tmp_path: Path) -> None:
+    larger, canaries = add_canaries(graph, 2, nodes=3, seed=0, tag="t")
+    trained = build_model(larger, SPEC, name="m", dataset="d", split="full", canaries=canaries)
+    source = trained.write(tmp_path / "source").path
+    elsewhere = in_span((2, 14, 3))
+    rebuilt = with_weights(source, ForeignWeights(elsewhere), tmp_path / "target")
+    assert rebuilt.manifest.canaries == canaries
+    W = rebuilt.read_version(rebuilt.current()).features.weights
+    assert np.linalg.norm(W - trained.weights) <= 1e-8 * np.linalg.norm(trained.weights)
+    without_their_columns = ForeignWeights(in_span((2, 12, 3)))
+    with pytest.raises(WeightsError, match=r"12 features where the model has 14"):
+        with_weights(source, without_their_columns, tmp_path / "other")
