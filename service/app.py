@@ -54,6 +54,9 @@ from service.worker.unlearner import Phase, Unlearner
 
 #: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
 _REQUESTS_GRACE_S = 2
+#: Longest time for which predictions and the unlearner's thread keep the interpreter from each other (seconds). Python's
+#: own 5 ms are paid anew after every call to the disk and every product of matrices.
+_SWITCH_S = 0.0005
 
 
 def create_app(
@@ -249,6 +252,7 @@ def run(settings: Settings) -> None:
         LetheError: what kept it from starting, or from going on.
     """
     configure_logging(settings.log_format, settings.log_level)
+    sys.setswitchinterval(_SWITCH_S)
     with stopped_by_signals() as hand_over, ExitStack() as stack:
         bound = stack.enter_context(listen(settings.host, settings.port))
         settings = stack.enter_context(open_servers(settings))
@@ -263,24 +267,27 @@ def run(settings: Settings) -> None:
         server.serve(bound)
 
 
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """How uvicorn serves an application here."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        # Who asks is decided by the connection itself: see `local_or_keyed`.
+        proxy_headers=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_REQUESTS_GRACE_S,
+    )
+
+
 class _Server:
     """uvicorn around the application; an activity that fails stops it, and its error is raised."""
 
     def __init__(self, settings: Settings, on_ready: Callable[[], None]) -> None:
         self._failure: BaseException | None = None
         app = create_app(settings, on_failure=self._fail, on_ready=on_ready)
-        self._uvicorn = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                # Who asks is decided by the connection itself: see `local_or_keyed`.
-                proxy_headers=False,
-                lifespan="on",
-                timeout_graceful_shutdown=_REQUESTS_GRACE_S,
-            )
-        )
+        self._uvicorn = uvicorn.Server(server_config(app))
 
     def stop(self) -> None:
         """Stop in order, at the next turn of the event loop; before the start, right after it."""

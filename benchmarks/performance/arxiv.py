@@ -41,7 +41,7 @@ def with_features(source: Path, target: Path) -> None:
     np.savez(target, x=means[labels] * 0.3 + noise, **arrays)
 
 
-def trained(dataset: Path, out: Path, hops: int, label_hops: int, sgd: bool) -> tuple[float, float, float]:
+def trained(dataset: Path | str, out: Path, hops: int, label_hops: int, sgd: bool) -> tuple[float, float, float]:
     """Seconds, processor seconds and peak memory (GiB) of `./lethe train` with concatenated hops and label reuse."""
     command = [sys.executable, "-m", "service.cli", "train", "--dataset", str(dataset), "--out", str(out)]
     command += ["--hops", str(hops), "--combine", "concat", "--label-hops", str(label_hops), "--name", "arxiv"]

@@ -10,11 +10,8 @@ was wrong, or memory grew by more than `--growth`.
 """
 
 import argparse
-import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,15 +21,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
-import psutil
 import torch
-from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.performance.lethe_process import LetheProcess
 from benchmarks.performance.unlearn import device_name
-from lethe_client import LetheClient
 
-_KEY = "the-soak-test"
 _CLIENTS = 4
 
 
@@ -47,54 +40,7 @@ class Predictions:
     completed: set[str] = field(default_factory=set)
 
 
-class Service:
-    """A `lethe serve` that is ready."""
-
-    def __init__(self, home: Path, dataset: str) -> None:
-        environment = os.environ | {
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-            "LETHE_HOME": str(home),
-            "LETHE_DATASET": dataset,
-            "LETHE_REPAIR": "never",
-            "LETHE_PORT": "0",
-            "LETHE_ADMIN_KEY": _KEY,
-            "LETHE_LOG_LEVEL": "warning",
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "service.cli", "serve"], env=environment, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("  Docs"):
-                break
-        else:
-            raise SystemExit("The service ended before it was ready; see its log above.")
-        self.url: str = json.loads((home / "run" / "server.json").read_text())["url"]
-
-    def client(self) -> LetheClient:
-        """A client with all scopes."""
-        return LetheClient(self.url, _KEY, timeout_s=60.0)
-
-    def memory(self) -> float:
-        """Resident memory of the service itself (MiB)."""
-        return float(psutil.Process(self.process.pid).memory_info().rss) / (1 << 20)
-
-    def metrics(self) -> dict[str, float]:
-        """Samples by name and labels."""
-        text = httpx.get(f"{self.url}/metrics", headers={"Authorization": f"Bearer {_KEY}"}).text
-        return {
-            f"{sample.name}{{{','.join(sample.labels.values())}}}": sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
-
-    def stop(self) -> int:
-        """SIGTERM; returns the status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait()
-
-
-def predict(service: Service, nodes: list[str], seen: Predictions, stop: threading.Event) -> None:
+def predict(service: LetheProcess, nodes: list[str], seen: Predictions, stop: threading.Event) -> None:
     """Predict random nodes until told to stop."""
     rng = random.Random(1)
     with service.client() as client:
@@ -110,7 +56,7 @@ def predict(service: Service, nodes: list[str], seen: Predictions, stop: threadi
             seen.of_deleted += sum(one.node in gone for one in answer.predictions)
 
 
-def stream(service: Service, doomed: list[str], seen: Predictions) -> tuple[float, float, float]:
+def stream(service: LetheProcess, doomed: list[str], seen: Predictions) -> tuple[float, float, float]:
     """Deletes `doomed`, one request each; returns seconds, and MiB after a tenth and at the end."""
     accepted: dict[str, str] = {}
     with ThreadPoolExecutor(_CLIENTS) as pool, service.client() as client:
@@ -131,7 +77,7 @@ def stream(service: Service, doomed: list[str], seen: Predictions) -> tuple[floa
         return time.monotonic() - started, warm, service.memory()
 
 
-def queued(service: Service) -> bool:
+def queued(service: LetheProcess) -> bool:
     """Whether a request is not completed yet."""
     with service.client() as client:
         return any(next(iter(client.deletions(status=status)), None) is not None for status in ("queued", "applied"))
@@ -150,7 +96,7 @@ def main() -> None:
     dataset = f"synthetic:n={options.nodes},d={options.features},classes=5,seed=0"
     seen, stop = Predictions(), threading.Event()
     with tempfile.TemporaryDirectory() as temporary:
-        service = Service(Path(temporary) / "home", dataset)
+        service = LetheProcess(Path(temporary) / "home", {"LETHE_DATASET": dataset, "LETHE_REPAIR": "never"})
         try:
             predicting = threading.Thread(target=predict, args=(service, nodes, seen, stop))
             predicting.start()

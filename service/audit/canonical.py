@@ -1,14 +1,20 @@
 """One encoding for one value: RFC 8785, the JSON Canonicalization Scheme, over which leaves are hashed."""
 
 import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
+import orjson
 import rfc8785
 
 from service.errors import LetheError
 
 #: A JSON object.
 Document = dict[str, Any]
+
+#: The largest whole number that every reader of JSON takes as it is written.
+_MOST = 2**53 - 1
 
 
 class NotCanonical(LetheError):
@@ -24,8 +30,8 @@ def canonical(value: object) -> bytes:
     Raises NotCanonical for what has no such form: NaN, infinities, integers beyond 2^53, unpaired surrogates.
     """
     try:
-        return rfc8785.dumps(value)  # type: ignore[arg-type]
-    except rfc8785.CanonicalizationError as error:
+        return _encoded(value)
+    except (rfc8785.CanonicalizationError, orjson.JSONEncodeError, UnicodeEncodeError, RecursionError) as error:
         raise NotCanonical(f"It cannot be written as canonical JSON: {error}.", "Correct the value.") from None
 
 
@@ -38,3 +44,42 @@ def parse_canonical(text: bytes) -> Document:
     if not isinstance(value, dict) or canonical(value) != text:
         raise NotCanonical("It is not an object in canonical JSON.", "It was changed after it was written.")
     return value
+
+
+def _encoded(value: object) -> bytes:
+    """What `rfc8785.dumps` gives, faster: a leaf has fifty members, and most of them are those of its neighbours."""
+    kind = type(value)
+    if kind is str:
+        # Quotation marks, backslashes and control characters are escaped alike by both, and nothing else is.
+        return orjson.dumps(value)
+    if kind is float:
+        return _number(value)  # type: ignore[arg-type]
+    if value is None:
+        return b"null"
+    if kind is bool:
+        return b"true" if value else b"false"
+    if kind is int and -_MOST <= value <= _MOST:  # type: ignore[operator]
+        return b"%d" % value
+    if kind is dict:
+        return _object(value)  # type: ignore[arg-type]
+    if kind is list or kind is tuple:
+        return _array(value)  # type: ignore[arg-type]
+    return rfc8785.dumps(value)  # type: ignore[arg-type]
+
+
+def _object(members: Mapping[object, object]) -> bytes:
+    if not all(type(name) is str and name.isascii() for name in members):
+        # Names are sorted by UTF-16 code units, which for these is not the order of code points.
+        return rfc8785.dumps(members)  # type: ignore[arg-type]
+    ordered = sorted(members.items())  # type: ignore[type-var]
+    return b"{%b}" % b",".join([b"%b:%b" % (orjson.dumps(name), _encoded(value)) for name, value in ordered])
+
+
+def _array(values: Sequence[object]) -> bytes:
+    return b"[%b]" % b",".join([_encoded(value) for value in values])
+
+
+@lru_cache(maxsize=4096)
+def _number(value: float) -> bytes:
+    """As ECMAScript writes it. The figures of a batch are in the leaves of all its requests."""
+    return rfc8785.dumps(value)

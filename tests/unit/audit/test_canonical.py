@@ -1,6 +1,9 @@
 import struct
 
 import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.audit.canonical import NotCanonical, canonical, parse_canonical
 
@@ -78,3 +81,25 @@ def test_what_has_no_canonical_form_is_refused(value: object) -> None:
 def test_only_the_canonical_text_of_an_object_is_taken(text: bytes) -> None:
     with pytest.raises(NotCanonical):
         parse_canonical(text)
+
+
+_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    # Whole texts, control characters and those beyond the basic plane, but no half of a surrogate pair.
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+    max_leaves=20,
+)
+
+
+@given(_VALUES)
+def test_it_is_what_the_reference_implementation_gives(value: object) -> None:
+    assert canonical(value) == rfc8785.dumps(value)  # type: ignore[arg-type]
+
+
+def test_every_character_is_written_as_the_reference_implementation_does() -> None:
+    text = "".join(chr(code) for code in range(0x11000) if not 0xD800 <= code < 0xE000)
+    assert canonical(text) == rfc8785.dumps(text)

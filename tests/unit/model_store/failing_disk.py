@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+
+from model_store import files
 
 OPERATIONS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir", "rmdir")
 
@@ -62,6 +65,7 @@ class FailingDisk:
     _real: dict[str, Callable[..., Any]] = field(
         default_factory=lambda: {name: getattr(os, name) for name in OPERATIONS}
     )
+    _real_blank: Callable[..., None] = files.blank
 
     @contextmanager
     def mounted(self) -> Iterator["FailingDisk"]:
@@ -69,6 +73,7 @@ class FailingDisk:
         with pytest.MonkeyPatch.context() as patch:
             for name in OPERATIONS:
                 patch.setattr(os, name, getattr(self, f"_{name}"))
+            patch.setattr(files, "blank", _blank)
             try:
                 yield self
             finally:
@@ -111,6 +116,7 @@ class FailingDisk:
                 with pytest.MonkeyPatch.context() as patch:
                     for name, real in self._real.items():
                         patch.setattr(os, name, real)
+                    patch.setattr(files, "blank", self._real_blank)
                     resume()
             else:
                 self.stopped = True
@@ -249,3 +255,9 @@ def stops(action: Callable[[], object], disk: FailingDisk) -> bool:
     except Stopped:
         return True
     return False
+
+
+def _blank(descriptor: int, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
+    """What `files.blank` does to a mapping, as one write for each run of slots, between which the disk may stop."""
+    for run in np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1):
+        os.pwrite(descriptor, bytes([fill]) * (run.size * slot_bytes), int(run[0]) * slot_bytes)

@@ -1,0 +1,108 @@
+"""The floor of a deletion: the rows that Lethe wrote for some requests, committed again in groups and nothing else.
+
+The rows are copied within the same Postgres to tables with the same columns and indexes, without triggers and foreign
+keys, by one statement a table. A request takes three commits until it is `applied`: that which accepts it, that which
+moves the pointer, and that which says so.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+
+#: The tables of each commit. Left out are updates, and the one row of the batch.
+_COMMITS = (("requests", "outbox"), ("request_audits", "tombstones"), ("events", "leaves"))
+#: The rows of each as they were first written, and the request that `owner` says they belong to.
+_SOURCES = {
+    "requests": "SELECT *, id AS owner FROM requests",
+    "outbox": "SELECT id AS request_id, model, received_at AS created_at, id AS owner FROM requests",
+    "request_audits": "SELECT *, request_id AS owner FROM request_audits",
+    "tombstones": "SELECT *, request_id AS owner FROM tombstones",
+    "events": "SELECT *, request_id AS owner FROM events WHERE type = 'applied'",
+    "leaves": (
+        "SELECT leaves.*, request_id AS owner FROM leaves JOIN events ON events.id = event_id WHERE type = 'applied'"
+    ),
+}
+#: A new request has its sealed list of ids, here of 160 bytes a node, and no words on what was done.
+_AS_NEW = (
+    "UPDATE floor.requests_source SET explanation = NULL, ciphertext = decode(repeat(md5(id::text), 10 * count), 'hex')"
+)
+_COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 ORDER BY attnum"
+
+
+class CommitFloor:
+    """Commits of rows that Lethe has written. Each request can be accepted, and applied, once."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        """Use `open`."""
+        self._connection = connection
+        self._copying: dict[str, str] = {}
+
+    @classmethod
+    async def open(cls, database_url: str) -> "CommitFloor":
+        """Copies all that is there; the requests must be completed."""
+        floor = cls(await asyncpg.connect(database_url))
+        execute = floor._connection.execute
+        await execute("DROP SCHEMA IF EXISTS floor CASCADE; CREATE SCHEMA floor")
+        for table, rows in _SOURCES.items():
+            await execute(f"CREATE TABLE floor.{table} (LIKE {table} INCLUDING DEFAULTS INCLUDING INDEXES)")
+            await execute(f"CREATE UNLOGGED TABLE floor.{table}_source AS {rows}")
+            await execute(f"CREATE INDEX ON floor.{table}_source (owner)")
+            names = ", ".join(f'"{row[0]}"' for row in await floor._connection.fetch(_COLUMNS, f"floor.{table}"))
+            floor._copying[table] = (
+                f"INSERT INTO floor.{table} ({names}) SELECT {names} FROM floor.{table}_source WHERE owner = ANY($1)"
+            )
+        await execute(_AS_NEW)
+        await execute("ANALYZE")
+        return floor
+
+    async def close(self) -> None:
+        """Leaves the copies to whoever removes the server."""
+        await self._connection.close()
+
+    async def requests(self, *, nodes: int) -> list[UUID]:
+        """The applied requests that name so many nodes each, oldest first."""
+        query = "SELECT id FROM requests WHERE count = $1 AND batch_id IS NOT NULL ORDER BY received_at, id"
+        return [row[0] for row in await self._connection.fetch(query, nodes)]
+
+    async def accept(self, groups: Sequence[Sequence[UUID]]) -> float:
+        """Seconds to accept each group of requests by a commit of its own, one after the other."""
+        started = time.perf_counter()
+        for group in groups:
+            await self._commit(_COMMITS[0], group)
+        return time.perf_counter() - started
+
+    async def accept_and_apply(self, groups: Sequence[Sequence[UUID]]) -> float:
+        """Seconds to take each group of requests through its three commits, one after the other."""
+        started = time.perf_counter()
+        for group in groups:
+            await self._through(group)
+        return time.perf_counter() - started
+
+    async def at_rate(self, requests: Sequence[UUID], rate: float) -> list[float]:
+        """Seconds from the time each request is due, `rate` a second, to its third commit.
+
+        Those that become due while others are being committed share the next commits.
+        """
+        started, done, latencies = time.monotonic(), 0, list[float]()
+        while done < len(requests):
+            due = min(len(requests), int((time.monotonic() - started) * rate) + 1)
+            if due > done:
+                await self._through(requests[done:due])
+                now = time.monotonic() - started
+                latencies += [now - number / rate for number in range(done, due)]
+                done = due
+            else:
+                await asyncio.sleep(max(0.0, started + done / rate - time.monotonic()))
+        return latencies
+
+    async def _through(self, group: Sequence[UUID]) -> None:
+        for tables in _COMMITS:
+            await self._commit(tables, group)
+
+    async def _commit(self, tables: Sequence[str], group: Sequence[UUID]) -> None:
+        async with self._connection.transaction():
+            for table in tables:
+                await self._connection.execute(self._copying[table], list(group))
