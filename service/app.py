@@ -54,8 +54,8 @@ from service.worker.unlearner import Phase, Unlearner
 
 #: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
 _REQUESTS_GRACE_S = 2
-#: Longest time for which predictions and the unlearner's thread keep the interpreter from each other (seconds). Python's
-#: own 5 ms are paid anew after every call to the disk and every product of matrices.
+#: Longest time for which predictions and the unlearner's thread keep the interpreter from each other (seconds).
+#: Python's own 5 ms are paid anew after every call to the disk and every product of matrices.
 _SWITCH_S = 0.0005
 
 

@@ -44,6 +44,7 @@ from benchmarks.performance.http_load import Ask, Load, Plan, Seen
 from benchmarks.performance.lethe_process import KEY, LetheProcess
 from benchmarks.performance.unlearn import device_name
 from model_store.datasets import default_data_dirs
+from service.db.log import LOG_CHANNEL
 from service.embedded import Embedded
 
 _ROOT = Path(__file__).parents[2]
@@ -83,32 +84,35 @@ class World:
     nodes: list[str]
 
 
-class Applied:
-    """Notes when each request is seen `applied`, by a client that Postgres notifies."""
+class Events:
+    """Notes when each request is seen `applied` and `completed`, by a client that Postgres notifies."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
+        """Use `follow`."""
         self._connection = connection
         self._notified = asyncio.Event()
         self._last = 0
         #: `time.monotonic()` by request.
-        self.at: dict[UUID, float] = {}
+        self.applied: dict[UUID, float] = {}
+        self.completed: dict[UUID, float] = {}
 
     @classmethod
-    async def follow(cls, database_url: str) -> "Applied":
+    async def follow(cls, database_url: str) -> "Events":
         """From now on."""
-        follower = cls(await asyncpg.connect(database_url))
-        await follower._connection.add_listener("lethe_log", lambda *_: follower._notified.set())
-        return follower
+        events = cls(await asyncpg.connect(database_url))
+        await events._connection.add_listener(LOG_CHANNEL, lambda *_: events._notified.set())
+        return events
 
-    async def wait(self, count: int, timeout_s: float) -> None:
-        """Until so many requests have been seen; TimeoutError."""
-        async with asyncio.timeout(timeout_s):
-            while len(self.at) < count:
+    async def wait(self, count: int, seen: dict[UUID, float]) -> None:
+        """Until `seen`, which is `applied` or `completed`, has so many requests; TimeoutError after ten minutes."""
+        async with asyncio.timeout(600):
+            while len(seen) < count:
                 await self._notified.wait()
                 self._notified.clear()
-                rows = await self._connection.fetch(_APPLIED, self._last)
+                rows = await self._connection.fetch(_NEWER, self._last)
                 now = time.monotonic()
-                self.at |= {row["request_id"]: now for row in rows}
+                self.applied |= {row["request_id"]: now for row in rows if row["type"] == "applied"}
+                self.completed |= {row["request_id"]: now for row in rows if row["type"] == "completed"}
                 self._last = max([self._last, *(row["id"] for row in rows)])
 
     async def close(self) -> None:
@@ -116,7 +120,7 @@ class Applied:
         await self._connection.close()
 
 
-_APPLIED = "SELECT id, request_id FROM events WHERE id > $1 AND type = 'applied'"
+_NEWER = "SELECT id, request_id, type FROM events WHERE id > $1"
 
 
 @contextmanager
@@ -127,7 +131,8 @@ def world(folder: Path, dataset: str, repair: str, model: Path | None = None) ->
         shutil.copytree(model, home / "model")
     servers = Embedded(folder / "servers")
     urls = servers.start()
-    assert urls.database_url is not None and urls.redis_url is not None
+    assert urls.database_url is not None
+    assert urls.redis_url is not None
     environment = {"DATABASE_URL": urls.database_url, "REDIS_URL": urls.redis_url}
     try:
         lethe = LetheProcess(home, environment | {"LETHE_DATASET": dataset, "LETHE_REPAIR": repair})
@@ -200,7 +205,7 @@ def p99(series: Sequence[Seen]) -> float:
 async def throughput(place: World, effort: Effort) -> None:
     """Accepted POSTs, and nodes in bulk requests."""
     nodes = iter(place.nodes)
-    applied = await Applied.follow(place.database_url)
+    events = await Events.follow(place.database_url)
     bare, lethe, sent = list[Seen](), list[Seen](), 0
     for _ in range(effort.windows):
         singles = [[next(nodes)] for _ in range(effort.posts)]
@@ -208,16 +213,15 @@ async def throughput(place: World, effort: Effort) -> None:
         lethe.append(deletions(place.lethe.port, singles).seen().require(202))
         sent += len(singles)
         # The next window must not share the processors with what this one left to do.
-        await applied.wait(sent, 600)
+        await events.wait(sent, events.completed)
     bulk = list[float]()
     for _ in range(effort.windows):
         parts = [[next(nodes) for _ in range(effort.bulk_nodes)] for _ in range(effort.bulk_requests)]
         seen = deletions(place.lethe.port, parts).seen().require(202)
         sent += len(parts)
-        await applied.wait(sent, 600)
-        last = max(applied.at[one] for one in request_ids(seen))
+        await events.wait(sent, events.completed)
+        last = max(events.applied[one] for one in request_ids(seen))
         bulk.append(effort.bulk_nodes * len(parts) / (last - min(seen.due)))
-    await completed(place)
     floor = await CommitFloor.open(place.database_url)
     singles_of = await floor.requests(nodes=1)
     groups = [singles_of[start : start + _WRITERS] for start in range(0, len(singles_of), _WRITERS)]
@@ -225,7 +229,7 @@ async def throughput(place: World, effort: Effort) -> None:
     bulks = [[one] for one in await floor.requests(nodes=effort.bulk_nodes)]
     applying = effort.bulk_nodes * len(bulks) / await floor.accept_and_apply(bulks)
     await floor.close()
-    await applied.close()
+    await events.close()
     bare_rate, lethe_rate = medians(bare, lethe)
     bulk_rate = statistics.median(bulk)
     print("| what | Lethe /s | bare route /s | ratio | grouped commits /s | ratio | generator, bare |")
@@ -249,14 +253,13 @@ async def stream(place: World, effort: Effort) -> tuple[str, str]:
         lethe.append(predictions(place.lethe.port, place.nodes, effort.window_s).seen().require(200))
     count = int(effort.stream_s * _RATE)
     doomed, kept = place.nodes[:count], place.nodes[count:]
-    applied = await Applied.follow(place.database_url)
+    events = await Events.follow(place.database_url)
     reading = predictions(place.lethe.port, kept, effort.stream_s)
     writing = deletions(place.lethe.port, [[node] for node in doomed], rate=_RATE)
-    await applied.wait(count, effort.stream_s + 600)
+    await events.wait(count, events.completed)
     meanwhile, written = reading.seen().require(200), writing.seen().require(202)
-    times = [applied.at[one] - due for one, due in zip(request_ids(written), written.due, strict=True)]
-    await applied.close()
-    await completed(place)
+    times = [events.applied[one] - due for one, due in zip(request_ids(written), written.due, strict=True)]
+    await events.close()
     floor = await CommitFloor.open(place.database_url)
     reading = predictions(place.bare_port, kept, effort.stream_s)
     floor_times = await floor.at_rate(await floor.requests(nodes=1), _RATE)
@@ -271,18 +274,8 @@ async def stream(place: World, effort: Effort) -> tuple[str, str]:
     )
 
 
-async def completed(place: World) -> None:
-    """Waits until no request is queued or applied."""
-    connection = await asyncpg.connect(place.database_url)
-    try:
-        while await connection.fetchval("SELECT count(*) FROM requests WHERE status IN ('queued', 'applied')"):
-            await asyncio.sleep(0.2)
-    finally:
-        await connection.close()
-
-
 def arxiv_model(folder: Path) -> tuple[Path, str]:
-    """A model on the arXiv graph with seeded features, or on a synthetic one of its size; trained unless it is there."""
+    """A model on the arXiv graph with seeded features, or on a synthetic one of its size, and what it is."""
     model = folder / "arxiv"
     found = [path / "ogbn_arxiv_nofeat.npz" for path in default_data_dirs(os.environ)]
     source = next((path for path in found if path.is_file()), None)

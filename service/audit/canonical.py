@@ -1,7 +1,7 @@
 """One encoding for one value: RFC 8785, the JSON Canonicalization Scheme, over which leaves are hashed."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -48,35 +48,30 @@ def parse_canonical(text: bytes) -> Document:
 
 def _encoded(value: object) -> bytes:
     """What `rfc8785.dumps` gives, faster: a leaf has fifty members, and most of them are those of its neighbours."""
-    kind = type(value)
-    if kind is str:
+    if isinstance(value, str):
         # Quotation marks, backslashes and control characters are escaped alike by both, and nothing else is.
-        return orjson.dumps(value)
-    if kind is float:
-        return _number(value)  # type: ignore[arg-type]
+        return orjson.dumps(str(value))
+    if isinstance(value, float):
+        return _number(value)
     if value is None:
         return b"null"
-    if kind is bool:
+    if isinstance(value, bool):
         return b"true" if value else b"false"
-    if kind is int and -_MOST <= value <= _MOST:  # type: ignore[operator]
+    if isinstance(value, int) and -_MOST <= value <= _MOST:
         return b"%d" % value
-    if kind is dict:
-        return _object(value)  # type: ignore[arg-type]
-    if kind is list or kind is tuple:
-        return _array(value)  # type: ignore[arg-type]
+    if isinstance(value, dict):
+        return _object(value)
+    if isinstance(value, list | tuple):
+        return b"[%b]" % b",".join([_encoded(each) for each in value])
     return rfc8785.dumps(value)  # type: ignore[arg-type]
 
 
-def _object(members: Mapping[object, object]) -> bytes:
-    if not all(type(name) is str and name.isascii() for name in members):
+def _object(members: Mapping[Any, Any]) -> bytes:
+    if not all(isinstance(name, str) and name.isascii() for name in members):
         # Names are sorted by UTF-16 code units, which for these is not the order of code points.
-        return rfc8785.dumps(members)  # type: ignore[arg-type]
-    ordered = sorted(members.items())  # type: ignore[type-var]
+        return rfc8785.dumps(members)
+    ordered = sorted(members.items())
     return b"{%b}" % b",".join([b"%b:%b" % (orjson.dumps(name), _encoded(value)) for name, value in ordered])
-
-
-def _array(values: Sequence[object]) -> bytes:
-    return b"[%b]" % b",".join([_encoded(value) for value in values])
 
 
 @lru_cache(maxsize=4096)
