@@ -3,7 +3,7 @@
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import DateTime, Double, Index, LargeBinary, MetaData, Text, text
+from sqlalchemy import DateTime, Double, LargeBinary, MetaData, Text
 from sqlalchemy.orm import DeclarativeBase
 
 
@@ -40,8 +40,3 @@ def finite(columns: tuple[str, ...]) -> str:
 def sha256(column: str) -> str:
     """Return the condition that `column` is a SHA-256 in hex."""
     return f"{column} ~ '^[0-9a-f]{{64}}$'"
-
-
-def present(table: str, *columns: str) -> list[Index]:
-    """Return an index of a table on each of `columns`, over the rows that have a value there."""
-    return [Index(f"{table}_{column}", column, postgresql_where=text(f"{column} IS NOT NULL")) for column in columns]

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base, finite, one_of, present, sha256
+from service.db.base import Base, finite, one_of, sha256
 from service.domain.states import (
     OF_NO_REQUEST,
     EventType,
@@ -142,7 +142,6 @@ class BatchRow(Base):
         CheckConstraint("live_nodes >= 0", name="live_nodes"),
         UniqueConstraint("model", "model_version_after"),
         Index("batches_unfinished", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
-        *present("batches", "distance_bound_before_relative", "distance_bound_after_relative", "span_residual"),
         Index(
             "batches_committed_at",
             "model",
@@ -290,8 +289,6 @@ class RequestRow(Base):
             unique=True,
             postgresql_where=text("idempotency_key IS NOT NULL"),
         ),
-        Index("requests_newest", "received_at", "id"),
-        Index("requests_newest_of_key", "api_key_id", "received_at", "id"),
         Index("requests_newest_by_status", "status", "received_at", "id"),
         Index(
             "requests_queued",
@@ -318,12 +315,6 @@ class RequestRow(Base):
                 postgresql_include=["received_at"],
             )
             for column in ("applied_at", "completed_at", "failed_at")
-        ),
-        Index("requests_newest_by_kind", "kind", "received_at", "id"),
-        Index(
-            "requests_ended_as",
-            *("repair", "guarantee", "kind", "received_at", "id"),
-            postgresql_where=text("repair IS NOT NULL"),
         ),
         Index("requests_reference", "reference", "received_at", "id", postgresql_where=text("reference IS NOT NULL")),
     )
@@ -364,7 +355,6 @@ class RequestAuditRow(Base):
         CheckConstraint("deleted > 0", name="deleted"),
         CheckConstraint(finite(_NORMS), name="norms"),
         Index("request_audits_batch", "batch_id"),
-        *present("request_audits", "injected_norm_before", "injected_norm_after"),
     )
 
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)

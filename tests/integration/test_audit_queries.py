@@ -20,6 +20,7 @@ from service.audit import merkle
 from service.db import roles
 from service.db.audit_queries import series, summary
 from service.db.audit_totals import fold
+from service.db.batches import BatchRepository
 from service.db.engine import create_engine
 from service.db.log import LogRepository
 from service.db.requests import RequestRepository
@@ -49,6 +50,17 @@ TIMES_TOTALLED = """
     SELECT model, day, step, class, sum(requests)::bigint FROM audit_times GROUP BY 1, 2, 3, 4 HAVING sum(requests) <> 0
 """
 
+SEARCHED = """
+    SELECT request_id, api_key_id, received_at, status, kind, guarantee, repair, injected_norm_before,
+           injected_norm_after, distance_bound_before_relative, distance_bound_after_relative, span_residual
+    FROM request_search
+"""
+SEARCHABLE = """
+    SELECT r.id, api_key_id, received_at, status, kind, guarantee, r.repair, injected_norm_before, injected_norm_after,
+           distance_bound_before_relative, distance_bound_after_relative, span_residual
+    FROM requests r LEFT JOIN request_audits a ON request_id = r.id LEFT JOIN batches b ON b.id = a.batch_id
+"""
+
 
 @pytest.fixture
 async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
@@ -67,6 +79,7 @@ async def total(world: Any, statement: str) -> Counter[Any]:
 
 
 async def assert_totals_are_right(world: Any) -> None:
+    assert await total(world, SEARCHED) == await total(world, SEARCHABLE)
     assert await total(world, TOTALLED) == await total(world, COUNTED)
     assert await total(world, TIMES_TOTALLED) == await total(world, TIMED)
 
@@ -86,7 +99,13 @@ async def test_totals_follow_every_move_of_a_request(db: Database) -> None:
     await assert_totals_are_right(db)
     async with transaction(db.engine) as conn:
         await fold(conn)
-    await db.applied(ids[:2])
+    batch_id = await db.applied(ids[:2])
+    await assert_totals_are_right(db)
+    async with transaction(db.engine) as conn:
+        await BatchRepository(conn).finish(batch_id, span_residual=3e-15, durations_ms={})
+    await assert_totals_are_right(db)
+    await db.rows("UPDATE batches SET distance_bound_before_relative = 0.5, distance_bound_after_relative = 1e-9")
+    await db.rows("UPDATE request_audits SET injected_norm_before = 0.75, injected_norm_after = 0.25")
     await assert_totals_are_right(db)
     async with transaction(db.engine) as conn:
         await RequestRepository(conn).mark_completed({ids[0]: {}})

@@ -165,12 +165,12 @@ async def test_a_page_reads_an_index_and_not_the_table(db: Database) -> None:
         model=MODEL,
         key=db.api_key_id,
     )
-    await db.rows("ANALYZE requests")
+    await db.rows("ANALYZE request_search")
     plan = await db.rows(
-        "EXPLAIN SELECT * FROM requests WHERE (received_at, id) < (now(), gen_random_uuid())"
-        " ORDER BY received_at DESC, id DESC LIMIT 50"
+        "EXPLAIN SELECT * FROM request_search WHERE (received_at, request_id) < (now(), gen_random_uuid())"
+        " ORDER BY received_at DESC, request_id DESC LIMIT 50"
     )
-    assert "requests_newest" in str(plan)
+    assert "request_search_newest" in str(plan)
     assert "Seq Scan" not in str(plan)
 
 

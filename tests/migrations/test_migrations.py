@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.db import audit_totals, drills, migrate, models  # noqa: F401 (they declare the tables)
+from service.db import audit_totals, drills, migrate, models, request_search  # noqa: F401 (they declare the tables)
 from service.db.base import Base
 from service.db.engine import asyncpg_url
 from service.errors import Unavailable
@@ -117,6 +117,12 @@ async def test_the_triggers_are_in_force(database_url: str) -> None:
         ("requests_total_insert", "requests"),
         ("requests_total_update", "requests"),
         ("requests_total_delete", "requests"),
+        ("request_search_insert", "requests"),
+        ("request_search_update", "requests"),
+        ("request_search_delete", "requests"),
+        ("request_search_measured", "request_audits"),
+        ("request_search_corrected", "request_audits"),
+        ("request_search_ended", "batches"),
     }
 
 
