@@ -89,7 +89,7 @@ _REQUESTS = """
     INSERT INTO requests (id, model, kind, status, count, reference, ciphertext, api_key_id, received_at, batch_id,
         applied_at, completed_at, failed_at, cancelled_at, guarantee, repair, explanation, failure,
         subject_commitments, reference_commitment)
-    SELECT id, $1, kind, status, 1, 'DSR-' || i,
+    SELECT id, $1, kind, status, 1, CASE i % 10 WHEN 5 THEN 'DSR-shared' ELSE 'DSR-' || i END,
            CASE WHEN status IN ('queued', 'failed') THEN sha256(id::text::bytea) END,
            md5('key')::uuid, received_at, CASE status WHEN 'completed' THEN md5('batch ' || batch)::uuid END,
            CASE status WHEN 'completed' THEN received_at + applying * interval '1 s' END,
@@ -133,7 +133,19 @@ _LOGGED = """
 """
 #: Triggers that only let requests and events grow as the service makes them grow.
 _TRIGGERS = (("requests", "requests_begin_queued"), ("events", "events_logged"))
-_TABLES = ("requests", "batches", "request_audits", "events", "leaves", "log_nodes", "pointers", "api_keys")
+_TABLES = (
+    "requests",
+    "batches",
+    "request_audits",
+    "request_search",
+    "audit_counts",
+    "audit_times",
+    "events",
+    "leaves",
+    "log_nodes",
+    "pointers",
+    "api_keys",
+)
 _COPIED = 20_000
 
 

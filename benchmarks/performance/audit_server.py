@@ -1,0 +1,117 @@
+"""The application over a filled database, served on loopback without a model, for the audit's benchmark."""
+
+import asyncio
+import contextlib
+import re
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import scipy.sparse as sp
+import uvicorn
+from prometheus_client import CollectorRegistry
+
+from benchmarks.performance.audit_events import MODEL
+from model_store.edges import Edges
+from service.api.application import build
+from service.api.auth import key_memory
+from service.api.services import Check, ModelInfo, Services, Tombstones
+from service.dashboard.installation import install as install_dashboard
+from service.db.api_keys import ApiKeyRepository
+from service.db.checkpoints import CheckpointRepository
+from service.db.engine import Engine
+from service.db.intake import Intake
+from service.db.transactions import transaction
+from service.domain.states import Scope
+from service.errors import Unavailable
+from service.observability.access import AccessLog
+from service.observability.metrics import UnlearningMetrics
+from service.reader.predictions import Reader
+from service.settings import Settings
+from service.unlearning.snapshot import Snapshot
+from service.vault.api_keys import new_api_key
+from service.vault.keyring import Keyring
+from service.vault.log_keys import LogKeys
+from service.vault.request_keys import RequestKeys
+
+
+@contextlib.asynccontextmanager
+async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the application, with a key that has audit:read and a session of the dashboard; the log is signed."""
+    registry, keyring = CollectorRegistry(), Keyring.open(home / "keys")
+    app = build(
+        max_body_bytes=1 << 20, registry=registry, access_log=AccessLog("json", "warning", (home / "log").open("w"))
+    )
+    install_dashboard(app)
+    live = np.ones(1, dtype=np.bool_)
+    with RequestKeys.open(home / "keys" / "requests.slots") as request_keys:
+        intake = Intake(engine, request_keys, max_queued_nodes=None)
+        app.state.services = Services(
+            settings=Settings(home=home),
+            model=MODEL,
+            engine=engine,
+            intake=intake,
+            keyring=keyring,
+            request_keys=request_keys,
+            keys=key_memory(engine, keyring),
+            reader=Reader(("0",), ("a",), Snapshot(1, np.ones((1, 1)), live, Edges(sp.csr_array((1, 1)), live))),
+            tombstones=Tombstones(engine, keyring, MODEL),
+            model_info=_no_model,
+            canaries=lambda: None,
+            readiness=_no_checks,
+            registry=registry,
+            metrics=UnlearningMetrics(registry),
+        )
+        key = new_api_key()
+        async with transaction(engine) as connection:
+            name = f"benchmark {key.id}"
+            await ApiKeyRepository(connection).create(key.id, name, [Scope.AUDIT_READ], keyring.api_key_hash(key.text))
+            await CheckpointRepository(connection).sign(LogKeys.open(home / "keys"))
+        # Of this protocol by name: asyncio turns off the delay of small packets for no other.
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+        running = asyncio.create_task(server.serve(sockets=[bound]))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        headers = {"Authorization": f"Bearer {key.text}"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+            await _sign_in(client, key.text)
+            yield client
+        server.should_exit = True
+        await running
+        await intake.close()
+
+
+async def opened(client: httpx.AsyncClient, page: str) -> int:
+    """Load a page of the dashboard as a browser does that has nothing of it yet: its files, and what its charts draw.
+
+    Returns the bytes that came; one request after the other, so a browser is no slower.
+    """
+    answer = await client.get(page)
+    answer.raise_for_status()
+    size = len(answer.content)
+    for found in re.findall(r'(?:src|href|data-source)="(/dashboard/(?:static|charts)[^"]*)"', answer.text):
+        part = await client.get(found.replace("&amp;", "&"))
+        part.raise_for_status()
+        size += len(part.content)
+    return size
+
+
+async def _sign_in(client: httpx.AsyncClient, key: str) -> None:
+    form = await client.get("/dashboard/login")
+    token = re.search(r'name="form_token" value="([^"]+)"', form.text)
+    assert token is not None
+    headers = {"Origin": str(client.base_url).rstrip("/")}
+    answer = await client.post("/dashboard/login", data={"form_token": token[1], "key": key}, headers=headers)
+    if answer.status_code != 303:
+        raise Unavailable("The dashboard did not let the benchmark in.", "Look at the answer of /dashboard/login.")
+
+
+async def _no_model() -> ModelInfo:
+    raise Unavailable("This benchmark serves the audit alone, and no model.", "Ask a `./lethe serve`.")
+
+
+async def _no_checks() -> list[Check]:
+    return []
