@@ -1,0 +1,226 @@
+"""What the audit's triggers and indexes cost whoever writes: a batch with and without them, in one run.
+
+Two copies of one database of a million events; from the second, all triggers and indexes are gone that only the audit's
+queries need. Batches of requests take their whole way through both in turn (accepted, committed, applied, completed),
+by the service's own repositories and with a leaf of the log for every event.
+
+    python -m benchmarks.performance.audit_writes [DATABASE_URL] [--events 1000000] [--batch 64] [--repeats 30]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from datetime import date
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import asyncpg
+from sqlalchemy import URL, make_url
+
+from benchmarks.performance.audit_events import MODEL, NotEmpty, generate
+from service.db.batches import BatchRepository
+from service.db.engine import Engine, create_engine
+from service.db.intake import Intake, NewRequest
+from service.db.requests import AppliedOutcome, RequestRepository
+from service.db.transactions import transaction
+from service.domain.records import BatchRecord, RequestNorms, Targets
+from service.domain.states import Guarantee, RepairStatus, RequestKind
+from service.embedded import Embedded
+from service.vault.request_keys import RequestKeys
+
+_COPIES = ("lethe_with_audit", "lethe_without_audit")
+_TRIGGERS = {
+    "requests": (
+        *(f"requests_total_{operation}" for operation in ("insert", "update", "delete")),
+        *(f"request_search_{operation}" for operation in ("insert", "update", "delete")),
+    ),
+    "request_audits": ("request_search_measured", "request_search_corrected"),
+    "batches": ("request_search_ended",),
+}
+#: Indexes that no step of a deletion reads.
+_INDEXES = (
+    "requests_newest_by_status",
+    "requests_applied_at",
+    "requests_completed_at",
+    "requests_failed_at",
+    "requests_reference",
+    "batches_committed_at",
+)
+_NORMS = RequestNorms(1, 0.25, 0.0, None, None)
+_WORDS = "The projection changed nothing: every direction of the deleted features is also present in others."
+_STEPS = ("accepted", "committed", "applied", "completed")
+
+
+class Writer:
+    """Takes batches of requests through one database."""
+
+    def __init__(self, engine: Engine, keys: RequestKeys, api_key_id: UUID, version: int) -> None:
+        self._engine = engine
+        self._intake = Intake(engine, keys, max_queued_nodes=None)
+        self._api_key_id = api_key_id
+        self._version = version
+
+    async def batch(self, size: int) -> dict[str, float]:
+        """The milliseconds of each step of a batch of `size` requests."""
+        started = [time.perf_counter()]
+        accepted = await asyncio.gather(*(self._intake.accept(self._new(number)) for number in range(size)))
+        started.append(time.perf_counter())
+        ids = [one.request.id for one in accepted]
+        self._version += 1
+        record = _record(self._version, size)
+        async with transaction(self._engine) as connection:
+            await BatchRepository(connection).insert(record, 1, dict.fromkeys(ids, _NORMS))
+        started.append(time.perf_counter())
+        payload = {"rank_after": 9, "injected_norm_before": 0.25}
+        outcomes = [AppliedOutcome(one, Guarantee.RETRAINED, RepairStatus.CONVERGED, _WORDS, payload) for one in ids]
+        async with transaction(self._engine) as connection:
+            await RequestRepository(connection).mark_applied(record.id, outcomes)
+        started.append(time.perf_counter())
+        async with transaction(self._engine) as connection:
+            await BatchRepository(connection).finish(record.id, span_residual=1e-15, durations_ms={})
+            await RequestRepository(connection).mark_completed({one: {"span_residual": 1e-15} for one in ids})
+        started.append(time.perf_counter())
+        return {step: (end - begin) * 1000 for step, begin, end in zip(_STEPS, started[:-1], started[1:], strict=True)}
+
+    async def close(self) -> None:
+        """End what it began."""
+        await self._intake.close()
+
+    def _new(self, number: int) -> NewRequest:
+        node = str(number)
+        targets = Targets(nodes=(node,), node_salts={node: os.urandom(16).hex()}, reference_salt=os.urandom(16).hex())
+        return NewRequest(
+            model=MODEL,
+            kind=RequestKind.NODE,
+            targets=targets,
+            reference=f"DSR-{uuid4()}",
+            api_key_id=self._api_key_id,
+            idempotency_key=None,
+            body_digest=None,
+        )
+
+
+def _record(version: int, size: int) -> BatchRecord:
+    return BatchRecord(
+        id=uuid4(),
+        model=MODEL,
+        requests=size,
+        nodes=size,
+        features=0,
+        edges=0,
+        model_version_before=version - 1,
+        model_version_after=version,
+        weights_sha256_before="0" * 64,
+        weights_sha256_after="1" * 64,
+        rank_before=9,
+        rank_after=9,
+        directions_removed=0,
+        lost_direction_norm_before=None,
+        lost_direction_norm_after=None,
+        weight_change=0.01,
+        coefficient_residual=1e-15,
+        factor_method="downdate",
+        device="cpu",
+        durations_ms={"project": 1.9},
+        distance_bound_before=1.5,
+        distance_bound_after=1e-9,
+        distance_bound_before_relative=0.1,
+        distance_bound_after_relative=1e-10,
+        repair=RepairStatus.CONVERGED,
+        repair_iterations=3,
+        repair_version=version,
+        repair_weights_sha256="1" * 64,
+        live_nodes=1000,
+    )
+
+
+@contextlib.asynccontextmanager
+async def copies(database_url: str) -> AsyncIterator[dict[str, str]]:
+    """The URLs of two copies of a database, the second without the audit; dropped at the end."""
+    url = make_url(database_url)
+    administration = await asyncpg.connect(_url(url.set(database="postgres")))
+    try:
+        for name in _COPIES:
+            await administration.execute(f"DROP DATABASE IF EXISTS {name}")
+            await administration.execute(f'CREATE DATABASE {name} TEMPLATE "{url.database}" STRATEGY file_copy')
+        made = {name: _url(url.set(database=name)) for name in _COPIES}
+        connection = await asyncpg.connect(made[_COPIES[1]])
+        for table, triggers in _TRIGGERS.items():
+            for trigger in triggers:
+                await connection.execute(f"DROP TRIGGER {trigger} ON {table}")
+        await connection.execute(f"DROP INDEX {', '.join(_INDEXES)}")
+        await connection.close()
+        yield made
+    finally:
+        for name in _COPIES:
+            await administration.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        await administration.close()
+
+
+def _url(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
+
+
+async def run(database_url: str, home: Path, options: argparse.Namespace) -> None:
+    """Fill the database if it is empty, measure on copies of it, and print."""
+    with contextlib.suppress(NotEmpty):
+        await generate(database_url, events=options.events, days=365)
+    connection = await asyncpg.connect(database_url)
+    events = await connection.fetchval("SELECT count(*) FROM events")
+    version = await connection.fetchval("SELECT version FROM pointers WHERE model = $1", MODEL)
+    api_key_id = await connection.fetchval("SELECT id FROM api_keys WHERE name = 'generated'")
+    fsync = await connection.fetchval("SHOW fsync")
+    await connection.close()
+    times: dict[str, list[Mapping[str, float]]] = {name: [] for name in _COPIES}
+    async with copies(database_url) as urls, contextlib.AsyncExitStack() as stack:
+        writers = {}
+        for name, url in urls.items():
+            engine = create_engine(url)
+            stack.push_async_callback(engine.dispose)
+            keys = stack.enter_context(RequestKeys.open(home / f"{name}.slots"))
+            writers[name] = Writer(engine, keys, UUID(str(api_key_id)), version)
+            stack.push_async_callback(writers[name].close)
+        for turn in range(options.repeats + 3):
+            for name, writer in writers.items():
+                taken = await writer.batch(options.batch)
+                if turn >= 3:
+                    times[name].append(taken)
+    loads = ", ".join(f"{load:.1f}" for load in os.getloadavg())
+    print(
+        f"{events:,} events, batches of {options.batch} requests, {options.repeats} each, fsync {fsync},"
+        f" {os.cpu_count()} CPUs (load {loads}), {date.today()}\n"
+    )
+    print("| step | with the audit, median ms | without, median ms | ratio |\n| --- | ---: | ---: | ---: |")
+    for step in (*_STEPS, "all of it"):
+        with_audit, without = (
+            statistics.median(sum(taken.values()) if step == "all of it" else taken[step] for taken in times[name])
+            for name in _COPIES
+        )
+        print(f"| {step} | {with_audit:.1f} | {without:.1f} | {with_audit / without:.2f} |")
+
+
+def main() -> None:
+    """Measure on the server that is named, or on a private one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("database_url", nargs="?", help="postgresql://… as its owner; by default a private server")
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=30)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        if options.database_url:
+            asyncio.run(run(options.database_url, home, options))
+            return
+        with Embedded(home / "servers", valkey=False) as servers:
+            assert servers.database_url is not None
+            asyncio.run(run(servers.database_url, home, options))
+
+
+if __name__ == "__main__":
+    main()
