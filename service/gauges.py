@@ -7,6 +7,7 @@ from service.api.drilling import find_cohorts
 from service.api.services import Services
 from service.db.audit_totals import fold
 from service.db.drills import DrillRepository
+from service.db.log import LogRepository
 from service.db.repairs import RepairRepository
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
@@ -29,6 +30,7 @@ async def keep_gauges(services: Services, stop: asyncio.Event) -> None:
                 drills = DrillRepository(connection)
                 completed = await drills.last(model, RequestStatus.COMPLETED)
                 metrics.drilled(completed, await drills.last(model, RequestStatus.COMPLETED, RequestStatus.FAILED))
+                metrics.log_grown(await LogRepository(connection).size())
             async with transaction(services.engine) as connection:
                 await fold(connection)
             info = await services.model_info()

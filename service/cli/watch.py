@@ -46,7 +46,7 @@ def watch(
     last = _last(state, keys)
     if last is None:
         note(f"There is no checkpoint in {state} yet: the first one that is signed is taken as it is.")
-    figures = _Metrics(metrics)
+    figures = WatchMetrics(metrics)
     with connect(url, key, home) as client:
         watcher = Watcher(client, keys, last, samples=samples, rng=random.SystemRandom())
         while True:
@@ -91,7 +91,7 @@ def _write(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-class _Metrics:
+class WatchMetrics:
     """What Prometheus is told, if it is told anything."""
 
     def __init__(self, path: Path | None) -> None:

@@ -129,6 +129,7 @@ class UnlearningMetrics:
             registry=registry,
         )
         self.drilled(None, None)
+        self._log_size = Gauge("lethe_log_size", "Leaves of the transparency log.", registry=registry)
         self._log_signed = Gauge(
             "lethe_log_signed_size",
             "Leaves of the transparency log that the newest checkpoint covers.",
@@ -148,6 +149,10 @@ class UnlearningMetrics:
     def queued(self, nodes: int) -> None:
         """Set how many nodes wait."""
         self._queued_nodes.set(nodes)
+
+    def log_grown(self, size: int) -> None:
+        """Set how many leaves the log has."""
+        self._log_size.set(size)
 
     def log_signed(self, size: int) -> None:
         """Set how many leaves of the log the newest checkpoint covers."""
