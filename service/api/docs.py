@@ -1,5 +1,6 @@
 """`/docs` and `/openapi.json`: the interface described, browsable without a network."""
 
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,6 +62,12 @@ async def start() -> Response:
     return Response(_START, media_type="text/javascript")
 
 
+@router.get("/docs/assets/{name:path}")
+async def asset(request: Request, name: str) -> Response:
+    """A file of Swagger UI; by a route and not a mount, so that logs and metrics name it."""
+    return await _files().get_response(name, request.scope)
+
+
 @router.get("/openapi.json", responses=problems(401))
 async def description(request: Request, allowed: Allowed) -> Response:
     """The OpenAPI 3.1 document."""
@@ -77,7 +84,11 @@ def install(app: FastAPI) -> None:
 
     app.openapi = described  # type: ignore[method-assign]
     app.include_router(router)
-    app.mount("/docs/assets", StaticFiles(directory=_ASSETS), name="docs-assets")
+
+
+@cache
+def _files() -> StaticFiles:
+    return StaticFiles(directory=_ASSETS)
 
 
 def _describe(app: FastAPI) -> dict[str, Any]:
