@@ -13,6 +13,9 @@ from visits import Visit, chromium
 from service.embedded import PrivateServers
 from tests.conftest import fresh_database
 
+#: Cohorts of canaries of the model: one for every drill of the tests, and some over.
+COHORTS = 6
+
 
 @pytest.fixture(scope="session")
 def dashboard_database(postgres_url: str) -> Iterator[str]:
@@ -24,10 +27,10 @@ def dashboard_database(postgres_url: str) -> Iterator[str]:
 def lethe(
     tmp_path_factory: pytest.TempPathFactory, private_servers: PrivateServers, dashboard_database: str
 ) -> Iterator[LetheProcess]:
-    """A served model that is repaired, with a few deletions in its record."""
+    """A served model with canaries that is repaired, and a few deletions in its record."""
     home = tmp_path_factory.mktemp("dashboard") / "home"
     home.mkdir()
-    copied(Models(tmp_path_factory.mktemp("trained"), None).trained(SMALL), home / "model")
+    copied(Models(tmp_path_factory.mktemp("trained"), None).trained(SMALL, cohorts=COHORTS), home / "model")
     servers = {"database_url": dashboard_database, "redis_url": private_servers.redis_url}
     with LetheProcess(home, repair="always", **servers).start() as process:
         for number, nodes in enumerate((["1"], ["2", "3"], ["5"])):

@@ -1,17 +1,13 @@
 """The dashboard in a real browser, as whoever must answer for deletions uses it."""
 
-import asyncio
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import asyncpg
 import pytest
 from lethe_process import LetheProcess
-from playwright.sync_api import Page, Route, expect
-from visits import Visit
+from playwright.sync_api import Route, expect
+from visits import LOOKS, Visit, held_log, judge
 
 from service.audit.merkle import Range, consistency_ranges, inclusion_ranges, leaf_hash, root
 
@@ -224,7 +220,7 @@ def test_every_page_can_be_used_with_the_keyboard_alone(visit: Open) -> None:
     expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str, width: int, scheme: str) -> None:
     window = visit(width, scheme)
     judge(window.open("/login"), axe)
@@ -241,45 +237,6 @@ def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str
     judge(window.open("/find"), axe)
 
 
-def judge(page: Page, axe: str) -> None:
-    """AssertionError when axe-core finds a fault, or the page is wider than its window."""
-    page.get_by_role("heading", level=1).wait_for()
-    page.evaluate(axe)
-    found = page.evaluate("axe.run({resultTypes: ['violations']})")
-    faults = [
-        f"{fault['id']} ({fault['impact']}): {node['html']} {node['failureSummary']}"
-        for fault in found["violations"]
-        for node in fault["nodes"]
-    ]
-    assert not faults, f"{page.url}: {faults}"
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
-
-
 def hashes(leaves: Sequence[bytes], ranges: Sequence[Range]) -> list[str]:
     """The hashes of ranges of leaves, in hex: a proof, by the definition of RFC 6962."""
     return [root(leaves[start:end]).hex() for start, end in ranges]
-
-
-@contextmanager
-def held_log(database_url: str) -> Iterator[Callable[[], None]]:
-    """Keep everybody from appending to the log, and so requests from being applied, until the given call."""
-    ready, done = threading.Event(), threading.Event()
-
-    async def hold() -> None:
-        connection = await asyncpg.connect(database_url)
-        try:
-            # That of `service.db.log`: the bytes of "log".
-            await connection.execute("SELECT pg_advisory_lock($1)", 0x6C6F67)
-            ready.set()
-            await asyncio.to_thread(done.wait)
-        finally:
-            await connection.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(hold()))
-    thread.start()
-    try:
-        assert ready.wait(30.0)
-        yield done.set
-    finally:
-        done.set()
-        thread.join()

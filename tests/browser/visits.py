@@ -1,10 +1,18 @@
 """Windows of a real browser on the dashboard, judged when they close."""
 
+import asyncio
 import os
 import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import asyncpg
 from lethe_process import KEY
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+#: Widths of windows and colour schemes in which pages are judged.
+LOOKS = [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")]
 
 
 def chromium() -> str | None:
@@ -56,3 +64,42 @@ class Visit:
         self.loads += request.is_navigation_request()
         if not request.url.startswith(f"{self.url}/dashboard"):
             self.elsewhere.append(request.url)
+
+
+def judge(page: Page, axe: str) -> None:
+    """AssertionError when axe-core finds a fault, or the page is wider than its window."""
+    page.get_by_role("heading", level=1).wait_for()
+    page.evaluate(axe)
+    found = page.evaluate("axe.run({resultTypes: ['violations']})")
+    faults = [
+        f"{fault['id']} ({fault['impact']}): {node['html']} {node['failureSummary']}"
+        for fault in found["violations"]
+        for node in fault["nodes"]
+    ]
+    assert not faults, f"{page.url}: {faults}"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
+
+
+@contextmanager
+def held_log(database_url: str) -> Iterator[Callable[[], None]]:
+    """Keep everybody from appending to the log, and so requests from being applied, until the given call."""
+    ready, done = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        connection = await asyncpg.connect(database_url)
+        try:
+            # That of `service.db.log`: the bytes of "log".
+            await connection.execute("SELECT pg_advisory_lock($1)", 0x6C6F67)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+        finally:
+            await connection.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(hold()))
+    thread.start()
+    try:
+        assert ready.wait(30.0)
+        yield done.set
+    finally:
+        done.set()
+        thread.join()

@@ -24,15 +24,15 @@ class Models:
         self._data_dir = data_dir
         #: Cora where its file is found, a graph of its size otherwise.
         self.large = "synthetic:n=2708,d=1433,classes=7,seed=0" if data_dir is None else str(data_dir / "cora.npz")
-        self._made: dict[tuple[str, int], Path] = {}
+        self._made: dict[tuple[str, int, int], Path] = {}
 
     def graph(self, dataset: str) -> Graph:
         """The dataset as training loads it."""
         return load_dataset(dataset, data_dirs=[])
 
-    def trained(self, dataset: str, channel: Sequence[str] = ()) -> Path:
-        """The folder of a model, with `channel` the nodes of the feature injection test."""
-        key = (dataset, len(channel))
+    def trained(self, dataset: str, channel: Sequence[str] = (), *, cohorts: int = 0) -> Path:
+        """The folder of a model, with `channel` the nodes of the feature injection test, or cohorts of canaries."""
+        key = (dataset, len(channel), cohorts)
         if key not in self._made:
             out = self._folder / str(len(self._made))
             flags = ["--dataset", dataset, "--out", str(out), "--device", "cpu"]
@@ -40,6 +40,8 @@ class Models:
                 file = self._folder / f"{len(self._made)}.ids"
                 file.write_text("\n".join(channel) + "\n")
                 flags += ["--inject-channel", str(file), "--inject-class"]
+            if cohorts:
+                flags += ["--canaries", str(cohorts)]
             with pytest.raises(SystemExit) as ended:
                 main(["train", *flags])
             assert not ended.value.code
