@@ -1,19 +1,16 @@
 """Fixtures shared by all tests: real Postgres and Valkey servers, empty for each test, and the datasets' folder."""
 
-import asyncio
 import os
-import threading
-import uuid
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import asyncpg
 import pytest
 import redis
 
 from service.embedded import Embedded, PrivateServers
+from tests.databases import Templates, fresh_database
+from tests.preloaded import Preloaded, Start
 
 # What the tests of faults check is not in the tests' own modules.
 pytest.register_assert_rewrite("deletions")
@@ -41,9 +38,22 @@ def make_database(postgres_url: str) -> Iterator[Callable[[], str]]:
 
 
 @pytest.fixture
-def database_url(make_database: Callable[[], str]) -> str:
+def empty_database_url(make_database: Callable[[], str]) -> str:
     """`postgresql://…` of a fresh empty database."""
     return make_database()
+
+
+@pytest.fixture(scope="session")
+def templates(postgres_url: str) -> Templates:
+    """What databases are copied from."""
+    return Templates(postgres_url)
+
+
+@pytest.fixture
+def database_url(templates: Templates) -> Iterator[str]:
+    """`postgresql://…` of a fresh database at the schema of this version, without a row."""
+    with templates.migrated() as url:
+        yield url
 
 
 @pytest.fixture
@@ -72,6 +82,20 @@ def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
 
 
 @pytest.fixture(scope="session")
+def preloaded() -> Iterator[Preloaded]:
+    """The service, imported once for all processes of it that tests start."""
+    program = Preloaded("service.app", "service.cli.main", "psutil")
+    yield program
+    program.close()
+
+
+@pytest.fixture(scope="session")
+def lethe_start(preloaded: Preloaded) -> Start:
+    """Starts Lethe's command line."""
+    return preloaded.python("-m", "service.cli")
+
+
+@pytest.fixture(scope="session")
 def data_dir() -> Path | None:
     """The folder that holds `cora.npz`, or None."""
     root = Path(__file__).resolve().parents[1]
@@ -79,43 +103,3 @@ def data_dir() -> Path | None:
     if os.environ.get("LETHE_DATA_DIR"):
         candidates.insert(0, Path(os.environ["LETHE_DATA_DIR"]))
     return next((folder for folder in candidates if (folder / "cora.npz").is_file()), None)
-
-
-@contextmanager
-def fresh_database(postgres_url: str) -> Iterator[str]:
-    """`postgresql://…` of a fresh empty database, dropped at the end of the block."""
-    name = f"test_{uuid.uuid4().hex}"
-    _execute(postgres_url, f"CREATE DATABASE {name}")
-    try:
-        yield f"{postgres_url.rpartition('/')[0]}/{name}"
-    finally:
-        _execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-def _execute(url: str, statement: str) -> None:
-    """Run one statement outside any event loop the test may have."""
-
-    async def execute() -> None:
-        connection = await asyncpg.connect(url)
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
-
-    _run_apart(execute())
-
-
-def _run_apart(work: Coroutine[Any, Any, None]) -> None:
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            asyncio.run(work)
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the test's own thread
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]

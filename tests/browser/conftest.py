@@ -11,28 +11,32 @@ from trained_models import SMALL, Models
 from visits import Visit, chromium
 
 from service.embedded import PrivateServers
-from tests.conftest import fresh_database
+from tests.databases import Templates
+from tests.preloaded import Start
 
 #: Cohorts of canaries of the model: one for every drill of the tests, and some over.
 COHORTS = 6
 
 
 @pytest.fixture(scope="session")
-def dashboard_database(postgres_url: str) -> Iterator[str]:
-    with fresh_database(postgres_url) as url:
+def dashboard_database(templates: Templates) -> Iterator[str]:
+    with templates.migrated() as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def lethe(
-    tmp_path_factory: pytest.TempPathFactory, private_servers: PrivateServers, dashboard_database: str
+    tmp_path_factory: pytest.TempPathFactory,
+    lethe_start: Start,
+    private_servers: PrivateServers,
+    dashboard_database: str,
 ) -> Iterator[LetheProcess]:
     """A served model with canaries that is repaired, and a few deletions in its record."""
     home = tmp_path_factory.mktemp("dashboard") / "home"
     home.mkdir()
     copied(Models(tmp_path_factory.mktemp("trained"), None).trained(SMALL, cohorts=COHORTS), home / "model")
     servers = {"database_url": dashboard_database, "redis_url": private_servers.redis_url}
-    with LetheProcess(home, repair="always", **servers).start() as process:
+    with LetheProcess(lethe_start, home, repair="always", **servers).start() as process:
         for number, nodes in enumerate((["1"], ["2", "3"], ["5"])):
             process.delete(nodes, reference=f"DSR-{number}")
         yield process

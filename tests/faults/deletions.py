@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 import numpy as np
-from doomed_process import Died, DoomedLethe, Launcher
+from doomed_process import Died, DoomedLethe
 from faults import REPAIR_POINTS, Fault
 from lethe_process import copied, figures_of, weights_on_disk
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from model_store.graph import Graph
 from service.audit.checkpoint import read
 from service.audit.merkle import leaf_hash, root
 from service.vault.request_keys import SLOT_BYTES
+from tests.preloaded import Preloaded
 
 #: Longest wait for anything at all (seconds); on a quiet machine a restart takes two.
 _PATIENCE_S = 120.0
@@ -286,9 +287,9 @@ def assert_same(outcome: Outcome, reference: Outcome, people: People, *, repaire
 class Runs:
     """Runs of the same deletions, each in a home of its own, which is gone afterwards."""
 
-    def __init__(self, people: People, launcher: Launcher, folder: Path) -> None:
+    def __init__(self, people: People, preloaded: Preloaded, folder: Path) -> None:
         self.people = people
-        self._launcher = launcher
+        self._preloaded = preloaded
         self._folder = folder
         self._made = 0
         self._references: dict[str, Outcome] = {}
@@ -314,7 +315,7 @@ class Runs:
         home = self.people.home(self._folder / f"home-{self._made}")
         self._made += 1
         settings = {"repair": repair, "repair_budget": repair_budget, "lease_ttl_s": lease_ttl_s, "max_wait_ms": 5}
-        lethe = DoomedLethe(self._launcher, home, faults, **settings)
+        lethe = DoomedLethe(self._preloaded, home, faults, **settings)
         try:
             run = Run(self.people, lethe, seed)
             with around(run):
@@ -333,11 +334,11 @@ class Runs:
         )
 
 
-def template_of(launcher: Launcher, model: Path, home: Path) -> Path:
+def template_of(preloaded: Preloaded, model: Path, home: Path) -> Path:
     """A LETHE_HOME that has served `model` once and was stopped in order."""
     home.mkdir(mode=0o700)
     copied(model, home / "model")
-    lethe = DoomedLethe(launcher, home, repair="never")
+    lethe = DoomedLethe(preloaded, home, repair="never")
     try:
         lethe.launch_until_ready()
         assert lethe.stop().status == 0

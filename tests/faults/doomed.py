@@ -1,12 +1,6 @@
-"""A program that becomes `lethe serve`, or another command, again and again, with faults at its failure points.
+"""A program, `doomed.py ORDER`, that is `lethe serve`, or another command, with faults at its failure points.
 
-It has imported the service once, and forks for every start that its standard input asks for, a JSON object per line:
-
-    {"start": {...}}    answered by the process id
-    {"poll": pid}       answered by the exit status, as `subprocess` gives it, or null while it runs
-    {"wait": pid}       the same, after its end
-
-The faults of a start happen in their order; each is armed once the one before has happened, and written down first.
+They happen in their order; each is armed once the one before has happened, and written down first.
 """
 
 import json
@@ -24,7 +18,6 @@ import redis
 from faults import FILE_CHANGE, Action, Fault, loaded
 
 from service import failure_points
-from service.app import run
 from service.cli.main import main
 from service.embedded import running_servers
 from service.failure_points import FailurePoint
@@ -128,41 +121,12 @@ def with_valkey(home: Path, action: Action) -> None:
 
 
 def serve(order: Mapping[str, Any]) -> None:
-    """Be `lethe serve`, or the command of the order, in a process that was just forked."""
-    os.environ.clear()
-    os.environ.update(order["environment"])
-    os.chdir(order["folder"])
-    standard = [(os.devnull, os.O_RDONLY), (order["stdout"], os.O_WRONLY), (order["log"], os.O_WRONLY | os.O_APPEND)]
-    for number, (path, flags) in enumerate(standard):
-        os.dup2(os.open(path, flags), number)
+    """Be `lethe serve`, or the command of the order, with faults."""
     Sweeper.__init__.__kwdefaults__.update(older_than_s=_SWEEP_S, interval_s=_SWEEP_S)
     home, model, happened = Path(order["home"]), Path(order["model"]), Path(order["happened"])
     Observer(loaded(order["faults"]), home, model, happened, armed=order["armed"]).install()
     main(order["command"])
 
 
-def ended(pid: int, options: int) -> int | None:
-    """The exit status of a child, or None while it runs."""
-    found, status = os.waitpid(pid, options)
-    return os.waitstatus_to_exitcode(status) if found else None
-
-
-def obey() -> None:
-    """Carry out what standard input asks for until it ends; return in a child, which is to serve."""
-    for line in sys.stdin:
-        [(verb, about)] = json.loads(line).items()
-        if verb == "start":
-            answer: int | None = os.fork()
-            if answer == 0:
-                serve(about)
-                return
-        else:
-            answer = ended(about, os.WNOHANG if verb == "poll" else 0)
-        sys.stdout.write(f"{json.dumps(answer)}\n")
-        sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    # What a start would import, so that a fork has it.
-    assert callable(run)
-    obey()
+    serve(json.loads(sys.argv[1]))

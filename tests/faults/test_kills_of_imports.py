@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from deletions import Outcome, People, Run, assert_same, keys_left, leftovers, outcome_of
-from doomed_process import DoomedLethe, Launcher
+from doomed_process import DoomedLethe
 from faults import FILE_CHANGE, IMPORT_POINTS, Action, Fault
 from lethe_process import figures_of
 from repair_world import query
@@ -18,6 +18,7 @@ from test_end_to_end_restarts import private_database
 from model_store.build import build_model
 from model_store.spec import ModelSpec
 from service.failure_points import FailurePoint
+from tests.preloaded import Preloaded
 
 _FILE_CHANGES = 12
 
@@ -25,9 +26,9 @@ _FILE_CHANGES = 12
 class Imports:
     """Homes in which an import waits to be carried out, and what becomes of it."""
 
-    def __init__(self, people: People, launcher: Launcher, folder: Path) -> None:
+    def __init__(self, people: People, preloaded: Preloaded, folder: Path) -> None:
         self._people = people
-        self._launcher = launcher
+        self._preloaded = preloaded
         self._folder = folder
         self._templates: dict[bool, Path] = {}
         self._references: dict[tuple[bool, str], Outcome] = {}
@@ -46,7 +47,7 @@ class Imports:
         template = self._template(excluding)
         subprocess.run(["cp", "-a", template, home], check=True)
         before = int((home / "model" / "CURRENT").read_text().split("-")[0])
-        lethe = DoomedLethe(self._launcher, home, faults, armed=True, repair=repair, lease_ttl_s=1)
+        lethe = DoomedLethe(self._preloaded, home, faults, armed=True, repair=repair, lease_ttl_s=1)
         try:
             run = Run(people, lethe.launch_until_ready(), 0)
             run.until(lambda client: client.model().version == before + 1 and not lethe.faults and not beside(home))
@@ -73,7 +74,7 @@ class Imports:
         """A home whose service is stopped, and which is to take another model over at its next start."""
         if excluding not in self._templates:
             people, home = self._people, self._people.home(self._folder / f"excluding-{excluding}")
-            lethe = DoomedLethe(self._launcher, home, repair="never", lease_ttl_s=1, max_wait_ms=5)
+            lethe = DoomedLethe(self._preloaded, home, repair="never", lease_ttl_s=1, max_wait_ms=5)
             if excluding:
                 with lethe.start().client() as client:
                     for one in [each.send(client, number).id for number, each in enumerate(people.wanted)]:
@@ -101,8 +102,8 @@ def beside(home: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def imports(people: People, launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Imports:
-    return Imports(people, launcher, tmp_path_factory.mktemp("imports"))
+def imports(people: People, preloaded: Preloaded, tmp_path_factory: pytest.TempPathFactory) -> Imports:
+    return Imports(people, preloaded, tmp_path_factory.mktemp("imports"))
 
 
 @pytest.mark.slow

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from deletions import Outcome, People, assert_same, keys_left, leftovers, outcome_of
-from doomed_process import DoomedLethe, Launcher
+from doomed_process import DoomedLethe
 from faults import FILE_CHANGE, RECOVERY_POINTS, Action, Fault
 
 from service.failure_points import FailurePoint
+from tests.preloaded import Preloaded
 
 #: So many of the deletions were completed when the copy was made that is put back.
 _BEFORE_COPY = 4
@@ -30,9 +31,9 @@ class Part(StrEnum):
 class Restored:
     """Homes in which all deletions were completed and of which a part was put back, and what becomes of them."""
 
-    def __init__(self, people: People, launcher: Launcher, folder: Path) -> None:
+    def __init__(self, people: People, preloaded: Preloaded, folder: Path) -> None:
         self._people = people
-        self._launcher = launcher
+        self._preloaded = preloaded
         self._folder = folder
         self._templates: dict[Part, Path] = {}
         self._references: dict[tuple[Part, str], Outcome] = {}
@@ -49,7 +50,7 @@ class Restored:
         home = self._folder / f"home-{self._made}"
         self._made += 1
         subprocess.run(["cp", "-a", self._template(part), home], check=True)
-        lethe = DoomedLethe(self._launcher, home, faults, armed=True, repair=repair, lease_ttl_s=1)
+        lethe = DoomedLethe(self._preloaded, home, faults, armed=True, repair=repair, lease_ttl_s=1)
         try:
             while (ended := lethe.run("recover")).status == -signal.SIGKILL:
                 if lethe.faults or faults[-1].point != FailurePoint.RECOVERY_FINISHED:
@@ -74,7 +75,7 @@ class Restored:
     def _template(self, part: Part) -> Path:
         if part not in self._templates:
             home, kept = self._people.home(self._folder / part.name), self._folder / f"{part.name}-kept"
-            lethe = DoomedLethe(self._launcher, home, repair="never", lease_ttl_s=1, max_wait_ms=5)
+            lethe = DoomedLethe(self._preloaded, home, repair="never", lease_ttl_s=1, max_wait_ms=5)
             wanted = list(enumerate(self._people.wanted))
             for some in (wanted[:_BEFORE_COPY], wanted[_BEFORE_COPY:]):
                 with lethe.start().client() as client:
@@ -90,8 +91,8 @@ class Restored:
 
 
 @pytest.fixture(scope="session")
-def restored(people: People, launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Restored:
-    return Restored(people, launcher, tmp_path_factory.mktemp("restored"))
+def restored(people: People, preloaded: Preloaded, tmp_path_factory: pytest.TempPathFactory) -> Restored:
+    return Restored(people, preloaded, tmp_path_factory.mktemp("restored"))
 
 
 @pytest.mark.slow

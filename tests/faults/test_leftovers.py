@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from deletions import template_of
-from doomed_process import DoomedLethe, Launcher
+from doomed_process import DoomedLethe
 from faults import FILE_CHANGE, Action, Fault
 from lethe_process import Ended
 from repair_world import query
@@ -22,6 +22,7 @@ from trained_models import Models
 from lethe_client import ServerUnreachable
 from model_store.graph import Graph, feature_rows
 from service.failure_points import FailurePoint
+from tests.preloaded import Preloaded
 
 #: Of the sparse features, and how many each node has.
 _WIDTH, _EACH = 200, 12
@@ -78,19 +79,19 @@ def values_left(model: Path, graph: Graph, nodes: list[str]) -> float:
     ],
 )
 def test_nothing_is_left_after_a_crash_in_the_middle_of_an_erasure_and_a_restart(
-    launcher: Launcher, tmp_path: Path, make: Callable[[Path], Path], killed_at: int
+    preloaded: Preloaded, tmp_path: Path, make: Callable[[Path], Path], killed_at: int
 ) -> None:
     dataset = make(tmp_path / "people.npz")
     models = Models(tmp_path, None)
     graph = models.graph(str(dataset))
     home = tmp_path / "home"
-    template_of(launcher, models.trained(str(dataset)), tmp_path / "template").rename(home)
+    template_of(preloaded, models.trained(str(dataset)), tmp_path / "template").rename(home)
     nodes = list(graph.node_ids[_DELETED])
     faults = [
         Fault(Action.KILL_LETHE, FailurePoint.APPLIED),
         Fault(Action.KILL_LETHE, FILE_CHANGE, killed_at),
     ]
-    lethe = DoomedLethe(launcher, home, faults, repair="always", lease_ttl_s=1)
+    lethe = DoomedLethe(preloaded, home, faults, repair="always", lease_ttl_s=1)
     try:
         # Told to be applied, and killed: all of it is still on the disk, and the search finds it.
         with lethe.launch_until_ready().client() as client, contextlib.suppress(ServerUnreachable):

@@ -17,13 +17,14 @@ import httpx
 import psutil
 import pytest
 from deletions import Outcome, People, Runs, assert_each_happened_once, assert_same, outcome_of
-from doomed_process import DoomedLethe, Launcher
+from doomed_process import DoomedLethe
 from faults import FILE_CHANGE, STEP_POINTS, Action, Fault
 from lethe_process import authorization, copied
 from test_end_to_end_restarts import digests
 
 from model_store import gram_checkpoint
 from service.failure_points import FailurePoint
+from tests.preloaded import Preloaded
 
 #: Longest wait for anything (seconds).
 _PATIENCE_S = 60.0
@@ -98,7 +99,7 @@ class Pair:
 
 @pytest.fixture
 def pair(
-    people: People, launcher: Launcher, tmp_path: Path, database_url: str, redis_url: str
+    people: People, preloaded: Preloaded, tmp_path: Path, database_url: str, redis_url: str
 ) -> Iterator[Callable[[Fault], Pair]]:
     """Two Lethes, not started, the first of which meets a fault."""
     made: list[DoomedLethe] = []
@@ -109,7 +110,7 @@ def pair(
             home = tmp_path / f"home-{len(made)}"
             home.mkdir(mode=0o700)
             servers = {"database_url": database_url, "redis_url": redis_url, "model": model}
-            made.append(DoomedLethe(launcher, home, faults, lease_ttl_s=2, max_wait_ms=5, **servers))
+            made.append(DoomedLethe(preloaded, home, faults, lease_ttl_s=2, max_wait_ms=5, **servers))
         return Pair(people, *made, database_url=database_url)
 
     yield make

@@ -28,7 +28,6 @@ from service.api.application import build
 from service.api.auth import key_memory
 from service.api.services import Check, ModelInfo, Services, Subject, Tombstones
 from service.dashboard.installation import install as install_dashboard
-from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
 from service.db.batches import BatchRepository
 from service.db.engine import Engine, create_engine
@@ -174,8 +173,7 @@ async def serving(
     canaries: Canaries | None = None,
     **settings: Any,
 ) -> AsyncIterator[Api]:
-    """The application over `database_url`, which is migrated first."""
-    await migrate.upgrade(database_url)
+    """The application over the migrated database at `database_url`."""
     async with AsyncExitStack() as stack:
         engine = create_engine(database_url)
         stack.push_async_callback(engine.dispose)

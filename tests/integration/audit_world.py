@@ -1,19 +1,21 @@
 """A small generated audit, with requests in every state and times far apart."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import text
 
-from benchmarks.performance.audit_events import generate
+from benchmarks.performance.audit_events import MODEL, generate
 from service.db.audit_queries import Page, search
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.domain.audit import AuditEntry, AuditFilters
 from service.vault.cursors import PageCursor
+from tests.databases import Templates
 
 #: The generated requests end here.
 UNTIL = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -50,18 +52,35 @@ class AuditWorld:
             cursor = page.next_cursor
 
 
-@asynccontextmanager
-async def generated(url: str, events: int = 1000) -> AsyncIterator[AuditWorld]:
-    """Fill an empty database; some of the completed requests were drills."""
-    await generate(url, events=events, days=DAYS, until=UNTIL)
+@contextmanager
+def audit_database(templates: Templates, model: str) -> Iterator[str]:
+    """`postgresql://…` of a database with a generated audit of `model`."""
+
+    with templates.copy(f"audit of {model}", partial(_fill, model)) as url:
+        yield url
+
+
+async def _fill(model: str, url: str) -> None:
+    await generate(url, events=1000, days=DAYS, until=UNTIL, model=model)
+
+
+async def _drill(url: str) -> None:
+    await _fill(MODEL, url)
     engine = create_engine(url)
-    world = AuditWorld(url, engine)
-    try:
-        await world.rows("""
-            INSERT INTO drills (request_id, model, cohort, trigger, requested_at)
-            SELECT id, model, row_number() OVER (ORDER BY received_at), 'scheduled', received_at
-            FROM requests WHERE status = 'completed' ORDER BY received_at LIMIT 3
-        """)
-        yield world
-    finally:
-        await engine.dispose()
+    await AuditWorld(url, engine).rows("""
+        INSERT INTO drills (request_id, model, cohort, trigger, requested_at)
+        SELECT id, model, row_number() OVER (ORDER BY received_at), 'scheduled', received_at
+        FROM requests WHERE status = 'completed' ORDER BY received_at LIMIT 3
+    """)
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def generated(templates: Templates) -> AsyncIterator[AuditWorld]:
+    """A generated audit to look at, and to change; some of the completed requests were drills."""
+    with templates.copy("audit with drills", _drill) as url:
+        engine = create_engine(url)
+        try:
+            yield AuditWorld(url, engine)
+        finally:
+            await engine.dispose()

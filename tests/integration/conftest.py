@@ -7,6 +7,8 @@ import pytest
 from lethe_process import LetheProcess, copied
 from trained_models import Models
 
+from tests.preloaded import Start
+
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory, data_dir: Path | None) -> Models:
@@ -14,7 +16,9 @@ def models(tmp_path_factory: pytest.TempPathFactory, data_dir: Path | None) -> M
 
 
 @pytest.fixture
-def serve(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Callable[..., LetheProcess]]:
+def serve(
+    tmp_path: Path, lethe_start: Start, database_url: str, redis_url: str
+) -> Iterator[Callable[..., LetheProcess]]:
     """Serve a copy of a trained model on the session's servers, with any settings; ready on return."""
     running: list[LetheProcess] = []
 
@@ -23,7 +27,7 @@ def serve(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Callabl
         home.mkdir()
         copied(model, home / "model")
         servers = {"database_url": database_url, "redis_url": redis_url}
-        running.append(LetheProcess(home, **(servers | settings)))
+        running.append(LetheProcess(lethe_start, home, **(servers | settings)))
         return running[-1].start()
 
     yield start

@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import make_url, text
 
-from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
 from service.db.batches import BatchRepository
 from service.db.engine import Engine, create_engine
@@ -84,8 +83,7 @@ class Database:
 
 @asynccontextmanager
 async def open_database(url: str, folder: Path, *, max_queued_nodes: int | None = None) -> AsyncIterator[Database]:
-    """Migrate the empty database at `url` and put a model and an API key into it."""
-    await migrate.upgrade(url)
+    """Put a model and an API key into the migrated database at `url`, which has no row."""
     async with AsyncExitStack() as stack:
         engine = create_engine(url)
         stack.push_async_callback(engine.dispose)

@@ -1,6 +1,7 @@
 """A small model for requests of all kinds, what it must predict after them, and a service that dies at an erasure.
 
-As a program it is `lethe serve`, killed when it is about to erase what its first batch deleted.
+As a program, `kinds_world.py serve`, it is `lethe serve`, killed when it is about to erase what its first batch
+deleted.
 """
 
 import os
@@ -128,4 +129,4 @@ if __name__ == "__main__":
 
     erase = Store.erase
     Store.erase = dies_at_the_erasure  # type: ignore[method-assign]
-    main(["serve", *sys.argv[1:]])
+    main(sys.argv[1:])

@@ -5,10 +5,8 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,10 +20,8 @@ from safetensors.numpy import load_file
 
 from lethe_client import LetheClient
 from lethe_client.results import Deletion, Predictions
+from tests.preloaded import ROOT, Process, Start
 
-ROOT = Path(__file__).resolve().parents[2]
-#: What the launcher runs for `./lethe`.
-LETHE = (sys.executable, "-P", "-m", "service.cli")
 KEY = "the-first-key"
 _READY = "Lethe is ready."
 #: Longest wait for a request to be completed, also across a restart (seconds).
@@ -44,20 +40,20 @@ class Ended:
 class LetheProcess:
     """One LETHE_HOME and the process that serves it; `start` may be called again after an end.
 
-    `settings` are those of the service, by field name. Without `database_url` and `redis_url` the process brings up
-    servers of its own. `command` is Lethe's command line. Unless asked for, nothing is repaired: most tests compare
+    `lethe` starts Lethe's command line. `settings` are those of the service, by field name. Without `database_url` and
+    `redis_url` the process brings up servers of its own. Unless asked for, nothing is repaired: most tests compare
     with the projection.
     """
 
-    def __init__(self, home: Path, *, command: Sequence[str] = LETHE, **settings: object) -> None:
+    def __init__(self, lethe: Start, home: Path, **settings: object) -> None:
         self.home = home
-        self._command = command
+        self._lethe = lethe
         self.model = Path(str(settings.get("model", home / "model")))
         self._log = home.with_name(f"{home.name}.log")
         self._environment = _environment(
             {"home": home, "port": 0, "device": "cpu", "admin_key": KEY, "repair": "never"} | settings
         )
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Process | None = None
         self._stdout: list[str] = []
         self.url = ""
 
@@ -83,22 +79,13 @@ class LetheProcess:
         """Start the process without waiting for anything; returns its standard output."""
         assert self._process is None, "it runs already"
         self._stdout = []
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [*self._command, "serve"],
-                env=self._environment,
-                cwd=self.home.parent,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        assert self._process.stdout is not None
+        self._log.write_text("")
+        self._process = self._lethe(["serve"], self._environment, self.home.parent, self._log)
         return self._process.stdout
 
     def ended(self) -> Ended:
         """Wait for the end of the process, and of the servers it started, and return how it ended."""
         assert self._process is not None
-        assert self._process.stdout is not None
         children = self._children()
         self._stdout += self._process.stdout.readlines()
         status = self._process.wait()

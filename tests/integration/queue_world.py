@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine, create_engine
 from service.db.intake import Intake, NewRequest
@@ -47,7 +46,6 @@ class QueueWorld:
 @asynccontextmanager
 async def queue_world(database_url: str, folder: Path) -> AsyncIterator[QueueWorld]:
     """A migrated database, a model's pointer, a key, and an intake."""
-    await migrate.upgrade(database_url)
     engine = create_engine(database_url)
     api_key_id = uuid4()
     try:

@@ -11,22 +11,22 @@ from typing import Any
 import httpx
 import pytest
 from api_harness import MODEL, Api, serving
-from audit_world import UNTIL
+from audit_world import audit_database
 from test_api_deletions import refused
 
-from benchmarks.performance.audit_events import generate
 from service.db.audit_search import EXPORT_PAGE
 from service.domain.states import Scope
+from tests.databases import Templates
 
 ROUTES = ("/audit/summary", "/audit/series", "/audit/export")
 
 
 @pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
+async def api(templates: Templates, tmp_path: Path) -> AsyncIterator[Api]:
     """Requests that were asked for with a key that nobody has."""
-    await generate(database_url, events=1000, days=9, until=UNTIL, model=MODEL)
-    async with serving(database_url, tmp_path) as api:
-        yield api
+    with audit_database(templates, MODEL) as url:
+        async with serving(url, tmp_path) as api:
+            yield api
 
 
 @pytest.fixture

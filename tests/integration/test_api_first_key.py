@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from service.api.auth import key_memory
-from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
@@ -19,7 +18,6 @@ from service.vault.keyring import Keyring
 
 @pytest.fixture
 async def engine(database_url: str) -> AsyncIterator[Engine]:
-    await migrate.upgrade(database_url)
     engine = create_engine(database_url)
     yield engine
     await engine.dispose()

@@ -8,6 +8,7 @@ import pytest
 from api_harness import Api, serving
 from test_api_deletions import node_body, refused
 
+from service.db import migrate
 from service.domain.states import Scope
 from service.embedded import Embedded
 
@@ -18,6 +19,7 @@ EVERYTHING = tuple(Scope)
 async def api(own_postgres: Embedded, tmp_path: Path) -> AsyncIterator[Api]:
     url = own_postgres.start().database_url
     assert url is not None
+    await migrate.upgrade(url)
     async with serving(url, tmp_path) as api:
         yield api
 

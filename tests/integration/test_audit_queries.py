@@ -27,6 +27,7 @@ from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.audit import SeriesPoint, SeriesStep, Summary
 from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from tests.databases import Templates
 from tests.integration.db_harness import MODEL, Database, open_database
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "docker" / "grafana" / "dashboards" / "audit.json"
@@ -69,8 +70,8 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[AuditWorld]:
-    async with generated(database_url) as world:
+async def world(templates: Templates) -> AsyncIterator[AuditWorld]:
+    async with generated(templates) as world:
         yield world
 
 

@@ -12,6 +12,7 @@ from service.db import audit_search
 from service.db.audit_queries import export
 from service.domain.audit import AuditEntry, AuditFilters, Figure, Threshold
 from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from tests.databases import Templates
 
 FILTERS = {
     "all": AuditFilters(),
@@ -40,8 +41,8 @@ FILTERS = {
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[AuditWorld]:
-    async with generated(database_url) as world:
+async def world(templates: Templates) -> AsyncIterator[AuditWorld]:
+    async with generated(templates) as world:
         # One that is committed and not yet applied: outside it is queued, and has no audit.
         await world.rows("UPDATE batches SET finished_at = NULL, span_residual = NULL WHERE model_version_after = 1")
         yield world

@@ -7,7 +7,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from service.audit.canonical import parse_canonical
-from service.db import migrate
 from service.db.engine import create_engine
 from service.db.events import EventRepository
 from service.db.imports import ImportRepository
@@ -38,7 +37,6 @@ IMPORTED = Imported(
 
 
 async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(database_url: str) -> None:
-    await migrate.upgrade(database_url)
     engine = create_engine(database_url)
     refused, taken = uuid4(), uuid4()
     async with transaction(engine) as connection:

@@ -394,7 +394,6 @@ async def test_the_applications_role_reads_every_view(db: Database) -> None:
 
 
 async def test_that_login_is_told_to_have_the_owner_migrate(database_url: str) -> None:
-    await migrate.upgrade(database_url)
     await migrate.downgrade(database_url, "0004")
     parsed = make_url(database_url)
     login = f"{parsed.database}_app"

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from service.db import migrate
 from service.db.audit_queries import search
 from service.db.engine import Engine, create_engine
 from service.db.intake import Accepted, Intake
@@ -123,6 +124,7 @@ async def test_through_an_outage_nothing_is_half_written_and_afterwards_everythi
 ) -> None:
     url = own_postgres.start().database_url
     assert url is not None
+    await migrate.upgrade(url)
     async with open_database(url, tmp_path) as db:
         before = await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(5)))
         async with listen(db.engine) as wakeup:

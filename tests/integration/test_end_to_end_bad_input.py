@@ -13,6 +13,7 @@ from trained_models import SMALL, Models
 
 from lethe_client import LetheClient
 from lethe_client.results import Accepted, Deletion
+from tests.preloaded import Start
 
 #: Nodes that fill a batch of `waiting`, whose batches go for no other reason.
 BATCH = 8
@@ -49,13 +50,13 @@ def asking_of(lethe: LetheProcess, models: Models) -> Iterator[Asking]:
 
 
 @pytest.fixture(scope="module")
-def asking(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
+def asking(models: Models, lethe_start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
     """Of a Lethe in which requests stay queued until they fill a batch; one for all tests that want that."""
     home = tmp_path_factory.mktemp("waiting") / "home"
     copied(models.trained(SMALL), home / "model")
     limits = {"max_nodes_per_request": models.graph(SMALL).nodes, "max_body_bytes": 16_384}
     with (
-        LetheProcess(home, max_batch_nodes=BATCH, max_wait_ms=60_000, **limits) as lethe,
+        LetheProcess(lethe_start, home, max_batch_nodes=BATCH, max_wait_ms=60_000, **limits) as lethe,
         asking_of(lethe.start(), models) as asking,
     ):
         yield asking

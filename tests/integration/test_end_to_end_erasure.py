@@ -16,6 +16,7 @@ from trained_models import Models
 from model_store.build import build_model
 from model_store.graph import Graph
 from model_store.spec import ModelSpec
+from tests.preloaded import Start
 from tests.unit.command_line import CommandLine, Ran
 
 NODES, FEATURES, CLASSES = 300, 24, 3
@@ -79,12 +80,12 @@ def named(home: Path, nodes: list[str]) -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def lethe(tmp_path: Path) -> Iterator[LetheProcess]:
+def lethe(tmp_path: Path, lethe_start: Start) -> Iterator[LetheProcess]:
     """A Lethe that trains on the private graph, with servers of its own."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     people = private_graph(tmp_path / "people.npz")
-    with LetheProcess(home, dataset=people, max_wait_ms=0, repair="always") as process:
+    with LetheProcess(lethe_start, home, dataset=people, max_wait_ms=0, repair="always") as process:
         yield process
 
 

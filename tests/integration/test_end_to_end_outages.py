@@ -13,6 +13,7 @@ from trained_models import SMALL, Models
 
 from lethe_client.results import Accepted
 from service.embedded import Embedded
+from tests.preloaded import Start
 
 #: How much is recorded.
 _ROWS = "SELECT (SELECT count(*) FROM requests), (SELECT count(*) FROM events), (SELECT count(*) FROM outbox)"
@@ -55,7 +56,7 @@ class Fragile:
 
 
 @pytest.fixture(scope="module")
-def fragile(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fragile]:
+def fragile(models: Models, lethe_start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fragile]:
     """One process for all tests here: each leaves it working, without a restart."""
     folder = tmp_path_factory.mktemp("fragile")
     postgres = Embedded(folder / "postgres", valkey=False, durable=False)
@@ -65,7 +66,7 @@ def fragile(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     home = folder / "home"
     copied(models.trained(SMALL), home / "model")
     # A short lease: while Postgres is away, predictions end with it.
-    with LetheProcess(home, database_url=database_url, redis_url=redis_url, lease_ttl_s=1) as lethe:
+    with LetheProcess(lethe_start, home, database_url=database_url, redis_url=redis_url, lease_ttl_s=1) as lethe:
         yield Fragile(lethe.start(), postgres, valkey, database_url, iter(models.graph(SMALL).node_ids))
     postgres.stop()
     valkey.stop()

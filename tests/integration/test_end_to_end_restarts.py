@@ -19,17 +19,18 @@ from trained_models import SMALL, Models
 
 from lethe_client.results import Accepted
 from service.embedded import running_servers
+from tests.preloaded import Start, fresh
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Callable[..., LetheProcess]]:
+def own(tmp_path: Path, lethe_start: Start) -> Iterator[Callable[..., LetheProcess]]:
     """A Lethe with private servers, not started."""
     made: list[LetheProcess] = []
 
     def make(**settings: object) -> LetheProcess:
         home = tmp_path / "own"
         home.mkdir(mode=0o700)
-        made.append(LetheProcess(home, **settings))
+        made.append(LetheProcess(lethe_start, home, **settings))
         return made[-1]
 
     yield make
@@ -60,7 +61,7 @@ def test_a_fresh_clone_serves_after_one_command_and_a_second_start_serves_the_sa
 ) -> None:
     clone = cloned(tmp_path / "clone")
     dataset = {"dataset": SMALL} if data_dir is None else {"data_dir": data_dir}
-    lethe = LetheProcess(clone / "var", command=(str(clone / "lethe"),), admin_key="", repair="", **dataset)
+    lethe = LetheProcess(fresh(str(clone / "lethe")), clone / "var", admin_key="", repair="", **dataset)
     with lethe:
         lethe.start()
         assert "There is no model yet. Training one" in lethe.log()
@@ -250,9 +251,9 @@ def damage(file: Path) -> None:
 
 
 @pytest.fixture
-def unstarted(tmp_path: Path, models: Models, database_url: str, redis_url: str) -> LetheProcess:
+def unstarted(tmp_path: Path, lethe_start: Start, models: Models, database_url: str, redis_url: str) -> LetheProcess:
     """A Lethe on a copy of the small model and the session's servers."""
-    lethe = LetheProcess(tmp_path / "home", database_url=database_url, redis_url=redis_url)
+    lethe = LetheProcess(lethe_start, tmp_path / "home", database_url=database_url, redis_url=redis_url)
     lethe.home.mkdir()
     copied(models.trained(SMALL), lethe.model)
     return lethe

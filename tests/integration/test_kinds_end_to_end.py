@@ -3,26 +3,25 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import kinds_world
 import pytest
 from db_harness import until
 from kinds_world import CHANNEL, NODES, World, closest, make_model
+from lethe_process import LetheProcess
 from test_api_deletions import node_body
 from test_api_end_to_end import Lethe, running, settings_of
 from test_api_kinds import edge_body, features_body
 
-from lethe_client import LetheClient
 from model_store.erasure import Erasure
 from model_store.store import Store
 from service.queue.batcher import BatchLimits, Take, Wait, Waiting, decide
 from service.settings import Settings
+from tests.preloaded import Preloaded
 
-ROOT = Path(__file__).resolve().parents[2]
 #: The precision of predictions against a computation from scratch.
 TOLERANCE = 1e-9
 
@@ -257,13 +256,15 @@ async def all_applied(lethe: Lethe, accepted: dict[str, dict[str, Any]]) -> bool
 @pytest.mark.parametrize(
     "kind", ["edge", pytest.param("node", marks=pytest.mark.slow), pytest.param("features", marks=pytest.mark.slow)]
 )
-async def test_a_kill_between_commit_and_erasure_loses_nothing(settings: Settings, world: World, kind: str) -> None:
+async def test_a_kill_between_commit_and_erasure_loses_nothing(
+    settings: Settings, preloaded: Preloaded, world: World, kind: str
+) -> None:
     body = deletions(world)[kind]
     world.nodes, world.features, world.edges = (
         deleted if name == kind else set()  # type: ignore[assignment]
         for name, deleted in (("node", world.nodes), ("features", world.features), ("edge", world.edges))
     )
-    accepted = killed_at_the_erasure(settings, body)
+    accepted = killed_at_the_erasure(preloaded, settings, body)
     assert world.left_on_disk(settings.model_dir) == {kind}
 
     async with running(settings) as lethe:
@@ -279,32 +280,14 @@ async def test_a_kill_between_commit_and_erasure_loses_nothing(settings: Setting
         assert (await lethe.client.get("/model")).json()["version"] == 1
 
 
-def killed_at_the_erasure(settings: Settings, body: dict[str, Any]) -> str:
+def killed_at_the_erasure(preloaded: Preloaded, settings: Settings, body: dict[str, Any]) -> str:
     """The id of a request that a service took as far as `applied` before it was killed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LETHE_")} | {
-        "DATABASE_URL": str(settings.database_url),
-        "REDIS_URL": str(settings.redis_url),
-        "LETHE_HOME": str(settings.home),
-        "LETHE_PORT": "0",
-        "LETHE_DEVICE": "cpu",
-        "LETHE_REPAIR": settings.repair,
-        "LETHE_ADMIN_KEY": "the-first-key",
-        "PYTHONPATH": str(ROOT),
-    }
-    program = [sys.executable, str(Path(__file__).with_name("kinds_world.py"))]
-    with (
-        (settings.home / "log").open("w") as log,
-        subprocess.Popen(program, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-    ):
-        assert process.stdout is not None
-        lines: list[str] = []
-        while not any(line.startswith("  Docs") for line in lines):
-            lines.append(process.stdout.readline())
-            assert lines[-1], (settings.home / "log").read_text()
-        (url,) = [line.split()[1] for line in lines if line.startswith("  API ")]
-        with LetheClient(url, "the-first-key") as client:
+    servers = {"database_url": settings.database_url, "redis_url": settings.redis_url}
+    start = preloaded.python(kinds_world.__file__)
+    with LetheProcess(start, settings.home, repair=settings.repair, **servers) as doomed:
+        with doomed.start().client() as client:
             accepted = client.request_deletion(
                 body.get("nodes", ()), kind=body["kind"], edges=[(a, b) for a, b in body.get("edges", ())]
             )
-        assert process.wait(60) == -signal.SIGKILL
+        assert doomed.ended().status == -signal.SIGKILL
     return accepted.id

@@ -28,7 +28,7 @@ from service.db.log_export import export_lines
 from service.db.transactions import transaction
 from service.domain.states import EventType
 from service.vault.log_keys import LogKeys
-from tests.conftest import _execute
+from tests.databases import Templates
 from tests.integration.db_harness import Database, open_database
 from tests.unit.command_line import CommandLine
 
@@ -78,20 +78,18 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("tampering")
-    _execute(postgres_url, "CREATE DATABASE test_tampering")
-    url = f"{postgres_url.rpartition('/')[0]}/test_tampering"
 
-    async def fill() -> list[Line]:
+    async def fill(url: str) -> list[Line]:
         async with open_database(url, folder) as db:
             await log_events(db, LogKeys.open(folder / "keys"))
             return [line async for page in export_lines(db.engine) for line in page]
 
-    lines = asyncio.run(fill())
-    keys = [signer.public for signer in LogKeys.open(folder / "keys").signers().values()]
-    yield World(url, folder, lines, keys)
-    _execute(postgres_url, "DROP DATABASE test_tampering WITH (FORCE)")
+    with templates.migrated() as url:
+        lines = asyncio.run(fill(url))
+        keys = [signer.public for signer in LogKeys.open(folder / "keys").signers().values()]
+        yield World(url, folder, lines, keys)
 
 
 async def log_events(db: Database, keys: LogKeys) -> None:

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from sqlalchemy import text
 from valkey_process import ValkeyProcess
 
+from service.db import migrate
 from service.db.transactions import transaction
 from service.embedded import Embedded
 from service.errors import Unavailable
@@ -152,6 +153,7 @@ async def test_it_goes_on_when_postgres_was_restarted(
 ) -> None:
     url = own_postgres.start().database_url
     assert url is not None
+    await migrate.upgrade(url)
     async with queue_world(url, tmp_path) as world:
         relay = Relay(world.engine, stream, poll_s=NEVER_S, backoff=QUICK)
         async with Running(relay):

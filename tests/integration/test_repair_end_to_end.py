@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import repair_world
 from db_harness import until
-from lethe_process import LETHE, LetheProcess
+from lethe_process import LetheProcess
 from lethe_process import copied as copy_of
 from repair_world import DEATHS, Served, events, query, retrained
 from structlog.testing import capture_logs
@@ -32,6 +31,7 @@ from service.settings import Settings
 from service.unlearning.repair import Repair, RepairImpossible
 from service.unlearning.resident import NotFinite, PreparedRepair, Resident
 from service.worker.repairing import Repairer
+from tests.preloaded import Preloaded
 
 __all__ = ["small_model", "together"]
 
@@ -312,19 +312,19 @@ async def test_a_repair_waits_for_the_end_of_an_outage(
 @pytest.mark.slow
 @pytest.mark.parametrize("point", list(DEATHS))
 def test_a_service_killed_at_a_repair_ends_it_after_a_restart(
-    small_model: Path, tmp_path: Path, database_url: str, redis_url: str, point: str
+    small_model: Path, tmp_path: Path, preloaded: Preloaded, database_url: str, redis_url: str, point: str
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
     model = copy_of(small_model, home / "model")
     named: dict[str, object] = {"database_url": database_url, "redis_url": redis_url, "lease_ttl_s": 1}
     named |= {"repair": "always", "repair_budget": 0}
-    doomed = LetheProcess(home, command=(sys.executable, repair_world.__file__, point), **named)
+    doomed = LetheProcess(preloaded.python(repair_world.__file__, point), home, **named)
     with doomed.start().client() as client:
         accepted = client.request_deletion(["12", "57"])
     assert doomed.ended().status == -signal.SIGKILL
 
-    with LetheProcess(home, command=LETHE, **named) as lethe:
+    with LetheProcess(preloaded.python("-m", "service.cli"), home, **named) as lethe:
         lethe.start()
         with lethe.client() as client:
             client.wait(accepted.id, timeout_s=60)

@@ -23,7 +23,6 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from service.app import prepare
 from service.audit.canonical import parse_canonical
-from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
 from service.db.intake import Intake, NewRequest
@@ -359,7 +358,6 @@ def test_a_recovery_that_was_interrupted_is_gone_on_with(
 def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(site: Site) -> None:
     async def accept() -> UUID:
         # Accepted by a process that never came to delete anything.
-        await migrate.upgrade(str(site.settings.database_url))
         engine = create_engine(str(site.settings.database_url))
         key = uuid4()
         with RequestKeys.open(site.settings.home / "keys" / "requests.slots") as keys:

@@ -55,33 +55,33 @@ async def _query(url: str, statement: str) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in rows}
 
 
-async def test_upgrade_downgrade_upgrade_leaves_the_same_schema_and_nothing_in_between(database_url: str) -> None:
-    assert await migrate.current(database_url) is None
-    await migrate.upgrade(database_url)
-    assert await migrate.current(database_url) == migrate.head()
-    first = {name: await _query(database_url, query) for name, query in CATALOG.items()}
-    await migrate.downgrade(database_url, "base")
-    assert await migrate.current(database_url) is None
-    left = {name for (name,) in await _query(database_url, LEFTOVERS)}
+async def test_upgrade_downgrade_upgrade_leaves_the_same_schema_and_nothing_in_between(empty_database_url: str) -> None:
+    assert await migrate.current(empty_database_url) is None
+    await migrate.upgrade(empty_database_url)
+    assert await migrate.current(empty_database_url) == migrate.head()
+    first = {name: await _query(empty_database_url, query) for name, query in CATALOG.items()}
+    await migrate.downgrade(empty_database_url, "base")
+    assert await migrate.current(empty_database_url) is None
+    left = {name for (name,) in await _query(empty_database_url, LEFTOVERS)}
     assert {name for name in left if "alembic_version" not in name} == set()
-    await migrate.upgrade(database_url)
-    assert {name: await _query(database_url, query) for name, query in CATALOG.items()} == first
+    await migrate.upgrade(empty_database_url)
+    assert {name: await _query(empty_database_url, query) for name, query in CATALOG.items()} == first
 
 
-async def test_upgrading_a_current_database_changes_nothing(database_url: str) -> None:
-    await migrate.upgrade(database_url)
-    await migrate.upgrade(database_url)
-    assert await migrate.current(database_url) == migrate.head()
+async def test_upgrading_a_current_database_changes_nothing(empty_database_url: str) -> None:
+    await migrate.upgrade(empty_database_url)
+    await migrate.upgrade(empty_database_url)
+    assert await migrate.current(empty_database_url) == migrate.head()
 
 
-async def test_alembic_finds_no_difference_between_models_and_migrations(database_url: str) -> None:
-    await migrate.upgrade(database_url)
+async def test_alembic_finds_no_difference_between_models_and_migrations(empty_database_url: str) -> None:
+    await migrate.upgrade(empty_database_url)
 
     def differences(conn: Connection) -> list[Any]:
         options = {"compare_type": True, "compare_server_default": True}
         return list(compare_metadata(MigrationContext.configure(conn, opts=options), Base.metadata))
 
-    assert await _on(database_url, differences) == []
+    assert await _on(empty_database_url, differences) == []
 
 
 @pytest.mark.parametrize("what", list(CATALOG))
@@ -94,10 +94,10 @@ async def test_models_and_migrations_make_the_same_schema(make_database: Callabl
     assert found == wanted
 
 
-async def test_the_triggers_are_in_force(database_url: str) -> None:
-    await migrate.upgrade(database_url)
+async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
+    await migrate.upgrade(empty_database_url)
     found = await _query(
-        database_url,
+        empty_database_url,
         "SELECT tgname, tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal AND tgenabled = 'O'",
     )
     assert found == {
@@ -126,31 +126,31 @@ async def test_the_triggers_are_in_force(database_url: str) -> None:
     }
 
 
-async def test_every_time_is_with_time_zone(database_url: str) -> None:
-    await migrate.upgrade(database_url)
-    kinds = await _query(database_url, CATALOG["columns"])
+async def test_every_time_is_with_time_zone(empty_database_url: str) -> None:
+    await migrate.upgrade(empty_database_url)
+    kinds = await _query(empty_database_url, CATALOG["columns"])
     assert not [row for row in kinds if "time" in row[2] and row[2] != "timestamp with time zone"]
 
 
-async def test_starters_that_collide_on_an_empty_database_take_turns(database_url: str) -> None:
-    await asyncio.gather(*(migrate.upgrade(database_url) for _ in range(5)))
-    assert await migrate.current(database_url) == migrate.head()
+async def test_starters_that_collide_on_an_empty_database_take_turns(empty_database_url: str) -> None:
+    await asyncio.gather(*(migrate.upgrade(empty_database_url) for _ in range(5)))
+    assert await migrate.current(empty_database_url) == migrate.head()
 
 
-async def test_the_url_may_be_spelled_as_for_libpq(database_url: str) -> None:
-    await migrate.upgrade(database_url.replace("postgresql://", "postgres://") + "?sslmode=disable")
-    assert await migrate.current(database_url) == migrate.head()
+async def test_the_url_may_be_spelled_as_for_libpq(empty_database_url: str) -> None:
+    await migrate.upgrade(empty_database_url.replace("postgresql://", "postgres://") + "?sslmode=disable")
+    assert await migrate.current(empty_database_url) == migrate.head()
 
 
-async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(database_url: str) -> None:
-    nowhere = str(asyncpg_url(database_url).set(port=1).set(drivername="postgresql"))
+async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(empty_database_url: str) -> None:
+    nowhere = str(asyncpg_url(empty_database_url).set(port=1).set(drivername="postgresql"))
     with pytest.raises(Unavailable):
         await migrate.upgrade(nowhere)
 
 
-def test_alembic_itself_takes_the_url_from_the_environment(database_url: str) -> None:
+def test_alembic_itself_takes_the_url_from_the_environment(empty_database_url: str) -> None:
     root = Path(__file__).parents[2]
-    environment = {**os.environ, "DATABASE_URL": database_url, "PYTHONPATH": str(root)}
+    environment = {**os.environ, "DATABASE_URL": empty_database_url, "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "alembic", "upgrade", "head"]
     subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True)
-    assert asyncio.run(migrate.current(database_url)) == migrate.head()
+    assert asyncio.run(migrate.current(empty_database_url)) == migrate.head()

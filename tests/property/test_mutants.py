@@ -5,14 +5,14 @@ Each mutant is the source with one passage exchanged. The copy finds no dataset,
 
 import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.preloaded import ROOT, Preloaded
+
 FORGETTING = "tests/unit/unlearning/test_forgetting.py"
 PROJECTION = "service/unlearning/projection.py"
 GRAM = "model_store/gram.py"
@@ -82,28 +82,41 @@ def copied(target: Path) -> Path:
     return target
 
 
-def outcomes(copy: Path, tests: tuple[str, ...]) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def python() -> Iterator[Preloaded]:
+    """What the tests of a copy import, but for what is copied."""
+    preloaded = Preloaded(
+        "torch", "scipy.optimize", "scipy.sparse.linalg", "sqlalchemy", "hypothesis", "pytest", path=()
+    )
+    yield preloaded
+    preloaded.close()
+
+
+def outcomes(python: Preloaded, copy: Path, tests: tuple[str, ...]) -> dict[str, str]:
     """Each test's outcome, `PASSED` or `FAILED`, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("LETHE_DATA_DIR", None)
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "--tb=line"]
-    finished = subprocess.run(
-        [*command, *(f"{FORGETTING}::{test}" for test in tests)],
-        cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
-    lines = [line.split() for line in finished.stdout.splitlines()]
+    flags = ("-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "-p", "no:schemathesis")
+    # Of modules that were imported already only the assertions of others are spelled out less.
+    start = python.python("-m", "pytest", *flags, "-W", "ignore::pytest.PytestAssertRewriteWarning")
+    log = copy.with_name("log")
+    process = start([f"{FORGETTING}::{test}" for test in tests], environment, copy, log)
+    with process.stdout:
+        told = process.stdout.read()
+    process.wait()
+    lines = [line.split() for line in told.splitlines()]
     found = {line[1].rpartition("::")[2]: line[0] for line in lines if line[:1] in (["PASSED"], ["FAILED"])}
-    assert set(found) == set(tests), finished.stdout + finished.stderr
+    assert set(found) == set(tests), told + log.read_text()
     return found
 
 
-def test_the_unbroken_copy_passes(tmp_path: Path) -> None:
+def test_the_unbroken_copy_passes(python: Preloaded, tmp_path: Path) -> None:
     guards = tuple(sorted({test for mutant in MUTANTS.values() for test in mutant.caught_by}))
-    assert set(outcomes(copied(tmp_path / "copy"), guards).values()) == {"PASSED"}
+    assert set(outcomes(python, copied(tmp_path / "copy"), guards).values()) == {"PASSED"}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_is_caught_by_each_of_its_tests(name: str, tmp_path: Path) -> None:
+def test_a_mutant_is_caught_by_each_of_its_tests(python: Preloaded, name: str, tmp_path: Path) -> None:
     mutant = MUTANTS[name]
     copy = copied(tmp_path / "copy")
     source = (copy / mutant.file).read_text()
@@ -112,4 +125,4 @@ def test_a_mutant_is_caught_by_each_of_its_tests(name: str, tmp_path: Path) -> N
     assert end in source[source.index(start) :]
     begin = source.index(start)
     (copy / mutant.file).write_text(source[:begin] + mutant.replacement + source[source.index(end, begin) :])
-    assert outcomes(copy, mutant.caught_by) == dict.fromkeys(mutant.caught_by, "FAILED")
+    assert outcomes(python, copy, mutant.caught_by) == dict.fromkeys(mutant.caught_by, "FAILED")

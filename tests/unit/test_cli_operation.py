@@ -29,10 +29,14 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lethe(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path, database_url: str, redis_url: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    home: Path,
+    empty_database_url: str,
+    redis_url: str,
 ) -> CommandLine:
     monkeypatch.setenv("LETHE_HOME", str(home))
-    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("DATABASE_URL", empty_database_url)
     monkeypatch.setenv("REDIS_URL", redis_url)
     monkeypatch.setenv("COLUMNS", "200")
     home.mkdir()
@@ -52,23 +56,23 @@ def key_of(database_url: str, home: Path, text: str) -> ApiKey | None:
 
 
 def test_a_created_key_opens_what_it_was_made_for_until_it_is_revoked(
-    lethe: CommandLine, home: Path, database_url: str
+    lethe: CommandLine, home: Path, empty_database_url: str
 ) -> None:
     made = lethe("keys", "create", "shop", "--scope", "predictions:read", "--scope", "deletions:write")
     text = made.stdout.strip()
-    key = key_of(database_url, home, text)
+    key = key_of(empty_database_url, home, text)
     assert key is not None
     assert key.scopes == {Scope.PREDICTIONS_READ, Scope.DELETIONS_WRITE}
     listed = lethe("keys", "list").stdout
     assert str(key.id) in listed
     assert text not in listed
     assert lethe("keys", "revoke", key.id).status == 0
-    assert key_of(database_url, home, text) is None
+    assert key_of(empty_database_url, home, text) is None
     assert str(key.id) in lethe("keys", "list").stdout
 
 
-def test_a_key_without_scopes_named_has_all(lethe: CommandLine, home: Path, database_url: str) -> None:
-    key = key_of(database_url, home, lethe("keys", "create", "root").stdout.strip())
+def test_a_key_without_scopes_named_has_all(lethe: CommandLine, home: Path, empty_database_url: str) -> None:
+    key = key_of(empty_database_url, home, lethe("keys", "create", "root").stdout.strip())
     assert key is not None
     assert key.scopes == frozenset(Scope)
 
@@ -83,11 +87,11 @@ def test_a_name_in_use_and_an_unknown_key_are_failures(lethe: CommandLine) -> No
     assert "./lethe keys list" in unknown.stderr
 
 
-def test_migrating_brings_an_empty_database_to_head_once(lethe: CommandLine, database_url: str) -> None:
+def test_migrating_brings_an_empty_database_to_head_once(lethe: CommandLine, empty_database_url: str) -> None:
     first = lethe("migrate")
     assert first.status == 0
     assert migrate.head() in first.stdout
-    assert asyncio.run(migrate.current(database_url)) == migrate.head()
+    assert asyncio.run(migrate.current(empty_database_url)) == migrate.head()
     assert "already" in lethe("migrate").stdout
 
 
@@ -115,9 +119,9 @@ def test_a_doctor_in_a_healthy_place_finds_nothing_wrong(lethe: CommandLine) -> 
         assert found[name].startswith("-"), name
 
 
-def test_a_doctor_says_for_which_models_the_lease_is_held(lethe: CommandLine, database_url: str) -> None:
+def test_a_doctor_says_for_which_models_the_lease_is_held(lethe: CommandLine, empty_database_url: str) -> None:
     async def hold() -> None:
-        engine = create_engine(database_url)
+        engine = create_engine(empty_database_url)
         try:
             assert await leases.acquire(engine, "cora", "a test", 600.0)
         finally:
