@@ -135,10 +135,12 @@ def next_pointer(pointer: Pointer, fencing: int) -> Pointer:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Return when `condition` holds, asking Postgres again and again."""
+    """Return when `condition` holds, asking again and again, ever less often: asking is work for what is waited for."""
+    pause_s = 0.005
     async with asyncio.timeout(20):
         while not await condition():  # noqa: ASYNC110 - another connection's state has no event to wait for
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.3 * pause_s, 0.05)
 
 
 async def is_waiting(database: Database, for_what: str = "Lock") -> bool:

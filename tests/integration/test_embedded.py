@@ -499,4 +499,4 @@ def _wait(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline, pause = time.monotonic() + seconds, threading.Event()
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
-        pause.wait(0.01)
+        pause.wait(0.05)
