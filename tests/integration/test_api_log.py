@@ -3,21 +3,25 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from api_harness import Api, serving
+from api_harness import MODEL, Api, serving
 from db_harness import NORMS, batch_record, outcome
 from test_api_deletions import node_body, refused
+from test_dashboard_access import sign_in
+from test_db_imports import IMPORTED
 
 from service.audit.canonical import canonical
 from service.audit.checkpoint import VerifierKey, verify
 from service.audit.commitments import commitment
 from service.audit.verify_receipt import linked, verify_receipt
 from service.db.batches import BatchRepository
+from service.db.imports import ImportRepository
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.states import Scope
@@ -185,6 +189,43 @@ async def test_a_request_with_nothing_left_to_do_has_a_receipt_that_names_the_ea
     assert receipt["summary"]["guarantee_in_words"].startswith("An earlier request")
     page = (await client.get(f"/deletions/{later['id']}/receipt", params={"format": "html"})).text
     assert str(earlier) in page
+
+
+async def test_what_befell_the_model_since_is_told_with_its_proof(api: Api, unlearner: Unlearner) -> None:
+    client = await api.client(*OWNER)
+    for model in (MODEL, "another"):
+        await imported(api, model)
+    request_id = UUID((await accepted(client, "12"))["id"])
+    await unlearner.apply(request_id)
+    await unlearner.complete(request_id)
+    await unlearner.sign()
+    receipt = f"/deletions/{request_id}/receipt"
+    assert (await client.get(receipt)).json()["since"] == []
+    for model in (MODEL, "another"):
+        await imported(api, model)
+    await unlearner.sign()
+    found = (await client.get(receipt)).json()
+    report = verify_receipt(found, unlearner.public)
+    assert report.is_good, report.findings
+    [(index, what)] = report.told
+    assert (index, found["since"][0]["leaf"]["type"]) == (4, "imported")
+    assert what.startswith(f"a newly trained model took the place of {MODEL}: version ")
+    page = (await client.get(receipt, params={"format": "html"})).text
+    assert "What happened to the model since" in page
+    assert what in page
+    # On the dashboard, all of it.
+    auditor = await api.client_with(None)
+    await sign_in(auditor, (await api.key(Scope.AUDIT_READ))[1])
+    assert (await auditor.get("/dashboard/log")).text.count("a newly trained model took the place of") == 4
+
+
+async def imported(api: Api, model: str) -> None:
+    async with transaction(api.engine) as connection:
+        imports, import_id = ImportRepository(connection), uuid4()
+        await imports.ask(import_id, model, exclude_deleted=True)
+        version = 4 + 2 * await api.count("imports")
+        await imports.commit(import_id, replace(IMPORTED, version_before=version, version_after=version + 1))
+        await imports.complete(import_id)
 
 
 async def test_the_page_says_the_same_and_loads_nothing(api: Api, unlearner: Unlearner) -> None:

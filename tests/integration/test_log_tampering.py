@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from service.audit import export
@@ -29,7 +29,7 @@ from service.db.transactions import transaction
 from service.domain.states import EventType
 from service.vault.log_keys import LogKeys
 from tests.databases import Templates
-from tests.integration.db_harness import Database, open_database
+from tests.integration.db_harness import MODEL, Database, open_database
 from tests.unit.command_line import CommandLine
 
 EVENTS = 200
@@ -102,7 +102,12 @@ async def log_events(db: Database, keys: LogKeys) -> None:
         chosen = rng.sample(requests, count)
         payloads = {request: {"norm": rng.random(), "n": logged, "steps": {"erase": 1.0}} for request in chosen}
         async with transaction(db.engine) as conn:
-            await EventRepository(conn).append_many(EventType.FAILED, payloads)
+            if logged % 7 == 3:
+                # What no request asked for is tampered with as well.
+                count, [payload, *_] = 1, list(payloads.values())
+                await EventRepository(conn).append_of_no_request(EventType.IMPORTED, payload | {"model": MODEL})
+            else:
+                await EventRepository(conn).append_many(EventType.FAILED, payloads)
             await CheckpointRepository(conn).sign(keys)
         logged += count
 
@@ -166,6 +171,8 @@ def test_the_log_as_it_is_verifies(world: World) -> None:
     assert report.is_good, report.findings
     assert report.leaves == EVENTS
     assert 60 < report.signed == len(world.checkpoints) < EVENTS
+    assert len(report.told) > 9
+    assert all("a newly trained model took the place of tiny" in what for _, what in report.told)
     for earlier in world.checkpoints[::10]:
         assert check(world.lines, world, earlier).is_good
 
@@ -327,6 +334,47 @@ def test_a_log_built_anew_is_found_by_the_key_and_against_any_earlier_checkpoint
     known = data.draw(st.sampled_from([one for one in world.checkpoints if one.size > victim]))
     [finding] = check(lines, world, known).findings
     assert f"first {known.size} leaves are not those of the checkpoint compared with" in finding.what
+
+
+def parsed(text: str) -> Any:
+    """A line of a file as the command line reads it."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+@settings(examples, max_examples=40)
+@given(data=st.data())
+def test_any_changed_character_of_an_exported_file_is_found(world: World, data: st.DataObject) -> None:
+    """But those of its first line, which says when and of which log it was made, and is not signed."""
+    texts = [json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in world.lines]
+    number = data.draw(st.integers(1, len(texts) - 1))
+    text = texts[number]
+    place = data.draw(st.integers(0, len(text) - 1))
+    texts[number] = (
+        text[:place] + data.draw(st.sampled_from(sorted(set('01aZ"{}[]:,.-\\ ') - {text[place]}))) + text[place + 1 :]
+    )
+    lines = [parsed(one) for one in texts]
+    assume(lines != world.lines)
+    assert not verify_export(lines, world.keys).is_good
+
+
+@settings(examples, max_examples=40)
+@given(data=st.data())
+def test_lines_removed_doubled_or_swapped_in_an_exported_file_are_found(world: World, data: st.DataObject) -> None:
+    lines = world.copy()
+    one, two = data.draw(st.lists(st.integers(0, len(lines) - 1), min_size=2, max_size=2, unique=True))
+    change = data.draw(st.sampled_from(["removed", "doubled", "swapped", "cut"]))
+    if change == "removed":
+        del lines[one]
+    elif change == "doubled":
+        lines.insert(two, lines[one])
+    elif change == "swapped":
+        lines[one], lines[two] = lines[two], lines[one]
+    else:
+        del lines[one:]
+    assert not verify_export(lines, world.keys).is_good
 
 
 def event_of(index: int) -> str:
