@@ -9,7 +9,7 @@ service does by default, and the norm of the cohort's column is read from the we
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from statistics import mean, stdev
@@ -81,33 +81,64 @@ def _built(graph: Graph, spec: ModelSpec, canaries: Canaries | None, device: str
     return build_model(graph, spec, name="canaries", dataset="canaries", split="full", canaries=canaries, device=device)
 
 
-def accuracies(results: Sequence[Result]) -> str:
-    """A line of Markdown: test accuracy without canaries, with them, and after the last drill, in percent."""
-    columns = (
-        [100 * each.accuracy_without for each in results],
-        [100 * each.accuracy_with for each in results],
-        [100 * (each.accuracy_with - each.accuracy_without) for each in results],
-        [100 * each.accuracy_after for each in results],
+def report(found: Mapping[str, Sequence[Result]], graphs: Mapping[str, Graph]) -> str:
+    """Two Markdown tables: what canaries cost on each dataset, and how the norm of each cohort's column fell."""
+    costs = [
+        "| dataset | nodes | features | training | test | accuracy without | with | difference | after all drills | "
+        "directions removed by a drill |",
+        "| --- |" + " ---: |" * 9,
+        *(_cost(name, graphs[name], results) for name, results in found.items()),
+    ]
+    falls = [
+        "| cohort | " + " | ".join(f"{name}: norm before | after, at most" for name in found) + " |",
+        "| ---: |" + " ---: |" * (2 * len(found)),
+    ]
+    for cohort in zip(*(_falls(results) for results in found.values()), strict=True):
+        number = cohort[0][0].cohort
+        falls.append(f"| {number} | " + " | ".join(_fall(drills) for drills in cohort) + " |")
+    return "\n".join([*costs, "", *falls])
+
+
+def _cost(name: str, graph: Graph, results: Sequence[Result]) -> str:
+    """Means over seeds, in percent of the test nodes."""
+    lost = sorted({fall.directions_removed for each in results for fall in each.falls})
+    cells = (
+        name,
+        f"{graph.nodes:,}",
+        f"{graph.num_features:,}",
+        f"{int(graph.train_mask.sum()):,}",
+        f"{int(graph.test_mask.sum()):,}",
+        _spread([100 * each.accuracy_without for each in results]),
+        _spread([100 * each.accuracy_with for each in results]),
+        _spread([100 * (each.accuracy_with - each.accuracy_without) for each in results], sign="+"),
+        _spread([100 * each.accuracy_after for each in results]),
+        ", ".join(map(str, lost)),
     )
-    return " | ".join(_spread(column) for column in columns)
+    return "| " + " | ".join(cells) + " |"
 
 
-def _spread(figures: Sequence[float]) -> str:
-    return f"{mean(figures):.1f} ± {stdev(figures):.1f}" if len(figures) > 1 else f"{figures[0]:.1f}"
+def _spread(figures: Sequence[float], sign: str = "") -> str:
+    middle = f"{mean(figures):{sign}.1f}"
+    return f"{middle} ± {stdev(figures):.1f}" if len(figures) > 1 else middle
 
 
-def drills(name: str, results: Sequence[Result]) -> list[str]:
-    """A line of Markdown for each cohort: the least and largest norm over seeds before, the largest after."""
-    lines = []
-    for falls in zip(*(each.falls for each in results), strict=True):
-        before, after = [fall.before for fall in falls], [fall.after for fall in falls]
-        share = max(fall.after / fall.before for fall in falls)
-        lost = sorted({fall.directions_removed for fall in falls})
-        lines.append(
-            f"| {name} | {falls[0].cohort} | {min(before):.3g} to {max(before):.3g} | {max(after):.1e} | {share:.1e} | "
-            f"{', '.join(map(str, lost))} |"
-        )
-    return lines
+def _falls(results: Sequence[Result]) -> list[tuple[Fall, ...]]:
+    """For each cohort, its drill under every seed."""
+    return list(zip(*(each.falls for each in results), strict=True))
+
+
+def _fall(drills: Sequence[Fall]) -> str:
+    before = [drill.before for drill in drills]
+    return f"{min(before):.3g} to {max(before):.3g} | {max(drill.after for drill in drills):.1e}"
+
+
+def heading(spec: ModelSpec, split: str, cohorts: int, nodes: int, seeds: int, device: str) -> str:
+    """What the figures below it were measured on."""
+    return (
+        f"{cohorts} cohorts of {nodes} canaries; {split} split, L = {spec.hops}, combine {spec.combine}, "
+        f"lambda {spec.regularization:g}, {seeds} seeds, repaired after every drill; "
+        f"{device_name(torch.device(device))}, {datetime.now(UTC):%Y-%m-%d}."
+    )
 
 
 def main() -> None:
@@ -121,13 +152,15 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     split: Split = options.split
-    spec, cost, fallen = ModelSpec(), [], []
+    spec, folders = ModelSpec(), default_data_dirs(os.environ)
+    found: dict[str, list[Result]] = {}
+    graphs: dict[str, Graph] = {}
     for name in options.dataset:
-        results: list[Result] = []
-        first = load_dataset(name, split=split, data_dirs=default_data_dirs(os.environ), seed=0)
+        results = found.setdefault(name, [])
         without = None
         for seed in range(options.seeds):
-            graph = load_dataset(name, split=split, data_dirs=default_data_dirs(os.environ), seed=seed)
+            graph = load_dataset(name, split=split, data_dirs=folders, seed=seed)
+            first = graphs.setdefault(name, graph)
             # Without canaries a seed changes nothing but a split that is drawn.
             if without is None or not np.array_equal(graph.train_mask, first.train_mask):
                 without = accuracy_of(_built(graph, spec, None, options.device))
@@ -136,21 +169,8 @@ def main() -> None:
                 measure(graph, seeded, without, cohorts=options.cohorts, nodes=options.nodes, device=options.device)
             )
             print(f"# {name}, seed {seed}: {results[-1]}", flush=True)
-        sizes = f"{first.nodes:,} | {first.num_features:,} | {int(first.train_mask.sum()):,}"
-        sizes += f" | {int(first.test_mask.sum()):,}"
-        cost.append(f"| {name} | {sizes} | {accuracies(results)} |")
-        fallen += drills(name, results)
-    print(
-        f"{options.cohorts} cohorts of {options.nodes} canaries; {split} split, L = {spec.hops}, combine "
-        f"{spec.combine}, lambda {spec.regularization:g}, {options.seeds} seeds, repaired after every drill; "
-        f"{device_name(torch.device(options.device))}, {datetime.now(UTC):%Y-%m-%d}.\n"
-    )
-    print("| dataset | nodes | features | training | test | accuracy without | with | difference | after all drills |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    print("\n".join(cost))
-    print("\n| dataset | cohort | column's norm before | after, at most | share left, at most | directions removed |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
-    print("\n".join(fallen))
+    print(heading(spec, split, options.cohorts, options.nodes, options.seeds, options.device))
+    print("\n" + report(found, graphs))
 
 
 if __name__ == "__main__":

@@ -74,6 +74,8 @@ class InjectedColumn:
 
 def carried_columns(features: Features, columns: Sequence[int]) -> tuple[InjectedColumn, ...]:
     """`columns` of `features` (n, d), with their carriers."""
+    if not columns:
+        return ()
     chosen = sp.coo_array(features[:, list(columns)])
     there = chosen.data != 0
     rows, places = chosen.row[there].astype(np.int64), chosen.col[there]

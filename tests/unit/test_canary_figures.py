@@ -1,6 +1,6 @@
 """The benchmark of canaries measures what its tables say."""
 
-from benchmarks.paper.canaries import accuracies, drills, measure
+from benchmarks.paper.canaries import measure, report
 from model_store.datasets import load_dataset
 from model_store.spec import Combine, ModelSpec
 from tests.unit.unlearning.stored import SMALL
@@ -20,11 +20,17 @@ def test_every_cohort_had_weight_and_has_none_after_its_drill() -> None:
             assert fall.directions_removed == 1
         # Far above guessing among four classes, with canaries and after them.
         assert min(result.accuracy_with, result.accuracy_after) > 0.5
-    lines = drills("small", results)
-    assert [line.split(" | ")[:2] for line in lines] == [["| small", "1"], ["| small", "2"], ["| small", "3"]]
-    least = min(result.falls[0].before for result in results)
-    assert f"{least:.3g} to " in lines[0]
+    tables = report({"small": results}, {"small": graph})
+    cost, falls = tables.split("\n\n")
     with_ = 100 * sum(result.accuracy_with for result in results) / 2
-    without, mean_with, *_ = accuracies(results).split(" | ")
-    assert without == "80.0 ± 0.0"
-    assert mean_with.startswith(f"{with_:.1f} ± ")
+    cells = cost.splitlines()[2].strip("| ").split(" | ")
+    assert cells[:2] == ["small", "300"]
+    assert cells[5] == "80.0 ± 0.0"
+    assert cells[6].startswith(f"{with_:.1f} ± ")
+    assert cells[7].startswith(f"{with_ - 80:+.1f} ± ")
+    assert cells[9] == "1"
+    head, rule, *rows = falls.splitlines()
+    assert {line.count("|") for line in (head, rule, *rows)} == {4}
+    least, most = (choice(result.falls[0].before for result in results) for choice in (min, max))
+    assert rows[0].startswith(f"| 1 | {least:.3g} to {most:.3g} | ")
+    assert [row.split(" | ")[0] for row in rows] == ["| 1", "| 2", "| 3"]

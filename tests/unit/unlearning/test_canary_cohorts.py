@@ -111,6 +111,10 @@ def test_a_diffused_model_forgets_its_canaries(tmp_path: Path) -> None:
         outcome = model.delete(cohort_rows(small, cohort).tolist())
         assert_fallen(outcome.prepared.projection.norms[0], small, cohort)
         assert outcome.span_residual <= 1e-8
+        # No other row of W had anything to do with the cohort's direction.
+        W = model.store.read_version(model.ref).features.weights
+        left = np.delete(np.arange(W.shape[1]), [small.graph.num_features - 2, small.graph.num_features - 1][:cohort])
+        assert np.linalg.norm((W - small.weights)[:, left]) <= GONE * np.linalg.norm(W)
 
 
 def test_a_repaired_drill_ends_in_the_weights_of_training_without_the_cohort(tmp_path: Path) -> None:
