@@ -129,7 +129,7 @@ def _falls(results: Sequence[Result]) -> list[tuple[Fall, ...]]:
 
 def _fall(drills: Sequence[Fall]) -> str:
     before = [drill.before for drill in drills]
-    return f"{min(before):.3g} to {max(before):.3g} | {max(drill.after for drill in drills):.1e}"
+    return f"{min(before):.3g} to {max(before):.3g} | {max(drill.after for drill in drills):.2g}"
 
 
 def heading(spec: ModelSpec, split: str, cohorts: int, nodes: int, seeds: int, device: str) -> str:
