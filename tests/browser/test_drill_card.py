@@ -10,7 +10,13 @@ from visits import LOOKS, Visit, held_log, judge
 Open = Callable[..., Visit]
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        look if look in ((1280, "light"), (400, "dark")) else pytest.param(*look, marks=pytest.mark.slow)
+        for look in LOOKS
+    ],
+)
 def test_a_drill_is_run_and_followed_without_loading_the_page_again(
     visit: Open, dashboard_database: str, axe: str, width: int, scheme: str
 ) -> None:

@@ -1,4 +1,7 @@
-"""Drills of a Lethe that runs as a process: what they say of the weights is what stands in the file of the weights."""
+"""Drills of a Lethe that runs as a process: what they say of the weights is what stands in the file of the weights.
+
+The everyday run has a drill of such a process in `tests/browser/test_drill_card.py`.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +16,7 @@ from service.cli.main import main
 from service.domain.drills import MOST_LEFT
 
 
+@pytest.mark.slow
 def test_scheduled_and_manual_drills_take_the_canaries_out_of_the_weights(
     models: Models,
     serve: Callable[..., LetheProcess],
