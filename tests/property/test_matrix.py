@@ -1,4 +1,4 @@
-"""Every configuration of the model and every kind of request, against a recomputation from scratch.
+"""Every configuration of the model and every kind of request, drills among them, against a recomputation from scratch.
 
 The everyday run takes the few configurations in which each pair of choices occurs; the slow run takes all of them.
 """
@@ -14,16 +14,20 @@ from numpy.typing import NDArray
 
 from model_store.blocks import by_block
 from model_store.build import BuiltModel, build_model
+from model_store.canaries import PREFIX
 from model_store.datasets import load_dataset
 from model_store.graph import Graph
+from model_store.injection import add_canaries
 from model_store.spec import LossKind, SolverKind
 from service.domain.states import RequestKind
 from service.unlearning.batch import Removal
+from service.unlearning.projection import Norms
 from tests.property.configurations import Configuration, every, pairwise
 from tests.property.oracle import Oracle, Side
 from tests.unit.unlearning.stored import StoredModel
 
 NODES = 48
+COHORTS = 2
 TOLERANCE = 1e-8
 
 
@@ -35,10 +39,11 @@ def graph_for(configuration: Configuration) -> Graph:
 
 
 def build(configuration: Configuration) -> BuiltModel:
-    graph = graph_for(configuration)
+    graph, canaries = add_canaries(graph_for(configuration), COHORTS, nodes=2, seed=0, tag="t")
     public = [graph.node_ids[row] for row in np.flatnonzero(graph.train_mask)[:10]] if configuration.mlp else []
-    options = {"public": public} if public else {}
-    return build_model(graph, configuration.spec, name="matrix", dataset="synthetic", split="full", **options)
+    return build_model(
+        graph, configuration.spec, name="matrix", dataset="synthetic", split="full", public=public, canaries=canaries
+    )
 
 
 def side_of(X: object, W: NDArray[np.float64], beta: NDArray[np.float64], rank_cutoff: float) -> Side:
@@ -95,6 +100,26 @@ def removals_of(
     return removals
 
 
+def drill(configuration: Configuration, model: BuiltModel, cohort: int) -> list[Removal]:
+    """A cohort of canaries, or its features; none where only edges are deleted, or there is no such cohort."""
+    canaries = model.manifest.canaries
+    kinds = [RequestKind(kind) for kind in configuration.kinds if kind != "edge"]
+    if canaries is None or not kinds or not 1 <= cohort <= canaries.cohorts:
+        return []
+    rows = [model.graph.node_ids.index(name) for name in canaries.cohort_ids(cohort)]
+    return [Removal(kinds[0], nodes=np.array(rows, dtype=np.int64))]
+
+
+def assert_drilled(model: BuiltModel, cohort: int, norms: Norms, W: NDArray[np.float64]) -> None:
+    """The norm was that of the cohort's column of `W` (blocks, d, C), the weights before, and is nothing any more."""
+    assert model.manifest.canaries is not None
+    before = float(np.linalg.norm(W[:, model.manifest.canaries.column(cohort)], axis=1).sum())
+    assert before > 0.0
+    assert norms.channel_before == pytest.approx(before, rel=1e-6)
+    assert norms.channel_after is not None
+    assert norms.channel_after <= 1e-12 * before
+
+
 def assert_equal(stored: StoredModel, oracle: Oracle) -> None:
     """Weights, rank, coefficients, the representation and every prediction are those of the oracle."""
     resident = stored.resident
@@ -130,9 +155,10 @@ def check(configuration: Configuration, path: Path) -> None:
     assert_trained(configuration, model, oracle)
     stored = StoredModel(path, model)
     rng = np.random.default_rng(3)
-    deletable = ~model.public
+    deletable = ~model.public & ~np.char.startswith(np.array(model.graph.node_ids), PREFIX)
     for step in range(4):
-        removals = removals_of(configuration, oracle, rng, deletable)
+        drilled = drill(configuration, model, cohort=step)
+        removals = [*drilled, *removals_of(configuration, oracle, rng, deletable)]
         expected = [
             np.linalg.norm(oracle.features.effective[:, removal.nodes].sum(axis=1), axis=1).sum()
             for removal in removals
@@ -144,6 +170,11 @@ def check(configuration: Configuration, path: Path) -> None:
             else:
                 assert norms.injected_before == pytest.approx(before, rel=1e-6, abs=1e-9)
                 assert norms.injected_after == 0.0
+        for place, norms in enumerate(outcome.prepared.projection.norms):
+            if place < len(drilled):
+                assert_drilled(model, step, norms, oracle.features.W)
+            else:
+                assert (norms.channel_before, norms.channel_after) == (None, None)
         prepared = outcome.prepared
         oracle.remove(prepared.nodes, prepared.feature_rows, prepared.edges)
         assert_equal(stored, oracle)
