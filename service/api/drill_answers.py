@@ -109,11 +109,11 @@ def drill_answer(drill: Drill) -> DrillAnswer:
     return DrillAnswer(**_fields(drill))
 
 
-def accepted_drill(started: StartedDrill, cohorts: Cohorts) -> AcceptedDrill:
+def accepted_drill(started: StartedDrill) -> AcceptedDrill:
     """The 202 answer."""
     targets = started.targets
     salts = None if targets is None else Salts(nodes=dict(targets.node_salts or {}), reference=targets.reference_salt)
-    return AcceptedDrill(**_fields(started.drill), cohorts=cohorts_answer(cohorts, started.drill), salts=salts)
+    return AcceptedDrill(**_fields(started.drill), cohorts=cohorts_answer(started.cohorts, started.drill), salts=salts)
 
 
 def cohorts_answer(cohorts: Cohorts, newest: Drill | None) -> CohortsAnswer:

@@ -52,6 +52,8 @@ class StartedDrill:
     drill: Drill
     #: What its request names, with the salts; None once that is forgotten.
     targets: Targets | None
+    #: The model's cohorts, that of the drill among them if it was started just now.
+    cohorts: Cohorts
 
 
 async def newest_drill(services: Services) -> Drill | None:
@@ -103,7 +105,8 @@ async def start_drill(
         digest = services.keyring.body_digest(DRILL_BODY)
         earlier = await services.intake.find(caller.id, idempotency_key, digest)
         if earlier is not None:
-            return StartedDrill(await _recorded(services, earlier.request.id), earlier.targets)
+            drill = await _recorded(services, earlier.request.id)
+            return StartedDrill(drill, earlier.targets, await find_cohorts(services))
     canaries = services.canaries()
     if canaries is None:
         raise NoCanaries(
@@ -117,7 +120,7 @@ async def start_drill(
         raise CohortsUsedUp(
             _used_up(cohorts), "Train the model again with `./lethe train --canaries K`, and import it."
         )
-    return await _start(services, caller, trigger, canaries, cohorts.unused[0], newest, idempotency_key)
+    return await _start(services, caller, trigger, canaries, cohorts, newest, idempotency_key)
 
 
 async def _start(
@@ -125,15 +128,27 @@ async def _start(
     caller: ApiKey,
     trigger: DrillTrigger,
     canaries: Canaries,
-    cohort: int,
+    cohorts: Cohorts,
     newest: Drill | None,
     idempotency_key: str | None,
 ) -> StartedDrill:
+    cohort = cohorts.unused[0]
     body = NodeDeletion(kind="node", nodes=list(canaries.cohort_ids(cohort)), reference=f"drill {cohort}")
     new = NewDrill(cohort, trigger, None if newest is None else newest.request_id)
     submission = await submit(services, body, caller, idempotency_key, new)
+    if submission.replayed:
+        return StartedDrill(await _recorded(services, submission.request.id), submission.targets, cohorts)
     services.metrics.received(RequestKind.NODE)
-    return StartedDrill(await _recorded(services, submission.request.id), submission.targets)
+    # Not read from the database: an outage now would be told as if nothing had been recorded.
+    drill = Drill(
+        request_id=submission.request.id,
+        model=services.model,
+        cohort=cohort,
+        trigger=trigger,
+        requested_at=submission.request.received_at,
+        status=submission.request.status,
+    )
+    return StartedDrill(drill, submission.targets, cohorts)
 
 
 async def _recorded(services: Services, request_id: UUID) -> Drill:

@@ -39,7 +39,7 @@ class DrillFilters(BaseModel):
     "",
     status_code=202,
     response_model=AcceptedDrill,
-    responses=LOCATION | problems(401, 403, 409, 422, 429, 503),
+    responses=LOCATION | problems(401, 403, 409, 413, 422, 429, 503),
     summary="Run a drill",
 )
 async def run_drill(request: Request, caller: Writer, idempotency_key: IdempotencyKey = None) -> Response:
@@ -50,8 +50,7 @@ async def run_drill(request: Request, caller: Writer, idempotency_key: Idempoten
     services = services_of(request)
     newest = await newest_drill(services)
     started = await start_drill(services, caller, DrillTrigger.MANUAL, newest=newest, idempotency_key=idempotency_key)
-    answer = accepted_drill(started, await find_cohorts(services))
-    return reply(answer, 202, {"Location": links_of(started.drill.request_id).self})
+    return reply(accepted_drill(started), 202, {"Location": links_of(started.drill.request_id).self})
 
 
 @router.get(

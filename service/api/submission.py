@@ -50,6 +50,8 @@ class Submission:
     targets: Targets | None
     #: Node id, or `a|b` for an edge -> the earlier request that deleted it.
     already_deleted: Mapping[str, UUID]
+    #: Whether the request is an earlier one with the same idempotency key.
+    replayed: bool = False
 
 
 async def submit(
@@ -206,7 +208,7 @@ def _replay(accepted: Accepted, earlier: Mapping[Subject, UUID]) -> Submission:
         for subject, request_id in earlier.items()
         if request_id != accepted.request.id and subject not in own
     }
-    return Submission(accepted.request, accepted.targets, already_deleted)
+    return Submission(accepted.request, accepted.targets, already_deleted, replayed=True)
 
 
 async def _complete_at_once(services: Services, accepted: Accepted, already_deleted: Mapping[str, UUID]) -> Submission:

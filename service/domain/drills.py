@@ -42,12 +42,12 @@ class Drill:
     requested_at: datetime
     #: That of its request, with its times.
     status: RequestStatus
-    applied_at: datetime | None
-    completed_at: datetime | None
-    failed_at: datetime | None
+    applied_at: datetime | None = None
+    completed_at: datetime | None = None
+    failed_at: datetime | None = None
     #: Norm of the cohort's rows of W before and after; None before it is applied, or when it could not be read.
-    channel_norm_before: float | None
-    channel_norm_after: float | None
+    channel_norm_before: float | None = None
+    channel_norm_after: float | None = None
 
     @property
     def is_open(self) -> bool:

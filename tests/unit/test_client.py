@@ -87,6 +87,24 @@ def test_a_repeated_deletion_request_is_the_same_request() -> None:
     assert len(keys) == 1
 
 
+def test_a_repeated_drill_is_the_same_drill_and_is_waited_for_through_an_outage() -> None:
+    drill = {"request_id": "r1", "cohort": 3, "trigger": "manual", "requested_at": ACCEPTED["received_at"]}
+    begun = drill | {"status": "queued", "finding": "It is under way."}
+    cohorts = {"total": 12, "nodes": 4, "remaining": 8, "partly_deleted": []}
+    server = Server(problem(503), begun | {"cohorts": cohorts, "salts": None})
+    assert server.client().run_drill().cohorts.remaining == 8
+    assert len({request.headers["Idempotency-Key"] for request in server.asked}) == 1
+    assert [(request.method, request.url.path) for request in server.asked] == [("POST", "/drills")] * 2
+
+    def listed(*drills: object) -> dict[str, object]:
+        return {"model": "cora", "cohorts": cohorts, "drills": list(drills)}
+
+    ended = drill | {"status": "completed", "finding": "It fell.", "passed": True}
+    server = Server(listed(), httpx.ReadTimeout("no answer"), listed(begun), listed(ended))
+    assert server.client(retries=0).wait_for_drill("r1").passed
+    assert len(server.asked) == 4
+
+
 def test_two_calls_are_two_requests() -> None:
     server = Server(ACCEPTED)
     client = server.client()
