@@ -12,8 +12,8 @@ Engine = AsyncEngine
 #: A connection in a transaction, likewise.
 Connection = AsyncConnection
 
-#: Server settings of each connection. A holder that is stopped inside a transaction is thrown out by the first, so that
-#: it cannot keep the lease's row locked; `jit` costs more than it gives on statements this short. What is asked for is
+#: Server settings of each connection. A holder that is stopped inside a transaction is thrown out, so that it cannot
+#: keep the lease's row locked; `jit` costs more than it gives on statements this short. What is asked for is
 #: in memory or on flash, where a page out of order costs as much as the next one.
 _SERVER_SETTINGS = {
     "application_name": "lethe",
@@ -26,6 +26,10 @@ _SERVER_SETTINGS = {
     "jit": "off",
     "random_page_cost": "1.1",
 }
+#: Longest transaction, from Postgres 17 on. The idle time-out does not see a client that is stopped between the
+#: messages of one statement (asyncpg prepares and executes in two), and nor does the one of statements.
+_TRANSACTION_TIMEOUT = "60s"
+_TRANSACTION_TIMEOUT_SINCE = 17
 _CONNECT_SECONDS = 10.0
 _COMMAND_SECONDS = 30.0
 _POOL_SECONDS = 10.0
@@ -35,7 +39,8 @@ def create_engine(url: str, *, pool_size: int = 10, role: str | None = None) -> 
     """Return a pool of up to `pool_size` connections; opens none yet.
 
     They work as `role`, one that the login may become; by default as the login itself. `url` is `postgresql://` or
-    `postgres://`, with libpq's `sslmode` if wanted. No statement waits longer than 30 s.
+    `postgres://`, with libpq's `sslmode` if wanted. No statement waits longer than 30 s, and no transaction lasts
+    longer than 60 s where Postgres can limit it (from 17 on).
     """
     engine = create_async_engine(
         asyncpg_url(url),
@@ -48,6 +53,7 @@ def create_engine(url: str, *, pool_size: int = 10, role: str | None = None) -> 
             "server_settings": _SERVER_SETTINGS if role is None else _SERVER_SETTINGS | {"role": role},
         },
     )
+    event.listen(engine.sync_engine, "connect", _limit_transactions)
     event.listen(engine.sync_engine, "checkout", _refuse_closed)
     return engine
 
@@ -59,6 +65,13 @@ def asyncpg_url(url: str) -> URL:
     if "sslmode" in query:
         query["ssl"] = query.pop("sslmode")
     return parsed.set(query=query)
+
+
+def _limit_transactions(connection: Any, record: object) -> None:
+    """Set what a start-up packet may not hold: an older Postgres would refuse the connection."""
+    if connection.driver_connection.get_server_version().major >= _TRANSACTION_TIMEOUT_SINCE:
+        statement = f"SET transaction_timeout = '{_TRANSACTION_TIMEOUT}'"
+        connection.run_async(lambda driver: driver.execute(statement))
 
 
 def _refuse_closed(connection: Any, record: object, proxy: object) -> None:

@@ -15,8 +15,8 @@ from service.errors import LeaseLost, LetheError, Unavailable
 #: SQLSTATE classes that mean "not now": connection, authorisation, no such database yet, deadlock, resources, operator
 #: intervention, system error.
 _OUTAGE_CLASSES = frozenset({"08", "28", "3D", "40", "53", "57", "58"})
-#: Lock time-out, idle time-out, a standby that cannot be written.
-_OUTAGE_STATES = frozenset({"55P03", "25P03", "25006"})
+#: Lock time-out, idle time-out, transaction time-out, a standby that cannot be written.
+_OUTAGE_STATES = frozenset({"55P03", "25P03", "25P04", "25006"})
 #: Answers to COMMIT that say it did not happen.
 _ROLLED_BACK_CLASS = "40"
 

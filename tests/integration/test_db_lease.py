@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from service.boottime import boottime
 from service.db.engine import create_engine
@@ -11,7 +12,7 @@ from service.db.lease import acquire, fence, release, renew, settle
 from service.db.pointers import PointerRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
 from service.domain.records import Lease
-from service.errors import LeaseLost
+from service.errors import LeaseLost, Unavailable
 from tests.integration.db_harness import MODEL, POINTER, Database, Proxy, is_waiting, next_pointer, open_database, until
 
 
@@ -145,6 +146,32 @@ async def _write(db: Database, lease: Lease) -> None:
 
 async def test_a_stopped_holder_cannot_keep_its_transaction_open(db: Database) -> None:
     assert await db.value("SHOW idle_in_transaction_session_timeout") == "15s"
+    assert await db.value("SHOW transaction_timeout") == "1min"
+
+
+async def test_a_holder_stopped_amid_a_statement_loses_its_locks(db: Database) -> None:
+    """asyncpg prepares without a Sync: to Postgres the statement has begun, and no transaction is idle."""
+    await _acquired(db)
+
+    async def stop_amid_a_statement() -> None:
+        async with transaction(db.engine) as conn:
+            await conn.execute(text("SET LOCAL idle_in_transaction_session_timeout = '100ms'"))
+            # A timer that runs is only stopped and started, not changed.
+            for limit in ("0", "200ms"):
+                await conn.execute(text(f"SET LOCAL transaction_timeout = '{limit}'"))
+            await conn.execute(text("SELECT * FROM leases FOR UPDATE"))
+            driver = (await conn.get_raw_connection()).driver_connection
+            assert driver is not None
+            await driver.prepare("SELECT 1 AS stopped_before_it_was_executed")
+            async with transaction(db.engine) as other:
+                await other.execute(text("SELECT * FROM leases FOR UPDATE"))
+                taken.append("the row")
+            await conn.execute(text("SELECT 1"))
+
+    taken: list[str] = []
+    with pytest.raises(Unavailable):
+        await stop_amid_a_statement()
+    assert taken
 
 
 async def test_reading_after_an_unanswered_commit_waits_for_its_outcome(db: Database) -> None:
