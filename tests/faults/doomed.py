@@ -115,7 +115,8 @@ def with_valkey(home: Path, action: Action) -> None:
                 entries = client.xrange(stream)
                 for _, fields in [*reversed(entries), *entries]:
                     client.xadd(stream, fields)
-                client.xdel(stream, *[entry for entry, _ in entries[::2]])
+                if entries:
+                    client.xdel(stream, *[entry for entry, _ in entries[::2]])
         except redis.ConnectionError:
             return
 

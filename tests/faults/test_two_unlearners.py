@@ -26,8 +26,9 @@ from model_store import gram_checkpoint
 from service.failure_points import FailurePoint
 from tests.preloaded import Preloaded
 
-#: Longest wait for anything (seconds).
-_PATIENCE_S = 60.0
+#: Longest wait for anything (seconds): more than the 60 s after which Postgres ends the transaction of one that was
+#: stopped with a statement half sent.
+_PATIENCE_S = 120.0
 #: Those that the unlearner passes with a batch in its hands.
 _POINTS = STEP_POINTS[STEP_POINTS.index(FailurePoint.BATCHED) :]
 
@@ -119,9 +120,15 @@ def pair(
     shutil.rmtree(tmp_path)
 
 
-def stored(model: Path) -> dict[str, str]:
-    """The digests of a model's files but for checkpoints, which the second writes when it has nothing else to do."""
-    return {name: digest for name, digest in digests(model).items() if gram_checkpoint.FILE not in name}
+def stored(model: Path) -> dict[str, str] | None:
+    """The digests of a model's files but for checkpoints, which the second writes when it has nothing else to do.
+
+    None where files go meanwhile.
+    """
+    try:
+        return {name: digest for name, digest in digests(model).items() if gram_checkpoint.FILE not in name}
+    except FileNotFoundError:
+        return None
 
 
 def check(pair: Pair, runs: Runs) -> None:
@@ -131,6 +138,7 @@ def check(pair: Pair, runs: Runs) -> None:
     pair.take_over()
     pair.complete(pair.second, begun + pair.ask(pair.second, range(1, 6)))
     before = stored(pair.second.model)
+    assert before is not None
 
     pair.go_on()
     # What the first still wrote into files of its own, the second removes: it may hold what was deleted meanwhile.
