@@ -220,7 +220,9 @@ def test_every_page_can_be_used_with_the_keyboard_alone(visit: Open) -> None:
     expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@pytest.mark.parametrize(
+    ("width", "scheme"), [*LOOKS[:2], *(pytest.param(*look, marks=pytest.mark.slow) for look in LOOKS[2:])]
+)
 def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str, width: int, scheme: str) -> None:
     window = visit(width, scheme)
     judge(window.open("/login"), axe)

@@ -11,8 +11,8 @@ import asyncpg
 from lethe_process import KEY
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
-#: Widths of windows and colour schemes in which pages are judged.
-LOOKS = [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")]
+#: Widths of windows and colour schemes in which pages are judged; both of each in the first two.
+LOOKS = [(1280, "dark"), (400, "light"), (1280, "light"), (400, "dark")]
 
 
 def chromium() -> str | None:

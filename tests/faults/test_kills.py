@@ -68,7 +68,6 @@ def check(runs: Runs, faults: Sequence[Fault], seed: int = 0) -> None:
         [
             [Fault(Action.KILL_LETHE, FailurePoint.BASE_ERASED)],
             [Fault(Action.KILL_POSTGRES, FailurePoint.COMMITTING)],
-            [Fault(Action.KILL_VALKEY, FailurePoint.PUBLISHED)],
             [Fault(Action.KILL_LETHE, FailurePoint.COMMITTED), Fault(Action.KILL_POSTGRES, FailurePoint.LOADED)],
             [Fault(Action.KILL_LETHE, FILE_CHANGE, 7), Fault(Action.KILL_VALKEY, FailurePoint.CLAIMED)],
         ]

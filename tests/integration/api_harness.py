@@ -1,6 +1,6 @@
 """The HTTP application over a real database, without an unlearner: what is asked for stays queued.
 
-As a program, `api_harness.py DATABASE_URL HOME`, it serves that on a port of its own until its standard input ends.
+As a program, `api_harness.py DATABASE_URL HOME`, it serves that on a port of its own until SIGTERM.
 """
 
 import asyncio
@@ -251,7 +251,7 @@ async def _unset() -> list[Check]:
 
 
 async def _serve(database_url: str, home: Path) -> None:
-    """Print the address and a key with all scopes, then serve until standard input ends."""
+    """Print the address and a key with all scopes, then serve until SIGTERM."""
     async with serving(database_url, home) as api:
         # As the unlearner does at its start: there is a checkpoint from then on.
         await LogSigner(api.engine, LogKeys.open(home / "keys"), api.services.metrics).sign_pending()
@@ -260,10 +260,7 @@ async def _serve(database_url: str, home: Path) -> None:
         _, key = await api.key(*Scope)
         sys.stdout.write(f"http://127.0.0.1:{bound.getsockname()[1]} {key}\n")
         sys.stdout.flush()
-        serving_task = asyncio.create_task(server.serve(sockets=[bound]))
-        await asyncio.to_thread(sys.stdin.read)
-        server.should_exit = True
-        await serving_task
+        await server.serve(sockets=[bound])
 
 
 if __name__ == "__main__":

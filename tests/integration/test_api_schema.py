@@ -1,11 +1,8 @@
 """The interface does what its own OpenAPI description says, for requests that fit it and for requests that do not."""
 
-import os
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import api_harness
 import pytest
@@ -13,6 +10,9 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import positive_data_acceptance
+
+from tests.databases import Templates
+from tests.preloaded import ROOT, Preloaded
 
 
 @dataclass(frozen=True)
@@ -23,26 +23,19 @@ class Served:
     key: str
 
 
-@pytest.fixture
-def served(database_url: str, tmp_path: Path) -> Iterator[Served]:
+@pytest.fixture(scope="module")
+def served(preloaded: Preloaded, templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The application behind a real server."""
-    program = Path(api_harness.__file__)
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(program), database_url, str(tmp_path)],
-            env=os.environ | {"PYTHONPATH": str(program.parents[2])},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with process:
+    home = tmp_path_factory.mktemp("served")
+    log = home / "log"
+    with templates.migrated() as url:
+        process = preloaded.python(api_harness.__file__, url, str(home))([], {"PYTHONPATH": str(ROOT)}, home, log)
+        with process.stdout:
             address = process.stdout.readline().split()
-            assert len(address) == 2, (tmp_path / "log").read_text()
+            assert len(address) == 2, log.read_text()
             yield Served(*address)
-            process.stdin.close()
+            process.send_signal(signal.SIGTERM)
+            process.wait()
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])

@@ -17,6 +17,7 @@ def lethe(capsys: pytest.CaptureFixture[str]) -> CommandLine:
     return CommandLine(capsys)
 
 
+@pytest.mark.slow
 def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     serve: Callable[..., LetheProcess],
     models: Models,

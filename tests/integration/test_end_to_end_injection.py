@@ -8,7 +8,8 @@ from lethe_process import LetheProcess, figures_of
 from trained_models import Models, training_nodes
 
 
-@pytest.mark.parametrize("share", [0.05, pytest.param(0.10, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.05, 0.10])
 def test_a_feature_that_only_the_deleted_nodes_had_leaves_the_weights(
     share: float, models: Models, serve: Callable[..., LetheProcess]
 ) -> None:

@@ -14,8 +14,6 @@ from trained_models import SMALL, Models
 
 from lethe_client.results import Deletion, Prediction, Predictions
 
-DELETIONS = 200
-PREDICTIONS = 2_000
 #: Predictions asked for at the same time.
 ASKERS = 8
 
@@ -40,6 +38,8 @@ class Traffic:
     http: httpx.AsyncClient
     nodes: list[str]
     rng: np.random.Generator
+    deletions: int
+    predictions: int
     answers: list[Answer] = field(default_factory=list)
     #: Node -> the version without it, once that is reported `applied`.
     applied: dict[str, int] = field(default_factory=dict)
@@ -50,8 +50,8 @@ class Traffic:
 
     async def run(self) -> None:
         """All of it, until the last deletion is applied."""
-        doomed = [str(node) for node in self.rng.choice(self.nodes, size=DELETIONS, replace=False)]
-        moments = np.sort(self.rng.integers(PREDICTIONS, size=DELETIONS)).tolist()
+        doomed = [str(node) for node in self.rng.choice(self.nodes, size=self.deletions, replace=False)]
+        moments = np.sort(self.rng.integers(self.predictions, size=self.deletions)).tolist()
         self._due = list(zip(moments, doomed, strict=True))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
@@ -59,7 +59,7 @@ class Traffic:
                 tasks.create_task(self._ask(tasks))
 
     async def _ask(self, tasks: asyncio.TaskGroup) -> None:
-        while self._begun < PREDICTIONS:
+        while self._begun < self.predictions:
             self._begun += 1
             while self._due and self._due[0][0] < self._begun:
                 tasks.create_task(self._delete(self._due.pop(0)[1]))
@@ -79,7 +79,7 @@ class Traffic:
 
     async def _follow(self) -> None:
         """Look at the requests, the oldest first, until each has been reported `applied`."""
-        while len(self.applied) < DELETIONS:
+        while len(self.applied) < self.deletions:
             # They are applied in about this order: who asked for all of them, as fast as it goes, would leave the
             # service no time to apply any.
             for link, node in list(self._followed.items()):
@@ -91,15 +91,17 @@ class Traffic:
             await asyncio.sleep(0.01)
 
 
-async def predicted_while_deleting(lethe: LetheProcess, scratch: Recomputation, seed: int) -> None:
+async def predicted_while_deleting(
+    lethe: LetheProcess, scratch: Recomputation, *, deletions: int, predictions: int, seed: int
+) -> None:
     limits = httpx.Limits(max_connections=ASKERS + 8)
     async with httpx.AsyncClient(base_url=lethe.url, headers=authorization(), limits=limits, timeout=60.0) as http:
-        traffic = Traffic(http, list(scratch.graph.node_ids), np.random.default_rng(seed))
+        traffic = Traffic(http, list(scratch.graph.node_ids), np.random.default_rng(seed), deletions, predictions)
         await traffic.run()
         response = await http.post("/predict", json={"nodes": traffic.nodes})
     last = msgspec.json.decode(response.content, type=Predictions)
 
-    assert len(traffic.answers) == PREDICTIONS
+    assert len(traffic.answers) == predictions
     by_version: dict[int, list[Prediction]] = {}
     for answer in traffic.answers:
         if answer.prediction is None:
@@ -115,10 +117,10 @@ async def predicted_while_deleting(lethe: LetheProcess, scratch: Recomputation, 
     assert len({answer.reported_version for answer in traffic.answers}) >= 5
     assert any(answer.reported_gone for answer in traffic.answers)
 
-    for version, predictions in by_version.items():
+    for version, answered in by_version.items():
         gone = [node for node, without in traffic.applied.items() if without <= version]
-        assert {one.node for one in predictions}.isdisjoint(gone)
-        assert scratch.error(predictions, scratch.probabilities(gone, scratch.weights(gone))) <= 1e-9
+        assert {one.node for one in answered}.isdisjoint(gone)
+        assert scratch.error(answered, scratch.probabilities(gone, scratch.weights(gone))) <= 1e-9
     assert last.model_version == max(traffic.applied.values())
     assert set(last.deleted) == set(traffic.applied)
     scratch.assert_predictions(last, traffic.applied)
@@ -127,7 +129,8 @@ async def predicted_while_deleting(lethe: LetheProcess, scratch: Recomputation, 
 async def test_every_answer_is_the_value_of_the_version_it_names_or_410(
     models: Models, serve: Callable[..., LetheProcess]
 ) -> None:
-    await predicted_while_deleting(serve(models.trained(SMALL)), models.recomputation(SMALL), seed=8)
+    lethe, scratch = serve(models.trained(SMALL), max_wait_ms=5), models.recomputation(SMALL)
+    await predicted_while_deleting(lethe, scratch, deletions=80, predictions=800, seed=8)
 
 
 @pytest.mark.slow
@@ -135,4 +138,5 @@ async def test_every_answer_is_the_value_of_the_version_it_names_or_410(
 async def test_every_answer_on_a_large_graph_is_the_value_of_the_version_it_names_or_410(
     models: Models, serve: Callable[..., LetheProcess]
 ) -> None:
-    await predicted_while_deleting(serve(models.trained(models.large)), models.recomputation(models.large), seed=9)
+    lethe, scratch = serve(models.trained(models.large)), models.recomputation(models.large)
+    await predicted_while_deleting(lethe, scratch, deletions=200, predictions=2_000, seed=9)

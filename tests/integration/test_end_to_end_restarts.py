@@ -174,6 +174,7 @@ def killed_during_a_stream(lethe: LetheProcess, scratch: Recomputation, moments:
     assert len(list((lethe.model / "versions").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_lethe_killed_during_a_stream_of_deletions_completes_each_exactly_once(
     own: Callable[..., LetheProcess], models: Models
 ) -> None:

@@ -298,7 +298,14 @@ def before_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", [at_the_pointer, before_the_move, between_the_moves, before_the_erasure, before_the_end]
+    "point",
+    [
+        at_the_pointer,
+        pytest.param(before_the_move, marks=pytest.mark.slow),
+        between_the_moves,
+        before_the_erasure,
+        pytest.param(before_the_end, marks=pytest.mark.slow),
+    ],
 )
 async def test_an_import_that_a_crash_interrupts_is_finished_at_the_next_start(
     settings: Settings, new_model: Path, point: Callable[[pytest.MonkeyPatch], None]

@@ -266,6 +266,7 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
     site.assert_forgotten()
 
 
+@pytest.mark.slow
 def test_an_empty_database_is_refused_before_any_key_is_destroyed(site: Site) -> None:
     empty = site.moment()
     site.delete(node_body("3"))
@@ -355,6 +356,7 @@ def test_a_recovery_that_was_interrupted_is_gone_on_with(
     site.assert_forgotten()
 
 
+@pytest.mark.slow
 def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(site: Site) -> None:
     async def accept() -> UUID:
         # Accepted by a process that never came to delete anything.

@@ -331,7 +331,7 @@ def all_stops(
     pytest.fail("the action never ended")
 
 
-@pytest.mark.parametrize("loss", [Loss.TORN, Loss.ALL, Loss.SOME])
+@pytest.mark.parametrize("loss", [Loss.TORN, Loss.ALL, pytest.param(Loss.SOME, marks=pytest.mark.slow)])
 def test_a_crash_anywhere_in_an_erasure_is_no_damage_and_repeating_it_ends_the_same(
     half_erased: tuple[Base, Path], tmp_path: Path, loss: Loss
 ) -> None:
@@ -361,7 +361,7 @@ def test_a_crash_anywhere_in_an_erasure_is_no_damage_and_repeating_it_ends_the_s
     assert pending > 10
 
 
-@pytest.mark.parametrize("loss", [Loss.TORN, Loss.SOME])
+@pytest.mark.parametrize("loss", [pytest.param(Loss.TORN, marks=pytest.mark.slow), Loss.SOME])
 def test_a_crash_while_an_interrupted_erasure_is_resumed_is_no_damage_either(
     half_erased: tuple[Base, Path], tmp_path: Path, loss: Loss
 ) -> None:

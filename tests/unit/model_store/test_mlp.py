@@ -255,6 +255,7 @@ def test_features_beyond_all_bounds_are_refused_by_name(graph: Graph) -> None:
 # How well it works.
 
 
+@pytest.mark.slow
 def test_half_of_the_training_nodes_public_lose_little_accuracy(cora: Graph) -> None:
     training = np.flatnonzero(cora.train_mask)
     public = np.random.default_rng(0).choice(training, training.size // 2, replace=False)
