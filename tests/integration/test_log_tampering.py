@@ -344,7 +344,7 @@ def parsed(text: str) -> Any:
         return None
 
 
-@settings(examples, max_examples=40)
+@settings(examples, max_examples=20)
 @given(data=st.data())
 def test_any_changed_character_of_an_exported_file_is_found(world: World, data: st.DataObject) -> None:
     """But those of its first line, which says when and of which log it was made, and is not signed."""
@@ -360,7 +360,7 @@ def test_any_changed_character_of_an_exported_file_is_found(world: World, data: 
     assert not verify_export(lines, world.keys).is_good
 
 
-@settings(examples, max_examples=40)
+@settings(examples, max_examples=20)
 @given(data=st.data())
 def test_lines_removed_doubled_or_swapped_in_an_exported_file_are_found(world: World, data: st.DataObject) -> None:
     lines = world.copy()
