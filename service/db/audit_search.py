@@ -1,20 +1,24 @@
 """Requests with their audits: found by what they are and what was measured, newest first.
 
-What a search filters by is in the narrow table `request_search`. The newest of its rows are looked at first, which is
-enough where many requests match; where few or none do, the whole of it is read once, in any order. So no combination of
-filters, however it contradicts itself, costs more than one pass over that table.
+What a search filters by is in the narrow table `request_search`. States alone are looked for in the days that have such
+requests, as the totals by day tell. With thresholds, the newest rows are looked at first, which is enough where many
+requests match; where few or none do, the whole table is read once, in any order. So no combination of filters, however
+it contradicts itself, costs more than one pass over that table.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, Select, Uuid, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, DateTime, Row, Select, Uuid, func, literal, select, true, tuple_
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
 
+from service.db.arrays import unnested
+from service.db.audit_totals import AuditCountRow
 from service.db.models import BatchRow, RequestAuditRow, RequestRow
 from service.db.records import (
     BATCH_COLUMNS,
@@ -51,6 +55,13 @@ class Page:
 async def search(conn: AsyncConnection, filters: AuditFilters, cursor: PageCursor | None, limit: int) -> Page:
     """Return up to `limit` requests that `filters` keep and that come after `cursor`, newest first."""
     ids: Sequence[UUID] = ()
+    if _by_state(filters):
+        days = await _days(conn, filters, cursor)
+        if not days:
+            return Page([], None)
+        if not filters.thresholds and filters.api_key_id is None:
+            ids = (await conn.execute(_within(days, filters, cursor, limit + 1))).scalars().all()
+            return await _page(conn, ids, limit)
     # One more than asked for tells whether there is a next page. A reference has an index of its own.
     if filters.reference is None:
         ids = (await conn.execute(_newest(filters, cursor, limit + 1))).scalars().all()
@@ -88,6 +99,60 @@ async def _page(conn: AsyncConnection, ids: Sequence[UUID], limit: int) -> Page:
     shown = entries[:limit]
     last = shown[-1].request if len(entries) > limit else None
     return Page(shown, None if last is None else PageCursor(last.received_at, last.id))
+
+
+def _by_state(filters: AuditFilters) -> bool:
+    """Whether the totals by day can tell where to look, or that there is nothing."""
+    if filters.reference is not None or filters.ids is not None:
+        return False
+    states = (filters.status, filters.kind, filters.guarantee, filters.repair)
+    return bool(filters.thresholds) or any(state is not None for state in states)
+
+
+async def _days(conn: AsyncConnection, filters: AuditFilters, cursor: PageCursor | None) -> list[tuple[date, int]]:
+    """The days (UTC) that have requests in the states that `filters` keep, and how many, newest first."""
+    newest = [moment for moment in (filters.until, _moment(cursor)) if moment is not None]
+    query = select(AuditCountRow.day, func.sum(AuditCountRow.requests)).where(*_in_states(AuditCountRow, filters))
+    if filters.since is not None:
+        query = query.where(AuditCountRow.day >= _day_of(filters.since))
+    if newest:
+        query = query.where(AuditCountRow.day <= _day_of(min(newest)))
+    query = query.group_by(AuditCountRow.day).having(func.sum(AuditCountRow.requests) > 0)
+    return [(day, int(count)) for day, count in await conn.execute(query.order_by(AuditCountRow.day.desc()))]
+
+
+def _within(
+    days: Sequence[tuple[date, int]], filters: AuditFilters, cursor: PageCursor | None, limit: int
+) -> Select[UUID]:
+    """What `filters` keep of the newest days that have `limit` such requests, each day by a range of the index."""
+    ends = (filters.since, filters.until, _moment(cursor))
+    cut = {_day_of(moment) for moment in ends if moment is not None}
+    starts: list[datetime] = []
+    found = 0
+    for day, count in days:
+        starts.append(datetime.combine(day, time(), UTC))
+        # Of a day that is not wholly looked at, it is not known how many are left.
+        found += 0 if day in cut else count
+        if found >= limit:
+            break
+    day_rows = unnested("days", start=(DateTime(timezone=True), starts))
+    of_day = (
+        select(RequestSearchRow)
+        .where(RequestSearchRow.received_at >= day_rows.c.start)
+        .where(RequestSearchRow.received_at < day_rows.c.start + timedelta(days=1))
+        .where(*_placed(RequestSearchRow, filters, cursor), *_kept(RequestSearchRow, filters))
+        .lateral("of_day")
+    )
+    rows = aliased(RequestSearchRow, of_day)
+    return _first(select(rows.request_id).select_from(day_rows.join(of_day, true())), rows, limit)
+
+
+def _moment(cursor: PageCursor | None) -> datetime | None:
+    return None if cursor is None else cursor.received_at
+
+
+def _day_of(moment: datetime) -> date:
+    return moment.astimezone(UTC).date()
 
 
 def _newest(filters: AuditFilters, cursor: PageCursor | None, limit: int) -> Select[UUID]:
@@ -136,8 +201,7 @@ def _placed(rows: _Searched, filters: AuditFilters, cursor: PageCursor | None) -
         yield place > tuple_(rows.received_at, rows.request_id)
 
 
-def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool]]:
-    """The other conditions."""
+def _in_states(rows: _Searched | type[AuditCountRow], filters: AuditFilters) -> Iterator[ColumnElement[bool]]:
     for column, value in (
         (rows.status, filters.status),
         (rows.kind, filters.kind),
@@ -146,11 +210,16 @@ def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool
     ):
         if value is not None:
             yield column == value
+    if filters.thresholds:
+        yield rows.status.in_(AUDITED)
+
+
+def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool]]:
+    """The other conditions."""
+    yield from _in_states(rows, filters)
     if filters.reference is not None and filters.api_key_id is not None:
         # To be found by a reference is to show it.
         yield rows.status != RequestStatus.COMPLETED
-    if filters.thresholds:
-        yield rows.status.in_(AUDITED)
     for figure, threshold in filters.thresholds.items():
         column = getattr(rows, figure.value)
         if threshold.at_least is not None:

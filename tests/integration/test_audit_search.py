@@ -22,6 +22,10 @@ FILTERS = {
     "guarantee": AuditFilters(guarantee=Guarantee.SPAN),
     "repair": AuditFilters(repair=RepairStatus.NOT_CONVERGED),
     "time": AuditFilters(since=UNTIL - timedelta(days=3), until=UNTIL - timedelta(days=1)),
+    "status, within days that are cut": AuditFilters(
+        status=RequestStatus.FAILED, since=UNTIL - timedelta(days=6), until=UNTIL - timedelta(hours=30)
+    ),
+    "states that exclude each other": AuditFilters(guarantee=Guarantee.RETRAINED, repair=RepairStatus.NONE),
     "norm before": AuditFilters(thresholds={Figure.INJECTED_NORM_BEFORE: Threshold(0.2, 0.6)}),
     "norm after": AuditFilters(thresholds={Figure.INJECTED_NORM_AFTER: Threshold(at_least=1e-3)}),
     "bound": AuditFilters(thresholds={Figure.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-6)}),
@@ -93,6 +97,7 @@ async def test_a_search_finds_what_looking_at_every_request_finds(
     found_some = {name for name, found in kept.items() if found}
     assert found_some == FILTERS.keys() - {
         "norm after",
+        "states that exclude each other",
         "a converged repair with a large bound",
         "an edge with a norm",
     }
