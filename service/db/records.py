@@ -23,7 +23,9 @@ NORM_COLUMNS = tuple(RequestAuditRow.__table__.c[field.name] for field in fields
 
 def deletion_request(row: Row[*tuple[Any, ...]]) -> DeletionRequest:
     """Return a row of `REQUEST_COLUMNS` (and possibly more) as a record."""
-    values = {column.name: row._mapping[column] for column in REQUEST_COLUMNS}
+    # Asked for once: it is made anew every time.
+    by_column = row._mapping
+    values = {column.name: by_column[column] for column in REQUEST_COLUMNS}
     values["kind"] = RequestKind(values["kind"])
     values["status"] = RequestStatus(values["status"])
     values["guarantee"] = None if values["guarantee"] is None else Guarantee(values["guarantee"])
@@ -42,7 +44,8 @@ def queued_request(row: Row[*tuple[Any, ...]]) -> QueuedRequest:
 
 def batch_record(row: Row[*tuple[Any, ...]]) -> BatchRecord:
     """Return a row of `BATCH_COLUMNS` (and possibly more) as a record."""
-    values = {column.name: row._mapping[column] for column in BATCH_COLUMNS}
+    by_column = row._mapping
+    values = {column.name: by_column[column] for column in BATCH_COLUMNS}
     values["repair"] = RepairStatus(values["repair"])
     return BatchRecord(**values)
 
@@ -56,4 +59,5 @@ def repair_record(row: Row[*tuple[Any, ...]]) -> RepairRecord:
 
 def request_norms(row: Row[*tuple[Any, ...]]) -> RequestNorms:
     """Return a row of `NORM_COLUMNS` (and possibly more) as a record."""
-    return RequestNorms(**{column.name: row._mapping[column] for column in NORM_COLUMNS})
+    by_column = row._mapping
+    return RequestNorms(**{column.name: by_column[column] for column in NORM_COLUMNS})

@@ -10,6 +10,9 @@ from service.domain.records import BatchRecord, QueuedRequest, RepairRecord, Req
 from service.domain.states import Guarantee, RepairStatus, RequestKind
 from service.worker.explanation import explain
 
+_OF_BATCH = tuple(each.name for each in fields(BatchRecord))
+_OF_REQUEST = tuple(each.name for each in fields(RequestNorms))
+
 
 @dataclass(frozen=True)
 class Committed:
@@ -113,9 +116,8 @@ def without_version(pending: Pending, status: RepairStatus, reason: str) -> Repa
 def figures(record: BatchRecord, norms: RequestNorms, kind: RequestKind) -> dict[str, object]:
     """The figures of one request for its audit events; no external id is among them."""
     # Not `asdict`: its deep copies cost more than all else that is done for a request of a batch of one-node requests.
-    found: dict[str, object] = {
-        each.name: getattr(part, each.name) for part in (record, norms) for each in fields(part)
-    }
+    found: dict[str, object] = {name: getattr(record, name) for name in _OF_BATCH}
+    found |= {name: getattr(norms, name) for name in _OF_REQUEST}
     found["batch"] = str(found.pop("id"))
     found["kind"] = kind.value
     found["durations_ms"] = dict(record.durations_ms)
