@@ -1,6 +1,7 @@
 """The composition root: what Lethe is made of, in the order it is started, and the process that serves it."""
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -57,6 +58,8 @@ _REQUESTS_GRACE_S = 2
 #: Longest time for which predictions and the unlearner's thread keep the interpreter from each other (seconds).
 #: Python's own 5 ms are paid anew after every call to the disk and every product of matrices.
 _SWITCH_S = 0.0005
+#: New containers after which the youngest are searched for cycles; Python's own 700 are a few requests.
+_COLLECT_AFTER = 10_000
 
 
 def create_app(
@@ -262,7 +265,12 @@ def run(settings: Settings) -> None:
         url = url_of(bound)
         facts = {"url": url, "pid": os.getpid(), "started_at": datetime.now(UTC).isoformat()}
         stack.enter_context(facts_file(settings.home / "run" / "server.json", facts))
-        server = _Server(settings, lambda: _tell(_greeting(url)))
+
+        def ready() -> None:
+            _spare_collector()
+            _tell(_greeting(url))
+
+        server = _Server(settings, ready)
         hand_over(server.stop)
         server.serve(bound)
 
@@ -325,6 +333,16 @@ async def prepare(settings: Settings) -> FirstKey | None:
         return await ensure_first_key(engine, await open_keyring(engine, settings.home / "keys"), settings)
     finally:
         await engine.dispose()
+
+
+def _spare_collector() -> None:
+    """Let the collector of cycles leave alone what is there for good, once everything has been loaded.
+
+    It went through all modules again and again, a sixth of the processor time under load, and held up predictions.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
 
 
 def deliver(key: FirstKey, home: Path) -> None:

@@ -45,6 +45,8 @@ __all__ = ["Accepted", "Intake", "NewRequest"]
 #: Requests, and nodes and edges they name, in one transaction; the others wait for the next.
 _GROUP_REQUESTS = 256
 _GROUP_TARGETS = 20_000
+#: Between two groups: those who have just been answered may ask again, and share the commit with those who wait (seconds).
+_GATHER_S = 0.002
 
 
 @dataclass

@@ -16,6 +16,8 @@ from service.queue.stream import DeletionStream
 
 #: Outbox rows moved by one transaction.
 _PAGE = 1000
+#: After what was published: the commits of this time are published together (seconds).
+_GATHER_S = 0.005
 
 
 class Relay:
@@ -69,7 +71,8 @@ class Relay:
                 # Listening comes first: a row committed after the publishing below still wakes the wait.
                 async with listen(self._engine) as wakeup:
                     while True:
-                        await self.publish_pending()
+                        if await self.publish_pending():
+                            await asyncio.sleep(_GATHER_S)
                         self._outage.over()
                         await wakeup.wait(self._poll_s)
             except Unavailable as error:
