@@ -45,7 +45,7 @@ __all__ = ["Accepted", "Intake", "NewRequest"]
 #: Requests, and nodes and edges they name, in one transaction; the others wait for the next.
 _GROUP_REQUESTS = 256
 _GROUP_TARGETS = 20_000
-#: Between two groups: those who have just been answered may ask again, and share the commit with those who wait (seconds).
+#: Between two groups (seconds): those who were just answered may ask again, and share a commit with those who wait.
 _GATHER_S = 0.002
 
 
@@ -191,7 +191,6 @@ class Intake:
         commit_sent = False
         try:
             async with transaction(self._engine) as conn:
-                await intake_rows.enter(conn)
                 if any(waiting.new.drill for waiting in group):
                     # Before anything is read: what drills of other processes stored is seen then.
                     await DrillRepository(conn).take_turn()

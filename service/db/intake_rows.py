@@ -17,7 +17,7 @@ from service.db.records import REQUEST_COLUMNS, deletion_request
 from service.domain.records import DeletionRequest
 from service.domain.states import RequestKind
 
-#: Advisory lock that transactions of an intake share, and that whoever decides which keys are orphaned takes alone.
+#: Advisory lock that transactions with new rows share, and that whoever decides which keys are orphaned takes alone.
 _INTAKE_LOCK = 0x696E74616B65
 
 
@@ -54,13 +54,8 @@ class StoredRequest:
     ciphertext: bytes | None
 
 
-async def enter(conn: AsyncConnection) -> None:
-    """Mark the caller's transaction as one that is about to store requests."""
-    await conn.execute(select(func.pg_advisory_xact_lock_shared(_INTAKE_LOCK)))
-
-
 async def exclude_writers(conn: AsyncConnection, *, wait: bool) -> bool:
-    """Keep out transactions that `enter`, until the caller's ends, once those under way have ended.
+    """Keep out transactions that `insert_rows`, until the caller's ends, once those under way have ended.
 
     Among them are commits whose callers have died. Without `wait`, return False when there are any.
     """
@@ -123,7 +118,9 @@ async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUI
         .cte("stored")
     )
     listed = insert(OutboxRow).from_select(["request_id", "model"], select(stored.c.id, stored.c.model)).cte("listed")
-    query = select(stored.c.id, stored.c.received_at, func.pg_notify(OUTBOX_CHANNEL, "")).add_cte(listed)
+    # Held before anyone can send the COMMIT that would make the rows seen, which is all that `exclude_writers` needs.
+    entered = func.pg_advisory_xact_lock_shared(_INTAKE_LOCK)
+    query = select(stored.c.id, stored.c.received_at, func.pg_notify(OUTBOX_CHANNEL, ""), entered).add_cte(listed)
     return {row.id: row.received_at for row in await conn.execute(query)}
 
 

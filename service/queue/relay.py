@@ -17,7 +17,7 @@ from service.queue.stream import DeletionStream
 #: Outbox rows moved by one transaction.
 _PAGE = 1000
 #: After what was published: the commits of this time are published together (seconds).
-_GATHER_S = 0.005
+_GATHER_S = 0.02
 
 
 class Relay:
