@@ -57,7 +57,7 @@ from service.worker.unlearner import Phase, Unlearner
 _REQUESTS_GRACE_S = 2
 #: Longest time for which predictions and the unlearner's thread keep the interpreter from each other (seconds).
 #: Python's own 5 ms are paid anew after every call to the disk and every product of matrices.
-_SWITCH_S = 0.0005
+_SWITCH_S = 0.0002
 #: New containers after which the youngest are searched for cycles; Python's own 700 are a few requests.
 _COLLECT_AFTER = 10_000
 

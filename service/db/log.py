@@ -73,13 +73,12 @@ class LogRepository:
     async def take_turn(self) -> None:
         """Wait for others that append, and keep them out until the caller's transaction ends.
 
-        `append` does so itself. A transaction that locks rows which another appender may want calls this before.
+        For before `append`. A transaction that locks rows which another appender may want calls this before that.
         """
         await self._conn.execute(select(func.pg_advisory_xact_lock(_LOG_LOCK)))
 
     async def append(self, event_ids: Collection[int]) -> None:
-        """Add a leaf for each of these events, just inserted, in the order of their numbers."""
-        await self.take_turn()
+        """Add a leaf for each of these events, inserted since the caller took its turn, in their numbers' order."""
         tree = await self._frontier(await self.size())
         leaves: list[tuple[int, int, str, bytes, bytes]] = []
         nodes: list[tuple[Subtree, bytes]] = []
@@ -90,7 +89,6 @@ class LogRepository:
             nodes += tree.append(digest)
             leaves.append((index, event.id, data.decode(), digest, tree.root))
         await self._insert(leaves, nodes)
-        await self._conn.execute(select(func.pg_notify(LOG_CHANNEL, "")))
 
     async def size(self) -> int:
         """Return how many leaves there are."""
@@ -203,9 +201,9 @@ class LogRepository:
             hash=(LargeBinary(), hashes),
             root=(LargeBinary(), roots),
         )
-        await self._conn.execute(
-            insert(LeafRow).from_select(["index", "event_id", "data", "hash", "root"], select(*rows.c))
-        )
+        added = insert(LeafRow).from_select(["index", "event_id", "data", "hash", "root"], select(*rows.c))
+        # As often as there are rows, of which Postgres makes one.
+        await self._conn.execute(added.returning(func.pg_notify(LOG_CHANNEL, "")))
         if not nodes:
             return
         rows = unnested(
