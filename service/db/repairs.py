@@ -96,21 +96,24 @@ class RepairRepository:
         Those that wait for one. One that converged has reached the weights of retraining on all that remains, and so
         covers as well the earlier requests to the same trained model whose own repair fell short.
         """
-        waiting = await self._in_state(model, RepairStatus.PENDING)
         if status is not RepairStatus.CONVERGED:
+            return await self.pending(model)
+        found = await self._in_state(model, RepairStatus.PENDING, RepairStatus.NOT_CONVERGED)
+        waiting = [one for one in found if one.batch.repair is RepairStatus.PENDING]
+        if len(waiting) == len(found):
             return waiting
         query = select(func.max(ImportRow.version_after)).where(ImportRow.model == model)
         trained = await self._conn.scalar(query) or 0
-        short = await self._in_state(model, RepairStatus.NOT_CONVERGED)
+        short = [one for one in found if one.batch.repair is RepairStatus.NOT_CONVERGED]
         return [*waiting, *(one for one in short if one.batch.model_version_after > trained)]
 
-    async def _in_state(self, model: str, status: RepairStatus) -> list[Pending]:
+    async def _in_state(self, model: str, *states: RepairStatus) -> list[Pending]:
         query = (
             select(_REQUESTS.c.id, _REQUESTS.c.kind, _REQUESTS.c.count)
             .add_columns(*BATCH_COLUMNS, *NORM_COLUMNS)
             .join_from(RequestRow, RequestAuditRow, RequestAuditRow.request_id == RequestRow.id)
             .join(BatchRow, RequestAuditRow.batch_id == BatchRow.id)
-            .where(RequestRow.model == model, RequestRow.repair == status)
+            .where(RequestRow.model == model, RequestRow.repair.in_(states))
             .order_by(RequestRow.received_at, RequestRow.id)
         )
         return [
