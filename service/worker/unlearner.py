@@ -210,8 +210,9 @@ class Unlearner:
         except LeaseLost as error:
             self._log.warning("lease.lost", reason=error.detail)
         except (Unavailable, OSError) as error:
-            self._condition = Condition(Phase.FAILED, str(error))
-            await self._outage.pause(as_outage(error))
+            outage = as_outage(error)
+            self._condition = Condition(Phase.FAILED, str(outage))
+            await self._outage.pause(outage)
         except (LetheError, StoreDamaged, StoreForeign, DeviceError, RepairImpossible) as error:
             # Store and database contradict each other, a key is missing, a file is damaged, the device too small,
             # the model not to be repaired: trying again changes nothing.

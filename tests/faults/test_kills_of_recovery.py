@@ -50,7 +50,8 @@ class Restored:
         home = self._folder / f"home-{self._made}"
         self._made += 1
         subprocess.run(["cp", "-a", self._template(part), home], check=True)
-        lethe = DoomedLethe(self._preloaded, home, faults, armed=True, repair=repair, lease_ttl_s=1)
+        # Not so short that a busy machine loses it: `recover` ends then, and is to be run again.
+        lethe = DoomedLethe(self._preloaded, home, faults, armed=True, repair=repair, lease_ttl_s=5)
         try:
             while (ended := lethe.run("recover")).status == -signal.SIGKILL:
                 if lethe.faults or faults[-1].point != FailurePoint.RECOVERY_FINISHED:
