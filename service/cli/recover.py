@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ import typer
 from service.cli.console import note, stdout, table
 from service.cli.server import Home
 from service.domain.states import RepairPolicy
-from service.errors import AlreadyRunning
+from service.errors import AlreadyRunning, LeaseLost
 from service.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Seconds between attempts to take the lease.
 _ASK_S = 0.2
+#: Most leases that one recovery may lose before it gives up.
+_MOST_LOSSES = 5
 
 
 def command(
@@ -91,10 +93,32 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
             else:
                 request_keys = stack.enter_context(await open_request_keys(engine, keys))
             lost = await lost_requests(engine, request_keys)
-            recovered = await _under_lease(settings, engine, store, request_keys, lost, stack)
+            executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
+            recovered = await _persistently(settings, engine, store, request_keys, lost, executor)
     finally:
         await engine.dispose()
     _report(recovered)
+
+
+async def _persistently(
+    settings: Settings,
+    engine: "Engine",
+    store: "Store",
+    request_keys: "RequestKeys",
+    lost: "set[UUID]",
+    executor: Executor,
+) -> "Recovered":
+    """All of it, begun again when the lease was not renewed in time, as on a machine that is too busy."""
+    losses = 0
+    while True:
+        try:
+            return await _under_lease(settings, engine, store, request_keys, lost, executor)
+        except LeaseLost as error:
+            losses += 1
+            if losses == _MOST_LOSSES:
+                raise
+            note(f"{error.detail} Beginning again; what is done is left alone.")
+            store = type(store).open(settings.model_dir)
 
 
 async def _under_lease(
@@ -103,7 +127,7 @@ async def _under_lease(
     store: "Store",
     request_keys: "RequestKeys",
     lost: "set[UUID]",
-    stack: ExitStack,
+    executor: Executor,
 ) -> "Recovered":
     from service.app import chosen_device
     from service.db.vault_keys import open_keyring
@@ -113,7 +137,6 @@ async def _under_lease(
     from service.worker.restoring import Restorer
 
     lease = await _lease(settings, engine, store)
-    executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
     try:
         async with holding(engine, lease) as keeper:
             restorer = Restorer(
