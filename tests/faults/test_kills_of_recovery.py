@@ -59,7 +59,8 @@ class Restored:
                     assert refused is not None, "it serves a store that is not recovered"
                     assert (refused.status, "./lethe recover" in refused.stderr) == (1, True), refused.stderr
             assert ended.status == 0, ended.stderr
-            assert lethe.faults == []
+            # There may be fewer changes of files than a fault waits for.
+            assert all(fault.point == FILE_CHANGE for fault in lethe.faults)
             lethe.launch_until_ready()
             assert keys_left(home) == 0
             with lethe.client() as client:
