@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ from service.unlearning.batch import (
     InjectedColumn,
     InputRows,
     ModelState,
-    Projection,
     Removal,
     carried_columns,
     project_batch,
@@ -39,6 +38,7 @@ from service.unlearning.batch import (
 from service.unlearning.certificate import Certificate, certifiable, certify
 from service.unlearning.hessian import HessianFactor, factor_steps, why_no_factor
 from service.unlearning.live_graph import LiveGraph
+from service.unlearning.prepared import Prepared, PreparedRepair, finite, require_finite
 from service.unlearning.projection import SpanState
 from service.unlearning.repair import (
     Coefficients,
@@ -51,44 +51,6 @@ from service.unlearning.repair import (
 )
 from service.unlearning.snapshot import Snapshot
 from service.unlearning.training_rows import TrainingRows
-
-
-class NotFinite(ArithmeticError):
-    """A batch led to weights, coefficients or predictions that are not finite numbers; nothing was changed."""
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A batch computed beside the committed state: what would be committed, and what was measured."""
-
-    #: Nodes that leave, (m,), nodes whose features leave, (l,), and edges that leave, (k, 2).
-    nodes: NDArray[np.int64]
-    feature_rows: NDArray[np.int64]
-    edges: NDArray[np.int64]
-    #: With the figures of the weights that would be committed, repaired where `outcome` says so.
-    projection: Projection
-    outcome: RepairOutcome
-    live_graph: LiveGraph
-    snapshot: Snapshot
-    repair: Repair | None
-    training_rows: TrainingRows
-    #: How much of the time went into the repair (seconds).
-    repair_s: float
-
-    @property
-    def state(self) -> ModelState:
-        """What would be committed."""
-        return self.projection.state
-
-
-@dataclass(frozen=True, eq=False)
-class PreparedRepair:
-    """A finished repair of the committed state, as the version that would follow it."""
-
-    state: ModelState
-    outcome: RepairOutcome
-    snapshot: Snapshot
-    repair: Repair
 
 
 class Resident:
@@ -253,7 +215,7 @@ class Resident:
         feature_rows = _joined([removal.nodes for removal in removals if removal.kind is RequestKind.FEATURES])
         edges = np.concatenate([removal.edges for removal in removals])
         live_graph = self.live_graph.without(nodes, edges, feature_rows)
-        _require_finite(projection.state)
+        require_finite(projection.state)
         rows = self._training_rows.on(live_graph)
         started = time.monotonic()
         state, repair, logits = projection.state, None, None
@@ -265,7 +227,7 @@ class Resident:
         repair_s = time.monotonic() - started
         if state is not projection.state:
             projection = projection.with_weights_of(state, self.state)
-        snapshot = _finite(state, live_graph.predictions(state, logits))
+        snapshot = finite(state, live_graph.predictions(state, logits))
         return Prepared(nodes, feature_rows, edges, projection, outcome, live_graph, snapshot, repair, rows, repair_s)
 
     def commit(self, prepared: Prepared) -> None:
@@ -304,8 +266,8 @@ class Resident:
             return None
         state, outcome = self._pending.repaired()
         state = replace(state, version=self.state.version + 1)
-        _require_finite(state)
-        snapshot = _finite(state, self.live_graph.predictions(state))
+        require_finite(state)
+        snapshot = finite(state, self.live_graph.predictions(state))
         return PreparedRepair(state, outcome, snapshot, self._pending)
 
     def commit_repair(self, prepared: PreparedRepair) -> None:
@@ -417,20 +379,6 @@ def _arrays(span: SpanState, classes: int) -> SpanArrays:
 def _forget(given: InputRows, rows: NDArray[np.int64]) -> None:
     given.rows.forget(rows)
     given.beta[torch.from_numpy(rows).to(given.beta.device)] = 0.0
-
-
-def _require_finite(state: ModelState) -> None:
-    parts = [part for span in state.spans for part in (span.W, span.B, span.T)]
-    if not all(bool(part.isfinite().all()) for part in parts):
-        raise NotFinite("The batch leads to weights or coefficients that are not finite; it was not applied.")
-
-
-def _finite(state: ModelState, snapshot: Snapshot) -> Snapshot:
-    """`snapshot`, of a state and predictions that are made of finite numbers."""
-    _require_finite(state)
-    if not np.isfinite(snapshot.probabilities).all():
-        raise NotFinite("The batch leads to predictions that are not finite; it was not applied.")
-    return snapshot
 
 
 def _joined(rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -24,8 +24,8 @@ from service.domain.records import BatchRecord, Pointer, RequestNorms, Tombstone
 from service.domain.states import RepairStatus
 from service.failure_points import FailurePoint
 from service.unlearning.batch import Removal
+from service.unlearning.prepared import Prepared
 from service.unlearning.repair import RepairOutcome
-from service.unlearning.resident import Prepared
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.model_writer import ModelWriter

@@ -34,7 +34,7 @@ from service.domain.states import RepairPolicy, RepairStatus
 from service.failure_points import FailurePoint
 from service.observability.metrics import UnlearningMetrics
 from service.queue.outage import Outage
-from service.unlearning.resident import PreparedRepair
+from service.unlearning.prepared import PreparedRepair
 from service.worker.model_writer import ModelWriter
 from service.worker.outcomes import Repair, ended, without_version
 from service.worker.stopwatch import Stopwatch

@@ -28,8 +28,9 @@ from service.db.repairs import RepairRepository
 from service.domain.states import RepairStatus
 from service.errors import LetheError, Unavailable
 from service.settings import Settings
+from service.unlearning.prepared import NotFinite, PreparedRepair
 from service.unlearning.repair import Repair, RepairImpossible
-from service.unlearning.resident import NotFinite, PreparedRepair, Resident
+from service.unlearning.resident import Resident
 from service.worker.repairing import Repairer
 from tests.preloaded import Preloaded
 

@@ -18,8 +18,9 @@ from model_store.spec import Combine, LossKind, ModelSpec, SolverKind
 from service.domain.states import RepairPolicy, RepairStatus, RequestKind
 from service.unlearning import hessian
 from service.unlearning.batch import Removal
+from service.unlearning.prepared import NotFinite
 from service.unlearning.repair import RepairImpossible, stacked
-from service.unlearning.resident import NotFinite, Resident
+from service.unlearning.resident import Resident
 from tests.property.configurations import Configuration, every, pairwise
 from tests.property.oracle import Oracle
 from tests.property.retraining import Problem
