@@ -52,7 +52,7 @@ _WRITERS = 32
 _READERS = 16
 _RATE = 50.0
 #: The graph that POSTs and bulk requests are sent to.
-_STREAM = "synthetic:n=40000,d=64,classes=5,seed=0"
+_STREAM = "synthetic:n=80000,d=64,classes=5,seed=0"
 #: What stands in for the arXiv graph where its file is not at hand.
 _ARXIV_SIZE = "synthetic:n=169343,d=128,classes=40,seed=0"
 
@@ -64,13 +64,14 @@ class Effort:
     windows: int
     window_s: float
     posts: int
-    bulk_requests: int
-    bulk_nodes: int
+    #: How many bulk requests of how many nodes.
+    bulk: tuple[tuple[int, int], ...]
     stream_s: float
 
 
-_FULL = Effort(windows=3, window_s=5.0, posts=3000, bulk_requests=5, bulk_nodes=1000, stream_s=20.0)
-_QUICK = Effort(windows=1, window_s=3.0, posts=2000, bulk_requests=5, bulk_nodes=1000, stream_s=8.0)
+_BULK = ((5, 1000), (3, 5000))
+_FULL = Effort(windows=3, window_s=5.0, posts=3000, bulk=_BULK, stream_s=20.0)
+_QUICK = Effort(windows=1, window_s=3.0, posts=2000, bulk=_BULK, stream_s=8.0)
 
 
 @dataclass(frozen=True)
@@ -214,35 +215,39 @@ async def throughput(place: World, effort: Effort) -> None:
         sent += len(singles)
         # The next window must not share the processors with what this one left to do.
         await events.wait(sent, events.completed)
-    bulk = list[float]()
+    bulk = {nodes_each: list[float]() for _, nodes_each in effort.bulk}
     for _ in range(effort.windows):
-        parts = [[next(nodes) for _ in range(effort.bulk_nodes)] for _ in range(effort.bulk_requests)]
-        seen = deletions(place.lethe.port, parts).seen().require(202)
-        sent += len(parts)
-        await events.wait(sent, events.completed)
-        last = max(events.applied[one] for one in request_ids(seen))
-        bulk.append(effort.bulk_nodes * len(parts) / (last - min(seen.due)))
+        for requests, nodes_each in effort.bulk:
+            parts = [[next(nodes) for _ in range(nodes_each)] for _ in range(requests)]
+            seen = deletions(place.lethe.port, parts).seen().require(202)
+            sent += requests
+            await events.wait(sent, events.completed)
+            last = max(events.applied[one] for one in request_ids(seen))
+            bulk[nodes_each].append(nodes_each * requests / (last - min(seen.due)))
     floor = await CommitFloor.open(place.database_url)
     singles_of = await floor.requests(nodes=1)
     groups = [singles_of[start : start + _WRITERS] for start in range(0, len(singles_of), _WRITERS)]
     accepting = len(singles_of) / await floor.accept(groups)
-    bulks = [[one] for one in await floor.requests(nodes=effort.bulk_nodes)]
-    applying = effort.bulk_nodes * len(bulks) / await floor.accept_and_apply(bulks)
+    applying = {}
+    for nodes_each in bulk:
+        groups = [[one] for one in await floor.requests(nodes=nodes_each)]
+        applying[nodes_each] = nodes_each * len(groups) / await floor.accept_and_apply(groups)
     await floor.close()
     await events.close()
     bare_rate, lethe_rate = medians(bare, lethe)
-    bulk_rate = statistics.median(bulk)
     print("| what | Lethe /s | bare route /s | ratio | grouped commits /s | ratio | generator, bare |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     print(
         f"| POSTs of one node, {_WRITERS} connections | {lethe_rate:,.0f} | {bare_rate:,.0f} | "
         f"{lethe_rate / bare_rate:.2f} | {accepting:,.0f} | {lethe_rate / accepting:.2f} | {share(bare)} |"
     )
-    print(
-        f"| nodes to `applied`, {effort.bulk_requests} requests of {effort.bulk_nodes:,} | {bulk_rate:,.0f} | | | "
-        f"{applying:,.0f} | {bulk_rate / applying:.2f} | |\n",
-        flush=True,
-    )
+    for requests, nodes_each in effort.bulk:
+        rate, most = statistics.median(bulk[nodes_each]), applying[nodes_each]
+        print(
+            f"| nodes to `applied`, {requests} requests of {nodes_each:,} | {rate:,.0f} | | | {most:,.0f} | "
+            f"{rate / most:.2f} | |"
+        )
+    print(flush=True)
 
 
 async def stream(place: World, effort: Effort) -> tuple[str, str]:
