@@ -13,19 +13,11 @@ from torch import Tensor
 from model_store.base_store import Base
 from model_store.blocks import by_block, side_by_side
 from model_store.canaries import Canaries
-from model_store.features import FeatureMatrix
-from model_store.gram import Gram, factorise
-from model_store.gram_checkpoint import fits
-from model_store.graph import NO_LABEL, one_hot
-from model_store.inputs import inputs_of
-from model_store.losses import loss_of
+from model_store.gram import Gram
 from model_store.manifest import Manifest
-from model_store.memory import require_memory, serving_needs
 from model_store.objective import Objective
-from model_store.propagation import Propagator
 from model_store.representation import Representation
-from model_store.sizes import Sizes
-from model_store.versions import SpanArrays, VersionState
+from model_store.versions import VersionState
 from service.domain.states import RepairPolicy, RepairStatus, RequestKind
 from service.unlearning.batch import (
     InjectedColumn,
@@ -38,8 +30,8 @@ from service.unlearning.batch import (
 from service.unlearning.certificate import Certificate, certifiable, certify
 from service.unlearning.hessian import HessianFactor, factor_steps, why_no_factor
 from service.unlearning.live_graph import LiveGraph
+from service.unlearning.loading import load, on_device
 from service.unlearning.prepared import Prepared, PreparedRepair, finite, require_finite
-from service.unlearning.projection import SpanState
 from service.unlearning.repair import (
     Coefficients,
     Repair,
@@ -123,60 +115,24 @@ class Resident:
         """
         if policy is RepairPolicy.ALWAYS:
             require_repairable(manifest.spec)
-        graph, live = base.graph, version.live
-        require_memory("Serving", serving_needs(manifest.spec, Sizes.of(graph)), device)
-        propagator = Propagator.build(
-            graph.adjacency, manifest.spec.propagation, manifest.spec.self_loops, live=live, device=device
-        )
-        training = graph.train_mask & live
-        labels = one_hot(graph.labels, training, graph.num_classes)
-        inputs = inputs_of(
-            manifest.spec,
-            FeatureMatrix(graph.features, device),
-            labels,
-            propagator,
-            manifest.diffusion,
-            version.featured,
-        )
-        features = InputRows(inputs.features.rows, side_by_side(_on(base.beta, device)))
-        from_checkpoint = gram is not None and fits(gram, features.rows, version.featured, manifest.sigma_ref_squared)
-        if gram is None or not from_checkpoint:
-            gram = factorise(
-                features.rows,
-                version.featured,
-                sigma_ref_squared=manifest.sigma_ref_squared,
-                rank_tolerance=manifest.rank_tolerance,
-            )
-        state = ModelState(
-            version=number,
-            features=_span(version.features, gram, version.featured, device),
-            labels=None,
-            live=live,
-            classes=graph.num_classes,
-        )
-        label_rows = None
-        if inputs.labels is not None:
-            label_rows = InputRows(inputs.labels.rows, side_by_side(_on(base.label_beta, device)))
-            # Counts of training nodes by class: n bounds them for good, and a class that has one is never lost in it.
-            gram = factorise(label_rows.rows, training, sigma_ref_squared=float(graph.nodes))
-            state = replace(state, labels=_span(version.labels, gram, training, device))
-        targets = np.where(training, graph.labels, NO_LABEL)
+        loaded = load(manifest, base, version, number, device, gram)
+        graph = base.graph
         resident = cls(
-            features=features,
-            labels=label_rows,
-            state=state,
-            live_graph=LiveGraph(inputs, propagator, loss_of(manifest.spec.loss), targets),
-            rows={graph.node_ids[row]: int(row) for row in np.flatnonzero(live)},
+            features=loaded.features,
+            labels=loaded.labels,
+            state=loaded.state,
+            live_graph=loaded.live_graph,
+            rows={graph.node_ids[row]: int(row) for row in np.flatnonzero(version.live)},
             public=frozenset(graph.node_ids[row] for row in np.flatnonzero(base.public)),
             canaries=manifest.canaries,
             injected=carried_columns(graph.features, manifest.injected_columns),
             regularization=manifest.spec.regularization,
             policy=policy,
         )
-        resident._checkpointed = number if from_checkpoint else None
+        resident._checkpointed = number if loaded.from_checkpoint else None
         if stale_coefficients:
             objective = resident._objective(resident.live_graph)
-            _, coefficients = at_optimum(state, objective, objective.at(stacked(state)))
+            _, coefficients = at_optimum(loaded.state, objective, objective.at(stacked(loaded.state)))
             resident._take(coefficients)
         return resident
 
@@ -349,31 +305,9 @@ class Resident:
 
     def _take(self, coefficients: Coefficients) -> None:
         device = self.features.beta.device
-        self.features = replace(self.features, beta=side_by_side(_on(coefficients.beta, device)))
+        self.features = replace(self.features, beta=side_by_side(on_device(coefficients.beta, device)))
         if self.labels is not None:
-            self.labels = replace(self.labels, beta=side_by_side(_on(coefficients.label_beta, device)))
-
-
-def version_state(state: ModelState) -> VersionState:
-    """`state` as it is stored."""
-    classes = state.classes
-    no_labels = SpanArrays.untouched(np.zeros((0, classes, classes)))
-    return VersionState(
-        features=_arrays(state.features, classes),
-        labels=no_labels if state.labels is None else _arrays(state.labels, classes),
-        live=state.live,
-        featured=state.features.in_span,
-        rank=state.features.gram.rank,
-    )
-
-
-def _span(arrays: SpanArrays, gram: Gram, in_span: NDArray[np.bool_], device: torch.device | str) -> SpanState:
-    W, B, T = (side_by_side(_on(part, device)) for part in (arrays.weights, arrays.B, arrays.T))
-    return SpanState(W, B, T, gram, in_span)
-
-
-def _arrays(span: SpanState, classes: int) -> SpanArrays:
-    return SpanArrays(*(by_block(part, classes).cpu().numpy() for part in (span.W, span.B, span.T)))
+            self.labels = replace(self.labels, beta=side_by_side(on_device(coefficients.label_beta, device)))
 
 
 def _forget(given: InputRows, rows: NDArray[np.int64]) -> None:
@@ -383,7 +317,3 @@ def _forget(given: InputRows, rows: NDArray[np.int64]) -> None:
 
 def _joined(rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate([*rows, np.empty(0, dtype=np.int64)])
-
-
-def _on(array: NDArray[np.float64], device: torch.device | str) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)

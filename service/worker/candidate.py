@@ -13,9 +13,10 @@ from model_store.versions import VersionRef
 from service.domain.records import Imported, Pointer
 from service.domain.states import RepairPolicy
 from service.errors import LetheError
+from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.repair import Coefficients, RepairOutcome
-from service.unlearning.resident import Resident, version_state
+from service.unlearning.resident import Resident
 from service.unlearning.snapshot import Snapshot
 from service.worker.tombstoned import Tombstoned
 

@@ -20,8 +20,9 @@ from service.domain.records import Lease, Pointer, Tombstone
 from service.failure_points import FailurePoint
 from service.queue.outage import Outage
 from service.unlearning.batch import ModelState
+from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
-from service.unlearning.resident import Resident, version_state
+from service.unlearning.resident import Resident
 from service.unlearning.snapshot import Snapshot
 from service.worker.kept_tombstones import as_kept
 from service.worker.lease_keeper import LeaseKeeper

@@ -45,7 +45,8 @@ from service.domain.states import ImportStatus, RepairPolicy, RequestKind
 from service.errors import Conflict, StateMismatch
 from service.failure_points import FailurePoint
 from service.queue.outage import Outage
-from service.unlearning.resident import Resident, version_state
+from service.unlearning.loading import version_state
+from service.unlearning.resident import Resident
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.batch import BatchWorker

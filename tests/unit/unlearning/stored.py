@@ -20,10 +20,11 @@ from model_store.spec import ModelSpec, PropagationKind
 from model_store.versions import VersionRef
 from service.domain.states import RepairPolicy, RequestKind
 from service.unlearning.batch import ModelState, Removal
+from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.repair import RepairOutcome
-from service.unlearning.resident import Resident, version_state
+from service.unlearning.resident import Resident
 
 SMALL = "synthetic:n=300,d=120,classes=4,seed=3"
 

@@ -20,7 +20,8 @@ from model_store.spec import ModelSpec
 from model_store.store import Store
 from service.domain.states import RequestKind
 from service.unlearning.batch import Removal
-from service.unlearning.resident import Resident, version_state
+from service.unlearning.loading import version_state
+from service.unlearning.resident import Resident
 from service.worker.checkpointing import Checkpointer
 
 DIGEST = "ab" * 32
