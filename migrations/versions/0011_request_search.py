@@ -56,10 +56,12 @@ _ADDED = f"""
     INSERT INTO request_search (request_id, {", ".join(_OF_REQUEST)})
     SELECT added.id, {_listed(_OF_REQUEST, "added")} FROM added
 """
-_MEASURED = _updated((*_OF_AUDIT,), "a", "added a", "s.request_id = a.request_id")
-_OF_ITS_BATCH = _updated(
-    (*_OF_BATCH,), "b", "added a JOIN batches b ON b.id = a.batch_id", "s.request_id = a.request_id"
-)
+# In one statement: each writes the row anew.
+_MEASURED = f"""
+    UPDATE request_search s SET ({", ".join((*_OF_AUDIT, *_OF_BATCH))}) =
+        ROW({_listed(_OF_AUDIT, "a")}, {_listed(_OF_BATCH, "b")})
+    FROM added a JOIN batches b ON b.id = a.batch_id WHERE s.request_id = a.request_id
+"""
 #: Trigger -> table, operation, transition tables, statements.
 _TRIGGERS = {
     "request_search_insert": ("requests", "INSERT", "NEW TABLE AS added", (_ADDED,)),
@@ -75,8 +77,8 @@ _TRIGGERS = {
         "OLD TABLE AS removed",
         ("DELETE FROM request_search s USING removed WHERE s.request_id = removed.id",),
     ),
-    "request_search_measured": ("request_audits", "INSERT", "NEW TABLE AS added", (_MEASURED, _OF_ITS_BATCH)),
-    "request_search_corrected": ("request_audits", "UPDATE", "NEW TABLE AS added", (_MEASURED, _OF_ITS_BATCH)),
+    "request_search_measured": ("request_audits", "INSERT", "NEW TABLE AS added", (_MEASURED,)),
+    "request_search_corrected": ("request_audits", "UPDATE", "NEW TABLE AS added", (_MEASURED,)),
     "request_search_ended": (
         "batches",
         "UPDATE",
