@@ -1,5 +1,6 @@
 """A citation graph for tests on real input."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,3 +46,9 @@ def save(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / "graph.npz"
 
     return saved
+
+
+@pytest.fixture
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for the platter: what is durable is up to `FailingDisk`."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)

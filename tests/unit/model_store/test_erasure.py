@@ -1,6 +1,5 @@
 """What erasing promises: all of it goes, nothing else does, and no crash or second writer changes that."""
 
-import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
@@ -24,13 +23,7 @@ from model_store.errors import ModelStoreError, StoreDamaged, StoreForeign
 from model_store.store import Store
 from model_store.versions import StoreConflict
 
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for the platter: what is durable is up to `FailingDisk`."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
+pytestmark = pytest.mark.usefixtures("quick_disk")
 LAYOUTS = pytest.mark.parametrize("layout", ["dense", "csr"])
 
 

@@ -1,0 +1,191 @@
+"""Damage to a store is refused by the name of the file."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_models import small_model
+from store_states import a_state, copied, read_everything
+
+from model_store.erasure import Erasure
+from model_store.errors import StoreDamaged, StoreForeign
+from model_store.sealed import seal
+from model_store.store import Store
+from model_store.versions import VersionRef
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+REFUSED = (StoreDamaged, StoreForeign)
+
+
+@pytest.fixture(scope="module", params=["dense", "csr"])
+def intact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that has seen a version and an erasure; not to be changed."""
+    path = tmp_path_factory.mktemp("intact") / "m"
+    model = small_model(request.param)
+    store = model.create(path)
+    store.write_version(VersionRef(1, 2), a_state(model, 1))
+    store.set_current(VersionRef(1, 2))
+    store.erase(Erasure(nodes=np.array([3, 7]), edges=np.array([[1, 2]])), fencing=2)
+    return path
+
+
+def needed_files(path: Path) -> list[Path]:
+    """Every file of a store but those of versions that CURRENT does not name."""
+    return sorted(file for file in path.rglob("*") if file.is_file() and "0-0" not in file.parts)
+
+
+def assert_refused(path: Path, file: Path) -> None:
+    with pytest.raises(REFUSED) as caught:
+        read_everything(path)
+    named = file.name if not file.name.startswith("index-") else "index-"
+    assert named in caught.value.detail
+    assert caught.value.remedy
+
+
+def test_an_intact_store_is_read(intact: Path, tmp_path: Path) -> None:
+    read_everything(copied(intact, tmp_path))
+
+
+def test_any_missing_file_is_refused_by_name(intact: Path, tmp_path: Path) -> None:
+    path = copied(intact, tmp_path)
+    for file in needed_files(path):
+        content = file.read_bytes()
+        file.unlink()
+        assert_refused(path, file)
+        file.write_bytes(content)
+    read_everything(path)
+
+
+def test_any_missing_folder_is_refused_by_name(intact: Path, tmp_path: Path) -> None:
+    for name in ("base", "versions", "versions/1-2"):
+        path = copied(intact, tmp_path)
+        shutil.rmtree(path / name)
+        with pytest.raises(REFUSED, match=name):
+            read_everything(path)
+
+
+def test_any_truncated_or_longer_file_is_refused_by_name(intact: Path, tmp_path: Path) -> None:
+    path = copied(intact, tmp_path)
+    for file in needed_files(path):
+        content = file.read_bytes()
+        for altered in (b"", content[: len(content) // 2], content[:-1], content + b"\n", content + content):
+            if altered != content:
+                file.write_bytes(altered)
+                assert_refused(path, file)
+        file.write_bytes(content)
+    read_everything(path)
+
+
+def test_a_flipped_bit_in_any_file_is_refused_by_name(intact: Path, tmp_path: Path) -> None:
+    path = copied(intact, tmp_path)
+    random = np.random.default_rng(5)
+    for file in needed_files(path):
+        content = file.read_bytes()
+        for place in {0, len(content) - 1, *random.integers(0, len(content), 12).tolist()} if content else ():
+            altered = bytearray(content)
+            altered[place] ^= 1 << int(random.integers(8))
+            file.write_bytes(altered)
+            assert_refused(path, file)
+        file.write_bytes(content)
+    read_everything(path)
+
+
+def test_a_flipped_bit_in_any_byte_of_current_is_noticed(intact: Path, tmp_path: Path) -> None:
+    path = copied(intact, tmp_path)
+    current = (path / "CURRENT").read_bytes()
+    for place in range(len(current)):
+        altered = bytearray(current)
+        altered[place] ^= 1 << (place % 8)
+        (path / "CURRENT").write_bytes(altered)
+        with pytest.raises(REFUSED, match=r"CURRENT|versions"):
+            Store.open(path)
+
+
+def test_a_damaged_chunk_is_named(intact: Path, tmp_path: Path) -> None:
+    path = copied(intact, tmp_path)
+    beta = path / "base" / "beta.values-0-0"
+    content = bytearray(beta.read_bytes())
+    content[-1] ^= 1
+    beta.write_bytes(content)
+    with pytest.raises(StoreDamaged, match=r"beta\.values-0-0 does not match the digest of its chunk 9\."):
+        Store.open(path).load_base()
+    with pytest.raises(StoreDamaged, match="chunk 9"):
+        list(Store.open(path).span_chunks(np.ones(23, dtype=np.bool_)))
+
+
+def reseal(file: Path, **changes: object) -> None:
+    document = json.loads(file.read_text()) | changes
+    del document["sha256"]
+    file.write_bytes(seal(document))
+
+
+def test_documents_of_another_format_are_refused_naming_both_numbers(intact: Path, tmp_path: Path) -> None:
+    for name in ("manifest.json", "base/index-1-2.json", "versions/1-2/manifest.json"):
+        path = copied(intact, tmp_path)
+        reseal(path / name, format=1)
+        with pytest.raises(StoreForeign, match=rf"{name} has format 1; .* reads format 2"):
+            read_everything(path)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "base/index-1-2.json", "versions/1-2/manifest.json"])
+def test_documents_with_other_fields_are_refused_by_name(intact: Path, tmp_path: Path, name: str) -> None:
+    path = copied(intact, tmp_path)
+    reseal(path / name, favourite_colour="blue")
+    with pytest.raises(StoreForeign, match=rf"{name}.*favourite_colour"):
+        read_everything(path)
+
+
+def test_files_of_another_model_are_refused(intact: Path, tmp_path: Path) -> None:
+    other = small_model(seed=9)
+    replace(other, manifest=replace(other.manifest, name="other")).create(tmp_path / "other")
+    for name in ("manifest.json", "base", "versions"):
+        path = copied(intact, tmp_path)
+        if (path / name).is_dir():
+            shutil.rmtree(path / name)
+            shutil.copytree(tmp_path / "other" / name, path / name)
+        else:
+            shutil.copy(tmp_path / "other" / name, path / name)
+        with pytest.raises(REFUSED):
+            read_everything(path)
+
+
+def test_a_version_in_the_place_of_another_is_refused(intact: Path, tmp_path: Path) -> None:
+    path = copied(intact, tmp_path)
+    small_model(seed=9).create(tmp_path / "other")
+    shutil.copytree(path / "versions" / "1-2", path / "versions" / "2-2")
+    store = Store.open(path)
+    with pytest.raises(StoreDamaged, match=r"2-2/manifest\.json is that of version 1-2"):
+        store.read_version(VersionRef(2, 2))
+    reseal(tmp_path / "other" / "versions" / "0-0" / "manifest.json", manifest_sha256="0" * 64)
+    shutil.rmtree(path / "versions" / "0-0")
+    shutil.copytree(tmp_path / "other" / "versions" / "0-0", path / "versions" / "0-0")
+    with pytest.raises(StoreForeign, match=r"0-0/manifest\.json belongs to another model"):
+        store.read_version(VersionRef(0, 0))
+
+
+def test_an_older_index_under_a_newer_name_is_refused(intact: Path, tmp_path: Path) -> None:
+    path = copied(intact, tmp_path)
+    shutil.copy(path / "base" / "index-1-2.json", path / "base" / "index-5-7.json")
+    with pytest.raises(StoreDamaged, match=r"index-5-7\.json holds the index that belongs in index-1-2\.json"):
+        Store.open(path)
+
+
+@pytest.mark.parametrize("name", ["base/features.values.bak", "versions/old", "versions/1-2.copy"])
+def test_files_that_erasure_would_not_reach_are_refused_by_name(intact: Path, tmp_path: Path, name: str) -> None:
+    path = copied(intact, tmp_path)
+    (path / name).write_bytes(b"a copy of personal data")
+    with pytest.raises(StoreForeign, match=name):
+        Store.open(path)
+
+
+def test_a_folder_without_a_model_is_foreign(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(StoreForeign, match="holds no model"):
+            Store.open(path)
+    (tmp_path / "manifest.json").write_text('{"name": "a web app"}')
+    with pytest.raises(StoreForeign, match=r"manifest\.json was not written by Lethe"):
+        Store.open(tmp_path)
