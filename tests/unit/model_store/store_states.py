@@ -1,4 +1,4 @@
-"""States of versions to be stored, and what lies in the folder of a store."""
+"""What tests store and erase, and what lies in the folder of a store."""
 
 import shutil
 from pathlib import Path
@@ -53,3 +53,17 @@ def copied(intact: Path, tmp_path: Path) -> Path:
     shutil.rmtree(tmp_path / "m", ignore_errors=True)
     shutil.copytree(intact, tmp_path / "m", copy_function=shutil.copyfile)
     return tmp_path / "m"
+
+
+def rows(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(numbers, dtype=np.int64)
+
+
+def everything_in(path: Path) -> bytes:
+    """All bytes of all files of a store, and their names."""
+    return b"\0\0".join(file.name.encode() + file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file())
+
+
+def some_edges(model: SmallModel, count: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    stored = model.graph.adjacency.tocoo()
+    return np.stack([stored.row, stored.col], axis=1)[:: stored.nnz // count][:count].astype(np.int64)
