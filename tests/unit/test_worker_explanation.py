@@ -151,14 +151,14 @@ def test_who_waited_is_told_of_the_version_the_repair_ended_in() -> None:
     assert "The repair (model version 9) did the forgetting" in end.explanation
     assert (end.batch.model_version_after, end.batch.repair_version, end.batch.distance_bound_before) == (7, 9, 4.1)
     assert end.batch.durations_ms == {"project": 2.0, "repair": 817.5}
-    assert end.repaired is not None
-    assert (end.repaired["repair"], end.repaired["repair_weights_sha256"]) == ("converged", "c" * 64)
-    assert end.repaired["distance_bound_after_relative"] == 1e-11
+    assert (end.payload["repair"], end.payload["repair_weights_sha256"]) == ("converged", "c" * 64)
+    assert end.payload["distance_bound_after_relative"] == 1e-11
 
 
-def test_a_repair_that_fell_short_or_was_given_up_leaves_the_paper_s_guarantee_and_no_event() -> None:
+def test_a_repair_that_fell_short_or_was_given_up_leaves_the_paper_s_guarantee() -> None:
     short = ended(PENDING, Repair(RepairStatus.NOT_CONVERGED, 9, "c" * 64, 50, 0.05, 0.3, 0.01, 812.5))
-    assert (short.guarantee, short.repaired) == (Guarantee.SPAN, None)
+    assert (short.guarantee, short.payload["repair"]) == (Guarantee.SPAN, "not_converged")
     given_up = without_version(PENDING, RepairStatus.NONE, "The operator turned repair off.")
-    assert (given_up.guarantee, given_up.batch.repair, given_up.repaired) == (Guarantee.SPAN, RepairStatus.NONE, None)
+    assert (given_up.guarantee, given_up.batch.repair) == (Guarantee.SPAN, RepairStatus.NONE)
+    assert (given_up.payload["repair"], given_up.payload["repair_version"]) == ("none", None)
     assert given_up.explanation.endswith("The operator turned repair off.")
