@@ -111,8 +111,8 @@ _REPLACED = {
 
 
 def upgrade() -> None:
-    """Create and fill the table, with what keeps it; drop the indexes it replaces."""
-    for statement in (*TABLE, _FILL):
+    """Create the table with what keeps it, and fill it; drop the indexes it replaces."""
+    for statement in TABLE:
         op.execute(statement)
     for name, (table, operation, tables, statements) in _TRIGGERS.items():
         body = "".join(f"{statement};" for statement in statements)
@@ -121,6 +121,8 @@ def upgrade() -> None:
             f"CREATE TRIGGER {name} AFTER {operation} ON {table} REFERENCING {tables}"
             f" FOR EACH STATEMENT EXECUTE FUNCTION {name}()"
         )
+    # Only now: whoever made a trigger has waited for writers, and keeps others out until the migration is committed.
+    op.execute(_FILL)
     op.execute(f"DROP INDEX {', '.join(_REPLACED)}")
 
 

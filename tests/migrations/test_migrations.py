@@ -16,7 +16,25 @@ from service.db import audit_totals, drills, migrate, models, request_search  # 
 from service.db.base import Base
 from service.db.engine import asyncpg_url
 from service.errors import Unavailable
+from tests.integration.db_harness import until
 
+#: A request as a service that runs already would write it.
+WRITTEN = """
+    WITH pointed AS (
+        INSERT INTO pointers (model, version, fencing, folder, digest, weights_sha256)
+        VALUES ('tiny', 0, 0, '0-0', repeat('a', 64), repeat('b', 64))
+        RETURNING model
+    ), keyed AS (
+        INSERT INTO api_keys (id, name, scopes, hash)
+        VALUES (gen_random_uuid(), 'writer', '{deletions:write}', decode(repeat('00', 32), 'hex'))
+        RETURNING id
+    )
+    INSERT INTO requests (id, model, kind, count, ciphertext, api_key_id)
+    SELECT gen_random_uuid(), model, 'node', 1, decode('01', 'hex'), keyed.id FROM pointed, keyed
+"""
+WAITING = """
+    SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 #: Every column, constraint and index, spelled by Postgres itself; triggers have a test of their own.
 CATALOG = {
     "columns": """
@@ -135,6 +153,27 @@ async def test_every_time_is_with_time_zone(empty_database_url: str) -> None:
 async def test_starters_that_collide_on_an_empty_database_take_turns(empty_database_url: str) -> None:
     await asyncio.gather(*(migrate.upgrade(empty_database_url) for _ in range(5)))
     assert await migrate.current(empty_database_url) == migrate.head()
+
+
+async def test_a_request_that_is_being_written_while_the_search_table_is_filled_is_found(
+    empty_database_url: str,
+) -> None:
+    await migrate.upgrade(empty_database_url, "0010")
+    engine = create_async_engine(asyncpg_url(empty_database_url))
+
+    async def migration_waits() -> bool:
+        return bool(await _query(empty_database_url, WAITING))
+
+    async with engine.connect() as writer:
+        await writer.execute(text(WRITTEN))
+        upgrade = asyncio.create_task(migrate.upgrade(empty_database_url))
+        await until(migration_waits)
+        await writer.commit()
+        await upgrade
+    await engine.dispose()
+    found = await _query(empty_database_url, "SELECT request_id FROM request_search")
+    assert found == await _query(empty_database_url, "SELECT id FROM requests")
+    assert len(found) == 1
 
 
 async def test_the_url_may_be_spelled_as_for_libpq(empty_database_url: str) -> None:
