@@ -27,6 +27,7 @@ from model_store import gram_checkpoint
 from model_store.graph import Graph
 from service.audit.checkpoint import read
 from service.audit.merkle import leaf_hash, root
+from service.errors import Unavailable
 from service.vault.request_keys import SLOT_BYTES
 from tests.preloaded import Preloaded
 
@@ -165,9 +166,7 @@ class Run:
             try:
                 with self.lethe.client() as client:
                     return call(client)
-            except Died:
-                self.lethe.revive()
-            except ServerUnreachable:
+            except (Died, ServerUnreachable, Unavailable):
                 self.lethe.revive()
             except ProblemError as error:
                 if error.status != 503:

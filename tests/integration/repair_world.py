@@ -20,6 +20,7 @@ from model_store.build import build_model
 from model_store.graph import Graph, feature_rows
 from model_store.store import Store
 from service.db.engine import create_engine
+from service.db.transactions import transaction
 from service.unlearning.resident import Resident
 
 #: Where a service dies, by name: a class and a method that it does not live to see the end of.
@@ -78,11 +79,11 @@ class Served:
 
 
 async def query(url: str | None, statement: str) -> list[tuple[Any, ...]]:
-    """The rows that a statement answers."""
+    """The rows that a statement answers; Unavailable when Postgres goes meanwhile."""
     assert url is not None
     engine = create_engine(url, pool_size=1)
     try:
-        async with engine.connect() as connection:
+        async with transaction(engine) as connection:
             return [tuple(row) for row in await connection.execute(text(statement))]
     finally:
         await engine.dispose()

@@ -337,7 +337,6 @@ def test_a_service_killed_at_a_repair_ends_it_after_a_restart(
     assert Served(model).distance(retrained(small_model, nodes=["12", "57"])) <= TOLERANCE
 
 
-@pytest.mark.slow
 async def test_turning_repair_off_ends_the_wait_without_a_repair(deferring: Settings, gate: Gate) -> None:
     async with running(deferring) as lethe:
         await until(lethe.is_ready)
