@@ -4,6 +4,7 @@ Every change of the store goes through these functions. Files are readable by th
 personal data.
 """
 
+import errno
 import mmap
 import os
 from collections.abc import Iterable
@@ -16,6 +17,9 @@ from model_store.errors import StoreDamaged
 
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
+#: Parts of a file that one call overwrites, the most that the kernel takes at once, and the longest of them (bytes).
+_MOST_SPANS = 1024
+_SPAN_BYTES = 4096
 _RESTORE = "Restore the model's folder and the database from the same backup, or train and import the model again."
 
 
@@ -102,15 +106,54 @@ def overwrite(path: Path, slots: NDArray[np.int64], *, slot_bytes: int, fill: in
 def blank(descriptor: int, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
     """Fills slots of an open file with the byte `fill`, and writes no other byte; the caller syncs the file.
 
-    Through a mapping, because edges lie in no order: a call to the system for each of them takes longer than all the
-    rest, and the thread that calls gives up the interpreter every time.
+    Through a mapping, because edges lie in no order and a call to the system for each of them takes longer than all
+    the rest. It is the kernel that writes into it: where the file system cannot give a page (a full disk under a file
+    whose blocks are shared with a copy of it, a block that cannot be read), it answers with an error, which a write
+    of this process to the same page would not survive (SIGBUS).
+
+    Raises:
+        OSError: a part of the file cannot be written; others may have been.
     """
-    with mmap.mmap(descriptor, 0) as mapped:
-        content = np.frombuffer(mapped, dtype=np.uint8)
-        content[: content.size // slot_bytes * slot_bytes].reshape(-1, slot_bytes)[slots] = fill
+    firsts, ends = _spans(np.unique(slots), slot_bytes)
+    source = os.memfd_create("blank", os.MFD_CLOEXEC)
+    try:
+        os.write(source, bytes([fill]) * min(slots.size * slot_bytes, _MOST_SPANS * _SPAN_BYTES))
+        with mmap.mmap(descriptor, 0) as mapped:
+            for start in range(0, firsts.size, _MOST_SPANS):
+                some = slice(start, start + _MOST_SPANS)
+                _read_into(mapped, firsts[some], ends[some], source)
+            mapped.flush()
+    finally:
+        os.close(source)
+
+
+def _spans(slots: NDArray[np.int64], slot_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First byte and end of each run of slots, which are sorted and different, cut to at most `_SPAN_BYTES`."""
+    breaks = np.flatnonzero(np.diff(slots) > 1)
+    firsts = slots[np.concatenate([[0], breaks + 1])] * slot_bytes
+    ends = (slots[np.concatenate([breaks, [slots.size - 1]])] + 1) * slot_bytes
+    cuts = -(-(ends - firsts) // _SPAN_BYTES)
+    within = np.arange(cuts.sum()) - np.repeat(np.cumsum(cuts) - cuts, cuts)
+    begins = np.repeat(firsts, cuts) + within * _SPAN_BYTES
+    return begins, np.minimum(begins + _SPAN_BYTES, np.repeat(ends, cuts))
+
+
+def _read_into(mapped: mmap.mmap, firsts: NDArray[np.int64], ends: NDArray[np.int64], source: int) -> None:
+    """One read from the start of `source` into parts of a mapping."""
+    whole = memoryview(mapped)
+    parts = [whole[first:end] for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)]
+    try:
+        done = os.preadv(source, parts, 0)
+    except OSError as error:
+        if error.errno != errno.EFAULT:
+            raise
+        done = 0
+    finally:
         # Nothing may refer to the mapping when it is closed.
-        del content
-        mapped.flush()
+        parts.clear()
+        whole.release()
+    if done != int((ends - firsts).sum()):
+        raise OSError(errno.EIO, "a part of a file that is to be overwritten cannot be reached, or there is no room")
 
 
 def make_folder(path: Path) -> None:

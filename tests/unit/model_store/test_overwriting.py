@@ -1,5 +1,7 @@
 """Blanking slots of a file in place."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,37 @@ def test_the_named_slots_are_filled_and_no_other_byte_changes(
     for slot in slots:
         wanted[slot * slot_bytes : (slot + 1) * slot_bytes] = bytes([fill]) * slot_bytes
     assert path.read_bytes() == bytes(wanted)
+
+
+@pytest.mark.parametrize(("slot_bytes", "step"), [(4, 2), (3, 1), (5000, 3)])
+def test_more_slots_than_one_call_takes_and_slots_longer_than_a_page_are_filled(
+    tmp_path: Path, slot_bytes: int, step: int
+) -> None:
+    path = tmp_path / "slots"
+    path.write_bytes(b"x" * (6000 * slot_bytes))
+    slots = np.random.default_rng(0).permutation(np.arange(0, 6000, step))
+    overwrite(path, slots, slot_bytes=slot_bytes, fill=255)
+    wanted = np.full((6000, slot_bytes), ord("x"), dtype=np.uint8)
+    wanted[slots] = 255
+    assert path.read_bytes() == wanted.tobytes()
+
+
+def test_a_page_that_the_file_system_does_not_give_is_an_error_and_not_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "slots"
+    path.write_bytes(b"x" * 3 * 4096)
+    really = os.preadv
+
+    def while_the_page_is_gone(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
+        os.truncate(path, 4096)
+        return really(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", while_the_page_is_gone)
+    for slots in ([0, 2], [2]):
+        path.write_bytes(b"x" * 3 * 4096)
+        with pytest.raises(OSError, match="no room"):
+            overwrite(path, np.array(slots), slot_bytes=4096, fill=0)
 
 
 def test_a_file_that_is_too_short_is_named(tmp_path: Path) -> None:
