@@ -83,7 +83,10 @@ class NotFound(LetheError):
 
 
 class UnknownNodes(NotFound):
-    """Some named nodes are not in the model; `extra["unknown"]` lists all of them."""
+    """Some named nodes are not in the model; `extra["unknown"]` lists all of them.
+
+    Beside an older database, restored, `extra["deleted"]` lists those that the model itself knows to be deleted.
+    """
 
     slug = "unknown-nodes"
     title = "Unknown nodes"

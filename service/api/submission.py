@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
@@ -158,7 +159,9 @@ async def _deleted_earlier(services: Services, kind: RequestKind, subjects: Sequ
         for edge, is_present in zip(edges, present, strict=True)
         if not is_present and gone.isdisjoint((edge, *edge))
     ]
-    _refuse_unknown(services.model, [node for node in missing if node not in deleted], absent)
+    unknown = [node for node in missing if node not in deleted]
+    forgotten = await services.tombstones.are_deleted(unknown) if unknown else set()
+    _refuse_unknown(services.model, unknown, forgotten, absent)
     for subject in subjects:
         for node in _ends(subject):
             if node in deleted:
@@ -166,8 +169,21 @@ async def _deleted_earlier(services: Services, kind: RequestKind, subjects: Sequ
     return earlier
 
 
-def _refuse_unknown(model: str, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> None:
-    also = {"unknown_edges": edges} if edges else {}
+def _refuse_unknown(
+    model: str, nodes: Sequence[str], forgotten: AbstractSet[str], edges: Sequence[tuple[str, str]]
+) -> None:
+    """Raises UnknownNodes, UnknownEdges; `forgotten` are those of `nodes` that only the model knows to be deleted."""
+    also: dict[str, Sequence[object]] = {"unknown_edges": edges} if edges else {}
+    if forgotten:
+        raise UnknownNodes(
+            f"{len(nodes)} of the nodes named are not in the model {model}; {len(forgotten)} of them were deleted, by "
+            "requests that the database, restored from an older backup, does not know.",
+            "There is nothing left to do for those that `deleted` lists: send the request without them, and check the "
+            "other ids that `unknown` lists. Nothing of this request was accepted.",
+            unknown=nodes,
+            deleted=[node for node in nodes if node in forgotten],
+            **also,
+        )
     if nodes:
         raise UnknownNodes(
             f"{len(nodes)} of the nodes named are not in the model {model}.",

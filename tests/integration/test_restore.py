@@ -254,6 +254,16 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
     [recovery] = site.recoveries()
     assert (recovery.nodes, recovery.features, recovery.edges, recovery.unknown_nodes) == (0, 0, 0, 2)
     site.assert_forgotten()
+
+    async def sent_again(lethe: Lethe) -> None:
+        # "3" was deleted by a request that the database knows.
+        refused = await lethe.client.post("/deletions", json=node_body("3", "21", "nobody"))
+        problem = refused.json()
+        assert (refused.status_code, problem["type"].rpartition(":")[2]) == (404, "unknown-nodes")
+        assert (problem["unknown"], problem["deleted"]) == (["21", "nobody"], ["21"])
+        assert "1 of them were deleted, by requests that the database" in problem["detail"]
+
+    site.serve(sent_again)
     # The lease's fencing number has gone back with the database; deletions are possible all the same.
     site.delete(node_body("30"))
     site.assert_forgotten()
