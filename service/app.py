@@ -263,7 +263,12 @@ def run(settings: Settings) -> None:
         if key is not None:
             deliver(key, settings.home)
         url = url_of(bound)
-        facts = {"url": url, "pid": os.getpid(), "started_at": datetime.now(UTC).isoformat()}
+        facts = {
+            "url": url,
+            "pid": os.getpid(),
+            "model": str(settings.model_dir),
+            "started_at": datetime.now(UTC).isoformat(),
+        }
         stack.enter_context(facts_file(settings.home / "run" / "server.json", facts))
 
         def ready() -> None:

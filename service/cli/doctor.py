@@ -11,8 +11,8 @@ from rich.text import Text
 from service.cli import findings
 from service.cli.console import stderr, stdout, table
 from service.cli.findings import Finding, attempt
-from service.cli.server import Home, ServerFacts, read_facts
-from service.settings import Settings, load_settings
+from service.cli.server import Home, ServerFacts, read_facts, settings_of
+from service.settings import Settings
 
 _MARKS = {True: Text("ok", "green"), False: Text("wrong", "bold red"), None: Text("-", "dim")}
 
@@ -28,7 +28,7 @@ def command(
 
     Example: [bold]./lethe doctor[/bold]
     """
-    settings = load_settings(home=home)
+    settings = settings_of(home)
     found = [
         findings.python_version(),
         attempt("packages", lambda: findings.packages(requirements)),

@@ -9,9 +9,9 @@ import typer
 from rich.progress import track
 
 from service.cli.console import note, report, stderr, stdout
-from service.cli.server import Home
+from service.cli.server import Home, Model, settings_of
 from service.errors import ConfigurationError
-from service.settings import Settings, load_settings
+from service.settings import Settings
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -37,7 +37,7 @@ def leftovers(
         list[Path] | None,
         typer.Option(metavar="DIR", help="Another folder to search, such as the data directory of your own Postgres."),
     ] = None,
-    model: Annotated[Path | None, typer.Option(help="Folder of the model.", show_default="LETHE_HOME/model")] = None,
+    model: Model = None,
     home: Home = Path("var"),
 ) -> None:
     """Search every byte of the model, of LETHE_HOME and of its private servers' data, for ids and features.
@@ -51,7 +51,12 @@ def leftovers(
 
     if ids is None and features is None:
         raise ConfigurationError("There is nothing to search for.", "Give --ids, --features, or both.")
-    settings = load_settings(home=home, model=model)
+    settings = settings_of(home, model)
+    if not settings.model_dir.is_dir():
+        raise ConfigurationError(
+            f"{settings.model_dir} holds no model, so nothing could be said of the one that is served.",
+            "Name its folder with --model, or start Lethe.",
+        )
     named = [] if ids is None else [line for line in ids.read_text("utf-8").splitlines() if line]
     rows = None if features is None else _rows(features, named)
     of_ids, of_rows = patterns_of_ids(named), None if rows is None else patterns_of_rows(rows)
@@ -115,8 +120,6 @@ def _in_model(folder: Path, ids: Sequence[str], rows: "NDArray[Any] | sp.csr_arr
     """What of it the model has by its own reading of its files: also short ids, and sparse features in any order."""
     from model_store.store import Store
 
-    if not folder.exists():
-        return
     graph = Store.open(folder).load_base().graph
     row_of = {node: row for row, node in enumerate(graph.node_ids)}
     for line, node in enumerate(ids, start=1):

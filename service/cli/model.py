@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.console import note, stdout
-from service.cli.server import Home, read_facts
+from service.cli.server import Home, read_facts, settings_of
 from service.domain.states import RepairStatus
 from service.errors import ConfigurationError
-from service.settings import Settings, load_settings
+from service.settings import Settings
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -54,7 +54,7 @@ def import_(
     """
     from model_store.replacement import check_store, finish_move
 
-    settings = load_settings(home=home)
+    settings = settings_of(home)
     if not folder.is_dir():
         raise ConfigurationError(f"{folder} is not a folder.", "Give the folder that `lethe train --out` wrote.")
     manifest = check_store(folder).manifest

@@ -4,15 +4,13 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from service.cli.console import number, report, stdout, table
-from service.cli.server import Home
+from service.cli.server import Home, Model, settings_of
 from service.domain.records import Pointer
 from service.errors import StateMismatch
-from service.settings import Settings, load_settings
+from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.unlearning.recheck import Measured
@@ -39,7 +37,7 @@ class _Line:
 
 
 def recheck(
-    model: Annotated[Path | None, typer.Option(help="Folder of the model.", show_default="LETHE_HOME/model")] = None,
+    model: Model = None,
     home: Home = Path("var"),
 ) -> None:
     """Measure rank, span residual and distance bound of the served weights again, from the files that are on the disk.
@@ -51,7 +49,7 @@ def recheck(
     """
     from service.embedded import open_servers
 
-    with open_servers(load_settings(home=home, model=model), share=True) as settings:
+    with open_servers(settings_of(home, model), share=True) as settings:
         pointer, figures, measured = _measured(settings)
     lines = list(_compared(pointer, figures, measured))
     rows = [(line.name, line.recorded, line.measured, _verdict(line.is_same)) for line in lines]

@@ -10,11 +10,19 @@ import typer
 
 from lethe_client import LetheClient
 from service.errors import ConfigurationError
+from service.settings import Settings, load_settings
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 Home = Annotated[
     Path, typer.Option("--home", envvar="LETHE_HOME", show_default="./var", help="Folder of Lethe's own data.")
+]
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        show_default="that of the Lethe running in LETHE_HOME, else LETHE_MODEL or LETHE_HOME/model",
+        help="Folder of the model.",
+    ),
 ]
 Url = Annotated[
     str | None,
@@ -42,13 +50,15 @@ class ServerFacts:
 
     pid: int
     url: str
+    #: The folder of the model that it serves.
+    model: Path
 
 
 def read_facts(home: Path) -> ServerFacts | None:
     """The facts of the `serve` that runs in `home`; None when none runs there, or they may not be read."""
     try:
         found = json.loads((home / "run" / "server.json").read_text())
-        facts = ServerFacts(int(found["pid"]), str(found["url"]))
+        facts = ServerFacts(int(found["pid"]), str(found["url"]), Path(found["model"]))
         os.kill(facts.pid, 0)
     except PermissionError as error:
         # From kill: it runs, as another user. From the file: that user keeps it to itself.
@@ -56,6 +66,16 @@ def read_facts(home: Path) -> ServerFacts | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return facts
+
+
+def settings_of(home: Path, model: Path | None = None) -> Settings:
+    """Settings for a command that is about the model served in `home`.
+
+    Its folder is `model` or, unless that is given, the one that a running `serve` was given; else as `serve` would
+    choose it.
+    """
+    facts = read_facts(home)
+    return load_settings(home=home, model=model or (facts.model if facts else None))
 
 
 def connect(url: str | None, key: str | None, home: Path) -> LetheClient:

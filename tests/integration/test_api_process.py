@@ -35,6 +35,7 @@ def test_it_says_where_it_is_keeps_the_first_key_private_and_stops_in_order(
         assert f"  Dashboard  {lethe.url}/dashboard\n" in lethe.printed
         assert httpx.get(f"{lethe.url}/readyz").status_code == 200
         assert json.loads(facts.read_text())["url"] == lethe.url
+        assert json.loads(facts.read_text())["model"] == str(home / "model")
         key = key_file.read_text().strip()
         assert str(key_file) in lethe.printed
         assert key not in lethe.printed + lethe.log()

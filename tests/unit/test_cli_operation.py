@@ -43,6 +43,11 @@ def lethe(
     return CommandLine(capsys)
 
 
+def facts(home: Path, url: str) -> str:
+    """What a running service says of itself."""
+    return json.dumps({"pid": os.getpid(), "url": url, "model": str(home / "model")})
+
+
 def key_of(database_url: str, home: Path, text: str) -> ApiKey | None:
     async def find() -> ApiKey | None:
         engine = create_engine(database_url)
@@ -184,7 +189,7 @@ def test_a_doctor_asks_a_running_service_for_its_readiness(lethe: CommandLine, h
     ]
     with LetheStub({("GET", "/readyz"): (503, {"status": 503, "checks": checks})}) as stub:
         (home / "run").mkdir()
-        (home / "run" / "server.json").write_text(json.dumps({"pid": os.getpid(), "url": stub.url}))
+        (home / "run" / "server.json").write_text(facts(home, stub.url))
         ran = lethe("doctor")
     found = rows(ran.stdout)
     assert found["service"].startswith("ok")
@@ -195,7 +200,7 @@ def test_a_doctor_asks_a_running_service_for_its_readiness(lethe: CommandLine, h
 
 def test_a_process_that_does_not_answer_is_wrong(lethe: CommandLine, home: Path) -> None:
     (home / "run").mkdir()
-    (home / "run" / "server.json").write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:1"}))
+    (home / "run" / "server.json").write_text(facts(home, "http://127.0.0.1:1"))
     assert rows(lethe("doctor").stdout)["service"].startswith("wrong")
 
 

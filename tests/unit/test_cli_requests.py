@@ -230,14 +230,18 @@ def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
     monkeypatch.delenv("LETHE_KEY")
     run = tmp_path / "home" / "run"
     run.mkdir(parents=True)
-    (run / "server.json").write_text(json.dumps({"pid": os.getpid(), "url": stub.url, "database_url": "x"}))
+    (run / "server.json").write_text(
+        json.dumps({"pid": os.getpid(), "url": stub.url, "model": "m", "database_url": "x"})
+    )
     (run / "admin.key").write_text("lethe_admin\n")
     stub.answers["GET", "/deletions/r1"] = deletion("queued")
     assert lethe("audit", "show", "r1").status == 0
     assert stub.keys == ["Bearer lethe_admin"]
 
 
-@pytest.mark.parametrize("facts", ["", "{}", "[1]", '{"pid": "x", "url": "y"}', '{"pid": 999999999, "url": "y"}'])
+@pytest.mark.parametrize(
+    "facts", ["", "{}", "[1]", '{"pid": "x", "url": "y", "model": "m"}', '{"pid": 999999999, "url": "y", "model": "m"}']
+)
 def test_facts_of_no_running_service_are_ignored(
     lethe: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, facts: str
 ) -> None:

@@ -1,5 +1,6 @@
 """train, model import and the first start: from a dataset to a model folder that is right or absent."""
 
+import json
 import os
 import re
 import shutil
@@ -138,6 +139,28 @@ def test_an_imported_model_is_where_serve_looks(lethe: CommandLine, trained: Pat
     itself = lethe("model", "import", settings.model_dir, "--home", "home")
     assert itself.status == 2
     assert "is the model that is served" in itself.stderr
+
+
+def test_an_import_meets_the_folder_that_a_running_service_serves(
+    lethe: CommandLine, trained: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "home" / "run"
+    run.mkdir(parents=True)
+    facts = {"pid": os.getpid(), "url": "http://127.0.0.1:1", "model": str(trained)}
+    (run / "server.json").write_text(json.dumps(facts))
+    ran = lethe("model", "import", trained, "--home", "home")
+    assert ran.status == 2
+    assert "is the model that is served" in ran.stderr
+    assert not (tmp_path / "home" / "model").exists()
+
+
+def test_nothing_is_said_to_be_forgotten_by_a_model_that_was_not_found(lethe: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("somebody-with-a-long-id\n")
+    (tmp_path / "home").mkdir()
+    ran = lethe("audit", "leftovers", "--ids", "ids.txt", "--home", "home")
+    assert ran.status == 2
+    assert "holds no model" in ran.stderr
+    assert "0 traces" not in ran.stdout
 
 
 def test_weights_from_elsewhere_are_imported_at_the_optimum(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
