@@ -133,10 +133,14 @@ async def _receipt(connection: Connection, request_id: UUID) -> Document:
 
     entries = [await proven(leaf) for leaf in leaves]
     model = entries[-1].leaf["request"]["model"]
-    later = await log.of_no_request(after=leaves[0].index)
-    since = [await proven(leaf) for leaf in reversed(later) if leaf.index < size and _is_of(model, leaf)]
+    since = [await proven(leaf) for leaf in await befallen(log, model, leaves[0].index) if leaf.index < size]
     signers = signers_of(note)
     return receipt(entries, note, [key for key in (await checkpoints.keys()).values() if key.id in signers], since)
+
+
+async def befallen(log: LogRepository, model: str, after: int) -> list[StoredLeaf]:
+    """The leaves, in order, of what befell a model after the leaf `after` and no request asked for."""
+    return [leaf for leaf in reversed(await log.of_no_request(after=after)) if _is_of(model, leaf)]
 
 
 def _is_of(model: str, leaf: StoredLeaf) -> bool:

@@ -4,12 +4,29 @@ Without it, weights would change between two deletions for no reason that the lo
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from service.domain.states import EventType
 
 #: Events after which the weights are others than a request before them left.
 OF_THE_MODEL = (EventType.IMPORTED, EventType.RECOVERED)
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event of no request, for people."""
+
+    #: Of its leaf.
+    index: int
+    at: datetime
+    what: str
+
+    @classmethod
+    def of(cls, leaf: Mapping[str, Any]) -> "Told":
+        """What a leaf tells."""
+        return cls(leaf["index"], datetime.fromisoformat(leaf["time"]), in_words(leaf["type"], leaf["details"]))
 
 
 def in_words(event_type: str, details: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from service.api.services import services_of
 from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import read
-from service.audit.of_no_request import in_words
+from service.audit.of_no_request import Told
 from service.dashboard.access import PATH, SignedIn
 from service.dashboard.pages import Page, page
 from service.db.checkpoints import CheckpointRepository
@@ -35,8 +35,7 @@ async def log_page(request: Request, visitor: SignedIn) -> Response:
         keys = [str(key) for key in (await checkpoints.keys()).values()]
         log = LogRepository(connection)
         size = await log.size()
-        newest = [parse_canonical(leaf.data) for leaf in await log.of_no_request(limit=_SHOWN)]
-    told = [(leaf["index"], leaf["time"], in_words(leaf["type"], leaf["details"])) for leaf in newest]
+        told = [Told.of(parse_canonical(leaf.data)) for leaf in await log.of_no_request(limit=_SHOWN)]
     checkpoint = None if note is None else read(note)
     return page(request, "log.html", visitor, note=note, checkpoint=checkpoint, keys=keys, size=size, told=told)
 

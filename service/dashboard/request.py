@@ -10,9 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.deletion_answers import audit_answer
-from service.api.receipts import get_receipt
+from service.api.receipts import befallen, get_receipt
 from service.api.services import services_of
+from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import read
+from service.audit.of_no_request import Told
 from service.dashboard.access import PATH, SignedIn
 from service.dashboard.clock import clock_of
 from service.dashboard.pages import Page, Region, current, page, polls, region
@@ -25,6 +27,7 @@ from service.db.events import EventRepository
 from service.db.log import LogRepository
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
+from service.domain.records import DeletionRequest
 from service.domain.states import RequestStatus
 from service.errors import NotFound
 
@@ -99,11 +102,21 @@ async def _region(request: Request, connection: Connection, request_id: UUID) ->
         asked=asked,
         steps=timeline(asked, events),
         clock=clock,
+        since=await _since(connection, asked),
         figures=figures,
         groups=FIGURES,
         durations=_durations(figures.get("durations_ms", {})),
         total_ms=sum(figures.get("durations_ms", {}).values()),
     )
+
+
+async def _since(connection: Connection, asked: DeletionRequest) -> list[Told]:
+    """What befell the model after the first event of a request: its figures are not of the weights since."""
+    log = LogRepository(connection)
+    leaves = await log.of_request(asked.id)
+    if not leaves:
+        return []
+    return [Told.of(parse_canonical(leaf.data)) for leaf in await befallen(log, asked.model, leaves[0].index)]
 
 
 def _durations(by_step: Mapping[str, float]) -> list[tuple[str, float]]:

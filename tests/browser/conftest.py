@@ -1,5 +1,6 @@
 """One Lethe to look at, for all tests of a session, and a browser to look with."""
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,9 +8,15 @@ from pathlib import Path
 import pytest
 from lethe_process import LetheProcess, copied
 from playwright.sync_api import Browser, sync_playwright
+from sqlalchemy import text
 from trained_models import SMALL, Models
 from visits import Visit, chromium
 
+from service.audit.checkpoint import Signer
+from service.db.engine import create_engine
+from service.db.events import EventRepository
+from service.db.transactions import transaction
+from service.domain.states import EventType
 from service.embedded import PrivateServers
 from tests.databases import Templates
 from tests.preloaded import Start
@@ -22,6 +29,20 @@ COHORTS = 6
 def dashboard_database(templates: Templates) -> Iterator[str]:
     with templates.migrated() as url:
         yield url
+
+
+async def tell_of_the_model(database_url: str) -> None:
+    """Log an import and a new key, as if both had been."""
+    imported = {"model_version_before": 3, "model_version_after": 4}
+    imported |= {"excluded_nodes": 4, "excluded_features": 0, "excluded_edges": 0}
+    key = {"number": 2, "public_key": str(Signer("lethe/0123456789abcdef", bytes(32)).public)}
+    engine = create_engine(database_url, pool_size=1)
+    async with transaction(engine) as connection:
+        model = await connection.scalar(text("SELECT model FROM pointers"))
+        events = EventRepository(connection)
+        await events.append_of_no_request(EventType.IMPORTED, {"model": model, **imported})
+        await events.append_of_no_request(EventType.LOG_KEY_ADDED, key)
+    await engine.dispose()
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +60,7 @@ def lethe(
     with LetheProcess(lethe_start, home, repair="always", **servers).start() as process:
         for number, nodes in enumerate((["1"], ["2", "3"], ["5"])):
             process.delete(nodes, reference=f"DSR-{number}")
+        asyncio.run(tell_of_the_model(dashboard_database))
         yield process
 
 
