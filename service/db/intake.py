@@ -45,8 +45,6 @@ __all__ = ["Accepted", "Intake", "NewRequest"]
 #: Requests, and nodes and edges they name, in one transaction; the others wait for the next.
 _GROUP_REQUESTS = 256
 _GROUP_TARGETS = 20_000
-#: Between two groups (seconds): those who were just answered may ask again, and share a commit with those who wait.
-_GATHER_S = 0.002
 
 
 @dataclass
