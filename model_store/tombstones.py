@@ -2,7 +2,7 @@
 
     tombstones      a header of 64 bytes, then records of 64 bytes
 
-A record is hash (32 bytes), the number of the key that made it (2), a code of what was deleted (1), thirteen zeros, and
+A record is hash (32 bytes), by what the key that made it is told from others (15), a code of what was deleted (1), and
 a checksum of that (16). The database has the same and more; this is for when an older database is restored beside the
 store. A record that a crash cut off, or that is damaged, counts as none; the next start writes the file anew from the
 database.
@@ -20,7 +20,8 @@ FILE = "tombstones"
 _RECORD_BYTES = 64
 _HEADER = b"lethe tombstones, format 1\n".ljust(_RECORD_BYTES, b"\0")
 _CHECKSUM_BYTES = 16
-_ZEROS = bytes(13)
+#: Length of what tells the keys apart.
+KEY_BYTES = 15
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class KeptTombstone:
 
     #: 32 bytes.
     hash: bytes
-    #: Number of the key that made it.
-    key_number: int
+    #: By what the key that made it is told from others, `KEY_BYTES` bytes; nothing can be told of the key from it.
+    key: bytes
     #: What was deleted, in a code of the caller's, 0 to 255.
     code: int
 
@@ -87,14 +88,16 @@ def replace(path: Path, tombstones: Collection[KeptTombstone]) -> None:
 
 
 def carry(source: Path, target: Path) -> None:
-    """Makes the record at `target` that at `source`, if there is one. Raises OSError."""
+    """Makes the record at `target` that at `source`, and none where that has none. Raises OSError."""
     if source.exists():
         replace_file(target, source.read_bytes(), temporary=f".{FILE}")
+    elif target.exists():
+        target.unlink()
         sync_folder(target.parent)
 
 
 def _encoded(one: KeptTombstone) -> bytes:
-    body = one.hash + one.key_number.to_bytes(2, "big") + bytes([one.code]) + _ZEROS
+    body = one.hash + one.key + bytes([one.code])
     return body + hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest()
 
 
@@ -102,4 +105,4 @@ def _decoded(record: bytes) -> KeptTombstone | None:
     body, checksum = record[:-_CHECKSUM_BYTES], record[-_CHECKSUM_BYTES:]
     if len(record) != _RECORD_BYTES or hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest() != checksum:
         return None
-    return KeptTombstone(body[:32], int.from_bytes(body[32:34], "big"), body[34])
+    return KeptTombstone(body[:32], body[32:-1], body[-1])

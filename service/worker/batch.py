@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import structlog
 
+from model_store.tombstones import KeptTombstone
 from service import failure_points
 from service.db.batches import BatchRepository
 from service.db.engine import Connection, Engine
@@ -28,6 +29,7 @@ from service.unlearning.prepared import Prepared
 from service.unlearning.repair import RepairOutcome
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
+from service.worker.kept_tombstones import as_kept
 from service.worker.model_writer import ModelWriter
 from service.worker.outcomes import Committed, Repair, applied, ended, figures
 from service.worker.resolve import Deletion
@@ -104,7 +106,8 @@ class BatchWorker:
         await self.apply(committed)
         async with transaction(self._engine) as connection:
             tombstones = await TombstoneRepository(connection).of_requests(committed.requests)
-        await watch.time("erase", partial(self._erase, tombstones), self._executor)
+        kept = as_kept(tombstones, self._keyring)
+        await watch.time("erase", partial(self._erase, kept), self._executor)
         failure_points.reached(FailurePoint.ERASED)
         return await self._complete(committed, watch)
 
@@ -124,7 +127,7 @@ class BatchWorker:
             failure_points.reached(FailurePoint.APPLYING)
         failure_points.reached(FailurePoint.APPLIED)
 
-    def _erase(self, tombstones: Sequence[Tombstone]) -> None:
+    def _erase(self, tombstones: Sequence[KeptTombstone]) -> None:
         """Step 9, after the coefficients that go with repaired weights: the old ones knew what is being erased."""
         self.writer.keep_tombstones(tombstones)
         self.writer.write_coefficients()

@@ -42,7 +42,7 @@ async def request_import(
             store = await asyncio.to_thread(replacement.stage, provide)
             if not exclude_deleted:
                 base = await asyncio.to_thread(store.load_base)
-                tombstoned = await find_tombstoned(engine, keyring, model, base.graph, current.tombstones().hashes)
+                tombstoned = await find_tombstoned(engine, keyring, model, base.graph, current.tombstones())
                 if tombstoned:
                     raise refuse_deleted(tombstoned)
             async with transaction(engine) as connection:

@@ -216,7 +216,7 @@ class Importer:
 
     async def _tombstoned(self, wanted: ModelImport, base: Base, served: Store) -> Tombstoned:
         """What of `base` was deleted, as the database and the model `served` know."""
-        kept = await self._run(lambda: served.tombstones().hashes)
+        kept = await self._run(served.tombstones)
         return await find_tombstoned(self._engine, self._keyring, wanted.model, base.graph, kept)
 
     def _check(self, wanted: ModelImport, store: Store, base: Base, tombstoned: Tombstoned) -> None:

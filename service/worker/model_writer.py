@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from model_store import gram_checkpoint
 from model_store.store import Store
+from model_store.tombstones import KeptTombstone
 from model_store.versions import VersionRef
 from service import failure_points
 from service.db.engine import Connection, Engine
 from service.db.pointers import PointerRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction
-from service.domain.records import Lease, Pointer, Tombstone
+from service.domain.records import Lease, Pointer
 from service.failure_points import FailurePoint
 from service.queue.outage import Outage
 from service.unlearning.batch import ModelState
@@ -24,7 +25,6 @@ from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.resident import Resident
 from service.unlearning.snapshot import Snapshot
-from service.worker.kept_tombstones import as_kept
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.leftovers import Leftovers
 from service.worker.readers import Readers
@@ -128,10 +128,10 @@ class ModelWriter:
                 fencing=self.lease.fencing,
             )
 
-    def keep_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
+    def keep_tombstones(self, tombstones: Sequence[KeptTombstone]) -> None:
         """The store's own record of what was deleted has these too, before anything of them is erased."""
         self._keeper.check()
-        self._store.add_tombstones(as_kept(tombstones))
+        self._store.add_tombstones(tombstones)
 
     def erase(self) -> None:
         """Nodes, features and edges that are gone leave the disk, and so do all other versions."""

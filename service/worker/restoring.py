@@ -118,7 +118,7 @@ class Restorer:
         failure_points.reached(FailurePoint.RECOVERY_LEASED)
         await self._install_import()
         base = await self._run(self._store.load_base)
-        kept = await self._run(lambda: self._store.tombstones().hashes)
+        kept = await self._run(self._store.tombstones)
         tombstoned = await find_tombstoned(self._engine, self._keyring, self._model, base.graph, kept)
         current = self._store.current()
         state = await self._run(lambda: self._store.read_version(current))

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from model_store.erasure import Erasure
 from model_store.graph import Graph
+from model_store.tombstones import Kept
 from service.db.engine import Engine
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.states import RequestKind
 from service.unlearning.batch import Removal
 from service.vault.keyring import Keyring
+from service.worker.kept_tombstones import require_keys
 
 #: A node, or the two ends of an edge, by external id.
 Subject = TypeVar("Subject", str, tuple[str, str])
@@ -77,25 +79,25 @@ class Tombstoned:
         return Erasure(self.nodes, self.feature_rows, self.edges)
 
 
-async def find_tombstoned(
-    engine: Engine, keyring: Keyring, model: str, graph: Graph, kept: frozenset[bytes]
-) -> Tombstoned:
+async def find_tombstoned(engine: Engine, keyring: Keyring, model: str, graph: Graph, kept: Kept) -> Tombstoned:
     """What of `graph` requests to `model` have deleted; rows that are erased already are left out.
 
     By the tombstones of the database, and by those `kept` in the store, which an older database does not know.
 
     Raises KeyMissing when a key is not here that tombstones were made with, and Unavailable.
     """
+    require_keys(kept, keyring)
+    hashes = kept.hashes
     async with transaction(engine) as connection:
         keyring.check(await TombstoneRepository(connection).key_fingerprints())
     rows = {node: row for row, node in enumerate(graph.node_ids) if node}
     ids = list(rows)
-    deleted = await _find(engine, keyring, model, RequestKind.NODE, ids, kept)
+    deleted = await _find(engine, keyring, model, RequestKind.NODE, ids, hashes)
     nodes = _sorted([rows[node] for node in deleted])
     remaining = [node for node in ids if node not in deleted]
-    featureless = await _find(engine, keyring, model, RequestKind.FEATURES, remaining, kept)
+    featureless = await _find(engine, keyring, model, RequestKind.FEATURES, remaining, hashes)
     pairs = [(graph.node_ids[first], graph.node_ids[second]) for first, second in _edges(graph, nodes).tolist()]
-    cut = await _find(engine, keyring, model, RequestKind.EDGE, pairs, kept)
+    cut = await _find(engine, keyring, model, RequestKind.EDGE, pairs, hashes)
     gone = [[rows[first], rows[second]] for first, second in pairs if (first, second) in cut]
     return Tombstoned(
         nodes, _sorted([rows[node] for node in featureless]), np.array(gone, dtype=np.int64).reshape(-1, 2)

@@ -288,6 +288,22 @@ def test_an_empty_database_is_refused_before_any_key_is_destroyed(site: Site) ->
     site.assert_forgotten()
 
 
+def test_a_store_whose_own_tombstones_were_made_with_a_lost_key_is_not_gone_on_with(site: Site) -> None:
+    empty = site.moment()
+    site.delete(node_body("3"))
+    site.restore_database(empty)
+    shutil.rmtree(site.settings.home / "keys")
+    # A new database and a new key folder fit each other, and the store's record fits neither.
+    ran = site.recover()
+    assert ran.status == 1
+    assert "1 of the tombstones that the model keeps were made with a key that is not in the key folder" in ran.stderr
+    assert site.recoveries() == []
+    (site.model / "tombstones").unlink()
+    ran = site.recover()
+    assert ran.status == 0, ran.stderr
+    assert "0 of them are in the store's own record" in ran.stderr
+
+
 def test_a_wrong_database_that_is_empty_stays_so(site: Site, make_database: Callable[[], str]) -> None:
     site.delete(node_body("3"))
     wrong = make_database()

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from model_store import tombstones
-from model_store.tombstones import Kept, KeptTombstone
+from model_store.tombstones import KEY_BYTES, Kept, KeptTombstone
 
-ONE, TWO, THREE = (KeptTombstone(bytes([number]) * 32, number, number % 3) for number in (1, 2, 300 % 256))
+ONE, TWO, THREE = (
+    KeptTombstone(bytes([number]) * 32, bytes([number]) * KEY_BYTES, number % 3) for number in (1, 2, 255)
+)
 
 
 @pytest.fixture
@@ -59,3 +61,7 @@ def test_a_model_that_takes_the_place_of_another_takes_its_record_along(path: Pa
     tombstones.append(target, [TWO])
     tombstones.carry(path, target)
     assert tombstones.read(target) == Kept((ONE,), is_whole=True)
+    # Where it was served before, something else was deleted, and by other keys.
+    path.unlink()
+    tombstones.carry(path, target)
+    assert not target.exists()
