@@ -26,7 +26,7 @@ Figures = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class _Line:
+class Line:
     """One quantity: as recorded, as measured now, and whether that is the same."""
 
     name: str
@@ -51,7 +51,7 @@ def recheck(
 
     with open_servers(settings_of(home, model), share=True) as settings:
         pointer, figures, measured = _measured(settings)
-    lines = list(_compared(pointer, figures, measured))
+    lines = list(compared(pointer, figures, measured))
     rows = [(line.name, line.recorded, line.measured, _verdict(line.is_same)) for line in lines]
     title = f"{pointer.model}, version {pointer.version}, {measured.live_nodes} live nodes"
     stdout().print(table(title, ("figure", "recorded", "measured now", ""), rows))
@@ -109,26 +109,30 @@ async def _recorded(database_url: str, model: str) -> tuple[Pointer, Figures | N
     return pointer, figures
 
 
-def _compared(pointer: Pointer, figures: Figures | None, measured: "Measured") -> Iterator[_Line]:
-    yield _Line(
+def compared(pointer: Pointer, figures: Figures | None, measured: "Measured") -> Iterator[Line]:
+    """Each figure as the log and the pointer have it beside what was measured; `figures` are those of the log."""
+    yield Line(
         "weights (SHA-256)",
         pointer.weights_sha256,
         measured.weights_sha256,
         pointer.weights_sha256 == measured.weights_sha256,
     )
     recorded = {} if figures is None else figures
-    rank = recorded.get("rank_after", measured.rank_written)
-    yield _Line("rank", str(rank), str(measured.rank), rank == measured.rank == measured.rank_written)
+    # The event of an import has none; what the version itself says is no record of another's.
+    rank = recorded.get("rank_after")
+    is_as_written = measured.rank == measured.rank_written
+    same = None if rank is None and is_as_written else is_as_written and rank == measured.rank
+    yield Line("rank", "-" if rank is None else str(rank), str(measured.rank), same)
     yield _figure("span residual", recorded.get("span_residual"), measured.span_residual)
     bound = recorded.get("distance_bound_after_relative")
     yield _figure("distance bound, relative", bound, measured.distance_bound_relative)
 
 
-def _figure(name: str, recorded: float | None, measured: float | None) -> _Line:
+def _figure(name: str, recorded: float | None, measured: float | None) -> Line:
     same = None
     if measured is not None and recorded is not None:
         same = measured <= max(_ROUNDING, _SAME_WITHIN * recorded)
-    return _Line(name, number(recorded), number(measured), same)
+    return Line(name, number(recorded), number(measured), same)
 
 
 def _verdict(is_same: bool | None) -> str:

@@ -1,0 +1,30 @@
+"""recheck: what is said of figures that the log has, has otherwise, or has not."""
+
+import pytest
+
+from service.cli.recheck import compared
+from service.domain.records import Pointer
+from service.unlearning.recheck import Measured
+
+POINTER = Pointer("tiny", 4, 1, "4-1", "a" * 64, "b" * 64)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "written", "measured", "told"),
+    [
+        (7, 7, 7, ("7", True)),
+        (8, 7, 7, ("8", False)),
+        (7, 7, 6, ("7", False)),
+        (7, 6, 7, ("7", False)),
+        # As after an import: that the version agrees with itself is no record.
+        (None, 7, 7, ("-", None)),
+        (None, 7, 6, ("-", False)),
+    ],
+)
+def test_a_rank_is_compared_with_the_log_and_with_the_version(
+    recorded: int | None, written: int, measured: int, told: tuple[str, bool | None]
+) -> None:
+    now = Measured("b" * 64, measured, written, live_nodes=9, span_residual=None, distance_bound_relative=None)
+    figures = {} if recorded is None else {"rank_after": recorded}
+    [rank] = [line for line in compared(POINTER, figures, now) if line.name == "rank"]
+    assert (rank.recorded, rank.is_same) == told
