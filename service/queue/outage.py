@@ -12,6 +12,9 @@ from service.queue.backoff import Backoff
 
 T = TypeVar("T")
 
+#: Seconds after which a cancellation that had no effect is repeated.
+_CANCEL_AGAIN_S = 0.5
+
 
 class Outage:
     """Counts the failures in a row of one activity and waits between its attempts."""
@@ -77,8 +80,11 @@ async def run_until(stop: asyncio.Event, activity: Coroutine[Any, Any, None]) ->
         await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
-        task.cancel()
-        # Both have ended when this returns, also when the caller itself was cancelled.
-        await asyncio.wait({task, stopping})
+        # Both have ended when this returns, also when the caller itself was cancelled. Asked for again and again:
+        # redis-py loses a cancellation that meets it while it connects.
+        waiting = {task, stopping}
+        while waiting:
+            task.cancel()
+            _, waiting = await asyncio.wait(waiting, timeout=_CANCEL_AGAIN_S)
     if not task.cancelled():
         task.result()

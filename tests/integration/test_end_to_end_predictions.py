@@ -59,7 +59,8 @@ class Traffic:
                 tasks.create_task(self._ask(tasks))
 
     async def _ask(self, tasks: asyncio.TaskGroup) -> None:
-        while self._begun < self.predictions:
+        # On a machine that is slow to delete, until there is an answer after each deletion as well.
+        while self._begun < self.predictions or len(self.applied) < self.deletions:
             self._begun += 1
             while self._due and self._due[0][0] < self._begun:
                 tasks.create_task(self._delete(self._due.pop(0)[1]))
@@ -101,7 +102,7 @@ async def predicted_while_deleting(
         response = await http.post("/predict", json={"nodes": traffic.nodes})
     last = msgspec.json.decode(response.content, type=Predictions)
 
-    assert len(traffic.answers) == predictions
+    assert len(traffic.answers) >= predictions
     by_version: dict[int, list[Prediction]] = {}
     for answer in traffic.answers:
         if answer.prediction is None:
