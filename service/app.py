@@ -117,8 +117,8 @@ async def _running(
         model = store.manifest.name
         intake = Intake(engine, request_keys, max_queued_nodes=settings.max_queued_nodes)
         stack.push_async_callback(intake.close)
-        await check_agreement(engine, store, len(request_keys.ids()), model)
-        await intake.destroy_orphaned_keys()
+        if await check_agreement(engine, store, len(request_keys.ids()), model):
+            await intake.destroy_orphaned_keys()
         device = chosen_device(settings.device)
         reader = Reader.empty("the model is being loaded")
         stream = DeletionStream(redis, model)

@@ -17,6 +17,7 @@ and 5.
 """
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -55,6 +56,8 @@ T = TypeVar("T")
 
 #: Longest repair of a staged model between two looks for new requests (seconds).
 _SLICE_S = 0.25
+#: What a disk says that is full, or that has given its user all it may have.
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REPLACED = "The repair was given up before it ended: a newly trained model has taken this one's place."
 
 
@@ -122,7 +125,8 @@ class Importer:
         """A slice of step 1 and, at its end, step 2; None before that.
 
         Also when the model was refused, and then nothing has changed. `known` are the external ids of the served
-        model's live nodes. Raises LeaseLost and Unavailable.
+        model's live nodes. Raises LeaseLost, Unavailable, and OSError
+        when the disk is full.
         """
         replacement = Replacement(served.path, str(wanted.id))
         try:
@@ -139,7 +143,12 @@ class Importer:
         except (LetheError, ModelStoreError) as error:
             await self._refuse(wanted, replacement, f"{error.detail} {error.remedy}", keeper)
             return None
-        except Exception as error:  # noqa: BLE001 - whatever a model from outside brings about, the served one goes on
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                # No fault of the model's, and there may be room later.
+                self.give_up()
+                raise
+            # Whatever a model from outside brings about, the served one goes on.
             self._log.exception("import.failed")
             refusal = f"The model could not be loaded ({type(error).__name__}). See the log of the service."
             await self._refuse(wanted, replacement, refusal, keeper)

@@ -52,11 +52,12 @@ async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str)
     return pointer
 
 
-async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: str) -> None:
+async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: str) -> bool:
     """For the start of a process, before anything is changed: the database is the one that belongs here.
 
-    `kept_keys` is the number of requests that have a key in the key folder. Raises StateMismatch when it is not; not
-    even the keys of requests that it does not know are destroyed then.
+    False when an import is amid its steps, so that this is still unknown. `kept_keys` is the number of requests that
+    have a key in the key folder. Raises StateMismatch when it is not; not even the keys of requests that it does not
+    know are destroyed then.
     """
     current = store.current()
     async with transaction(engine) as connection:
@@ -65,11 +66,12 @@ async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: s
         importing = await ImportRepository(connection).open(model)
     if importing is not None and importing.status is ImportStatus.COMMITTED:
         # The folder of the committed model may still have to be put in its place.
-        return
+        return False
     if pointer is not None:
         _require_agreement(store, current, pointer)
-        return
-    require_untouched(store, kept_keys, model)
+    else:
+        require_untouched(store, kept_keys, model)
+    return True
 
 
 def require_untouched(store: Store, kept_keys: int, model: str) -> None:
