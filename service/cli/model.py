@@ -66,6 +66,7 @@ def import_(
             raise ConfigurationError(f"{folder} is the model that is served.", "Give the folder of another one.")
         _replace(settings, manifest, provide, exclude_deleted=exclude_deleted)
     else:
+        _require_new_home(settings)
         _place(settings, provide)
         _tell(manifest, f"`./lethe serve` serves it from {settings.model_dir}.")
 
@@ -93,6 +94,17 @@ def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
         return store
 
     return train_on
+
+
+def _require_new_home(settings: Settings) -> None:
+    """Raises ConfigurationError where another folder has been served: the first model meets no tombstone."""
+    from service.db.vault_keys import SLOTS
+
+    if (settings.home / "keys" / SLOTS).exists():
+        raise ConfigurationError(
+            f"{settings.home} has served a model, and none is in {settings.model_dir}: it is in another folder.",
+            "Name that folder by LETHE_MODEL, or import into a LETHE_HOME of its own.",
+        )
 
 
 def _place(settings: Settings, provide: "Callable[[Path], Store]") -> None:

@@ -16,9 +16,11 @@ from model_store.spec import Combine, ModelSpec
 from model_store.store import Store
 from service.cli.serve import ensure_model
 from service.cli.train import train_model
+from service.db.vault_keys import SLOTS
 from service.embedded.home import Home, HomeLock
 from service.errors import AlreadyRunning, ConfigurationError
 from service.settings import Settings
+from service.vault.request_keys import RequestKeys
 
 SYNTHETIC = "synthetic:n=60,d=12,classes=3,seed=1"
 
@@ -151,6 +153,17 @@ def test_an_import_meets_the_folder_that_a_running_service_serves(
     ran = lethe("model", "import", trained, "--home", "home")
     assert ran.status == 2
     assert "is the model that is served" in ran.stderr
+    assert not (tmp_path / "home" / "model").exists()
+
+
+def test_a_home_that_has_served_another_folder_takes_no_first_model(
+    lethe: CommandLine, trained: Path, tmp_path: Path
+) -> None:
+    with RequestKeys.open(tmp_path / "home" / "keys" / SLOTS):
+        pass
+    ran = lethe("model", "import", trained, "--home", "home")
+    assert ran.status == 2
+    assert "it is in another folder" in ran.stderr
     assert not (tmp_path / "home" / "model").exists()
 
 
