@@ -12,9 +12,11 @@ import argparse
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import asyncpg
 
@@ -24,6 +26,7 @@ from service.audit.merkle import Frontier, leaf_hash
 from service.db import migrate
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.embedded import Embedded
 
 MODEL = "generated"
 NODES = 10_000_000
@@ -160,6 +163,17 @@ class Generated:
     requests: int
     events: int
     seconds: float
+
+
+@contextmanager
+def database(url: str | None, folder: Path) -> Iterator[str]:
+    """The database that is named, or else one of a private server below `folder`."""
+    if url:
+        yield url
+        return
+    with Embedded(folder / "servers", valkey=False) as servers:
+        assert servers.database_url is not None
+        yield servers.database_url
 
 
 async def generate(

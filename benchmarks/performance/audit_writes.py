@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 import asyncpg
 from sqlalchemy import URL, make_url
 
-from benchmarks.performance.audit_events import MODEL, NotEmpty, generate
+from benchmarks.performance.audit_events import MODEL, NotEmpty, database, generate
 from service.db.batches import BatchRepository
 from service.db.engine import Engine, create_engine
 from service.db.intake import Intake, NewRequest
@@ -30,7 +30,6 @@ from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import BatchRecord, RequestNorms, Targets
 from service.domain.states import Guarantee, RepairStatus, RequestKind
-from service.embedded import Embedded
 from service.vault.request_keys import RequestKeys
 
 _COPIES = ("lethe_with_audit", "lethe_without_audit")
@@ -212,14 +211,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=30)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        if options.database_url:
-            asyncio.run(run(options.database_url, home, options))
-            return
-        with Embedded(home / "servers", valkey=False) as servers:
-            assert servers.database_url is not None
-            asyncio.run(run(servers.database_url, home, options))
+    with tempfile.TemporaryDirectory() as folder, database(options.database_url, Path(folder)) as url:
+        asyncio.run(run(url, Path(folder), options))
 
 
 if __name__ == "__main__":

@@ -1,30 +1,16 @@
 """`lethe drill`: what it asks for, what it prints, and how it exits."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import CommandLine
 from lethe_stub import LetheStub
+from test_cli_requests import lethe, stub
 
 COHORTS = {"total": 12, "nodes": 4, "remaining": 8, "partly_deleted": [2, 5]}
 
 
-@pytest.fixture
-def stub() -> Iterator[LetheStub]:
-    with LetheStub({}) as stub:
-        yield stub
-
-
-@pytest.fixture
-def lethe(
-    stub: LetheStub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> CommandLine:
-    monkeypatch.setenv("LETHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("LETHE_URL", stub.url)
-    monkeypatch.setenv("LETHE_KEY", "the key")
-    return CommandLine(capsys)
+__all__ = ["lethe", "stub"]
 
 
 def drill(status: str, **fields: Any) -> dict[str, Any]:
