@@ -35,6 +35,7 @@ from sqlalchemy import event
 from benchmarks.performance.audit_events import NotEmpty, database, generate
 from benchmarks.performance.audit_questions import PAGES, QUESTIONS, Question
 from benchmarks.performance.audit_server import opened, served
+from service.audit.merkle import inclusion_ranges
 from service.db.engine import Engine, create_engine
 
 #: An inclusion proof over HTTP, and the overview of a year with all that it loads (milliseconds, p95).
