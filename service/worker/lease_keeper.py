@@ -16,6 +16,10 @@ from service.errors import LeaseLost, Unavailable
 _RENEWALS = 4
 
 
+class RenewalFailed(Exception):
+    """The renewal of the lease ended with an error that was not foreseen, its `__cause__`; the log has it."""
+
+
 class LeaseKeeper:
     """The lease of one unlearner while it holds it; every write asks for `lease` anew."""
 
@@ -23,11 +27,19 @@ class LeaseKeeper:
         self._engine = engine
         self._lease = lease
         self._lost = False
+        self._failure: Exception | None = None
         self._tell: Callable[[float], None] = lambda until: None
 
     @property
     def lease(self) -> Lease:
-        """The lease as last renewed; raises LeaseLost once it is not safely held any more."""
+        """The lease as last renewed.
+
+        Raises LeaseLost once it is not safely held any more, and RenewalFailed once nothing renews it.
+        """
+        if self._failure is not None:
+            raise RenewalFailed(
+                f"The renewal of the lease on model {self._lease.name!r} has failed."
+            ) from self._failure
         if self._lost or boottime() >= self._lease.give_up_at:
             self._lost = True
             raise LeaseLost(
@@ -37,21 +49,24 @@ class LeaseKeeper:
         return self._lease
 
     def check(self) -> None:
-        """Raises LeaseLost once the lease is not safely held any more."""
+        """Raises LeaseLost once the lease is not safely held any more, and RenewalFailed once nothing renews it."""
         _ = self.lease
 
     def tell(self, readers: Callable[[float], None]) -> None:
         """From now on `readers` hear until when the lease is safely held (`boottime()`), after each renewal again.
 
-        For once they answer from the version that was read as the committed one under this very lease. Raises
-        LeaseLost.
+        For once they answer from the version that was read as the committed one under this very lease. Raises as
+        `lease`.
         """
         readers(self.lease.give_up_at)
         self._tell = readers
 
     async def keep(self) -> None:
-        """Renews until the lease is lost; outages are waited out as long as the lease lasts."""
-        while not self._lost:
+        """Renews until the lease is lost; outages are waited out as long as the lease lasts.
+
+        Any other error ends the renewal, and with it whatever asks for the lease next.
+        """
+        while not self._lost and self._failure is None:
             await asyncio.sleep(self._lease.ttl_seconds / _RENEWALS)
             try:
                 self._lease = await leases.renew(self._engine, self.lease)
@@ -60,6 +75,9 @@ class LeaseKeeper:
                 self._lost = True
             except Unavailable as error:
                 structlog.get_logger(__name__).warning("lease.renewal_failed", reason=error.detail)
+            except Exception as error:  # noqa: BLE001 - whatever it is, nothing may go on without renewal unseen
+                structlog.get_logger(__name__).exception("lease.renewal_failed", name=self._lease.name)
+                self._failure = error
 
 
 @contextlib.asynccontextmanager

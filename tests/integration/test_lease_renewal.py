@@ -1,0 +1,99 @@
+"""The renewal of the lease: it never ends unseen, and what runs under the lease ends with it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from db_harness import MODEL, Database, open_database, until
+from kinds_world import make_model
+from structlog.testing import capture_logs
+from test_api_end_to_end import running, settings_of
+
+from service.db import lease as leases
+from service.db.engine import Engine
+from service.domain.records import Lease
+from service.worker.lease_keeper import LeaseKeeper, RenewalFailed, holding
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+async def _acquired(db: Database) -> Lease:
+    """A lease that is renewed at once, and held so long that nothing here ends because time has passed."""
+    lease = await leases.acquire(db.engine, MODEL, "one", 60)
+    assert lease is not None
+    return replace(lease, ttl_seconds=0.1)
+
+
+async def _until_ended(keeper: LeaseKeeper) -> None:
+    async def has_ended() -> bool:
+        try:
+            keeper.check()
+        except RenewalFailed:
+            return True
+        return False
+
+    await until(has_ended)
+
+
+async def test_an_unforeseen_error_of_the_renewal_is_logged_and_ends_what_runs_under_the_lease(db: Database) -> None:
+    lease = await _acquired(db)
+    # No outage, which would be waited out: the statement itself is refused.
+    await db.rows("ALTER TABLE leases RENAME COLUMN expires_at TO ends_at")
+    with capture_logs() as logs:
+        async with holding(db.engine, lease) as keeper:
+            await _until_ended(keeper)
+            with pytest.raises(RenewalFailed) as failed:
+                _ = keeper.lease
+    assert "expires_at does not exist" in str(failed.value.__cause__)
+    assert [line["log_level"] for line in logs if line["event"] == "lease.renewal_failed"] == ["error"]
+
+
+async def test_so_does_an_error_of_the_readers_that_are_told_of_a_renewal(db: Database) -> None:
+    told: list[float] = []
+
+    def readers(until: float) -> None:
+        told.append(until)
+        if len(told) > 1:
+            raise ValueError("the readers are broken")
+
+    async with holding(db.engine, await _acquired(db)) as keeper:
+        keeper.tell(readers)
+        await _until_ended(keeper)
+    assert len(told) == 2
+
+
+async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_foreseen_reason(
+    tmp_path: Path, database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew = leases.renew
+    failed: list[str] = []
+
+    async def fails_once(engine: Engine, lease: Lease) -> Lease:
+        if not failed:
+            failed.append(lease.name)
+            raise RuntimeError("nobody foresaw this")
+        return await renew(engine, lease)
+
+    make_model(tmp_path / "trained")
+    settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
+    settings = settings.model_copy(update={"lease_ttl_s": 1.0})
+    with capture_logs() as logs:
+        async with running(settings) as lethe:
+            await until(lethe.is_ready)
+            monkeypatch.setattr(leases, "renew", fails_once)
+
+            async def began_again() -> bool:
+                return sum(line["event"] == "unlearner.serving" for line in logs) == 2
+
+            await until(began_again)
+            await lethe.completed(await lethe.delete("5"))
+            assert lethe.failures == []
+    events = [line["event"] for line in logs]
+    assert "lease.renewal_failed" in events
+    assert "unlearner.failed" in events
+    assert "lease.lost" not in events
