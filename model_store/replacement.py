@@ -63,7 +63,7 @@ class Replacement:
         if self.staged.exists():
             if self.served.exists():
                 # What was deleted stays known; the database may be restored from an older backup some day.
-                tombstones.carry(self.served / tombstones.FILE, self.staged / tombstones.FILE)
+                tombstones.carry(self.served, self.staged)
                 rename(self.served, self.replaced)
             rename(self.staged, self.served)
         return Store.open(self.served)

@@ -191,7 +191,9 @@ class Store:
 
     def fencing(self) -> int:
         """The highest fencing number under which anything here was written."""
-        return max(self._versions.fencing(), self._base.fencing(), self.current().fencing)
+        return max(
+            self._versions.fencing(), self._base.fencing(), tombstones.fencing(self.path), self.current().fencing
+        )
 
     def stale_coefficients(self, ref: VersionRef) -> bool:
         """Whether `base/` still holds span coefficients from before those that version `ref` was repaired with.
@@ -288,15 +290,15 @@ class Store:
 
     def tombstones(self) -> Kept:
         """The keyed hashes of what was deleted, as far as they can be read."""
-        return tombstones.read(self.path / tombstones.FILE)
+        return tombstones.read(self.path)
 
-    def add_tombstones(self, added: Sequence[KeptTombstone]) -> None:
+    def add_tombstones(self, added: Sequence[KeptTombstone], *, fencing: int) -> None:
         """Adds keyed hashes of what was deleted, durably; before it is erased. Adding them again does no harm."""
-        tombstones.append(self.path / tombstones.FILE, added)
+        tombstones.append(self.path, added, fencing=fencing)
 
-    def replace_tombstones(self, kept: Collection[KeptTombstone]) -> None:
-        """Makes the record of what was deleted hold exactly these, in one step."""
-        tombstones.replace(self.path / tombstones.FILE, kept)
+    def replace_tombstones(self, kept: Collection[KeptTombstone], *, fencing: int) -> None:
+        """Makes the record of what was deleted hold these, and nothing of what earlier writers have written."""
+        tombstones.replace(self.path, kept, fencing=fencing)
 
     def _remove_prepared(self, *, below_fencing: int) -> None:
         """Removes files that were to become CURRENT and whose fencing number is at most `below_fencing`."""

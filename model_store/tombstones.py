@@ -1,27 +1,31 @@
 """The model's own record of what was deleted from it: keyed hashes, by which it knows what it must not take back.
 
-    tombstones      a header of 64 bytes, then records of 64 bytes
+    tombstones-<fencing>      a header of 64 bytes, then records of 64 bytes
 
 A record is hash (32 bytes), by what the key that made it is told from others (15), a code of what was deleted (1), and
-a checksum of that (16). The database has the same and more; this is for when an older database is restored beside the
-store. A record that a crash cut off, or that is damaged, counts as none; the next start writes the file anew from the
-database.
+a checksum of that (16). The header says how many records the file was made with; others are added behind them. The
+database has the same and more; this is for when an older database is restored beside the store.
+
+Every writer adds to a file of its own, named by its fencing number, so that one that was overtaken changes nothing of
+its successor's; what counts is what all of them hold. A record that a crash cut off at the end of a file counts as
+none: the database has it, and what it is part of is taken up again. Any other that cannot be read is damage.
 """
 
 import hashlib
 import os
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_store.files import replace_file, sync_folder
+from model_store.files import remove_file, replace_file, sync_folder
 
-FILE = "tombstones"
 _RECORD_BYTES = 64
-_HEADER = b"lethe tombstones, format 1\n".ljust(_RECORD_BYTES, b"\0")
+_TITLE = b"lethe tombstones, format 2\n".ljust(40, b"\0")
 _CHECKSUM_BYTES = 16
 #: Length of what tells the keys apart.
 KEY_BYTES = 15
+_NAME = re.compile(r"(?P<unfinished>\.?)tombstones-(?P<fencing>0|[1-9][0-9]*)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,13 @@ class KeptTombstone:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a record of tombstones holds."""
+    """What a model's own record of tombstones holds."""
 
-    tombstones: tuple[KeptTombstone, ...]
-    #: Whether all of the file could be read.
-    is_whole: bool
+    tombstones: tuple[KeptTombstone, ...] = ()
+    #: Files in which something cannot be read that was once written whole.
+    damaged: tuple[Path, ...] = ()
+    #: Whether there is one file at most, with all its records whole and counted in its header.
+    is_tidy: bool = True
 
     @property
     def hashes(self) -> frozenset[bytes]:
@@ -50,29 +56,42 @@ class Kept:
         return frozenset(one.hash for one in self.tombstones)
 
 
-def read(path: Path) -> Kept:
-    """What the record at `path` holds; nothing, and whole, when there is no file."""
-    if not path.exists():
-        return Kept((), is_whole=True)
-    raw = path.read_bytes()
-    records = [raw[start : start + _RECORD_BYTES] for start in range(_RECORD_BYTES, len(raw), _RECORD_BYTES)]
-    found = [_decoded(record) for record in records]
-    kept = dict.fromkeys(one for one in found if one is not None)
-    return Kept(tuple(kept), is_whole=raw[:_RECORD_BYTES] == _HEADER and None not in found)
+def read(folder: Path) -> Kept:
+    """What the record in a model's folder holds; nothing, and tidy, where there is none. Raises OSError."""
+    kept: dict[KeptTombstone, None] = {}
+    damaged = []
+    contents = _contents(folder)
+    is_tidy = len(contents) <= 1
+    for path, raw in contents.items():
+        slots = [raw[start : start + _RECORD_BYTES] for start in range(0, len(raw), _RECORD_BYTES)]
+        is_cut_off = bool(slots) and len(slots[-1]) < _RECORD_BYTES
+        found = [_decoded(slot) for slot in slots[1 : len(slots) - is_cut_off]]
+        made_with = _count(raw[:_RECORD_BYTES])
+        if made_with is None or len(found) < made_with or None in found:
+            damaged.append(path)
+        is_tidy = is_tidy and not is_cut_off and len(found) == made_with
+        kept.update((one, None) for one in found if one is not None)
+    return Kept(tuple(kept), tuple(damaged), is_tidy and not damaged)
 
 
-def append(path: Path, tombstones: Sequence[KeptTombstone]) -> None:
-    """Adds to the record at `path`, durably; adding the same again does no harm. Raises OSError."""
+def fencing(folder: Path) -> int:
+    """The highest fencing number under which anything of the record was written, 0 where there is none."""
+    return max(_files(folder), default=0)
+
+
+def append(folder: Path, tombstones: Sequence[KeptTombstone], *, fencing: int) -> None:
+    """Adds to the writer's own file, durably; adding the same again does no harm. Raises OSError."""
     if not tombstones:
         return
+    path = _path(folder, fencing)
     if not path.exists():
-        replace(path, tombstones)
+        _write(path, tombstones)
         return
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
         if size % _RECORD_BYTES:
-            # What an earlier attempt, on a disk that was full, has left.
+            # What an earlier attempt of this writer, on a disk that was full, has left.
             os.ftruncate(descriptor, size - size % _RECORD_BYTES)
         view = memoryview(b"".join(map(_encoded, tombstones)))
         while view:
@@ -82,27 +101,75 @@ def append(path: Path, tombstones: Sequence[KeptTombstone]) -> None:
         os.close(descriptor)
 
 
-def replace(path: Path, tombstones: Collection[KeptTombstone]) -> None:
-    """Makes the record at `path` hold exactly these, in one step. Raises OSError."""
-    replace_file(path, b"".join([_HEADER, *map(_encoded, tombstones)]), temporary=f".{FILE}")
+def replace(folder: Path, tombstones: Collection[KeptTombstone], *, fencing: int) -> None:
+    """Makes the record hold these, in a file of the writer's own, and removes those of earlier writers.
+
+    Raises OSError, and then what was there before counts as well.
+    """
+    _write(_path(folder, fencing), tombstones)
+    for unfinished in (False, True):
+        for earlier, path in _files(folder, unfinished=unfinished).items():
+            if earlier < fencing:
+                remove_file(path)
+    sync_folder(folder)
 
 
 def carry(source: Path, target: Path) -> None:
-    """Makes the record at `target` that at `source`, and none where that has none. Raises OSError."""
-    if source.exists():
-        replace_file(target, source.read_bytes(), temporary=f".{FILE}")
-    elif target.exists():
-        target.unlink()
-        sync_folder(target.parent)
+    """Makes the record in the folder `target` that in `source`, and none where that has none. Raises OSError."""
+    wanted = _files(source)
+    for number, path in wanted.items():
+        replace_file(_path(target, number), path.read_bytes(), temporary=f".{path.name}")
+    for number, path in _files(target).items():
+        if number not in wanted:
+            remove_file(path)
+    sync_folder(target)
+
+
+def _path(folder: Path, fencing: int) -> Path:
+    return folder / f"tombstones-{fencing}"
+
+
+def _files(folder: Path, *, unfinished: bool = False) -> dict[int, Path]:
+    """The files of the record by their fencing numbers, ascending; or those that were never finished."""
+    found = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
+    files = {int(match["fencing"]): path for match, path in found if match and bool(match["unfinished"]) == unfinished}
+    return dict(sorted(files.items()))
+
+
+def _contents(folder: Path) -> dict[Path, bytes]:
+    """What is in each file of the record. Raises OSError."""
+    while True:
+        files = _files(folder)
+        try:
+            return {path: path.read_bytes() for path in files.values()}
+        except FileNotFoundError:
+            # A writer has just taken what it holds over into a file of its own.
+            if _files(folder) == files:
+                raise
+
+
+def _write(path: Path, tombstones: Collection[KeptTombstone]) -> None:
+    replace_file(path, b"".join([_header(len(tombstones)), *map(_encoded, tombstones)]), temporary=f".{path.name}")
+
+
+def _header(count: int) -> bytes:
+    return _checked(_TITLE + count.to_bytes(8, "little"))
+
+
+def _count(header: bytes) -> int | None:
+    """How many records a file was made with; None when its header is not as it was written."""
+    count = int.from_bytes(header[len(_TITLE) : -_CHECKSUM_BYTES], "little")
+    return count if header == _header(count) else None
 
 
 def _encoded(one: KeptTombstone) -> bytes:
-    body = one.hash + one.key + bytes([one.code])
-    return body + hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest()
+    return _checked(one.hash + one.key + bytes([one.code]))
 
 
 def _decoded(record: bytes) -> KeptTombstone | None:
-    body, checksum = record[:-_CHECKSUM_BYTES], record[-_CHECKSUM_BYTES:]
-    if len(record) != _RECORD_BYTES or hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest() != checksum:
-        return None
-    return KeptTombstone(body[:32], body[32:-1], body[-1])
+    body = record[:-_CHECKSUM_BYTES]
+    return KeptTombstone(body[:32], body[32:-1], body[-1]) if record == _checked(body) else None
+
+
+def _checked(body: bytes) -> bytes:
+    return body + hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest()

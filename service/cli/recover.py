@@ -5,6 +5,7 @@ import random
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
@@ -32,6 +33,16 @@ _ASK_S = 0.2
 _MOST_LOSSES = 5
 
 
+@dataclass(frozen=True)
+class _GivenUp:
+    """What the operator goes on without."""
+
+    #: Requests whose keys are lost.
+    requests: "set[UUID]"
+    #: Whether that is what cannot be read of the store's own tombstones.
+    tombstones: bool
+
+
 def command(
     home: Home = Path("var"),
     model: Annotated[
@@ -44,7 +55,8 @@ def command(
         typer.Option(
             metavar="KEY",
             help="Go on without a key that is lost for good: requests.slots (queued requests fail and must be sent "
-            "again), api-pepper (every API key is revoked), body. May be given several times.",
+            "again), api-pepper (every API key is revoked), body; or without what cannot be read of the model's own "
+            "tombstones: tombstones. May be given several times.",
         ),
     ] = None,
 ) -> None:
@@ -72,6 +84,7 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
     from service.db.engine import create_engine
     from service.db.vault_keys import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
     from service.vault.request_keys import RequestKeys
+    from service.worker.kept_tombstones import TOMBSTONES
 
     assert settings.database_url is not None
     keys = settings.home / "keys"
@@ -83,7 +96,8 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
         await owner.dispose()
     engine = create_engine(settings.database_url, role=role)
     try:
-        revoked = await accept_lost(engine, keys, accepted) if accepted else 0
+        lost_keys = accepted - {TOMBSTONES}
+        revoked = await accept_lost(engine, keys, lost_keys) if lost_keys else 0
         if revoked:
             note(f"{revoked} API keys were revoked; the next start makes a first one anew.")
         await open_keyring(engine, keys)
@@ -94,7 +108,8 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
                 request_keys = stack.enter_context(await open_request_keys(engine, keys))
             lost = await lost_requests(engine, request_keys)
             executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
-            recovered = await _persistently(settings, engine, store, request_keys, lost, executor)
+            given_up = _GivenUp(lost, tombstones=TOMBSTONES in accepted)
+            recovered = await _persistently(settings, engine, store, request_keys, given_up, executor)
     finally:
         await engine.dispose()
     _report(recovered)
@@ -105,14 +120,14 @@ async def _persistently(
     engine: "Engine",
     store: "Store",
     request_keys: "RequestKeys",
-    lost: "set[UUID]",
+    given_up: _GivenUp,
     executor: Executor,
 ) -> "Recovered":
     """All of it, begun again when the lease was not renewed in time, as on a machine that is too busy."""
     losses = 0
     while True:
         try:
-            return await _under_lease(settings, engine, store, request_keys, lost, executor)
+            return await _under_lease(settings, engine, store, request_keys, given_up, executor)
         except LeaseLost as error:
             losses += 1
             if losses == _MOST_LOSSES:
@@ -126,7 +141,7 @@ async def _under_lease(
     engine: "Engine",
     store: "Store",
     request_keys: "RequestKeys",
-    lost: "set[UUID]",
+    given_up: _GivenUp,
     executor: Executor,
 ) -> "Recovered":
     from service.app import chosen_device
@@ -150,7 +165,7 @@ async def _under_lease(
                 repair=RepairPolicy(settings.repair),
                 device=chosen_device(settings.device),
             )
-            return await restorer.recover(lost)
+            return await restorer.recover(given_up.requests, accept_lost_tombstones=given_up.tombstones)
     finally:
         await give_back(engine, lease)
 

@@ -102,7 +102,7 @@ class Loader:
             await self._importer.erase(wanted, self.store, keeper)
             failure_points.reached(FailurePoint.IMPORT_ERASED)
         await self._importer.clear_abandoned(self.store, None if committed else wanted, keeper)
-        self.kept = await keep_in_step(self._engine, self.store, self._keyring, self._model)
+        self.kept = await keep_in_step(self._engine, self.store, self._keyring, keeper.lease)
         unfinished = await self._unfinished()
         deleted = deleted_edges(unfinished.batch, self._request_keys)
         resident = await self._resident(pointer, deleted, candidate)

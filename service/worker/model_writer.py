@@ -130,8 +130,7 @@ class ModelWriter:
 
     def keep_tombstones(self, tombstones: Sequence[KeptTombstone]) -> None:
         """The store's own record of what was deleted has these too, before anything of them is erased."""
-        self._keeper.check()
-        self._store.add_tombstones(tombstones)
+        self._store.add_tombstones(tombstones, fencing=self.lease.fencing)
 
     def erase(self) -> None:
         """Nodes, features and edges that are gone leave the disk, and so do all other versions."""

@@ -30,6 +30,7 @@ import torch
 
 from model_store.replacement import Replacement
 from model_store.store import Store
+from model_store.tombstones import Kept
 from model_store.versions import VersionRef, VersionState
 from service import failure_points
 from service.db.batches import BatchRepository
@@ -50,7 +51,7 @@ from service.unlearning.resident import Resident
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.batch import BatchWorker
-from service.worker.kept_tombstones import hashes_of, only_in_store
+from service.worker.kept_tombstones import hashes_of, only_in_store, unreadable
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.model_writer import ModelWriter
 from service.worker.outcomes import Committed
@@ -109,8 +110,10 @@ class Restorer:
         self._model = store.manifest.name
         self._log = structlog.get_logger(__name__)
 
-    async def recover(self, lost: Collection[UUID] = ()) -> Recovered:
+    async def recover(self, lost: Collection[UUID] = (), *, accept_lost_tombstones: bool = False) -> Recovered:
         """Does all of it; `lost` are the requests whose keys are lost for good.
+
+        `accept_lost_tombstones`: to go on with what can be read of the store's own tombstones.
 
         Raises StoreDamaged, KeyMissing, RepairImpossible and DeviceError, which only an operator can mend, and
         Unavailable and LeaseLost, after which it is run again.
@@ -118,7 +121,7 @@ class Restorer:
         failure_points.reached(FailurePoint.RECOVERY_LEASED)
         await self._install_import()
         base = await self._run(self._store.load_base)
-        kept = await self._run(self._store.tombstones)
+        kept = await self._kept(accept_lost_tombstones)
         tombstoned = await find_tombstoned(self._engine, self._keyring, self._model, base.graph, kept)
         current = self._store.current()
         state = await self._run(lambda: self._store.read_version(current))
@@ -170,6 +173,20 @@ class Restorer:
         kept_nodes = await only_in_store(self._engine, hashes_of(self._store.tombstones(), RequestKind.NODE))
         self._log.warning("recovery.finished", version=recovery.version, failed=failed, completed=completed)
         return Recovered(recovery, failed, completed, len(kept_nodes))
+
+    async def _kept(self, accept_lost: bool) -> Kept:
+        """The store's own tombstones; StoreDamaged when some cannot be read that the database need not have."""
+        kept = await self._run(self._store.tombstones)
+        if not kept.damaged:
+            return kept
+        if accept_lost:
+            fencing = self._keeper.lease.fencing
+            await self._run(lambda: self._store.replace_tombstones(kept.tombstones, fencing=fencing))
+            self._log.warning("tombstones.accepted_lost", model=self._model, readable=len(kept.tombstones))
+            return replace(kept, damaged=())
+        if not await self._agree():
+            raise unreadable(kept)
+        return kept
 
     async def _install_import(self) -> None:
         """Where the committed version is that of an import, its folder takes its place first."""

@@ -17,7 +17,7 @@ from service.db.transactions import transaction
 from service.domain.states import RequestKind
 from service.unlearning.batch import Removal
 from service.vault.keyring import Keyring
-from service.worker.kept_tombstones import require_keys
+from service.worker.kept_tombstones import require_keys, require_readable
 
 #: A node, or the two ends of an edge, by external id.
 Subject = TypeVar("Subject", str, tuple[str, str])
@@ -84,9 +84,11 @@ async def find_tombstoned(engine: Engine, keyring: Keyring, model: str, graph: G
 
     By the tombstones of the database, and by those `kept` in the store, which an older database does not know.
 
-    Raises KeyMissing when a key is not here that tombstones were made with, and Unavailable.
+    Raises KeyMissing when a key is not here that tombstones were made with, StoreDamaged when some of `kept` cannot be
+    read and may be nowhere else, and Unavailable.
     """
     require_keys(kept, keyring)
+    await require_readable(engine, kept, model)
     hashes = kept.hashes
     async with transaction(engine) as connection:
         keyring.check(await TombstoneRepository(connection).key_fingerprints())

@@ -19,6 +19,7 @@ from test_api_deletions import node_body
 from test_api_end_to_end import Lethe, running, settings_of
 from test_api_kinds import edge_body, features_body
 
+from model_store.errors import StoreDamaged
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.app import prepare
@@ -125,6 +126,17 @@ class Site:
         """SHA-256 of every file of the store and of the keys."""
         files = [*self.model.rglob("*"), *(self.settings.home / "keys").rglob("*")]
         return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()}
+
+    def tombstones(self) -> list[Path]:
+        """The files of the store's own tombstones."""
+        return sorted(self.model.glob("tombstones-*"))
+
+    def damage_tombstones(self) -> None:
+        """A bit of every record flips."""
+        for path in self.tombstones():
+            damaged = bytearray(path.read_bytes())
+            damaged[64::64] = bytes(byte ^ 1 for byte in damaged[64::64])
+            path.write_bytes(damaged)
 
     def recovered_by_the_log(self) -> list[dict[str, Any]]:
         """What the leaves of recoveries say, newest first."""
@@ -298,10 +310,47 @@ def test_a_store_whose_own_tombstones_were_made_with_a_lost_key_is_not_gone_on_w
     assert ran.status == 1
     assert "1 of the tombstones that the model keeps were made with a key that is not in the key folder" in ran.stderr
     assert site.recoveries() == []
-    (site.model / "tombstones").unlink()
+    for path in site.tombstones():
+        path.unlink()
     ran = site.recover()
     assert ran.status == 0, ran.stderr
     assert "0 of them are in the store's own record" in ran.stderr
+
+
+@pytest.mark.slow
+def test_tombstones_that_cannot_be_read_are_refused_where_the_database_may_lack_them(site: Site) -> None:
+    empty = site.moment()
+    site.delete(node_body("3"))
+    # The database has them all, and the store's record is made anew.
+    site.damage_tombstones()
+    site.delete(node_body("5"))
+    [path] = site.tombstones()
+    whole = path.read_bytes()
+    assert len(Store.open(site.model).tombstones().hashes) == 2
+
+    site.restore_database(empty)
+    site.damage_tombstones()
+    refused = site.recover()
+    assert refused.status == 1
+    assert f"{path} cannot be read whole" in refused.stderr
+    assert site.recoveries() == []
+    path.write_bytes(whole)
+    assert site.recover().status == 0
+    [path] = site.tombstones()
+    whole = path.read_bytes()
+
+    site.damage_tombstones()
+    site.refused("tombstones-.* cannot be read whole", StoreDamaged)
+    imported = site.command("model", "import", site.world.folder)
+    assert imported.status == 1
+    assert f"{path} cannot be read whole" in imported.stderr
+    path.write_bytes(whole)
+    site.assert_forgotten()
+
+    site.damage_tombstones()
+    assert site.recover().status == 1
+    assert site.recover("--accept-lost", "tombstones").status == 0
+    site.serve(_nothing)
 
 
 def test_a_wrong_database_that_is_empty_stays_so(site: Site, make_database: Callable[[], str]) -> None:
