@@ -10,9 +10,7 @@ from service.api import audit, deletions, docs, drills, health, log, model, pred
 from service.api.boundary import Answer, Boundary
 from service.api.http_metrics import HttpMetrics
 from service.observability.access import AccessLog
-
-#: Version of the interface.
-VERSION = "0.1.0"
+from service.version import VERSION
 
 _DESCRIPTION = """\
 Lethe makes a trained graph model forget nodes, and keeps evidence of it.

@@ -1,4 +1,7 @@
-"""Verifying an export of the whole log offline, with the public key alone, in constant memory. No I/O."""
+"""Verifying an export of the whole log offline, with the public key alone. No I/O.
+
+In memory that grows with the versions of the models alone, by some 200 bytes for each.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -9,6 +12,7 @@ from service.audit.export import FORMAT
 from service.audit.merkle import Frontier, leaf_hash
 from service.audit.of_no_request import in_words
 from service.audit.report import Report
+from service.audit.weights_chain import WeightsChains
 
 #: Members of a leaf that its row of `events` has as well.
 _EVENT_MEMBERS = ("event", "request_id", "type", "time", "details")
@@ -20,7 +24,8 @@ def verify_export(
     """Whether an export is the log that one of `keys` signed, leaf by leaf; what is not is named by its index.
 
     `records` are the lines of the export. `against` is a checkpoint known from elsewhere, whose signature the caller
-    has verified: a log that was truncated, rolled back or built anew since is found by it.
+    has verified: a log that was truncated, rolled back or built anew since is found by it. Of a log in which nothing
+    was changed since it was signed, the weights must follow from one another as well.
     """
     verification = _Verification(keys, against)
     for record in records:
@@ -48,6 +53,9 @@ class _Verification:
         self._agreed = 0
         self._begun = self._ended = False
         self._checkpoints = 0
+        self._chains = WeightsChains()
+        #: How many of the findings are the chains'.
+        self._breaks = 0
         self._compare()
 
     def take(self, record: Mapping[str, Any]) -> None:
@@ -102,17 +110,19 @@ class _Verification:
             self._break(index)
         self.report.leaves += 1
         self.size = max(self.size, index + 1)
-        self._check_text(index, record)
+        leaf = self._check_text(index, record)
         self._grow(index, record)
+        if leaf is not None:
+            self._follow(index, leaf)
         self._compare()
 
-    def _check_text(self, index: int, record: Mapping[str, Any]) -> None:
-        """The leaf by itself, and against its event."""
+    def _check_text(self, index: int, record: Mapping[str, Any]) -> Document | None:
+        """The leaf by itself, and against its event; None where there is not enough of it."""
         try:
             leaf = parse_canonical(record["leaf"].encode())
         except (NotCanonical, UnicodeEncodeError):
             self.report.find(index, "its text was changed: it is not canonical JSON any more")
-            return
+            return None
         if leaf.get("request_id") is None:
             self.report.told.append((index, in_words(leaf["type"], leaf["details"])))
         if leaf.get("index") != index:
@@ -120,10 +130,22 @@ class _Verification:
         event: Document | None = record["event"]
         if event is None:
             self.report.find(index, "its event was removed")
-            return
+            return None
         for member in _EVENT_MEMBERS:
             if not _same(leaf.get(member), event.get(member)):
                 self.report.find(index, f"its event does not say what was logged: `{member}` was changed")
+        return leaf
+
+    def _follow(self, index: int, leaf: Document) -> None:
+        """The weights that the leaf tells of, unless something was changed that would be found here once more."""
+        if len(self.report.findings) > self._breaks:
+            return
+        for found in self._chains.take(index, leaf):
+            if found.is_certain:
+                self.report.find(index, found.what)
+                self._breaks += 1
+            else:
+                self.report.told.append((index, f"{found.what}; early versions of Lethe logged no imports"))
 
     def _grow(self, index: int, record: Mapping[str, Any]) -> None:
         """The tree with this leaf, which must be the one that was recorded when the leaf was added."""

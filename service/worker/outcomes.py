@@ -8,6 +8,7 @@ from service.db.repairs import Pending, RepairEnd
 from service.db.requests import AppliedOutcome
 from service.domain.records import BatchRecord, QueuedRequest, RepairRecord, RequestNorms
 from service.domain.states import Guarantee, RepairStatus, RequestKind
+from service.version import VERSION
 from service.worker.explanation import explain
 
 _OF_BATCH = tuple(each.name for each in fields(BatchRecord))
@@ -118,6 +119,7 @@ def figures(record: BatchRecord, norms: RequestNorms, kind: RequestKind) -> dict
     # Not `asdict`: its deep copies cost more than all else that is done for a request of a batch of one-node requests.
     found: dict[str, object] = {name: getattr(record, name) for name in _OF_BATCH}
     found |= {name: getattr(norms, name) for name in _OF_REQUEST}
+    found["software"] = f"lethe {VERSION}"
     found["batch"] = str(found.pop("id"))
     found["kind"] = kind.value
     found["durations_ms"] = dict(record.durations_ms)

@@ -1,6 +1,7 @@
 """The same deletions for every run, over a graph of people, and what must hold once they are completed."""
 
 import asyncio
+import json
 import random
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from model_store import gram_checkpoint
 from model_store.graph import Graph
 from service.audit.checkpoint import read
 from service.audit.merkle import leaf_hash, root
+from service.audit.weights_chain import WeightsChains
 from service.errors import Unavailable
 from service.vault.request_keys import SLOT_BYTES
 from tests.preloaded import Preloaded
@@ -252,7 +254,10 @@ def _is_untouched(file: Path, original: Path) -> bool:
 
 
 async def assert_log_is_whole(database_url: str, events: int) -> None:
-    """Each of so many events has its leaf, in order, and every checkpoint is of the tree that begins with them."""
+    """Each of so many events has its leaf, in order, and every checkpoint is of the tree that begins with them.
+
+    The weights that they tell of follow from one another.
+    """
     connection = await asyncpg.connect(database_url)
     try:
         leaves = await connection.fetch("SELECT index, event_id, data, hash, root FROM leaves ORDER BY index")
@@ -264,6 +269,8 @@ async def assert_log_is_whole(database_url: str, events: int) -> None:
         for note in await connection.fetch("SELECT note FROM checkpoints"):
             signed = read(note["note"])
             assert signed.root == root(hashes[: signed.size])
+        chains = WeightsChains()
+        assert [found for row in leaves for found in chains.take(row["index"], json.loads(row["data"]))] == []
     finally:
         await connection.close()
 

@@ -286,6 +286,12 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
     assert site.command("model", "import", site.world.folder, "--exclude-deleted").status == 0
     site.serve(_until_imported)
     site.assert_forgotten()
+    # And the log's weights follow from one another, the recovery's from those of a store that it knew nothing of.
+    exported = site.settings.home / "log.ndjson"
+    assert site.command("audit", "export", "--out", exported).status == 0
+    verified = site.command("audit", "verify", exported, "--key", site.command("audit", "key").stdout.strip())
+    assert verified.status == 0, verified.stdout
+    assert verified.stdout.count("No deletion, leaf") == 2
 
 
 @pytest.mark.slow

@@ -1,0 +1,172 @@
+"""Whether the weights that the leaves of a log tell of follow from one another. No I/O.
+
+Every version of a model is made from the one before it by a batch, by a repair, or by an import, and by nothing else;
+only a recovery goes on from a version that it names itself. Events give the digest of the weights of the versions they
+speak of, each in several leaves: a version has one digest, whoever speaks of it, and none is left out.
+
+The order of the leaves is that of the versions, but for a batch that was committed and not yet applied when a recovery
+went past it: its leaves follow the recovery's.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.domain.states import EventType
+
+#: Events with the figures of a batch; the first of a request is `applied`.
+_OF_BATCH = (EventType.APPLIED, EventType.REPAIRED, EventType.NOT_REPAIRED, EventType.COMPLETED)
+#: Members that tell a version and the digest of its weights.
+_BEFORE = ("model_version_before", "weights_sha256_before")
+_AFTER = ("model_version_after", "weights_sha256_after")
+_REPAIRED = ("repair_version", "repair_weights_sha256")
+
+
+@dataclass(frozen=True)
+class Break:
+    """What a leaf tells of versions that does not fit the leaves before it."""
+
+    what: str
+    #: False where a log that is written by an early version of Lethe can have it, which logged deletions alone.
+    is_certain: bool = True
+
+
+class WeightsChains:
+    """The versions of every model of a log, as the leaves taken so far tell them; it grows with their number."""
+
+    def __init__(self) -> None:
+        self._chains: dict[str, _Chain] = {}
+
+    def take(self, index: int, leaf: Mapping[str, Any]) -> Iterator[Break]:
+        """What does not fit in the next leaf; nothing for one that tells of no weights."""
+        event, details = leaf.get("type"), leaf.get("details")
+        if not isinstance(details, Mapping) or not isinstance(details.get("model"), str):
+            return
+        if event in _OF_BATCH or event in (EventType.IMPORTED, EventType.RECOVERED):
+            try:
+                told = _Told.read(EventType(event), details)
+            except ValueError as error:
+                yield Break(str(error))
+                return
+            if told is not None:
+                yield from self._chains.setdefault(details["model"], _Chain(details["model"])).take(index, told)
+
+
+@dataclass(frozen=True)
+class _Version:
+    """A version that an event speaks of."""
+
+    number: int
+    #: SHA-256 of its weights.
+    digest: bytes
+
+    @classmethod
+    def read(cls, details: Mapping[str, Any], members: tuple[str, str]) -> "_Version | None":
+        """None where the event does not speak of it; raises ValueError."""
+        number, digest = (details.get(member) for member in members)
+        if number is None and digest is None:
+            return None
+        try:
+            if isinstance(number, int) and not isinstance(number, bool) and isinstance(digest, str):
+                return cls(number, bytes.fromhex(digest))
+        except ValueError:
+            pass
+        raise ValueError(f"its `{members[0]}` and `{members[1]}` are not a version and a digest")
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What one event tells of versions."""
+
+    event: EventType
+    #: None for a recovery, which may go on from a version that this log knows nothing of.
+    before: _Version | None
+    after: _Version
+    #: In which a repair ended.
+    repaired: _Version | None
+    #: Whether a Lethe wrote it that logs whatever makes a version; early ones told of deletions alone.
+    is_of_complete_log: bool
+
+    @classmethod
+    def read(cls, event: EventType, details: Mapping[str, Any]) -> "_Told | None":
+        """None for an event that tells of no version; raises ValueError."""
+        after = _Version.read(details, _AFTER)
+        if after is None:
+            return None
+        if event is EventType.RECOVERED:
+            return cls(event, None, after, None, True)
+        before = _Version.read(details, _BEFORE)
+        if before is None or after.number != before.number + 1:
+            raise ValueError(f"it tells of version {after.number} and not of the one before it")
+        is_of_complete_log = event is EventType.IMPORTED or isinstance(details.get("software"), str)
+        return cls(event, before, after, _Version.read(details, _REPAIRED), is_of_complete_log)
+
+
+class _Chain:
+    """The versions of one model."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        #: Digest of every version that was told of, and the leaf that told it first.
+        self._told: dict[int, tuple[bytes, int]] = {}
+        #: The newest version; every model begins with 0.
+        self._newest = 0
+        #: The newest one before the recoveries that came last; a batch after it may still have to be applied.
+        self._before_recovery: int | None = None
+        #: Whether the log tells what made every version after the newest.
+        self._is_complete = False
+        self._contradicted: set[int] = set()
+
+    def take(self, index: int, told: _Told) -> Iterator[Break]:
+        """What does not fit in the next event."""
+        newest = self._newest
+        yield from self._place(told)
+        self._is_complete |= told.is_of_complete_log and self._newest > newest
+        for version in (told.before, told.after, told.repaired):
+            if version is not None:
+                yield from self._compare(index, version)
+
+    def _place(self, told: _Told) -> Iterator[Break]:
+        """Whether the event comes where its version was made, or after it."""
+        number = told.after.number
+        if told.event is EventType.RECOVERED:
+            yield from self._recover(number)
+        elif told.event is EventType.IMPORTED or (told.event is EventType.APPLIED and number not in self._told):
+            yield from self._make(number, late=told.event is EventType.APPLIED)
+        elif number not in self._told:
+            yield Break(f"no leaf before it tells that version {number} of {self._model} was applied")
+        if told.repaired is not None and told.repaired.number != number and told.repaired.number not in self._told:
+            yield from self._make(told.repaired.number, late=False)
+
+    def _recover(self, number: int) -> Iterator[Break]:
+        if number <= self._newest:
+            yield self._not_grown(number)
+            return
+        if self._before_recovery is None:
+            self._before_recovery = self._newest
+        self._newest = number
+
+    def _make(self, number: int, *, late: bool) -> Iterator[Break]:
+        """Version `number` is made from the one before it; `late` if its event may follow a recovery's."""
+        if number > self._newest:
+            if number > self._newest + 1:
+                yield Break(
+                    f"it goes on from version {number - 1} of {self._model}, and no leaf tells what made that of "
+                    f"version {self._newest}",
+                    self._is_complete,
+                )
+            self._newest = number
+        elif not late or self._before_recovery is None or number <= self._before_recovery:
+            yield self._not_grown(number)
+        self._before_recovery = None
+
+    def _compare(self, index: int, version: _Version) -> Iterator[Break]:
+        digest, at = self._told.setdefault(version.number, (version.digest, index))
+        if digest != version.digest and version.number not in self._contradicted:
+            self._contradicted.add(version.number)
+            yield Break(f"it gives version {version.number} of {self._model} other weights than leaf {at} does")
+
+    def _not_grown(self, number: int) -> Break:
+        return Break(
+            f"it makes version {number} of {self._model} after version {self._newest}: it was moved, or made up"
+        )
