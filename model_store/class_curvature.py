@@ -59,7 +59,7 @@ class ClassCurvature:
         if not curvature_bytes(rows, columns, classes):
             return
         ones = torch.ones_like(point.logits)
-        curvature = self._objective.loss.hessian_product(point.logits, self._objective.labels, ones)
+        curvature = self._objective.loss.hessian(point.logits, self._objective.labels)(ones)
         costs = sum(_seconds(int(curved), columns) for curved in (curvature > 0).sum(dim=0).tolist())
         if self._factors or products * 2 * dense_seconds(rows * columns, classes) > _CLEARLY * costs:
             self._factors = self._factorised(curvature)

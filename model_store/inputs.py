@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,17 +30,24 @@ class Input:
     def matmul(self, right: Tensor) -> Tensor:
         """X @ right for `right` (k, c) float64: (n, c) float64."""
         product = self.rows.matmul(right)
-        return product if self.kept is None else product.mul_(torch.from_numpy(self.kept).to(product.device)[:, None])
+        return product if self._mask is None else product.mul_(self._mask)
 
     def transposed_matmul(self, right: Tensor) -> Tensor:
         """X^T right for `right` (n, c) float64: (k, c) float64."""
-        return self.rows.transposed_matmul(right, self.kept)
+        return self.rows.transposed_matmul(right if self._mask is None else right * self._mask)
 
     def without(self, rows: NDArray[np.int64], operators: Operators) -> "Input":
         """The input without `rows` (m,), under the operators of the remaining graph."""
         kept = np.ones(self.rows.nodes, dtype=np.bool_) if self.kept is None else self.kept.copy()
         kept[rows] = False
         return Input(self.rows, operators, kept)
+
+    @cached_property
+    def _mask(self) -> Tensor | None:
+        """`kept` as (n, 1) float64 on the device."""
+        if self.kept is None:
+            return None
+        return torch.from_numpy(self.kept).to(self.rows.device, torch.float64)[:, None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ The one-vs-rest losses sum over classes a loss of the margins m = s z, where the
 for every other.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -14,6 +15,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from model_store.spec import LossKind
+
+#: A symmetric linear map of (n, C), which leaves what it is given as it was.
+LinearMap = Callable[[Tensor], Tensor]
 
 
 class Loss(Protocol):
@@ -30,8 +34,8 @@ class Loss(Protocol):
     def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Its gradient by the logits, (n, C)."""
 
-    def hessian_product(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
-        """Its Hessian by the logits, applied to `direction` (n, C): (n, C)."""
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """Its Hessian by the logits, as a map of directions (n, C)."""
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
         """At least the largest eigenvalue of each row's Hessian by its logits, (n,)."""
@@ -58,12 +62,17 @@ class Softmax:
         others = torch.softmax(logits, dim=1).scatter(1, labels[:, None], 0.0)
         return others.scatter(1, labels[:, None], -others.sum(dim=1, keepdim=True))
 
-    def hessian_product(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
-        """(diag(p) - p p^T) applied to each row of `direction`, (n, C); the labels do not matter."""
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """(diag(p) - p p^T) in each row; the labels do not matter."""
         p = torch.softmax(logits, dim=1)
-        # Adding a constant to a row of `direction` changes nothing; this one leaves the largest p no cancellation.
-        shifted = direction - direction.gather(1, p.argmax(dim=1, keepdim=True))
-        return p * (shifted - (p * shifted).sum(dim=1, keepdim=True))
+        largest = p.argmax(dim=1, keepdim=True)
+
+        def product(direction: Tensor) -> Tensor:
+            # Adding a constant to a row of `direction` changes nothing; this one leaves the largest p no cancellation.
+            shifted = direction - direction.gather(1, largest)
+            return shifted.sub_(torch.linalg.vecdot(p, shifted)[:, None]).mul_(p)
+
+        return product
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
         """max_c 2 p_c (1 - p_c), by Gershgorin's theorem, (n,); the labels do not matter."""
@@ -91,9 +100,9 @@ class OneVsRest:
         signs = _signs(logits, labels)
         return torch.sigmoid(-signs * logits) * -signs
 
-    def hessian_product(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
-        """direction / (1 + exp(z)) / (1 + exp(-z)), (n, C); the labels do not matter."""
-        return torch.sigmoid(logits) * torch.sigmoid(-logits) * direction
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """direction / (1 + exp(z)) / (1 + exp(-z)); the labels do not matter."""
+        return (torch.sigmoid(logits) * torch.sigmoid(-logits)).mul
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
         """max_c 1 / (1 + exp(z_c)) / (1 + exp(-z_c)), (n,); the labels do not matter."""
@@ -127,13 +136,14 @@ class SmoothHinge:
         signs = _signs(logits, labels)
         return (1 - logits * signs).clamp(0, 1) * -signs
 
-    def hessian_product(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
-        """`direction` where 0 <= m < 1, else 0, (n, C): a generalised Hessian, since the slope has kinks at 0 and 1.
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """`direction` where 0 <= m < 1, else 0: a generalised Hessian, since the slope has kinks at 0 and 1.
 
         m = 0 counts as curved: at W = 0, where training starts, every margin is 0.
         """
         margins = logits * _signs(logits, labels)
-        return torch.where((margins >= 0) & (margins < 1), direction, 0.0)
+        curved = (margins >= 0) & (margins < 1)
+        return lambda direction: torch.where(curved, direction, 0.0)
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
         """1 in every row, (n,): next to a kink the slope may change that much."""
@@ -162,9 +172,9 @@ class PlainHinge:
         signs = _signs(logits, labels)
         return torch.where(logits * signs < 1, -signs, 0.0)
 
-    def hessian_product(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
-        """0 everywhere, (n, C): the loss is piecewise linear."""
-        return torch.zeros_like(direction)
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """0 everywhere: the loss is piecewise linear."""
+        return torch.zeros_like
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
         """0 in every row, (n,)."""

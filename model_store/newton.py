@@ -120,33 +120,37 @@ class _ConjugateGradients:
     """
 
     def __init__(self, objective: Objective, point: Point, precondition: Preconditioner | None) -> None:
-        self._objective = objective
-        self._point = point
+        self._hessian = objective.hessian(point)
         self._precondition = precondition
         self.direction = torch.zeros_like(point.W)
         self._remainder = -point.gradient
         self._goal = float(torch.linalg.norm(self._remainder)) * min(0.25, max(point.relative_gradient**0.5, 1e-6))
-        self._search = self._preconditioned(self._remainder).clone()
+        self._search = self._remainder.clone() if precondition is None else precondition(self._remainder).clone()
         self._weight = float((self._remainder * self._search).sum())
         self._steps = self._counted = 0
 
     def advance(self, until: float) -> bool:
         """At least one step, and more until `time.monotonic()` reaches `until`; whether the direction is done."""
         while True:
-            product = self._objective.hessian_product(self._point, self._search)
+            product = self._hessian(self._search)
             self._steps += 1
-            curvature = float((self._search * product).sum())
+            curvature = float(torch.tensordot(self._search, product))
             if curvature <= 0.0:
                 # Only rounding does this to a positive definite Hessian.
                 return True
             length = self._weight / curvature
             self.direction.add_(self._search, alpha=length)
             self._remainder.sub_(product, alpha=length)
-            if float(torch.linalg.norm(self._remainder)) <= self._goal or self._steps == _MAX_CG_STEPS:
+            remaining = float(torch.linalg.norm(self._remainder))
+            if remaining <= self._goal or self._steps == _MAX_CG_STEPS:
                 return True
-            preconditioned = self._preconditioned(self._remainder)
-            previous, self._weight = self._weight, float((self._remainder * preconditioned).sum())
-            self._search.mul_(self._weight / previous).add_(preconditioned)
+            preconditioned, previous = self._remainder, self._weight
+            if self._precondition is None:
+                self._weight = remaining**2
+            else:
+                preconditioned = self._precondition(self._remainder)
+                self._weight = float((self._remainder * preconditioned).sum())
+            torch.add(preconditioned, self._search, alpha=self._weight / previous, out=self._search)
             if time.monotonic() >= until:
                 return False
 
@@ -154,9 +158,6 @@ class _ConjugateGradients:
         """Products since this was last asked."""
         taken, self._counted = self._steps - self._counted, self._steps
         return taken
-
-    def _preconditioned(self, gradient: Tensor) -> Tensor:
-        return gradient if self._precondition is None else self._precondition(gradient)
 
 
 def minimise(

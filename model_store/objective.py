@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from model_store.losses import Loss
+from model_store.losses import LinearMap, Loss
 from model_store.representation import Representation
 
 _EPSILON = torch.finfo(torch.float64).eps
@@ -58,11 +58,16 @@ class Objective:
         relative = self.relative(float(torch.linalg.norm(gradient)) / self.regularization, W, residual)
         return Point(W, logits, residual, value, gradient, relative)
 
-    def hessian_product(self, point: Point, direction: Tensor) -> Tensor:
-        """The Hessian of F at `point` applied to `direction` (p, C)."""
-        curved = self.loss.hessian_product(point.logits, self.labels, self.representation.logits(direction))
-        product = self.representation.transposed(curved) / self.weighted_rows
-        return product.add_(direction, alpha=self.regularization)
+    def hessian(self, point: Point) -> LinearMap:
+        """The Hessian of F at `point`, as a map of directions (p, C)."""
+        of_loss = self.loss.hessian(point.logits, self.labels)
+
+        def product(direction: Tensor) -> Tensor:
+            curved = of_loss(self.representation.logits(direction))
+            product = self.representation.transposed(curved.div_(self.weighted_rows))
+            return product.add_(direction, alpha=self.regularization)
+
+        return product
 
     def dual(self, point: Point) -> Tensor:
         """U = -residual / (lambda n_train), (n_train, C): W = H^T U where the gradient vanishes."""

@@ -87,7 +87,7 @@ class FeatureHops:
                 R = self.propagator.apply_transpose(R)
             if hop in self.block_hops:
                 blocks.append(R)
-        return torch.cat(blocks, dim=1)
+        return blocks[0] if self.blocks == 1 else torch.cat(blocks, dim=1)
 
     def images(self, X: Tensor) -> Iterator[Tensor]:
         """P^h X for each hop h that has a block."""
@@ -193,4 +193,4 @@ class SharedSweep:
 
 
 def _parts(Z: Tensor, blocks: int) -> Sequence[Tensor]:
-    return Z.chunk(blocks, dim=1)
+    return (Z,) if blocks == 1 else Z.chunk(blocks, dim=1)

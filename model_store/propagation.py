@@ -4,11 +4,13 @@ Letters: A (n, n) the adjacency, s the weight of self loops, D the degrees of A 
 D^-1/2 (A + sI) D^-1/2, so left = right = D^-1/2; `row` is D^-1 (A + sI), so left = D^-1 and right = 1. Rows and
 columns of nodes that are not live are zero, as is the row of a node with no edge when s = 0.
 
-Deleting nodes changes n-vectors only: the edges stay in one immutable CSR matrix that all versions share. Deleting
-edges sets their values in a copy of the matrix's values to zero; its indices are shared by all versions still.
+Deleting nodes changes n-vectors only: the edges stay in one immutable CSR matrix of A + sI that all versions share.
+Deleting edges sets their values in a copy of the matrix's values to zero; its indices are shared by all versions still.
+The values of P itself are made when it is first applied, so that applying it is one product.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -45,6 +47,7 @@ class Propagator:
         self.neighbours = neighbours
         #: Which edges there are, by their rows.
         self.edges = Edges(adjacency, live)
+        #: A + sI, its diagonal stored whatever s is.
         self._structure = structure
         self._left, self._right = scales
 
@@ -76,7 +79,7 @@ class Propagator:
             kind,
             self_loops,
             adjacency,
-            csr_tensor(adjacency, target),
+            csr_tensor(_with_loops(adjacency, self_loops), target),
             alive,
             neighbours,
             (torch.from_numpy(left).to(target), torch.from_numpy(right).to(target)),
@@ -94,11 +97,11 @@ class Propagator:
 
     def apply(self, Y: Tensor) -> Tensor:
         """P Y for Y (n, c) float64."""
-        return self._sandwich(self._left, self._right, Y)
+        return self._matrix @ Y
 
     def apply_transpose(self, Y: Tensor) -> Tensor:
         """P^T Y for Y (n, c) float64."""
-        return self._sandwich(self._right, self._left, Y)
+        return self._transposed @ Y
 
     def hops(self, Y: Tensor, hops: int) -> Iterator[Tensor]:
         """Y, P Y, …, P^hops Y."""
@@ -180,17 +183,29 @@ class Propagator:
         entries = offsets + np.arange(offsets.size)
         return np.asarray(adjacency.indices[entries[adjacency.data[entries] != 0]], dtype=np.int64)
 
-    def _sandwich(self, outer: Tensor, inner: Tensor, Y: Tensor) -> Tensor:
-        scaled = inner[:, None] * Y
-        propagated = self._structure @ scaled
-        return propagated.add_(scaled, alpha=self.self_loops).mul_(outer[:, None])
+    @cached_property
+    def _matrix(self) -> Tensor:
+        """P, over the indices of all versions."""
+        return _scaled(self._structure, self._left, self._right)
+
+    @cached_property
+    def _transposed(self) -> Tensor:
+        """P^T: A + sI is symmetric."""
+        if self.kind is PropagationKind.SYM:
+            return self._matrix
+        return _scaled(self._structure, self._right, self._left)
 
 
 def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:
-    """`matrix` as a torch CSR tensor of float64 values on `device`."""
+    """`matrix` as a torch CSR tensor of float64 values on `device`, with int32 indices where they are large enough.
+
+    [MKL takes int32, and torch turns wider ones into them at every product: 15 to 20 % of its time.]
+    """
+    large = max(*matrix.shape, matrix.nnz) > np.iinfo(np.int32).max
+    index = np.int64 if large else np.int32
     return torch.sparse_csr_tensor(
-        torch.from_numpy(matrix.indptr.astype(np.int64)),
-        torch.from_numpy(matrix.indices.astype(np.int64)),
+        torch.from_numpy(matrix.indptr.astype(index)),
+        torch.from_numpy(matrix.indices.astype(index)),
         torch.from_numpy(matrix.data.astype(np.float64)),
         size=matrix.shape,
         device=device,
@@ -198,11 +213,39 @@ def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:
     )
 
 
+def _with_loops(adjacency: sp.csr_array, self_loops: float) -> sp.csr_array:
+    """A + sI for A (n, n) with ascending columns and no diagonal; a diagonal of zeros is stored as well."""
+    nodes, entries = adjacency.shape[0], adjacency.nnz
+    rows = np.repeat(np.arange(nodes), np.diff(adjacency.indptr))
+    places = _places(np.arange(entries), rows, adjacency.indices)
+    diagonal = np.ones(entries + nodes, dtype=np.bool_)
+    diagonal[places] = False
+    columns, values = np.empty(entries + nodes, dtype=np.int64), np.full(entries + nodes, self_loops)
+    columns[places], values[places] = adjacency.indices, adjacency.data
+    columns[diagonal] = np.arange(nodes)
+    starts = adjacency.indptr.astype(np.int64) + np.arange(nodes + 1)
+    return sp.csr_array((values, columns, starts), shape=adjacency.shape)
+
+
+def _places(entries: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where entries of A, in the given rows and columns, stand in A + sI: each row before has one entry more."""
+    return entries + rows + (columns > rows)
+
+
+def _scaled(structure: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """diag(left) A diag(right) for A CSR; the indices are shared with it."""
+    starts, columns = structure.crow_indices(), structure.col_indices()
+    values = structure.values() * right[columns]
+    values *= left.repeat_interleave(starts.diff())
+    return torch.sparse_csr_tensor(starts, columns, values, size=structure.shape, check_invariants=False)
+
+
 def _with_zeros(adjacency: sp.csr_array, structure: Tensor, entries: NDArray[np.int64]) -> tuple[sp.csr_array, Tensor]:
-    """A matrix and its tensor with zeros at `entries`; the indices are shared with those given."""
+    """A and A + sI with zeros at `entries` of A; the indices are shared with those given."""
     data = adjacency.data.copy()
     data[entries] = 0
-    places = torch.from_numpy(entries).to(structure.device)
+    rows = np.searchsorted(adjacency.indptr, entries, side="right") - 1
+    places = torch.from_numpy(_places(entries, rows, adjacency.indices[entries])).to(structure.device)
     tensor = torch.sparse_csr_tensor(
         structure.crow_indices(),
         structure.col_indices(),

@@ -30,6 +30,8 @@ class Representation:
         """`rows` (n_train,) are the rows S selects."""
         self.inputs = inputs
         self._rows = torch.from_numpy(rows).to(inputs.features.rows.device)
+        #: Whether W is one block, in both layouts the same.
+        self._one_block = sum(each.operators.blocks for each in inputs) == 1
 
     @property
     def rows(self) -> int:
@@ -57,7 +59,7 @@ class Representation:
 
     def all_logits(self, W: Tensor) -> Tensor:
         """sum_b R_b X W_b over all inputs, for every node, (n, C)."""
-        return self.inputs.logits([side_by_side(blocks) for blocks in self.split(W)])
+        return self.inputs.logits([W] if self._one_block else [side_by_side(blocks) for blocks in self.split(W)])
 
     def logits(self, W: Tensor) -> Tensor:
         """H W, (n_train, C)."""
@@ -72,6 +74,8 @@ class Representation:
         classes = R.shape[1]
         adjoints = zip(self.inputs, self.inputs.adjoint(self.scattered(R)), strict=True)
         products = [each.transposed_matmul(adjoint) for each, adjoint in adjoints]
+        if self._one_block:
+            return products[0]
         return torch.cat([by_block(product, classes).reshape(-1, classes) for product in products])
 
     def column_chunks(self) -> Iterator[tuple[int, Tensor]]:

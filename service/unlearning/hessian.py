@@ -81,11 +81,10 @@ def factor_steps(objective: Objective, point: Point, rows: TrainingRows) -> Iter
     hessian = torch.zeros(
         (width, order, width, order) if coupled else (width, order, order), dtype=torch.float32, device=H.device
     )
+    of_loss = objective.loss.hessian(point.logits, objective.labels)
     for second in range(width):
         # S_i applied to one class direction, in every row.
-        curved = objective.loss.hessian_product(
-            point.logits, objective.labels, directions[:, second].expand(n, -1).contiguous()
-        )
+        curved = of_loss(directions[:, second].expand(n, -1).contiguous())
         weights = (curved @ directions / n).to(torch.float32)
         for first in range(second, width) if coupled else (second,):
             block = H32.T @ (H32 * weights[:, first : first + 1])

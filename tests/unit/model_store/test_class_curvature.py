@@ -12,9 +12,9 @@ from model_store.class_curvature import LARGEST_BYTES, ClassCurvature, curvature
 from model_store.features import FeatureMatrix
 from model_store.graph import Graph, one_hot
 from model_store.inputs import inputs_of
-from model_store.losses import loss_of
+from model_store.losses import LinearMap, loss_of
 from model_store.newton import Newton, minimise
-from model_store.objective import Objective
+from model_store.objective import Objective, Point
 from model_store.propagation import Propagator
 from model_store.representation import Representation
 from model_store.spec import LossKind, ModelSpec
@@ -65,7 +65,7 @@ def test_it_is_the_inverse_of_the_hessian(loss: LossKind, make: Callable[[], Gra
     assert inverse(right).equal(right)
     inverse.adapt(point, products=10**6)
     found = inverse(right)
-    assert torch.allclose(objective.hessian_product(point, found), right, rtol=1e-9, atol=1e-11)
+    assert torch.allclose(objective.hessian(point)(found), right, rtol=1e-9, atol=1e-11)
     inverse.adapt(objective.at(10 * W), products=1)
     assert not inverse(right).equal(found), "and that of each point from then on"
 
@@ -80,13 +80,18 @@ def test_a_small_lambda_is_trained_to_the_same_optimum_with_far_fewer_products(
     while not plain.finished:
         plain.step()
     counted: list[int] = []
-    product = Objective.hessian_product
+    hessian = Objective.hessian
 
-    def counting(self: Objective, *arguments: object) -> torch.Tensor:
-        counted.append(1)
-        return product(self, *arguments)  # type: ignore[arg-type]
+    def counting(self: Objective, point: Point) -> LinearMap:
+        product = hessian(self, point)
 
-    monkeypatch.setattr(Objective, "hessian_product", counting)
+        def counted_product(direction: torch.Tensor) -> torch.Tensor:
+            counted.append(1)
+            return product(direction)
+
+        return counted_product
+
+    monkeypatch.setattr(Objective, "hessian", counting)
     found = minimise(objective, zeros(objective, graph), 1e-10, lambda iteration, point: None).point
     assert found.relative_gradient <= 1e-8
     assert len(counted) < plain.products / 3

@@ -72,7 +72,7 @@ def test_value_residual_and_hessian_are_those_of_the_definition(
     loss, (value, gradient, product) = loss_of(kind), derivatives(kind, z, y, v)
     assert loss.value(z, y) == pytest.approx(value, rel=1e-12, abs=1e-12)
     assert torch.allclose(loss.residual(z, y), gradient, rtol=0, atol=1e-14)
-    assert torch.allclose(loss.hessian_product(z, y, v), product, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(loss.hessian(z, y)(v), product, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
@@ -87,7 +87,7 @@ def test_residuals_and_hessians_are_finite_differences(
     slope = (loss.value(ahead, y) - loss.value(behind, y)) / (2 * step)
     assert slope == pytest.approx(float((loss.residual(z, y) * v).sum()), rel=1e-5, abs=1e-5)
     curved = (loss.residual(ahead, y) - loss.residual(behind, y)) / (2 * step)
-    assert torch.allclose(curved, loss.hessian_product(z, y, v), rtol=1e-5, atol=1e-6)
+    assert torch.allclose(curved, loss.hessian(z, y)(v), rtol=1e-5, atol=1e-6)
 
 
 @every_loss
@@ -110,10 +110,10 @@ def test_hessians_are_symmetric_and_curve_upwards(
 ) -> None:
     loss, z, y, v = loss_of(kind), torch.tensor(logits), torch.tensor(labels), torch.tensor(direction)
     other = v.flip(0)
-    product = loss.hessian_product(z, y, v)
+    product = loss.hessian(z, y)(v)
     assert float((product * v).sum()) >= -1e-13 * float((v * v).sum())
     assert float((product * other).sum()) == pytest.approx(
-        float((loss.hessian_product(z, y, other) * v).sum()), rel=1e-10, abs=1e-10
+        float((loss.hessian(z, y)(other) * v).sum()), rel=1e-10, abs=1e-10
     )
 
 
@@ -131,7 +131,7 @@ def test_the_hessian_of_the_softmax_does_not_see_a_shift_of_a_whole_row(
 ) -> None:
     z, v, loss = torch.tensor(logits), torch.tensor(direction), Softmax()
     y = torch.zeros(5, dtype=torch.int64)
-    assert torch.allclose(loss.hessian_product(z, y, v + shift), loss.hessian_product(z, y, v), rtol=1e-9, atol=1e-11)
+    assert torch.allclose(loss.hessian(z, y)(v + shift), loss.hessian(z, y)(v), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("margin", [20.0, 40.0, 200.0, 600.0])
@@ -149,7 +149,7 @@ def test_confident_rows_of_the_softmax_keep_all_their_digits(margin: float) -> N
         value = float(-mpmath.log(p[0]))
     loss = Softmax()
     assert loss.residual(z, y)[0].tolist() == pytest.approx(residual, rel=1e-13, abs=0.0)
-    assert loss.hessian_product(z, y, v)[0].tolist() == pytest.approx(product, rel=1e-13, abs=0.0)
+    assert loss.hessian(z, y)(v)[0].tolist() == pytest.approx(product, rel=1e-13, abs=0.0)
     assert loss.value(z, y) == pytest.approx(value, rel=1e-13, abs=0.0)
 
 
@@ -165,7 +165,7 @@ def test_confident_rows_of_one_vs_rest_keep_all_their_digits(margin: float) -> N
         value = float(sum(mpmath.log(1 + 1 / e) for e in grown))
     loss = OneVsRest()
     assert loss.residual(z, y)[0].tolist() == pytest.approx(residual, rel=1e-13, abs=0.0)
-    assert loss.hessian_product(z, y, v)[0].tolist() == pytest.approx(product, rel=1e-13, abs=0.0)
+    assert loss.hessian(z, y)(v)[0].tolist() == pytest.approx(product, rel=1e-13, abs=0.0)
     assert loss.value(z, y) == pytest.approx(value, rel=1e-13, abs=0.0)
 
 
@@ -180,7 +180,7 @@ def test_rows_just_inside_the_margin_of_the_smooth_hinge_keep_all_their_digits(s
 def test_zero_margins_are_curved_for_the_smooth_hinge() -> None:
     """Every margin is 0 at W = 0, where Newton's method starts: a flat Hessian there would make its first step huge."""
     z, y, v = torch.zeros((2, 3), dtype=torch.float64), torch.tensor([0, 2]), torch.ones((2, 3), dtype=torch.float64)
-    assert SmoothHinge().hessian_product(z, y, v).equal(v)
+    assert SmoothHinge().hessian(z, y)(v).equal(v)
 
 
 @settings(deadline=None)
@@ -208,7 +208,7 @@ def test_huge_logits_overflow_nothing(kind: LossKind, expected: float) -> None:
     assert loss.value(z, y) == pytest.approx(expected, abs=2)
     assert loss.residual(z, y).tolist() == [[0.0, 0.0], [-1.0, 1.0]]
     for size in (1e4, 1e300):
-        assert loss.hessian_product(z / 1e4 * size, y, z).isfinite().all()
+        assert loss.hessian(z / 1e4 * size, y)(z).isfinite().all()
         assert loss.probabilities(z / 1e4 * size).tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 

@@ -119,7 +119,7 @@ def test_value_gradient_and_hessian_are_those_of_automatic_differentiation(spec:
     point = objective.at(W.detach())
     assert point.value == pytest.approx(float(value.detach()), rel=1e-13)
     assert torch.allclose(point.gradient, gradient, rtol=1e-11, atol=1e-14)
-    assert torch.allclose(objective.hessian_product(point, direction), product, rtol=1e-11, atol=1e-13)
+    assert torch.allclose(objective.hessian(point)(direction), product, rtol=1e-11, atol=1e-13)
 
 
 # Newton
