@@ -243,6 +243,8 @@ class SearchResult(msgspec.Struct, frozen=True):
 
     found: list[FoundDeletion] = []
     not_found: list[str] = []
+    #: Those of `not_found` that were deleted by requests that the server's database, once restored, does not know.
+    deleted_by_unknown_request: list[str] = []
     deletions: list[Deletion] | None = None
     next_cursor: str | None = None
 

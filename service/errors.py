@@ -93,7 +93,10 @@ class UnknownNodes(NotFound):
 
 
 class UnknownEdges(NotFound):
-    """Some named edges are not in the graph, though their nodes are; `extra["unknown_edges"]` lists all of them."""
+    """Some named edges are not in the graph, though their nodes are; `extra["unknown_edges"]` lists all of them.
+
+    Beside an older database, restored, `extra["deleted_edges"]` lists those that the model itself knows to be deleted.
+    """
 
     slug = "unknown-edges"
     title = "Unknown edges"

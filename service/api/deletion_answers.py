@@ -109,7 +109,10 @@ class DeletionAnswer(BaseModel):
     repair: RepairStatus | None
     explanation: str | None = Field(description="What was done, in a sentence or two.")
     failure: str | None = Field(description="Why the request failed, and what to do.")
-    already_deleted_by: UUID | None = Field(description="The earlier request that left this one nothing to do.")
+    already_deleted_by: UUID | None = Field(
+        description="The earlier request that left this one nothing to do; null also when the database, restored from "
+        "an older backup, does not know it."
+    )
     links: Links
     audit: AuditAnswer | None = Field(description="From `applied` on; null in lists.")
 
@@ -137,6 +140,10 @@ class SearchAnswer(BaseModel):
 
     found: list[FoundDeletion]
     not_found: list[str] = Field(description="Ids no visible request that the filters keep has deleted so far.")
+    deleted_by_unknown_request: list[str] = Field(
+        description="Those of `not_found` that were deleted, or their features, by requests that the database, "
+        "restored from an older backup, does not know; told to keys with audit:read."
+    )
     deletions: list[DeletionAnswer] | None = Field(
         description="A page of the requests found, newest first, each with its audit; null when nodes were asked for."
     )

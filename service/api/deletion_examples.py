@@ -77,4 +77,8 @@ _LISTED: dict[str, Any] = {**DELETION, "audit": None}
 
 PAGE: dict[str, Any] = {"deletions": [_LISTED], "next_cursor": None}
 
-SEARCH: dict[str, Any] = {"found": [{"node": "12", "deletion": DELETION}], "not_found": ["57"]}
+SEARCH: dict[str, Any] = {
+    "found": [{"node": "12", "deletion": DELETION}],
+    "not_found": ["57"],
+    "deleted_by_unknown_request": [],
+}

@@ -57,7 +57,10 @@ async def found_page(
 async def found_by_node(
     services: Services, named: Sequence[str], filters: AuditFilters, caller: ApiKey
 ) -> SearchAnswer:
-    """The requests that deleted the nodes named, or their features. Raises BodyTooLarge, Unavailable."""
+    """The requests that deleted the nodes named, or their features. Raises BodyTooLarge, Unavailable.
+
+    A deletion of which the model alone knows has no request that could be shown: that it was is told by itself.
+    """
     limit = services.settings.max_nodes_per_request
     if len(named) > limit:
         raise BodyTooLarge(
@@ -81,6 +84,14 @@ async def found_by_node(
         if node in by_node and by_node[node] in answers
     ]
     known = {one.node for one in found}
+    not_found = [node for node in nodes if node not in known]
+    # Whose requests they were, nobody knows any more: they are told to those who may see everybody's.
+    kinds = (RequestKind.NODE, RequestKind.FEATURES) if visible_to(caller) is None else ()
+    kept = {node for kind in kinds for node in services.tombstones.only_kept(kind, not_found)}
     return SearchAnswer(
-        found=found, not_found=[node for node in nodes if node not in known], deletions=None, next_cursor=None
+        found=found,
+        not_found=not_found,
+        deleted_by_unknown_request=[node for node in not_found if node in kept],
+        deletions=None,
+        next_cursor=None,
     )

@@ -93,10 +93,15 @@ class Tombstones:
         Raises Unavailable.
         """
         found = set(await self.deleted_nodes(nodes))
-        if kept := self._kept():
-            by_hash = self._keyring.tombstone_hashes(self._model, RequestKind.NODE, nodes)
-            found.update(node for digest, node in by_hash.items() if digest in kept and isinstance(node, str))
-        return found
+        return found | {node for node in self.only_kept(RequestKind.NODE, nodes) if isinstance(node, str)}
+
+    def only_kept(self, kind: RequestKind, subjects: Sequence[Subject]) -> set[Subject]:
+        """Those of `subjects` that requests of this kind deleted which an older database does not know."""
+        kept = self._kept()
+        if not kept:
+            return set()
+        by_hash = self._keyring.tombstone_hashes(self._model, kind, subjects)
+        return {subject for digest, subject in by_hash.items() if digest in kept}
 
     async def deleted_nodes(self, nodes: Sequence[str]) -> dict[str, UUID]:
         """Each of `nodes` that was deleted, with the request that did it. Raises Unavailable."""

@@ -160,7 +160,7 @@ async def _deleted_earlier(services: Services, kind: RequestKind, subjects: Sequ
         if not is_present and gone.isdisjoint((edge, *edge))
     ]
     unknown = [node for node in missing if node not in deleted]
-    forgotten = await services.tombstones.are_deleted(unknown) if unknown else set()
+    forgotten = services.tombstones.only_kept(RequestKind.NODE, unknown) | services.tombstones.only_kept(kind, absent)
     _refuse_unknown(services.model, unknown, forgotten, absent)
     for subject in subjects:
         for node in _ends(subject):
@@ -170,18 +170,22 @@ async def _deleted_earlier(services: Services, kind: RequestKind, subjects: Sequ
 
 
 def _refuse_unknown(
-    model: str, nodes: Sequence[str], forgotten: AbstractSet[str], edges: Sequence[tuple[str, str]]
+    model: str, nodes: Sequence[str], forgotten: AbstractSet[Subject], edges: Sequence[tuple[str, str]]
 ) -> None:
-    """Raises UnknownNodes, UnknownEdges; `forgotten` are those of `nodes` that only the model knows to be deleted."""
+    """Raises UnknownNodes, UnknownEdges; `forgotten` are those of both that only the model knows to be deleted."""
     also: dict[str, Sequence[object]] = {"unknown_edges": edges} if edges else {}
-    if forgotten:
+    deleted = [node for node in nodes if node in forgotten]
+    deleted_edges = [edge for edge in edges if edge in forgotten]
+    if deleted_edges:
+        also["deleted_edges"] = deleted_edges
+    if deleted:
         raise UnknownNodes(
-            f"{len(nodes)} of the nodes named are not in the model {model}; {len(forgotten)} of them were deleted, by "
+            f"{len(nodes)} of the nodes named are not in the model {model}; {len(deleted)} of them were deleted, by "
             "requests that the database, restored from an older backup, does not know.",
             "There is nothing left to do for those that `deleted` lists: send the request without them, and check the "
             "other ids that `unknown` lists. Nothing of this request was accepted.",
             unknown=nodes,
-            deleted=[node for node in nodes if node in forgotten],
+            deleted=deleted,
             **also,
         )
     if nodes:
@@ -189,6 +193,14 @@ def _refuse_unknown(
             f"{len(nodes)} of the nodes named are not in the model {model}.",
             "Check the ids that `unknown` lists; nothing of this request was accepted.",
             unknown=nodes,
+            **also,
+        )
+    if deleted_edges:
+        raise UnknownEdges(
+            f"{len(edges)} of the edges named are not in the graph of the model {model}; {len(deleted_edges)} of them "
+            "were deleted, by requests that the database, restored from an older backup, does not know.",
+            "There is nothing left to do for those that `deleted_edges` lists: send the request without them, and "
+            "check the other pairs that `unknown_edges` lists. Nothing of this request was accepted.",
             **also,
         )
     if edges:

@@ -48,7 +48,7 @@ def leaf_document(index: int, event: LoggedEvent) -> Document:
             "reference": None,
         }
     # A request with nothing left to do is never applied: its one event tells.
-    naming = event.type in _NAMING or request.already_deleted_by is not None
+    naming = event.type in _NAMING or request.guarantee is None
     subjects = commitments.subjects if naming else None
     reference = commitments.reference if naming else None
     return {

@@ -10,7 +10,7 @@ from typing import Any
 from service.audit.canonical import Document
 from service.audit.checkpoint import VerifierKey
 from service.audit.of_no_request import in_words
-from service.audit.wording import FIGURES, GUARANTEES, NOTHING_LEFT
+from service.audit.wording import FIGURES, GUARANTEES, NOTHING_LEFT, NOTHING_LEFT_UNKNOWN
 from service.domain.states import EventType, Guarantee
 
 #: The first member of every receipt.
@@ -64,7 +64,11 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
     ends = (EventType.COMPLETED, EventType.APPLIED)
     done = next((end for end in ends if end in times), EventType(leaves[-1]["type"]))
     guarantee = None if last["guarantee"] is None else Guarantee(last["guarantee"])
-    meaning = GUARANTEES[guarantee] if guarantee else NOTHING_LEFT if last["already_deleted_by"] else None
+    meaning = None
+    if guarantee:
+        meaning = GUARANTEES[guarantee]
+    elif done is EventType.COMPLETED:
+        meaning = NOTHING_LEFT if last["already_deleted_by"] else NOTHING_LEFT_UNKNOWN
     return {
         "model": last["model"],
         "kind": last["kind"],

@@ -39,3 +39,8 @@ GUARANTEES = {
 }
 #: The same of a request that found everything deleted already.
 NOTHING_LEFT = "An earlier request had deleted everything that this one names; its own receipt says what was done."
+#: And where that is all that is known.
+NOTHING_LEFT_UNKNOWN = (
+    "Everything that this request names had been deleted before. What was done then, only a receipt of that time "
+    "tells: the database was restored from an older backup."
+)

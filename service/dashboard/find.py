@@ -16,11 +16,14 @@ from service.domain.states import RequestKind
 
 router = APIRouter(prefix=f"{PATH}/find", route_class=Page, include_in_schema=False)
 
+#: What requests delete of a node.
+_KINDS = (RequestKind.NODE, RequestKind.FEATURES)
+
 
 @router.get("")
 async def find_page(request: Request, visitor: SignedIn) -> Response:
     """The form."""
-    return page(request, "find.html", visitor, rows=None, by="reference", more=False)
+    return page(request, "find.html", visitor, rows=None, by="reference", more=False, is_kept=False)
 
 
 @router.post("")
@@ -37,10 +40,11 @@ async def find(request: Request, visitor: SignedIn) -> Response:
         found = await search(connection, filters, None, PAGE_ROWS)
         at = await now(connection)
     rows = clocks(found.entries, at, services.settings.deadline)
-    return page(request, "find.html", visitor, rows=rows, by=by, more=found.next_cursor is not None)
+    # Deleted by a request that the database, restored from an older backup, does not know.
+    is_kept = by == "node" and any(services.tombstones.only_kept(kind, [text]) for kind in _KINDS)
+    return page(request, "find.html", visitor, rows=rows, by=by, more=found.next_cursor is not None, is_kept=is_kept)
 
 
 async def _by_node(services: Services, node: str) -> AuditFilters:
-    kinds = (RequestKind.NODE, RequestKind.FEATURES)
-    found = [await services.tombstones.find(kind, [node]) for kind in kinds] if node else []
+    found = [await services.tombstones.find(kind, [node]) for kind in _KINDS] if node else []
     return AuditFilters(ids=frozenset(request_id for by_node in found for request_id in by_node.values()))

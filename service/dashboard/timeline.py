@@ -57,7 +57,7 @@ def _outcome(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
     if request.status is RequestStatus.CANCELLED:
         told = "Withdrawn before the unlearner took it up. What it named was erased."
         return [_done(request, request.cancelled_at, "Cancelled", told)]
-    if request.already_deleted_by is not None:
+    if request.status is RequestStatus.COMPLETED and request.applied_at is None:
         told = "Nothing was left to do: earlier requests had deleted all that it names."
         return [_done(request, request.completed_at, "Completed", told)]
     return [_applied(request), *_repaired(request, events), _completed(request)]

@@ -262,7 +262,7 @@ class RequestRow(Base):
             name="completed",
         ),
         CheckConstraint(
-            "(already_deleted_by IS NOT NULL) = (status = 'completed' AND batch_id IS NULL)"
+            "(already_deleted_by IS NOT NULL OR deleted_by_unknown) = (status = 'completed' AND batch_id IS NULL)"
             " AND already_deleted_by <> id",
             name="already_deleted_by",
         ),
@@ -342,6 +342,8 @@ class RequestRow(Base):
     explanation: Mapped[str | None]
     failure: Mapped[str | None]
     already_deleted_by: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
+    #: Whether that is a request which the database, restored from an older backup, does not know.
+    deleted_by_unknown: Mapped[bool] = mapped_column(server_default=text("false"))
     #: What the log holds in place of what the request names and of its reference; see `service.audit.commitments`.
     subject_commitments: Mapped[bytes | None]
     reference_commitment: Mapped[bytes | None]

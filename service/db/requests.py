@@ -187,9 +187,11 @@ class RequestRepository:
         return await self._record(EventType.COMPLETED, payloads, moved)
 
     async def mark_completed_without_work(
-        self, request_id: UUID, *, already_deleted_by: UUID, explanation: str, payload: Payload
+        self, request_id: UUID, *, already_deleted_by: UUID | None, explanation: str, payload: Payload
     ) -> bool:
         """Complete a queued request all of whose targets an earlier one deleted; False when it was completed before.
+
+        `already_deleted_by` is None when the database, restored from an older backup, does not know the earlier one.
 
         After the commit the caller destroys its key. Raises `Conflict` when it is in a batch, failed or cancelled.
         """
@@ -203,6 +205,7 @@ class RequestRepository:
                 completed_at=func.now(),
                 ciphertext=null(),
                 already_deleted_by=already_deleted_by,
+                deleted_by_unknown=already_deleted_by is None,
                 explanation=explanation,
             )
             .returning(RequestRow.id)

@@ -27,6 +27,8 @@ _LEFT = {
         "asked nothing of the projection and there are no norms to give."
     ),
 }
+#: Who deleted what the store alone knows to be deleted.
+_UNKNOWN = "requests that the database, restored from an older backup, does not know"
 
 
 def explain(record: BatchRecord, kind: RequestKind, *, named: int, deleted: int) -> str:
@@ -40,17 +42,19 @@ def explain(record: BatchRecord, kind: RequestKind, *, named: int, deleted: int)
     return " ".join(sentences)
 
 
-def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[UUID]) -> str:
-    """Why a request had nothing to do: all it names was deleted by the requests `by`."""
+def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[UUID], by_unknown: int = 0) -> str:
+    """Why a request had nothing to do: all it names was deleted by the requests `by`.
+
+    But for `by_unknown` of it, by requests that the database does not know.
+    """
     noun = _NOUNS[kind][named > 1]
     along = ""
     if with_node:
         along = f", {'' if named == 1 else f'{with_node} of them '}together with a node"
-    requests = "request" if len(by) == 1 else "requests"
-    return (
-        f"Nothing was left to do: the {noun} that this request names had been deleted by {requests} "
-        f"{', '.join(map(str, by))}{along}."
-    )
+    by_whom = f"{'request' if len(by) == 1 else 'requests'} {', '.join(map(str, by))}" if by else _UNKNOWN
+    if by and by_unknown:
+        by_whom += f", {by_unknown} of them by {_UNKNOWN}"
+    return f"Nothing was left to do: the {noun} that this request names had been deleted by {by_whom}{along}."
 
 
 def _projection(record: BatchRecord) -> str:

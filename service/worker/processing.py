@@ -46,7 +46,9 @@ class Processor:
         outage: Outage,
         metrics: UnlearningMetrics,
         stop: asyncio.Event,
+        kept: frozenset[bytes],
     ) -> None:
+        """`kept` are tombstones that the store alone has, beside a database that was restored from an older backup."""
         self._engine = engine
         self._worker = worker
         self._keyring = keyring
@@ -54,6 +56,7 @@ class Processor:
         self._outage = outage
         self._metrics = metrics
         self._stop = stop
+        self._kept = kept
         self._log = structlog.get_logger(__name__)
 
     async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
@@ -82,9 +85,13 @@ class Processor:
                 with self._unless_ended():
                     await requests.mark_completed_without_work(
                         each.request.id,
-                        already_deleted_by=gone.by[0],
+                        already_deleted_by=gone.by[0] if gone.by else None,
                         explanation=nothing_left(
-                            each.kind, named=len(each.subjects), with_node=gone.with_node, by=gone.by
+                            each.kind,
+                            named=len(each.subjects),
+                            with_node=gone.with_node,
+                            by=gone.by,
+                            by_unknown=gone.by_unknown,
                         ),
                         payload={"kind": each.kind.value, "already_deleted_by": [str(request) for request in gone.by]},
                     )
@@ -171,13 +178,14 @@ class Processor:
                 await RequestRepository(connection).mark_failed(deletion.claimed.request.id, failure, {})
 
     async def _tombstones(self, missing: Mapping[RequestKind, Collection[Subject]]) -> Tombstones:
-        """For what of `missing` was deleted, the request that did it."""
-        found: dict[RequestKind, dict[Subject, UUID]] = {}
+        """For what of `missing` was deleted, the request that did it; None where the store alone knows that it was."""
+        found: dict[RequestKind, dict[Subject, UUID | None]] = {}
         async with transaction(self._engine) as connection:
             for kind, subjects in missing.items():
                 hashes = self._keyring.tombstone_hashes(self._worker.writer.pointer.model, kind, subjects)
                 recorded = await TombstoneRepository(connection).find(hashes)
-                found[kind] = {hashes[digest]: request for digest, request in recorded.items()}
+                found[kind] = {hashes[digest]: None for digest in hashes.keys() & self._kept}
+                found[kind] |= {hashes[digest]: request for digest, request in recorded.items()}
         return found
 
     def _open(self, batch: Sequence[QueuedRequest]) -> tuple[list[Claimed], list[UUID]]:

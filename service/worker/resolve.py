@@ -21,8 +21,9 @@ from service.vault.keyring import Subject
 #: From the widest deletion to the narrowest.
 _PRECEDENCE = (RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE)
 
-#: The requests that deleted something, by kind and then by what they deleted.
-Tombstones = Mapping[RequestKind, Mapping[Subject, UUID]]
+#: The requests that deleted something, by kind and then by what they deleted; None for one that is not known, because
+#: the database was restored from an older backup.
+Tombstones = Mapping[RequestKind, Mapping[Subject, UUID | None]]
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,12 @@ class Deletion:
 class Gone:
     """Why a request has nothing left to do."""
 
-    #: The requests that deleted what it names, in the order of what it names.
+    #: The requests that deleted what it names, in the order of what it names, as far as they are known.
     by: tuple[UUID, ...]
     #: How many of its features or edges went with a node.
     with_node: int
+    #: How much of it was deleted by requests that the database, restored from an older backup, does not know.
+    by_unknown: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,24 +154,27 @@ def resolve(claimed: Sequence[Claimed], present: Present, tombstones: Tombstones
             deferred.append(each)
         else:
             with_node = sum(subject not in tombstones[each.kind] for subject in gone)
-            already.append((each, Gone(tuple(dict.fromkeys(gone.values())), with_node)))
+            by = [request for request in gone.values() if request is not None]
+            already.append((each, Gone(tuple(dict.fromkeys(by)), with_node, len(gone) - len(by))))
     by_age = tuple(deletions[each.request.id] for each in claimed if each.request.id in deletions)
     return Resolution(by_age, tuple(already), tuple(deferred), unknown)
 
 
-def _sorted(each: Claimed, present: Present, tombstones: Tombstones) -> tuple[tuple[Subject, ...], dict[Subject, UUID]]:
+def _sorted(
+    each: Claimed, present: Present, tombstones: Tombstones
+) -> tuple[tuple[Subject, ...], dict[Subject, UUID | None]]:
     """What a request names that is there, and what is gone with the request that deleted it."""
     there: list[Subject] = []
-    gone: dict[Subject, UUID] = {}
+    gone: dict[Subject, UUID | None] = {}
     for subject, is_there in zip(each.subjects, present.has(each.kind, each.subjects), strict=True):
         if is_there:
             there.append(subject)
-        elif by := next(_deleted_by(each.kind, subject, tombstones), None):
-            gone[subject] = by
+        elif by := list(_deleted_by(each.kind, subject, tombstones)):
+            gone[subject] = by[0]
     return tuple(there), gone
 
 
-def _deleted_by(kind: RequestKind, subject: Subject, tombstones: Tombstones) -> Iterator[UUID]:
+def _deleted_by(kind: RequestKind, subject: Subject, tombstones: Tombstones) -> Iterator[UUID | None]:
     """The requests that deleted `subject`: itself, or a node that took it along."""
     if subject in tombstones[kind]:
         yield tombstones[kind][subject]

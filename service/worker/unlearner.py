@@ -266,7 +266,16 @@ class Unlearner:
             repair_budget_s=self._repair_budget_s,
         )
         session = _Session(
-            Processor(self._engine, worker, self._keyring, self._request_keys, self._outage, self._metrics, stop),
+            Processor(
+                self._engine,
+                worker,
+                self._keyring,
+                self._request_keys,
+                self._outage,
+                self._metrics,
+                stop,
+                self._loader.kept,
+            ),
             Repairer(
                 engine=self._engine,
                 writer=writer,

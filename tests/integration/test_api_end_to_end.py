@@ -62,6 +62,17 @@ class Lethe:
         await until(is_completed)
         return await self.state(accepted)
 
+    async def receipt(self, accepted: dict[str, Any]) -> dict[str, Any]:
+        """Once what it tells of is signed."""
+        path = f"{accepted['links']['self']}/receipt"
+
+        async def is_signed() -> bool:
+            return (await self.client.get(path)).status_code == 200
+
+        await until(is_signed)
+        receipt: dict[str, Any] = (await self.client.get(path)).json()
+        return receipt
+
 
 @pytest.fixture(scope="module")
 def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:

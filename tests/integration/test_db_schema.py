@@ -59,6 +59,7 @@ ILLEGAL = [
     (RequestStatus.CANCELLED, "cancelled_at = NULL"),
     (RequestStatus.CANCELLED, "ciphertext = '\\x01'"),
     (RequestStatus.CANCELLED, "batch_id = :batch"),
+    (RequestStatus.CANCELLED, "deleted_by_unknown = true"),
 ]
 
 

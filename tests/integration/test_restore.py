@@ -24,6 +24,8 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from service.app import prepare
 from service.audit.canonical import parse_canonical
+from service.audit.commitments import commitment
+from service.audit.wording import NOTHING_LEFT_UNKNOWN
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
 from service.db.intake import Intake, NewRequest
@@ -274,8 +276,28 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
         assert (refused.status_code, problem["type"].rpartition(":")[2]) == (404, "unknown-nodes")
         assert (problem["unknown"], problem["deleted"]) == (["21", "nobody"], ["21"])
         assert "1 of them were deleted, by requests that the database" in problem["detail"]
+        # A node that stays, of which the store alone knows that its features were deleted; "30" still has its own.
+        for nodes in (["20"], ["20", "30"]):
+            accepted = (await lethe.client.post("/deletions", json=features_body(*nodes))).json()
+            state = await lethe.completed(accepted)
+            assert state["already_deleted_by"] is None
+            if nodes == ["20", "30"]:
+                assert state["audit"]["deleted"] == 1
+                continue
+            assert "requests that the database, restored from an older backup, does not know" in state["explanation"]
+            receipt = await lethe.receipt(accepted)
+            assert receipt["summary"]["guarantee_in_words"] == NOTHING_LEFT_UNKNOWN
+            [entry] = receipt["entries"]
+            assert entry["leaf"]["subjects"] == [commitment(accepted["salts"]["nodes"]["20"], "20").hex()]
+        edge = await lethe.client.post("/deletions", json=edge_body(*site.world.edges))
+        assert edge.json()["deleted_edges"] == [sorted(pair) for pair in site.world.edges]
+        found = (await lethe.client.post("/deletions/search", json={"nodes": ["3", "20", "21", "30", "nobody"]})).json()
+        assert [one["node"] for one in found["found"]] == ["3", "30"]
+        assert found["not_found"] == ["20", "21", "nobody"]
+        assert found["deleted_by_unknown_request"] == ["20", "21"]
 
     site.serve(sent_again)
+    site.world.features.add("30")
     # The lease's fencing number has gone back with the database; deletions are possible all the same.
     site.delete(node_body("30"))
     site.assert_forgotten()

@@ -14,13 +14,13 @@ from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestKind, RequestStatus
 from service.vault.keyring import Subject
 from service.worker.explanation import nothing_left
-from service.worker.resolve import Claimed, Present, Resolution, absent, resolve
+from service.worker.resolve import Claimed, Gone, Present, Resolution, Tombstones, absent, resolve
 
 NODE, FEATURES, EDGE = RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE
 #: Nodes 0 … 7 in a ring; 6 and the edge 0-1 and the features of 2 are gone.
 IDS = [str(number) for number in range(8)]
-EARLIER = {kind: uuid4() for kind in RequestKind}
-TOMBSTONES: dict[RequestKind, dict[Subject, UUID]] = {
+EARLIER: dict[RequestKind, UUID] = {kind: uuid4() for kind in RequestKind}
+TOMBSTONES: dict[RequestKind, dict[Subject, UUID | None]] = {
     NODE: {"6": EARLIER[NODE]},
     FEATURES: {"2": EARLIER[FEATURES]},
     EDGE: {("0", "1"): EARLIER[EDGE]},
@@ -99,6 +99,16 @@ def test_what_is_gone_names_who_deleted_it_and_what_went_with_a_node() -> None:
     assert gone[edges.request.id].with_node == 1
 
 
+def test_what_the_store_alone_knows_to_be_deleted_is_gone_by_requests_that_are_not_known() -> None:
+    tombstones: Tombstones = {**TOMBSTONES, FEATURES: {"2": None}, NODE: {"6": EARLIER[NODE], "x": None}}
+    features, node, rest = claim(FEATURES, "2", "6"), claim(NODE, "x"), claim(FEATURES, "2", "3")
+    resolution = resolve((features, node, rest), present(), tombstones)
+    gone = {each.request.id: how for each, how in resolution.already_deleted}
+    assert gone == {features.request.id: Gone((EARLIER[NODE],), 1, 1), node.request.id: Gone((), 0, 1)}
+    assert [(each.claimed, each.subjects) for each in resolution.deletions] == [(rest, ("3",))]
+    assert resolution.unknown == {}
+
+
 def test_what_never_was_is_counted() -> None:
     node, features = claim(NODE, "x", "3", "y"), claim(FEATURES, "x", "6")
     edges = claim(EDGE, ("3", "5"), ("x", "3"), ("0", "7"), ("0", "1"))
@@ -163,4 +173,9 @@ def test_the_words_for_nothing_left_fit_the_numbers() -> None:
     assert nothing_left(EDGE, named=1, with_node=1, by=[first]).endswith(f"{first}, together with a node.")
     assert nothing_left(FEATURES, named=3, with_node=2, by=[first, second]).endswith(
         f"requests {first}, {second}, 2 of them together with a node."
+    )
+    unknown = "requests that the database, restored from an older backup, does not know"
+    assert nothing_left(NODE, named=1, with_node=0, by=[], by_unknown=1).endswith(f"had been deleted by {unknown}.")
+    assert nothing_left(NODE, named=2, with_node=0, by=[first], by_unknown=1).endswith(
+        f"by request {first}, 1 of them by {unknown}."
     )
