@@ -1,7 +1,8 @@
 """Totals of requests by day, which triggers on `requests` keep: what audit queries add up instead of the requests.
 
 A change of requests adds signed rows and changes none, so no transaction waits for another's totals. `fold` adds them
-up; that changes no total, only how many rows a query reads.
+up; that changes no total, only how many rows a query reads. The service works as a role that may write neither table:
+triggers and folding have the rights of the tables' owner.
 """
 
 from datetime import date
@@ -16,8 +17,6 @@ from service.domain.states import RequestStatus
 _STEPS = "step IN ('received', 'applied', 'completed', 'failed')"
 #: Advisory lock of whoever folds (the bytes of "fold").
 _FOLD_LOCK = 0x666F6C64
-_COUNTED = "model, day, status, kind, guarantee, repair, unchanged"
-_TIMED = "model, day, step, class"
 
 
 class AuditCountRow(Base):
@@ -28,7 +27,7 @@ class AuditCountRow(Base):
         CheckConstraint(one_of("status", RequestStatus), name="status"),
         Index(
             "audit_counts_folded",
-            *_COUNTED.split(", "),
+            *("model", "day", "status", "kind", "guarantee", "repair", "unchanged"),
             unique=True,
             postgresql_where=text("folded"),
             postgresql_nulls_not_distinct=True,
@@ -58,7 +57,7 @@ class AuditTimeRow(Base):
     __tablename__ = "audit_times"
     __table_args__ = (
         CheckConstraint(_STEPS, name="step"),
-        Index("audit_times_folded", *_TIMED.split(", "), unique=True, postgresql_where=text("folded")),
+        Index("audit_times_folded", "model", "day", "step", "class", unique=True, postgresql_where=text("folded")),
         Index("audit_times_unfolded", "id", postgresql_where=text("NOT folded")),
         Index("audit_times_days", "model", "step", "day", postgresql_include=["class", "requests"]),
     )
@@ -78,12 +77,4 @@ async def fold(conn: AsyncConnection) -> None:
     """Add up the rows that changes have added since; leaves it to whoever is folding already."""
     if not await conn.scalar(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _FOLD_LOCK}):
         return
-    for table, key in (("audit_counts", _COUNTED), ("audit_times", _TIMED)):
-        await conn.execute(
-            text(f"""
-                WITH added AS (DELETE FROM {table} WHERE NOT folded RETURNING {key}, requests)
-                INSERT INTO {table} ({key}, requests, folded)
-                SELECT {key}, sum(requests), true FROM added GROUP BY {key} HAVING sum(requests) <> 0
-                ON CONFLICT ({key}) WHERE folded DO UPDATE SET requests = {table}.requests + excluded.requests
-            """)
-        )
+    await conn.execute(text("SELECT audit_fold()"))

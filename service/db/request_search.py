@@ -12,8 +12,8 @@ from service.db.base import Base
 class RequestSearchRow(Base):
     """The columns of a request, its audit and its batch that searches filter by.
 
-    Only triggers write it. What changes soon after a request came is in no index, so that a change writes this row and
-    nothing else.
+    Only triggers write it, with the rights of its owner; the role that the service works as may not. What changes soon
+    after a request came is in no index, so that a change writes this row and nothing else.
     """
 
     __tablename__ = "request_search"

@@ -1,5 +1,7 @@
 """The role that the running service works as: it may read and add to events and log, and change neither.
 
+What triggers derive from requests it may read alone.
+
 `migrate` makes it where it may, and grants it what the service needs of every table. The service then works as it if
 its login may; a server of one's own can have it as the login itself.
 """
@@ -16,8 +18,10 @@ APPLICATION_ROLE = "lethe_app"
 AUDIT_ROLE = "lethe_audit"
 #: Read and added to, never changed.
 APPEND_ONLY = frozenset({"events", "leaves", "log_nodes", "checkpoints", "log_keys", "drills"})
+#: Written by triggers on the tables that they are derived from, and by `audit_fold`, with the rights of the owner.
+DERIVED = frozenset({"request_search", "audit_counts", "audit_times"})
 #: Read alone: only `migrate`, as the owner, changes the schema.
-_READ_ONLY = frozenset({"alembic_version"})
+_READ_ONLY = DERIVED | {"alembic_version"}
 
 _FACTS = text("""
     SELECT rolcreaterole OR rolsuper AS may_create,
@@ -30,6 +34,13 @@ _OWN_RELATIONS = text("""
     WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'v', 'm')
       AND pg_has_role(current_user, relowner, 'USAGE')
     ORDER BY relname
+""")
+#: What the service calls to have done with the owner's rights; those of triggers nobody calls.
+_OWN_FUNCTIONS = text("""
+    SELECT oid::regprocedure::text FROM pg_proc
+    WHERE pronamespace = current_schema()::regnamespace AND prosecdef AND prorettype <> 'trigger'::regtype
+      AND pg_has_role(current_user, proowner, 'USAGE')
+    ORDER BY 1
 """)
 #: Two databases of one server may come to this at the same moment.
 _CREATE = """
@@ -54,6 +65,9 @@ def grant(connection: Connection) -> None:
             connection.exec_driver_sql(f'REVOKE ALL ON "{name}" FROM {role}')
             if given := rights[role](name, is_view):
                 connection.exec_driver_sql(f'GRANT {given} ON "{name}" TO {role}')
+    if APPLICATION_ROLE in roles:
+        for function in connection.scalars(_OWN_FUNCTIONS).all():
+            connection.exec_driver_sql(f"GRANT EXECUTE ON FUNCTION {function} TO {APPLICATION_ROLE}")
 
 
 def _is_there(connection: Connection, role: str) -> bool:
