@@ -118,7 +118,7 @@ def compared(pointer: Pointer, figures: Figures | None, measured: "Measured") ->
         pointer.weights_sha256 == measured.weights_sha256,
     )
     recorded = {} if figures is None else figures
-    # The event of an import has none; what the version itself says is no record of another's.
+    # The event of an import by an early version has none; what the version itself says is no record of another's.
     rank = recorded.get("rank_after")
     is_as_written = measured.rank == measured.rank_written
     same = None if rank is None and is_as_written else is_as_written and rank == measured.rank

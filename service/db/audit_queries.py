@@ -53,13 +53,16 @@ _OLDEST = text("""
     SELECT id, received_at FROM requests WHERE model = :model AND status IN ('queued', 'applied')
     ORDER BY received_at LIMIT 1
 """)
-#: What is served at the moment `:at`: a batch's figures, or those of an import that came after it.
+#: What is served at the moment `:at`: a batch's figures, or those of an import or a recovery that came after it.
 _SERVED = """
     SELECT rank_after, live_nodes FROM (
         (SELECT committed_at, rank_after, live_nodes FROM batches
          WHERE model = :model AND committed_at < {at} ORDER BY committed_at DESC LIMIT 1)
         UNION ALL
-        (SELECT committed_at, NULL, nodes - excluded_nodes FROM imports
+        (SELECT committed_at, rank_after, coalesce(live_nodes, nodes - excluded_nodes) FROM imports
+         WHERE model = :model AND committed_at < {at} ORDER BY committed_at DESC LIMIT 1)
+        UNION ALL
+        (SELECT committed_at, rank_after, live_nodes FROM recoveries
          WHERE model = :model AND committed_at < {at} ORDER BY committed_at DESC LIMIT 1)
     ) made ORDER BY committed_at DESC LIMIT 1
 """

@@ -519,6 +519,7 @@ class RecoveryRow(Base):
         ),
         CheckConstraint("(finished_at IS NULL) = (requests_failed IS NULL)", name="finished"),
         CheckConstraint("requests_failed >= 0", name="requests_failed"),
+        CheckConstraint("rank_after >= 0 AND live_nodes >= 0", name="left"),
         Index("recoveries_open", "model", postgresql_where=text("finished_at IS NULL")),
     )
 
@@ -540,6 +541,8 @@ class RecoveryRow(Base):
     requests_failed: Mapped[int | None]
     committed_at: Mapped[datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[datetime | None]
+    rank_after: Mapped[int | None] = mapped_column(Integer)
+    live_nodes: Mapped[int | None] = mapped_column(Integer)
 
 
 class ImportRow(Base):
@@ -569,6 +572,7 @@ class ImportRow(Base):
         CheckConstraint(one_of("repair", RepairStatus), name="repair"),
         CheckConstraint("repair_iterations >= 0", name="repair_iterations"),
         CheckConstraint(finite(_BOUNDS), name="bounds"),
+        CheckConstraint("rank_after >= 0 AND live_nodes >= 0", name="left"),
         UniqueConstraint("model", "version_after"),
         Index("imports_open", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
     )
@@ -598,3 +602,5 @@ class ImportRow(Base):
     distance_bound_after: Mapped[float | None]
     distance_bound_before_relative: Mapped[float | None]
     distance_bound_after_relative: Mapped[float | None]
+    rank_after: Mapped[int | None] = mapped_column(Integer)
+    live_nodes: Mapped[int | None] = mapped_column(Integer)

@@ -56,7 +56,7 @@ class Summary:
     unchanged_projection_share: float | None
     #: The committed version; None for a model that the database does not know.
     model_version: int | None
-    #: As the newest batch or import left them; None when none has measured them.
+    #: As the newest batch, import or recovery left them; None when none has measured them.
     rank: int | None
     live_nodes: int | None
 
@@ -80,7 +80,7 @@ class SeriesPoint:
     #: Of the requests completed in it, within one per cent; None without any.
     median_seconds_to_completed: float | None
     p95_seconds_to_completed: float | None
-    #: As the newest batch or import before its end left them; None when none had measured them.
+    #: As the newest batch, import or recovery before its end left them; None when none had measured them.
     rank_after: int | None
     live_nodes: int | None
     #: Of the batches committed in it, as a share of the weights; None without any, or without a bound.

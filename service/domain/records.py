@@ -226,6 +226,9 @@ class Imported:
     distance_bound_after: float | None = None
     distance_bound_before_relative: float | None = None
     distance_bound_after_relative: float | None = None
+    #: Of the features of the nodes that are left, and how many nodes those are; None for imports of early versions.
+    rank_after: int | None = None
+    live_nodes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -268,6 +271,9 @@ class Recovery:
     directions_removed: int
     #: Nodes that the store had deleted and the database knows nothing of.
     unknown_nodes: int
+    #: Of the features of the nodes that are left, and how many nodes those are; None for recoveries of early versions.
+    rank_after: int | None = None
+    live_nodes: int | None = None
 
 
 @dataclass(frozen=True)

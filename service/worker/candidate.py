@@ -131,6 +131,8 @@ class Staged:
             excluded_edges=int(self._excluded.edges.shape[0]),
             directions_removed=self._directions_removed,
             span_residual=_span_residual(store, ref, digest, rebuilt),
+            rank_after=resident.state.features.gram.rank,
+            live_nodes=int(resident.state.live.sum()),
         )
         return Candidate(pointer, _with_repair(imported, self._outcomes), self.base, resident, predictions)
 

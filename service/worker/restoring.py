@@ -149,6 +149,8 @@ class Restorer:
             edges=int(remaining.edges.shape[0]),
             directions_removed=removed,
             unknown_nodes=unknown,
+            rank_after=resident.state.features.gram.rank,
+            live_nodes=int(resident.state.live.sum()),
         )
         async with fenced_transaction(self._engine, self._keeper.lease) as connection:
             await PointerRepository(connection).replace(committed)

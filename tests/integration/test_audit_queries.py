@@ -275,16 +275,35 @@ async def test_a_series_has_the_hours_in_which_nothing_happened(world: AuditWorl
     assert (last.received, last.live_nodes) == (0, (await told(world, GENERATED)).live_nodes)
 
 
-async def test_after_an_import_the_nodes_are_those_of_the_import(world: AuditWorld) -> None:
+async def test_what_is_left_is_what_the_newest_import_or_recovery_left(world: AuditWorld) -> None:
+    """One by an early version of Lethe counted no rank, and of the nodes those it excluded."""
+
+    async def left() -> tuple[int | None, int | None]:
+        found = await told(world, GENERATED)
+        [row] = await world.rows("SELECT rank, live_nodes FROM audit_summary")
+        later = UNTIL + timedelta(days=900)
+        [point] = await points(world, later, later + timedelta(hours=1), SeriesStep.HOUR)
+        assert (found.rank, found.live_nodes) == tuple(row) == (point.rank_after, point.live_nodes)
+        return found.rank, found.live_nodes
+
+    imports = ((400, 2, "NULL", "NULL", (None, 480)), (401, 3, "17", "471", (17, 471)))
+    for days, version, rank, live, expected in imports:
+        await world.rows(f"""
+            INSERT INTO imports (id, model, status, exclude_deleted, version_before, version_after,
+                weights_sha256_before, weights_sha256_after, nodes, excluded_nodes, excluded_features, excluded_edges,
+                directions_removed, span_residual, committed_at, finished_at, rank_after, live_nodes)
+            VALUES (gen_random_uuid(), 'generated', 'completed', true, 1, {version}, repeat('a', 64), repeat('b', 64),
+                500, 20, 0, 0, 0, 0, now() + interval '{days} days', now(), {rank}, {live})
+        """)
+        assert await left() == expected
     await world.rows("""
-        INSERT INTO imports (id, model, status, exclude_deleted, version_before, version_after, weights_sha256_before,
-            weights_sha256_after, nodes, excluded_nodes, excluded_features, excluded_edges, directions_removed,
-            span_residual, committed_at, finished_at)
-        VALUES (gen_random_uuid(), 'generated', 'completed', true, 1, 2, repeat('a', 64), repeat('b', 64), 500, 20, 0,
-            0, 0, 0, now() + interval '400 days', now())
+        INSERT INTO recoveries (id, model, fencing, store_before, version, weights_sha256_before,
+            weights_sha256_after, nodes, features, edges, directions_removed, unknown_nodes, committed_at, rank_after,
+            live_nodes)
+        VALUES (gen_random_uuid(), 'generated', 1, '3-1', 4, repeat('a', 64), repeat('b', 64), 1, 0, 0, 0, 0,
+            now() + interval '402 days', 16, 470)
     """)
-    found = await told(world, GENERATED)
-    assert (found.live_nodes, found.rank) == (480, None)
+    assert await left() == (16, 470)
 
 
 async def test_the_views_tell_what_the_queries_tell(world: AuditWorld) -> None:

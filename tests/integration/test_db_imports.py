@@ -33,6 +33,8 @@ IMPORTED = Imported(
     distance_bound_after=1e-9,
     distance_bound_before_relative=0.1,
     distance_bound_after_relative=1e-10,
+    rank_after=12,
+    live_nodes=58,
 )
 
 
@@ -56,6 +58,7 @@ async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(data
         told = {"model": "m", "import": str(taken), "model_version_before": 4, "model_version_after": 5}
         assert leaf["details"].items() >= told.items()
         assert (leaf["details"]["excluded_nodes"], leaf["details"]["weights_sha256_after"]) == (2, "1" * 64)
+        assert (leaf["details"]["rank_after"], leaf["details"]["live_nodes"]) == (12, 58)
         assert await EventRepository(connection).latest_figures("m") == leaf["details"]
         assert await EventRepository(connection).latest_figures("another") is None
         found = await imports.open("m")

@@ -147,6 +147,10 @@ async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failu
         assert (described["version"], described["live_nodes"], described["loss"]) == (2, NEW_NODES - 2, "ovr")
         assert described["weights_sha256"] == imported.weights_sha256_after
         assert described["span_residual"] == imported.span_residual
+        summary = (await lethe.client.get("/audit/summary")).json()
+        [*_, today] = (await lethe.client.get("/audit/series")).json()["points"]
+        left = (described["rank"], described["live_nodes"])
+        assert (summary["rank"], summary["live_nodes"]) == (today["rank_after"], today["live_nodes"]) == left
         refused(await lethe.client.get("/predict/7"), 410, "node-deleted")
         refused(await lethe.client.get(f"/predict/{NODES - 1}"), 404, "not-found")
 

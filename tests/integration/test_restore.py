@@ -273,6 +273,9 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
         # "3" was deleted by a request that the database knows.
         refused = await lethe.client.post("/deletions", json=node_body("3", "21", "nobody"))
         problem = refused.json()
+        described = (await lethe.client.get("/model")).json()
+        summary = (await lethe.client.get("/audit/summary")).json()
+        assert (summary["rank"], summary["live_nodes"]) == (described["rank"], described["live_nodes"])
         assert (refused.status_code, problem["type"].rpartition(":")[2]) == (404, "unknown-nodes")
         assert (problem["unknown"], problem["deleted"]) == (["21", "nobody"], ["21"])
         assert "1 of them were deleted, by requests that the database" in problem["detail"]

@@ -16,7 +16,7 @@ POINTER = Pointer("tiny", 4, 1, "4-1", "a" * 64, "b" * 64)
         (8, 7, 7, ("8", False)),
         (7, 7, 6, ("7", False)),
         (7, 6, 7, ("7", False)),
-        # As after an import: that the version agrees with itself is no record.
+        # As after an import by an early version: that the version agrees with itself is no record.
         (None, 7, 7, ("-", None)),
         (None, 7, 6, ("-", False)),
     ],
