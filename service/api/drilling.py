@@ -72,7 +72,11 @@ async def find_cohorts(services: Services) -> Cohorts:
         for cohort in range(1, canaries.cohorts + 1)
     }
     # A canary without its features has left the column, and is a node of the graph still.
-    bare = await services.tombstones.find(RequestKind.FEATURES, [node for nodes in live.values() for node in nodes])
+    nodes = [node for cohort_nodes in live.values() for node in cohort_nodes]
+    bare = {
+        *await services.tombstones.find(RequestKind.FEATURES, nodes),
+        *services.tombstones.only_kept(RequestKind.FEATURES, nodes),
+    }
     whole = {cohort: sum(node not in bare for node in nodes) for cohort, nodes in live.items()}
     return Cohorts(
         canaries.cohorts,
