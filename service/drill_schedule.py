@@ -19,7 +19,7 @@ from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.records import ApiKey
 from service.domain.states import Scope
-from service.errors import LetheError, Unavailable
+from service.errors import Conflict, LetheError, Unavailable
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 
@@ -103,7 +103,14 @@ async def _own_key(connection: Connection) -> ApiKey:
     found = await keys.get(_KEY_ID)
     if found is not None:
         return found
-    await keys.create(_KEY_ID, _KEY_NAME, [Scope.DELETIONS_WRITE], secrets.token_bytes(32))
+    try:
+        await keys.create(_KEY_ID, _KEY_NAME, [Scope.DELETIONS_WRITE], secrets.token_bytes(32))
+    except Conflict:
+        # Another process has made it meanwhile, unless somebody has given its name to a key of their own.
+        found = await keys.get(_KEY_ID)
+        if found is None:
+            raise
+        return found
     revoked = await keys.revoke(_KEY_ID)
     assert revoked is not None
     return revoked

@@ -5,6 +5,7 @@ import math
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from api_harness import Api, serving
@@ -17,7 +18,7 @@ from service.db.drills import DrillRepository
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
-from service.domain.records import RequestNorms
+from service.domain.records import ApiKey, RequestNorms
 from service.domain.states import Scope
 from service.drill_schedule import DrillSchedule
 from service.errors import Unavailable
@@ -83,6 +84,27 @@ async def test_only_the_holder_of_the_lease_starts_drills_and_of_two_one_does_un
     assert (line["event"], line["log_level"]) == ("drill.not_started", "warning")
     assert line["reason"] == "All 2 cohorts of canaries are used."
     assert "--canaries" in line["remedy"]
+
+
+async def test_of_two_that_make_the_key_at_once_neither_is_in_the_others_way(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, both, asked = ApiKeyRepository.get, asyncio.Barrier(2), 0
+
+    async def neither_finds_it(keys: ApiKeyRepository, key_id: UUID) -> ApiKey | None:
+        nonlocal asked
+        found, asked = await get(keys, key_id), asked + 1
+        if asked <= 2:
+            await both.wait()
+        return found
+
+    monkeypatch.setattr(ApiKeyRepository, "get", neither_finds_it)
+    before = await api.count("api_keys")
+    with capture_logs() as lines:
+        looks = await asyncio.gather(*(schedule(api, NOW).look() for _ in range(2)))
+    assert [line["event"] for line in lines] == ["drill.started"]
+    assert [look.cohort for look in looks if look is not None] == [1]
+    assert await api.count("api_keys") == before + 1
 
 
 async def test_it_goes_on_after_an_outage_and_stops_when_told(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
