@@ -41,7 +41,11 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
             if valid:
                 return None
             made = new_api_key()
-            await keys.create(made.id, _GENERATED_NAME, list(Scope), keyring.api_key_hash(made.text))
+            try:
+                await keys.create(made.id, _GENERATED_NAME, list(Scope), keyring.api_key_hash(made.text))
+            except Conflict:
+                # Another process that started at the same moment has made one.
+                return None
             return FirstKey(made.text)
         chosen_hash = keyring.api_key_hash(chosen.get_secret_value())
         if await keys.find_by_hash(chosen_hash) is not None:
@@ -52,6 +56,8 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
         try:
             await keys.create(uuid4(), _CHOSEN_NAME, list(Scope), chosen_hash)
         except Conflict:
+            if await keys.find_by_hash(chosen_hash) is not None:
+                return None
             raise ConfigurationError(
                 "LETHE_ADMIN_KEY is a key that was revoked.", "Set it to another, or unset it and use a valid key."
             ) from None

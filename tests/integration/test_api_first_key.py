@@ -1,5 +1,7 @@
 """The first key: generated once, or the operator's own."""
 
+import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -46,6 +48,28 @@ async def test_the_operators_key_is_made_valid_in_place_of_the_one_before(engine
     with pytest.raises(ConfigurationError, match="revoked"):
         await ensure_first_key(engine, keyring, first)
     assert (await key_memory(engine, keyring).authenticate("chosen later")).revoked_at is None
+
+
+@pytest.mark.parametrize(("chosen", "asked"), [(None, "list"), ("chosen by me", "find_by_hash")])
+async def test_of_two_processes_that_start_at_once_one_makes_it(
+    engine: Engine, keyring: Keyring, monkeypatch: pytest.MonkeyPatch, chosen: str | None, asked: str
+) -> None:
+    find, both, calls = getattr(ApiKeyRepository, asked), asyncio.Barrier(2), itertools.count(1)
+
+    async def neither_finds_any(keys: ApiKeyRepository, *arguments: bytes) -> object:
+        found = await find(keys, *arguments)
+        if next(calls) <= 2:
+            await both.wait()
+        return found
+
+    settings = Settings(admin_key=chosen)
+    with monkeypatch.context() as patched:
+        patched.setattr(ApiKeyRepository, asked, neither_finds_any)
+        made = await asyncio.gather(*(ensure_first_key(engine, keyring, settings) for _ in range(2)))
+    [text] = [chosen] if chosen else [key.text for key in made if key is not None]
+    assert (await key_memory(engine, keyring).authenticate(text)).scopes == frozenset(Scope)
+    async with transaction(engine) as connection:
+        assert len(await ApiKeyRepository(connection).list()) == 1
 
 
 async def test_the_operators_key_leaves_generated_ones_alone(engine: Engine, keyring: Keyring) -> None:
