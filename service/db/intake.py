@@ -23,7 +23,6 @@ from service.db.intake_callers import (
     NewRequest,
     Waiting,
     check_body,
-    first_uses,
     refuse,
     repeat,
     request_of,
@@ -194,7 +193,7 @@ class Intake:
                     await DrillRepository(conn).take_turn()
                 asked = {waiting.key for waiting in group if waiting.key}
                 stored = _Group(await intake_rows.find_earlier(conn, asked), [], {})
-                stored.new = await self._admit(conn, first_uses(group, stored.earlier))
+                stored.new = await self._admit(conn, group, stored.earlier)
                 reserved = {waiting.id for waiting in stored.new}
                 rows = await self._seal(stored.new)
                 failure_points.reached(FailurePoint.KEYS_RESERVED)
@@ -213,14 +212,26 @@ class Intake:
         await self._destroy(reserved - stored.received_at.keys())
         return stored
 
-    async def _admit(self, conn: AsyncConnection, new: Iterable[Waiting]) -> list[Waiting]:
-        """Return those of `new` that fit into the queue and, if they are drills, may begin; refuse the others."""
+    async def _admit(
+        self, conn: AsyncConnection, group: Iterable[Waiting], earlier: Collection[IdempotencyKey]
+    ) -> list[Waiting]:
+        """Return those of `group` that are new, fit into the queue and, if they are drills, may begin.
+
+        Those that must not are refused, and leave their idempotency key to the next that has it. What has a key of
+        an `earlier` request, or of one that was admitted before it, is a repetition.
+        """
         admitted: list[Waiting] = []
-        for waiting in new:
+        used = set(earlier)
+        for waiting in group:
+            # Told already: by an earlier attempt, which another of its group has made fail.
+            if waiting.answer.done() or waiting.key in used:
+                continue
             if not await _may_begin(conn, waiting, admitted):
                 refuse([waiting], DrillOpen())
             elif await self._depth.admits(conn, waiting.new.model, waiting.new.targets.count):
                 admitted.append(waiting)
+                if waiting.key is not None:
+                    used.add(waiting.key)
             else:
                 refuse([waiting], queue_full(self._depth.limit))
         return admitted
@@ -263,12 +274,10 @@ class Intake:
                 continue
             if waiting.key in stored.earlier:
                 self._replay(waiting, stored.earlier[waiting.key])
-            elif waiting.key in firsts:
+            else:
                 first = firsts[waiting.key]
                 request = request_of(first, stored.received_at[first.id])
                 repeat(waiting, first.new.body_digest, Accepted(request, first.new.targets, replayed=True))
-            else:
-                refuse([waiting], queue_full(self._depth.limit))
 
     def _replay(self, waiting: Waiting, earlier: StoredRequest) -> None:
         try:

@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -56,19 +56,6 @@ class Waiting:
         if self.new.idempotency_key is None:
             return None
         return IdempotencyKey(self.new.api_key_id, self.new.idempotency_key)
-
-
-def first_uses(group: Iterable[Waiting], earlier: Collection[IdempotencyKey]) -> list[Waiting]:
-    """Return those of `group` that are new: no earlier request, and no one before them, has their idempotency key."""
-    seen = set(earlier)
-    new = []
-    for waiting in group:
-        if waiting.key is None:
-            new.append(waiting)
-        elif waiting.key not in seen:
-            seen.add(waiting.key)
-            new.append(waiting)
-    return new
 
 
 def request_of(waiting: Waiting, received_at: datetime) -> DeletionRequest:

@@ -8,9 +8,11 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
+from service.db.drills import DrillOpen
 from service.db.engine import create_engine
 from service.db.intake import Accepted, Intake
 from service.db.transactions import transaction
+from service.domain.drills import DrillTrigger, NewDrill
 from service.domain.records import Targets
 from service.domain.states import RequestKind, RequestStatus
 from service.errors import Conflict, InvalidRequest, NotFound, QueueFull, Unavailable
@@ -238,6 +240,17 @@ async def test_a_full_queue_takes_what_fits_and_answers_repetitions(database_url
         assert await db.value("SELECT sum(count) FROM requests") == 5
         assert len(db.keys.ids()) == 2
         assert answers[4] == replace(first, replayed=True)
+
+
+async def test_a_key_whose_first_use_was_refused_is_free_for_the_next_in_its_group(db: Database) -> None:
+    other = NewDrill(1, DrillTrigger.MANUAL, after=None)
+    await db.intake.accept(replace(db.new("1"), drill=other))
+    drill = replace(db.new("2", key="monday"), drill=NewDrill(2, DrillTrigger.MANUAL, after=None))
+    asked = (drill, drill, db.new("3", key="monday", digest=bytes([1] * 32)), db.new("3", key="monday"))
+    answers = await asyncio.gather(*map(db.intake.accept, asked), return_exceptions=True)
+    # As if they had come one after the other: twice the drill that is open, then a request, then another body.
+    assert [type(answer) for answer in answers] == [DrillOpen, DrillOpen, Accepted, Conflict]
+    assert len(await _stored(db)) == 2
 
 
 async def test_keys_that_the_disk_refuses_leave_nothing_behind(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
