@@ -230,6 +230,11 @@ class Store:
             )
         return self._versions.write(ref, state, beta_version=beta_version, edges=edges)
 
+    def discard_version(self, ref: VersionRef) -> None:
+        """Removes what `write_version` has left of a version, whole or not, unless CURRENT names it."""
+        if self.current() != ref:
+            self._versions.discard(ref)
+
     def remove_versions(self, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
         """Removes every other version and temporary folder whose fencing number is at most `below_fencing`.
 

@@ -133,7 +133,7 @@ class Versions:
             },
             indent=1,
         )
-        self._discard(ref)
+        self.discard(ref)
         unfinished = self._temporary(ref)
         make_folder(unfinished)
         write_file(unfinished / _STATE, [state_bytes])
@@ -211,8 +211,8 @@ class Versions:
             sync_folder(self.folder)
         return removed
 
-    def _discard(self, ref: VersionRef) -> None:
-        """Removes whatever an earlier attempt left of a version."""
+    def discard(self, ref: VersionRef) -> None:
+        """Removes whatever an attempt to write a version has left of it."""
         if (self.folder / ref.folder).exists():
             self._set_aside(ref)
         if self._temporary(ref).exists():

@@ -154,7 +154,7 @@ def probes(
         now = condition()
         if now.phase is not Phase.SERVING:
             raise NotReady(f"The unlearner is {now.phase.value}. {now.reason or ''}".rstrip(), _WAIT)
-        return "serving"
+        return now.phase.value if now.reason is None else f"{now.phase.value}. {now.reason}"
 
     async def predictions() -> str:
         version, _, _ = reader.predict_many(())

@@ -112,13 +112,18 @@ class Staged:
             raise ImportRefused("The model's predictions are not finite.", "Train it again.")
         is_rebuilt = any(outcome.coefficients is not None for outcome in self._outcomes)
         rebuilt = resident.coefficients() if is_rebuilt else None
-        digest = store.write_version(
-            ref,
-            version_state(resident.state),
-            beta_version=0 if rebuilt is None else ref.version,
-            edges=resident.live_graph.edges,
-        )
-        store.set_current(ref)
+        try:
+            digest = store.write_version(
+                ref,
+                version_state(resident.state),
+                beta_version=0 if rebuilt is None else ref.version,
+                edges=resident.live_graph.edges,
+            )
+            store.set_current(ref)
+        except OSError:
+            # A disk that is full has no room for a version that nobody will read.
+            store.discard_version(ref)
+            raise
         pointer = Pointer(before.model, ref.version, ref.fencing, ref.folder, digest, store.weights_sha256(ref))
         imported = Imported(
             version_before=before.version,

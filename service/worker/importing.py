@@ -58,6 +58,10 @@ T = TypeVar("T")
 _SLICE_S = 0.25
 #: What a disk says that is full, or that has given its user all it may have.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: Shortest wait after an attempt that found no room (seconds), and how many times the length of the attempt it lasts:
+#: loading a model that cannot be taken over yet must not be what the unlearner does most of the time.
+_REST_S = 5.0
+_REST_TIMES = 10
 _REPLACED = "The repair was given up before it ended: a newly trained model has taken this one's place."
 
 
@@ -103,6 +107,10 @@ class Importer:
         self._repair = repair
         self._device = device
         self._under_way: _UnderWay | None = None
+        #: `time.monotonic()` at which the attempt began, and before which there is no further one.
+        self._begun_at = self._rests_until = 0.0
+        #: Why the import that is wanted does not go on at present; None when it does, or when there is none.
+        self.reason: str | None = None
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -113,6 +121,8 @@ class Importer:
     def give_up(self) -> None:
         """Forgets how far an import has come; it stays wanted, and begins again."""
         self._under_way = None
+        self.reason = None
+        self._rests_until = 0.0
 
     async def open(self, model: str) -> ModelImport | None:
         """The import into `model` that has not ended."""
@@ -124,14 +134,16 @@ class Importer:
     ) -> Candidate | None:
         """A slice of step 1 and, at its end, step 2; None before that.
 
-        Also when the model was refused, and then nothing has changed. `known` are the external ids of the served
-        model's live nodes. Raises LeaseLost, Unavailable, and OSError
-        when the disk is full.
+        None as well when the model was refused, and when the disk has no room for it, which is waited for: nothing has
+        changed then. `known` are the external ids of the served model's live nodes. Raises LeaseLost and Unavailable.
         """
+        if time.monotonic() < self._rests_until:
+            return None
         replacement = Replacement(served.path, str(wanted.id))
         try:
             under_way = self._under_way
             if under_way is None or under_way.wanted.id != wanted.id:
+                self._begun_at = time.monotonic()
                 staged = await self._staged(wanted, replacement, served, known)
                 under_way = self._under_way = _UnderWay(wanted, replacement, staged)
             if not await self._is_ready(under_way, served, pointer):
@@ -143,12 +155,10 @@ class Importer:
         except (LetheError, ModelStoreError) as error:
             await self._refuse(wanted, replacement, f"{error.detail} {error.remedy}", keeper)
             return None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a model from outside brings about, the served one goes on
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                # No fault of the model's, and there may be room later.
-                self.give_up()
-                raise
-            # Whatever a model from outside brings about, the served one goes on.
+                self._rest(error)
+                return None
             self._log.exception("import.failed")
             refusal = f"The model could not be loaded ({type(error).__name__}). See the log of the service."
             await self._refuse(wanted, replacement, refusal, keeper)
@@ -156,7 +166,7 @@ class Importer:
         failure_points.reached(FailurePoint.IMPORT_STAGED)
         await self._commit(wanted, pointer, candidate, keeper)
         failure_points.reached(FailurePoint.IMPORT_COMMITTED)
-        self._under_way = None
+        self.give_up()
         self._log.info("import.committed", version=candidate.pointer.version, nodes=candidate.imported.nodes)
         return candidate
 
@@ -259,8 +269,16 @@ class Importer:
         public = candidate.resident.public
         self._readers.load(graph.node_ids, graph.class_names, candidate.predictions, public=public)
 
+    def _rest(self, error: OSError) -> None:
+        """Waits for room, which is no fault of the model's; whatever else there is to do goes on."""
+        self.give_up()
+        now = time.monotonic()
+        rest = max(_REST_S, _REST_TIMES * (now - self._begun_at))
+        self.reason, self._rests_until = f"An import waits for room on the disk: {error.strerror}.", now + rest
+        self._log.warning("import.waits", retry_in_s=round(rest, 3), reason=self.reason)
+
     async def _refuse(self, wanted: ModelImport, replacement: Replacement, refusal: str, keeper: LeaseKeeper) -> None:
-        self._under_way = None
+        self.give_up()
         self._log.warning("import.refused", model=wanted.model, reason=refusal)
         async with fenced_transaction(self._engine, keeper.lease) as connection:
             await ImportRepository(connection).refuse(wanted.id, refusal)

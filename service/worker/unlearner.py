@@ -69,7 +69,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Condition:
-    """The unlearner's phase and, when it failed or is held up, why."""
+    """The unlearner's phase and, when it failed, is held up, or serves while something else waits, why."""
 
     phase: Phase = Phase.WAITING_FOR_LEASE
     reason: str | None = None
@@ -168,6 +168,8 @@ class Unlearner:
         """What it is doing and, when that does not go on, why."""
         if self._condition.phase in (Phase.LOADING, Phase.SERVING) and self._outage.reason is not None:
             return Condition(Phase.HELD_UP, self._outage.reason)
+        if self._condition.phase is Phase.SERVING:
+            return Condition(Phase.SERVING, self._importer.reason)
         return self._condition
 
     @property

@@ -1,7 +1,5 @@
 """A newly trained model under `--repair always`: what was deleted earlier is repaired before it is served."""
 
-import errno
-import os
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,11 +22,10 @@ from test_repair_end_to_end import (
 )
 
 from model_store.store import Store
-from service.domain.records import Pointer
 from service.domain.states import ImportStatus, RepairStatus
 from service.settings import Settings
 from service.vault.request_keys import RequestKeys
-from service.worker.candidate import Candidate, Staged
+from service.worker.candidate import Staged
 from service.worker.importing import Importer
 
 __all__ = ["deferring", "gate", "new_model", "settings", "small_model"]
@@ -112,25 +109,6 @@ async def test_deletions_and_a_stop_do_not_wait_for_the_repair_of_an_import(
     served = Served(settings.model_dir)
     assert served.distance(retrained(new_model, nodes=["9", "12", "20"])) <= TOLERANCE
     assert served.is_tidy()
-
-
-async def test_an_import_for_which_the_disk_has_no_room_is_tried_again(
-    settings: Settings, new_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write, full = Staged.write, []
-
-    def without_room(self: Staged, pointer: Pointer, fencing: int) -> Candidate:
-        if len(full) < 2:
-            full.append(self)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(self, pointer, fencing)
-
-    monkeypatch.setattr(Staged, "write", without_room)
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        record = await ended(settings, await asked(settings, new_model))
-        assert (record.status, len(full)) == (ImportStatus.COMPLETED, 2)
-        assert lethe.failures == []
 
 
 async def test_keys_of_requests_that_are_not_in_the_database_are_kept_while_an_import_is_amid_its_steps(
