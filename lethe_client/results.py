@@ -133,6 +133,8 @@ class Drill(msgspec.Struct, frozen=True):
     channel_norm_after: float | None = None
     #: None while it is under way, and when it was withdrawn.
     passed: bool | None = None
+    #: When an import put another model in the place of the one it was a drill of; None while that one is served.
+    model_replaced_at: datetime | None = None
 
 
 class Cohorts(msgspec.Struct, frozen=True):

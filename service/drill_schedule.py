@@ -33,6 +33,7 @@ _KEY_NAME = "drills on schedule"
 class DrillSchedule:
     """Starts the next drill when the newest is older than an interval, by Postgres' clock; the first at once.
 
+    The first of every model that is imported, too: drills of the one before it show nothing of it.
     A drill that anybody started counts, and one that was withdrawn too. What keeps drills from running is told once
     in the log, and again when it is something else.
     """
@@ -62,7 +63,8 @@ class DrillSchedule:
             return None
         async with transaction(self._services.engine) as connection:
             newest = await DrillRepository(connection).newest(self._services.model)
-            if newest is not None and await now(connection) - newest.requested_at < self._interval:
+            is_of_served = newest is not None and newest.model_replaced_at is None
+            if newest is not None and is_of_served and await now(connection) - newest.requested_at < self._interval:
                 return None
         try:
             caller = await self._caller()

@@ -27,6 +27,7 @@ _OPEN: dict[str, Any] = _ASKED | {
     "channel_norm_before": None,
     "channel_norm_after": None,
     "passed": None,
+    "model_replaced_at": None,
     "finding": "The canaries are being deleted.",
 }
 _DONE: dict[str, Any] = _ASKED | {
@@ -37,6 +38,7 @@ _DONE: dict[str, Any] = _ASKED | {
     "channel_norm_before": 4.125,
     "channel_norm_after": 0.0,
     "passed": True,
+    "model_replaced_at": None,
     "finding": "The weight on the canaries' column fell from 4.125 to 0.",
 }
 _COHORTS: dict[str, Any] = {"total": 12, "nodes": 4, "remaining": 8, "partly_deleted": [2]}
@@ -56,6 +58,9 @@ class DrillAnswer(BaseModel):
     channel_norm_before: float | None = Field(description="Norm of the cohort's rows of the weights, before.")
     channel_norm_after: float | None = Field(description="The same after, read from the weights; 0 is right.")
     passed: bool | None = Field(description="Null while it is under way, and when it was withdrawn.")
+    model_replaced_at: datetime | None = Field(
+        description="When an import put another model in the place of the one that it drilled; null while it is served."
+    )
     finding: str = Field(description="The result in a sentence.")
     links: Links
 

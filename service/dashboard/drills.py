@@ -112,12 +112,16 @@ def _result(drill: Drill) -> Result:
         return Result("Under way", "busy")
     if drill.status is RequestStatus.CANCELLED:
         return Result("Withdrawn", "quiet")
-    return Result("Passed", "good") if drill.passed else Result("Failed", "bad")
+    label = "Passed" if drill.passed else "Failed"
+    if drill.model_replaced_at is not None:
+        return Result(f"{label}, earlier model", "quiet")
+    return Result(label, "good" if drill.passed else "bad")
 
 
 def _next_run(newest: Drill | None, at: datetime, interval: timedelta | None) -> str:
     """When the next drill runs by itself, in words; empty when none does."""
     if interval is None:
         return ""
-    left = timedelta() if newest is None else newest.requested_at + interval - at
+    is_due = newest is None or newest.model_replaced_at is not None
+    left = timedelta() if newest is None or is_due else newest.requested_at + interval - at
     return f"in {coarse(left)}" if left > timedelta(minutes=1) else "at the next opportunity"

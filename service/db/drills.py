@@ -12,9 +12,11 @@ from sqlalchemy import (
     Index,
     Integer,
     Row,
+    ScalarSelect,
     Select,
     UniqueConstraint,
     and_,
+    case,
     exists,
     func,
     insert,
@@ -24,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base, one_of
-from service.db.models import RequestAuditRow, RequestRow
+from service.db.models import BatchRow, ImportRow, RequestAuditRow, RequestRow
 from service.domain.drills import Drill, DrillTrigger, NewDrill
 from service.domain.states import AUDITED, RequestStatus
 from service.errors import Conflict
@@ -109,8 +111,11 @@ class DrillRepository:
         return [_drill(row) for row in await self._conn.execute(query)]
 
     async def last(self, model: str, *statuses: RequestStatus) -> Drill | None:
-        """Return the newest drill of a model whose request has one of `statuses`, None when there is none."""
-        query = _drills().where(DrillRow.model == model, RequestRow.status.in_(statuses))
+        """Return the newest drill whose request has one of `statuses` and that says something of the served model.
+
+        None when there is none: of one that an import has replaced since, drills say nothing any more.
+        """
+        query = _drills().where(DrillRow.model == model, RequestRow.status.in_(statuses), _replaced_at().is_(None))
         row = (await self._conn.execute(query.order_by(DrillRow.number.desc()).limit(1))).one_or_none()
         return None if row is None else _drill(row)
 
@@ -131,9 +136,27 @@ def _drills() -> Select[*tuple[Any, ...]]:
             RequestRow.failed_at,
             RequestAuditRow.channel_norm_before,
             RequestAuditRow.channel_norm_after,
+            _replaced_at().label("model_replaced_at"),
         )
         .join(RequestRow, RequestRow.id == DrillRow.request_id)
         .join(RequestAuditRow, audited, isouter=True)
+        .join(BatchRow, BatchRow.id == RequestAuditRow.batch_id, isouter=True)
+    )
+
+
+def _replaced_at() -> ScalarSelect[datetime | None]:
+    """When the first import after the version that a drill was applied to was committed, or after it was asked for."""
+    is_after = case(
+        (BatchRow.id.is_not(None), ImportRow.version_after > BatchRow.model_version_after),
+        else_=ImportRow.committed_at > DrillRow.requested_at,
+    )
+    return (
+        select(ImportRow.committed_at)
+        .where(ImportRow.model == DrillRow.model, ImportRow.committed_at.is_not(None), is_after)
+        .order_by(ImportRow.version_after)
+        .limit(1)
+        .correlate(DrillRow, BatchRow)
+        .scalar_subquery()
     )
 
 

@@ -1,7 +1,7 @@
 """Drills: deletions of canaries, which show that deleting works because the weights themselves can be read."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from uuid import UUID
 
@@ -48,6 +48,8 @@ class Drill:
     #: Norm of the cohort's rows of W before and after; None before it is applied, or when it could not be read.
     channel_norm_before: float | None = None
     channel_norm_after: float | None = None
+    #: When an import put another model in the place of the one it was a drill of; None while that one is served.
+    model_replaced_at: datetime | None = None
 
     @property
     def is_open(self) -> bool:
@@ -66,7 +68,17 @@ class Drill:
 
     @property
     def finding(self) -> str:
-        """The result in a sentence, for a reader without mathematics."""
+        """The result in a sentence, for a reader without mathematics, and of which model if of an earlier one."""
+        if self.model_replaced_at is None or self.passed is None:
+            return self._result
+        moment = self.model_replaced_at.astimezone(UTC)
+        return (
+            f"{self._result} It was so for the model that was served before the import of {moment:%Y-%m-%d %H:%M} UTC, "
+            "and shows nothing of the one that is served now."
+        )
+
+    @property
+    def _result(self) -> str:
         if self.status is RequestStatus.CANCELLED:
             return "The drill was withdrawn before the unlearner took it up."
         if self.status is RequestStatus.FAILED:

@@ -106,17 +106,17 @@ class UnlearningMetrics:
 
         self._drill_completed = Gauge(
             "lethe_drill_last_completed_timestamp_seconds",
-            "When the last drill was completed (seconds since 1970); 0 before the first.",
+            "When the last drill of the served model was completed (seconds since 1970); 0 before its first.",
             registry=registry,
         )
         self._drill_passed = Gauge(
             "lethe_drill_last_passed",
-            "1 when the last drill that ended left nothing in its column of the weights, else 0; NaN before the first.",
+            "1 when the served model's last drill left nothing in its column of the weights, else 0; NaN before it.",
             registry=registry,
         )
         self._drill_norm = Gauge(
             "lethe_drill_channel_norm",
-            "Norm of the canaries' column of the weights at the last completed drill; NaN when it is not known.",
+            "Norm of the canaries' column of the weights at the served model's last drill; NaN when it is not known.",
             ("when",),
             registry=registry,
         )
@@ -159,7 +159,7 @@ class UnlearningMetrics:
         self._log_signed.set(size)
 
     def drilled(self, completed: Drill | None, ended: Drill | None) -> None:
-        """Describe the last drill that was completed, and the last that has a result, which may have failed since."""
+        """Describe the served model's last drill that was completed, and its last that has a result, failed or not."""
         at = None if completed is None else completed.completed_at
         self._drill_completed.set(0.0 if at is None else at.timestamp())
         self._drill_passed.set(math.nan if ended is None else float(bool(ended.passed)))

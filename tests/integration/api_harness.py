@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 import numpy as np
@@ -31,12 +31,13 @@ from service.dashboard.installation import install as install_dashboard
 from service.db.api_keys import ApiKeyRepository
 from service.db.batches import BatchRepository
 from service.db.engine import Engine, create_engine
+from service.db.imports import ImportRepository
 from service.db.intake import Intake
 from service.db.pointers import PointerRepository
 from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.domain.records import Pointer, RequestNorms, Tombstone
+from service.domain.records import Imported, Pointer, RequestNorms, Tombstone
 from service.domain.states import Guarantee, RepairStatus, RequestKind, Scope
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
@@ -157,6 +158,17 @@ class Api:
             await batches.finish(record.id, span_residual=1e-15, durations_ms={})
             await requests.mark_completed({one: {}})
         self.services.request_keys.destroy([one])
+
+    async def replace_model(self) -> None:
+        """An import of a newly trained model, as the database has it once it is completed."""
+        self._batches += 1
+        version, one = 1 + self._batches, uuid4()
+        imported = Imported(version - 1, version, "c" * 64, "d" * 64, len(self.nodes), 0, 0, 0, 0, span_residual=0.0)
+        async with transaction(self.engine) as connection:
+            imports = ImportRepository(connection)
+            await imports.ask(one, MODEL, exclude_deleted=True)
+            await imports.commit(one, imported)
+            await imports.complete(one)
 
     async def count(self, table: str) -> int:
         """How many rows a table has."""

@@ -188,6 +188,36 @@ async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(api: 
     assert [drill["cohort"] for drill in (await writer.get("/drills?limit=1")).json()["drills"]] == [6]
 
 
+async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, writer: httpx.AsyncClient) -> None:
+    await drilled(api, writer)
+    waiting = (await writer.post("/drills")).json()
+    await api.replace_model()
+    # Applied to the new model, whenever it was asked for.
+    await api.complete(waiting["request_id"], norms(4.0, 0.0))
+    second, first = (await listed(writer))["drills"]
+    assert (second["model_replaced_at"], second["passed"]) == (None, True)
+    assert "import" not in second["finding"]
+    assert first["passed"] is True
+    assert first["model_replaced_at"] > first["completed_at"]
+    moment = first["model_replaced_at"][:16].replace("T", " ")
+    assert first["finding"] == (
+        "The weight on the canaries' column fell from 4 to 0. It was so for the model that was served before the "
+        f"import of {moment} UTC, and shows nothing of the one that is served now."
+    )
+    await api.replace_model()
+    found = (await listed(writer))["drills"]
+    assert found[1] == first, "the first import after it replaced its model"
+    assert found[0]["model_replaced_at"] > first["model_replaced_at"]
+    # One that came to no weights was asked for while the earlier model was served.
+    withdrawn = (await writer.post("/drills")).json()
+    assert (await writer.delete(withdrawn["links"]["self"])).status_code == 200
+    assert (await listed(writer))["drills"][0]["model_replaced_at"] is None
+    await api.replace_model()
+    shown = (await listed(writer))["drills"][0]
+    assert shown["model_replaced_at"] is not None
+    assert shown["finding"] == "The drill was withdrawn before the unlearner took it up."
+
+
 async def test_a_drill_that_never_came_to_the_weights_did_not_pass(api: Api, writer: httpx.AsyncClient) -> None:
     withdrawn = (await writer.post("/drills")).json()
     assert (await writer.delete(withdrawn["links"]["self"])).status_code == 200

@@ -101,6 +101,23 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(api: Api)
     assert "Earlier drills" in told
 
 
+async def test_a_drill_of_an_earlier_model_is_not_shown_as_one_of_the_served_model(api: Api) -> None:
+    client = await visitor(api, Scope.DELETIONS_WRITE)
+    await run(client)
+    await complete(api, 1, after=0.0)
+    await api.replace_model()
+    told = await card(client)
+    assert "Last drill Passed, earlier model 4.125 → 0" in told
+    assert "shows nothing of the one that is served now." in told
+    page = (await client.get("/dashboard")).text
+    assert '<span class="badge quiet">Passed, earlier model</span>' in page
+    await run(client)
+    await complete(api, 2, after=0.5)
+    told = await card(client)
+    assert "Last drill Failed 4.125 → 0.5" in told
+    assert "1 Passed, earlier model" in told
+
+
 async def test_only_a_form_of_this_session_with_a_key_that_may_delete_starts_a_drill(api: Api) -> None:
     auditor = await visitor(api)
     assert "A key with the scope deletions:write can run one here." in await card(auditor)

@@ -66,6 +66,18 @@ async def test_the_next_drill_runs_when_the_last_is_old_enough_whoever_asked_for
     assert await api.count("drills") == 2
 
 
+async def test_a_model_that_was_imported_is_drilled_at_once(api: Api) -> None:
+    await complete(api, await schedule(api, LATER).look())
+    assert await schedule(api, LATER).look() is None
+    await api.replace_model()
+    second = await schedule(api, LATER).look()
+    assert second is not None
+    assert second.cohort == 2
+    assert await schedule(api, LATER).look() is None, "one is under way"
+    await complete(api, second)
+    assert await schedule(api, LATER).look() is None, "the new model has shown it"
+
+
 async def test_only_the_holder_of_the_lease_starts_drills_and_of_two_one_does_until_none_is_left(api: Api) -> None:
     assert await schedule(api, NOW, leads=False).look() is None
     assert await api.count("drills") == 0
@@ -156,6 +168,12 @@ async def test_metrics_tell_the_last_drill_and_what_is_left(api: Api) -> None:
     assert after["last_completed_timestamp_seconds"] == pytest.approx(drill.completed_at.timestamp())
     assert (after["last_passed"], after["cohorts_remaining"]) == (1.0, 1.0)
     assert (after["channel_normbefore"], after["channel_normafter"]) == (4.0, 0.0)
+    # It shows nothing of a model that has been imported since.
+    await api.replace_model()
+    replaced = await told()
+    assert replaced["last_completed_timestamp_seconds"] == 0.0
+    assert math.isnan(replaced["last_passed"])
+    assert math.isnan(replaced["channel_normbefore"])
     await complete(api, await schedule(api, NOW).look(), RequestNorms(2, 0.25, 0.0, 4.0, 1.0))
     last = await told()
     assert (last["last_passed"], last["cohorts_remaining"], last["channel_normafter"]) == (0.0, 0.0, 1.0)
