@@ -47,6 +47,8 @@ from service.queue.sweeper import Sweeper
 from service.reader.predictions import Reader
 from service.readiness import Readiness, probes
 from service.settings import Settings
+from service.unlearning.newton_process import NewtonProcess
+from service.unlearning.placement import Placement
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys, count_keys
 from service.worker.log_signer import LogSigner
@@ -191,6 +193,7 @@ def _unlearner(
     device: torch.device,
 ) -> Unlearner:
     """The one writer of the model, with a thread of its own for the device, so that predictions never wait for it."""
+    process = stack.enter_context(NewtonProcess())
     executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner"))
     return Unlearner(
         engine=engine,
@@ -204,9 +207,8 @@ def _unlearner(
         model=store.manifest.name,
         limits=BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000),
         lease_ttl_s=settings.lease_ttl_s,
-        repair=RepairPolicy(settings.repair),
         repair_budget_s=settings.repair_budget,
-        device=device,
+        placement=Placement(device, RepairPolicy(settings.repair), process),
     )
 
 

@@ -29,6 +29,7 @@ from model_store.spec import ModelSpec
 from model_store.versions import SpanArrays, VersionState
 from service.domain.states import RepairPolicy, RequestKind
 from service.unlearning.batch import Removal
+from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 from service.unlearning.snapshot import Snapshot
 
@@ -101,7 +102,7 @@ def resident_of(built: BuiltModel, device: str, policy: RepairPolicy) -> Residen
         rank=built.manifest.rank,
     )
     base = Base(built.graph, built.beta, built.label_beta, built.public)
-    return Resident.load(built.manifest, base, version, 0, device, policy=policy)
+    return Resident.load(built.manifest, base, version, 0, Placement(device, policy))
 
 
 def _accuracy(snapshot: Snapshot, labels: NDArray[np.int64], mask: NDArray[np.bool_]) -> float:

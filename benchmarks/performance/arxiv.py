@@ -24,6 +24,7 @@ from model_store.datasets import default_data_dirs
 from model_store.store import Store
 from service.domain.states import RequestKind
 from service.unlearning.batch import Removal
+from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 
 _WIDTH, _BATCH, _BATCHES = 128, 64, 5
@@ -83,7 +84,9 @@ def main() -> None:
         )
         started = time.perf_counter()
         store = Store.open(model)
-        resident = Resident.load(store.manifest, store.load_base(), store.read_version(store.current()), 0, "cpu")
+        resident = Resident.load(
+            store.manifest, store.load_base(), store.read_version(store.current()), 0, Placement("cpu")
+        )
         resident.predictions()
         print(f"load and predict: {time.perf_counter() - started:.1f} s")
         rng = np.random.default_rng(1)

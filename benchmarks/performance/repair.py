@@ -28,6 +28,7 @@ from model_store.objective import Objective
 from model_store.spec import LossKind, ModelSpec
 from service.domain.states import RepairPolicy, RequestKind
 from service.unlearning.batch import Removal
+from service.unlearning.placement import Placement
 from service.unlearning.repair import GOAL, Repair, stacked
 from service.unlearning.resident import Resident
 
@@ -117,7 +118,7 @@ def main() -> None:
                 store = model.write(Path(folder) / "model")
                 version = store.read_version(store.current())
                 resident = Resident.load(
-                    store.manifest, store.load_base(), version, 0, device, policy=RepairPolicy.ALWAYS
+                    store.manifest, store.load_base(), version, 0, Placement(device, RepairPolicy.ALWAYS)
                 )
             rng = np.random.default_rng(0)
             for size in options.size:

@@ -23,6 +23,7 @@ from model_store.build import build_model
 from model_store.datasets import load_dataset
 from model_store.spec import ModelSpec
 from model_store.store import Store
+from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 
 
@@ -33,7 +34,12 @@ def load(folder: Path, *, with_checkpoint: bool) -> Resident:
     digest = store.version_digest(ref)
     kept = gram_checkpoint.read(store.folder_of(ref), version_digest=digest, device="cpu") if with_checkpoint else None
     resident = Resident.load(
-        store.manifest, store.load_base(), store.read_version(ref, digest=digest), ref.version, "cpu", gram=kept
+        store.manifest,
+        store.load_base(),
+        store.read_version(ref, digest=digest),
+        ref.version,
+        Placement("cpu"),
+        gram=kept,
     )
     if resident.from_checkpoint is not with_checkpoint:
         raise SystemExit("The checkpoint was not used as it should be.")

@@ -148,6 +148,7 @@ async def _under_lease(
     from service.db.vault_keys import open_keyring
     from service.queue.backoff import Backoff
     from service.queue.outage import Outage
+    from service.unlearning.placement import Placement
     from service.worker.lease_keeper import give_back, holding
     from service.worker.restoring import Restorer
 
@@ -162,8 +163,7 @@ async def _under_lease(
                 keeper=keeper,
                 executor=executor,
                 outage=Outage("recover", Backoff(), random.Random()),
-                repair=RepairPolicy(settings.repair),
-                device=chosen_device(settings.device),
+                placement=Placement(chosen_device(settings.device), RepairPolicy(settings.repair)),
             )
             return await restorer.recover(given_up.requests, accept_lost_tombstones=given_up.tombstones)
     finally:

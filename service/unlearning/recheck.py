@@ -7,6 +7,7 @@ import torch
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.unlearning.measurement import stored_span_residual
+from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 
 
@@ -32,7 +33,7 @@ def measure(store: Store, ref: VersionRef, *, digest: str, device: torch.device 
     Raises StoreDamaged for what is not as it was written, DeviceError when the device has too little memory.
     """
     version = store.read_version(ref, digest=digest)
-    resident = Resident.load(store.manifest, store.load_base(), version, ref.version, device)
+    resident = Resident.load(store.manifest, store.load_base(), version, ref.version, Placement(device))
     certificate = resident.certificate
     stale = store.stale_coefficients(ref)
     return Measured(

@@ -32,6 +32,7 @@ from service.domain.states import RepairPolicy, RepairStatus
 from service.unlearning.batch import ModelState
 from service.unlearning.certificate import TOLERANCE, Certificate, certifiable, certify
 from service.unlearning.hessian import HessianFactor, factor_steps, why_no_factor
+from service.unlearning.newton_process import NewtonProcess, RemoteNewton
 from service.unlearning.quasi_newton import QuasiNewton
 from service.unlearning.training_rows import TrainingRows
 
@@ -107,13 +108,22 @@ class Repair:
     """One repair; `advance` goes on with it, `repaired` gives the state it has reached."""
 
     def __init__(
-        self, state: ModelState, objective: Objective, factor: HessianFactor | None, rows: TrainingRows
+        self,
+        state: ModelState,
+        objective: Objective,
+        factor: HessianFactor | None,
+        rows: TrainingRows,
+        process: NewtonProcess | None = None,
     ) -> None:
-        """`objective` and `rows` are those of the live graph of `state`; `factor` may be from before the last batch."""
+        """`objective` and `rows` are those of the live graph of `state`; `factor` may be from before the last batch.
+
+        Conjugate gradients without a factor are left to `process` where that pays.
+        """
         self._state = state
         self._objective = objective
         self._factor = factor
         self._rows = rows
+        self._process = process
         #: Whether the factor was made from the remaining data alone.
         self._fresh = False
         self._factors = 0
@@ -127,7 +137,7 @@ class Repair:
         self._best = start
         #: At most one of the two is under way; neither before the way to go on was chosen.
         self._building: Iterator[HessianFactor | None] | None = None
-        self._descent: Newton | QuasiNewton | None = None
+        self._descent: Newton | RemoteNewton | QuasiNewton | None = None
         self.finished = start.relative_gradient <= GOAL
         #: How far the repair had come when `advance` last returned; replaced, never changed.
         self.progress = RepairProgress(0, 0, self.before.relative)
@@ -155,8 +165,15 @@ class Repair:
         earlier = self._factor is not None and not self._fresh
         if earlier or self.finished:
             self._stop_descent()
+        self.leave_process()
         if earlier:
             self._factor = None
+
+    def leave_process(self) -> None:
+        """Lets the process forget what it holds for this repair; the next `advance` begins there again."""
+        if isinstance(self._descent, RemoteNewton):
+            self._descent.forget()
+            self._stop_descent()
 
     def repaired(self) -> tuple[ModelState, RepairOutcome]:
         """The state with the best weights found, their coefficients rebuilt, and what came of the repair."""
@@ -194,6 +211,8 @@ class Repair:
         if self._without_factor is None:
             self._factors += 1
             self._building = factor_steps(objective, self._best, self._rows)
+        elif self._process is not None:
+            self._descent = self._process.minimisation(objective, self._best, GOAL)
         else:
             self._descent = Newton(objective, self._best.W, GOAL)
 
@@ -209,16 +228,18 @@ class Repair:
         if factor is not None:
             self._building, self._factor, self._fresh = None, factor, True
 
-    def _descend(self, descent: Newton | QuasiNewton, until: float) -> None:
-        if isinstance(descent, Newton):
-            descent.step(until)
-        else:
+    def _descend(self, descent: Newton | RemoteNewton | QuasiNewton, until: float) -> None:
+        if isinstance(descent, QuasiNewton):
             descent.step()
+        else:
+            descent.step(until)
         if descent.best.relative_gradient < self._best.relative_gradient:
             self._best = descent.best
-        if descent.converged or (isinstance(descent, Newton) and descent.finished):
+        if descent.converged or (descent.finished and not isinstance(descent, QuasiNewton)):
             self.finished = True
-        elif descent.finished or (isinstance(descent, QuasiNewton) and descent.iterations >= _STEPS_PER_FACTOR):
+        elif isinstance(descent, RemoteNewton) and descent.interrupted:
+            self._stop_descent()
+        elif isinstance(descent, QuasiNewton) and (descent.finished or descent.iterations >= _STEPS_PER_FACTOR):
             # The factor is too far off; the next one is made where this one has led.
             self._stop_descent()
             self._factor, self._fresh = None, False
@@ -231,7 +252,7 @@ class Repair:
     def _counts(self) -> tuple[int, int]:
         """Steps so far, and products with H and H^T, counted in pairs: gradients and products with the Hessian."""
         steps = 0 if self._descent is None else self._descent.iterations
-        products = steps + (self._descent.products if isinstance(self._descent, Newton) else 0)
+        products = steps + (self._descent.products if isinstance(self._descent, Newton | RemoteNewton) else 0)
         return self._steps_before + steps, self._products_before + products
 
     def _preconditioned(self, gradient: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ from service.unlearning.certificate import Certificate, certifiable, certify
 from service.unlearning.hessian import HessianFactor, factor_steps, why_no_factor
 from service.unlearning.live_graph import LiveGraph
 from service.unlearning.loading import load, on_device
+from service.unlearning.newton_process import pays
+from service.unlearning.placement import Placement
 from service.unlearning.prepared import Prepared, PreparedRepair, finite, require_finite
 from service.unlearning.repair import (
     Coefficients,
@@ -65,7 +67,7 @@ class Resident:
         canaries: Canaries | None,
         injected: Sequence[InjectedColumn],
         regularization: float,
-        policy: RepairPolicy,
+        placement: Placement,
     ) -> None:
         self.features = features
         self.labels = labels
@@ -80,7 +82,8 @@ class Resident:
         self._injected = tuple(injected)
         #: lambda.
         self.regularization = regularization
-        self._policy = policy
+        self._policy = placement.policy
+        self._process = placement.process
         #: The version whose Gram factors were read from a checkpoint.
         self._checkpointed: int | None = None
         self._training_rows = TrainingRows(live_graph)
@@ -99,9 +102,8 @@ class Resident:
         base: Base,
         version: VersionState,
         number: int,
-        device: torch.device | str,
+        placement: Placement,
         *,
-        policy: RepairPolicy = RepairPolicy.NEVER,
         stale_coefficients: bool = False,
         gram: Gram | None = None,
     ) -> "Resident":
@@ -113,9 +115,9 @@ class Resident:
         must be an optimum. Raises RepairImpossible for a policy that the model does not allow and, both before any
         work, DeviceError when the device has less free memory than that and later batches need.
         """
-        if policy is RepairPolicy.ALWAYS:
+        if placement.policy is RepairPolicy.ALWAYS:
             require_repairable(manifest.spec)
-        loaded = load(manifest, base, version, number, device, gram)
+        loaded = load(manifest, base, version, number, placement.device, gram)
         graph = base.graph
         resident = cls(
             features=loaded.features,
@@ -127,13 +129,14 @@ class Resident:
             canaries=manifest.canaries,
             injected=carried_columns(graph.features, manifest.injected_columns),
             regularization=manifest.spec.regularization,
-            policy=policy,
+            placement=placement,
         )
         resident._checkpointed = number if loaded.from_checkpoint else None
         if stale_coefficients:
             objective = resident._objective(resident.live_graph)
             _, coefficients = at_optimum(loaded.state, objective, objective.at(stacked(loaded.state)))
             resident._take(coefficients)
+        resident._expect_repairs()
         return resident
 
     @property
@@ -203,7 +206,8 @@ class Resident:
 
     def begin_repair(self) -> None:
         """Starts a repair of the committed state, for `advance_repair` to carry out."""
-        self._pending = Repair(self.state, self._objective(self.live_graph), self._factor, self._training_rows)
+        objective = self._objective(self.live_graph)
+        self._pending = Repair(self.state, objective, self._factor, self._training_rows, self._process)
 
     @property
     def repairing(self) -> RepairProgress | None:
@@ -270,6 +274,13 @@ class Resident:
         if self._factor is not None:
             self._making = None
 
+    def _expect_repairs(self) -> None:
+        """Starts the process that repairs will be left to, which takes seconds."""
+        if self._policy is RepairPolicy.NEVER or self._process is None or self.why_no_factor is None:
+            return
+        if pays(Representation(self.live_graph.inputs, self.live_graph.training_rows), self.state.classes):
+            self._process.start()
+
     def _objective(self, live_graph: LiveGraph) -> Objective:
         return live_graph.objective(self.regularization)
 
@@ -278,7 +289,7 @@ class Resident:
     ) -> tuple[ModelState, RepairOutcome, Repair]:
         """`state` repaired within the budget, or as it is while the repair goes on."""
         objective = self._objective(live_graph)
-        repair = Repair(state, objective, self._factor, rows)
+        repair = Repair(state, objective, self._factor, rows, self._process)
         if repair.advance(time.monotonic() + budget_s):
             return *repair.repaired(), repair
         return state, RepairOutcome(RepairStatus.PENDING, repair.before, repair.before), repair
@@ -294,6 +305,8 @@ class Resident:
 
     def _settle(self, repair: Repair | None, outcome: RepairOutcome) -> None:
         """Keeps of what was computed what holds of the state just committed."""
+        if self._pending is not None:
+            self._pending.leave_process()
         self._certificate = outcome.after
         self._making = self._pending = self._factor = None
         self._judged = False

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from model_store.base_store import Base
 from model_store.coefficients import span_residual
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.domain.records import Imported, Pointer
-from service.domain.states import RepairPolicy
 from service.errors import LetheError
 from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
+from service.unlearning.placement import Placement
 from service.unlearning.repair import Coefficients, RepairOutcome
 from service.unlearning.resident import Resident
 from service.unlearning.snapshot import Snapshot
@@ -56,7 +55,7 @@ class Staged:
         self.store, self.base = store, base
 
     @classmethod
-    def load(cls, store: Store, base: Base, device: torch.device | str, repair: RepairPolicy) -> "Staged":
+    def load(cls, store: Store, base: Base, placement: Placement) -> "Staged":
         """Puts the model as it was trained on the device.
 
         Raises ImportRefused when it has been served, RepairImpossible, StoreDamaged and DeviceError.
@@ -68,7 +67,7 @@ class Staged:
                 f"The model is not newly trained: {int((~state.live).sum())} of its nodes have been deleted.",
                 "Import the folder that `./lethe train` wrote, before it was served.",
             )
-        return cls(store, base, Resident.load(store.manifest, base, state, trained.version, device, policy=repair))
+        return cls(store, base, Resident.load(store.manifest, base, state, trained.version, placement))
 
     def exclude(self, tombstoned: Tombstoned) -> None:
         """Takes out what is tombstoned and still there; under the policy `always` its repair is then under way."""

@@ -27,7 +27,6 @@ from typing import TypeVar
 
 import numpy as np
 import structlog
-import torch
 
 from model_store.base_store import Base
 from model_store.errors import ModelStoreError
@@ -40,10 +39,11 @@ from service.db.pointers import PointerRepository
 from service.db.repairs import RepairRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
 from service.domain.records import ModelImport, Pointer
-from service.domain.states import RepairPolicy, RepairStatus
+from service.domain.states import RepairStatus
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.failure_points import FailurePoint
 from service.queue.outage import Outage
+from service.unlearning.placement import Placement
 from service.vault.keyring import Keyring
 from service.worker.candidate import Candidate, ImportRefused, Staged
 from service.worker.lease_keeper import LeaseKeeper
@@ -96,16 +96,14 @@ class Importer:
         readers: Readers,
         executor: Executor,
         outage: Outage,
-        repair: RepairPolicy,
-        device: torch.device | str,
+        placement: Placement,
     ) -> None:
         self._engine = engine
         self._keyring = keyring
         self._readers = readers
         self._executor = executor
         self._outage = outage
-        self._repair = repair
-        self._device = device
+        self._placement = placement
         self._under_way: _UnderWay | None = None
         #: `time.monotonic()` at which the attempt began, and before which there is no further one.
         self._begun_at = self._rests_until = 0.0
@@ -216,7 +214,7 @@ class Importer:
                 "Serve it from a LETHE_HOME of its own, or give its nodes the ids they have here.",
             )
         self._check(wanted, store, base, await self._tombstoned(wanted, base, served))
-        return await self._run(lambda: Staged.load(store, base, self._device, self._repair))
+        return await self._run(lambda: Staged.load(store, base, self._placement))
 
     async def _is_ready(self, under_way: _UnderWay, served: Store, pointer: Pointer) -> bool:
         """Works for a slice; whether the staged model is without all that is tombstoned, and repaired.

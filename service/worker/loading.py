@@ -22,9 +22,10 @@ from service.db.repairs import RepairRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer, RepairRecord
-from service.domain.states import ImportStatus, RepairPolicy
+from service.domain.states import ImportStatus
 from service.failure_points import FailurePoint
 from service.queue.outage import Outage
+from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
@@ -62,8 +63,7 @@ class Loader:
         executor: Executor,
         outage: Outage,
         model: str,
-        repair: RepairPolicy,
-        device: torch.device | str,
+        placement: Placement,
     ) -> None:
         self._engine = engine
         self._keyring = keyring
@@ -73,8 +73,7 @@ class Loader:
         self._executor = executor
         self._outage = outage
         self._model = model
-        self._repair = repair
-        self._device = device
+        self._placement = placement
         self._log = structlog.get_logger(__name__)
         self.store = store
         #: What the model on the device is.
@@ -158,8 +157,7 @@ class Loader:
             base,
             version,
             pointer.version,
-            self._device,
-            policy=self._repair,
+            self._placement,
             stale_coefficients=self.store.stale_coefficients(ref),
             gram=gram,
         )
@@ -175,7 +173,7 @@ class Loader:
         """The Gram factors of the committed version if they are kept; one that cannot be used is named and ignored."""
         try:
             return gram_checkpoint.read(
-                self.store.folder_of(ref), version_digest=pointer.digest, device=torch.device(self._device)
+                self.store.folder_of(ref), version_digest=pointer.digest, device=torch.device(self._placement.device)
             )
         except gram_checkpoint.CheckpointUnusable as unusable:
             self._log.warning("checkpoint.ignored", reason=str(unusable))

@@ -26,7 +26,6 @@ from uuid import UUID, uuid4
 import numpy as np
 import scipy.sparse as sp
 import structlog
-import torch
 
 from model_store.replacement import Replacement
 from model_store.store import Store
@@ -42,11 +41,12 @@ from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import Pointer, Recovery
-from service.domain.states import ImportStatus, RepairPolicy, RequestKind
+from service.domain.states import ImportStatus, RequestKind
 from service.errors import Conflict, StateMismatch
 from service.failure_points import FailurePoint
 from service.queue.outage import Outage
 from service.unlearning.loading import version_state
+from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
@@ -95,8 +95,7 @@ class Restorer:
         keeper: LeaseKeeper,
         executor: Executor,
         outage: Outage,
-        repair: RepairPolicy,
-        device: torch.device | str,
+        placement: Placement,
     ) -> None:
         self._engine = engine
         self._store = store
@@ -105,8 +104,7 @@ class Restorer:
         self._keeper = keeper
         self._executor = executor
         self._outage = outage
-        self._repair = repair
-        self._device = device
+        self._placement = placement
         self._model = store.manifest.name
         self._log = structlog.get_logger(__name__)
 
@@ -223,8 +221,7 @@ class Restorer:
             self._store.load_base(),
             state,
             current.version,
-            self._device,
-            policy=self._repair,
+            self._placement,
             stale_coefficients=stale,
         )
         if not remaining:

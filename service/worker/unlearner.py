@@ -12,7 +12,6 @@ from enum import StrEnum
 from uuid import uuid4
 
 import structlog
-import torch
 
 from model_store.errors import DeviceError, ModelStoreError, StoreDamaged, StoreForeign
 from model_store.manifest import Manifest
@@ -31,6 +30,7 @@ from service.queue.backoff import Backoff
 from service.queue.batcher import BatchLimits, Take, Waiting, decide
 from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream, Entry
+from service.unlearning.placement import Placement
 from service.unlearning.repair import RepairImpossible
 from service.unlearning.resident import Resident
 from service.vault.keyring import Keyring
@@ -110,9 +110,8 @@ class Unlearner:
         model: str,
         limits: BatchLimits,
         lease_ttl_s: float,
-        repair: RepairPolicy,
         repair_budget_s: float,
-        device: torch.device | str,
+        placement: Placement,
     ) -> None:
         self._engine = engine
         self._stream = stream
@@ -124,7 +123,7 @@ class Unlearner:
         self._model = model
         self._limits = limits
         self._lease_ttl_s = lease_ttl_s
-        self._repair = repair
+        self._repair = placement.policy
         self._repair_budget_s = repair_budget_s
         self._consumer = f"unlearner-{uuid4().hex}"
         self._outage = Outage("unlearner", Backoff(), random.Random())
@@ -138,8 +137,7 @@ class Unlearner:
             readers=readers,
             executor=executor,
             outage=self._outage,
-            repair=repair,
-            device=device,
+            placement=placement,
         )
         self._loader = Loader(
             engine=engine,
@@ -151,8 +149,7 @@ class Unlearner:
             executor=executor,
             outage=self._outage,
             model=model,
-            repair=repair,
-            device=device,
+            placement=placement,
         )
         #: `time.monotonic()` from which the database is asked for an import again.
         self._ask_at = 0.0

@@ -18,6 +18,7 @@ from model_store.spec import Combine, LossKind, ModelSpec, SolverKind
 from service.domain.states import RepairPolicy, RepairStatus, RequestKind
 from service.unlearning import hessian
 from service.unlearning.batch import Removal
+from service.unlearning.placement import Placement
 from service.unlearning.prepared import NotFinite
 from service.unlearning.repair import RepairImpossible, stacked
 from service.unlearning.resident import Resident
@@ -311,7 +312,7 @@ def test_stale_coefficients_are_rebuilt_at_a_load(small: Graph, tmp_path: Path) 
     garbled = replace(base, beta=np.zeros_like(base.beta))
     version = stored.store.read_version(stored.ref)
     manifest = stored.store.manifest
-    loaded = Resident.load(manifest, garbled, version, 1, "cpu", stale_coefficients=True)
+    loaded = Resident.load(manifest, garbled, version, 1, Placement("cpu"), stale_coefficients=True)
     assert np.abs(loaded.coefficients().beta - base.beta).max() <= 1e-12 * np.abs(base.beta).max()
 
 

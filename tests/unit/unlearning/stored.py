@@ -22,6 +22,7 @@ from service.domain.states import RepairPolicy, RequestKind
 from service.unlearning.batch import ModelState, Removal
 from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
+from service.unlearning.placement import Placement
 from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.repair import RepairOutcome
 from service.unlearning.resident import Resident
@@ -85,7 +86,7 @@ class StoredModel:
         """The committed version as a restart would load it."""
         version = self.store.read_version(self.ref)
         manifest, base = self.store.manifest, self.store.load_base()
-        return Resident.load(manifest, base, version, self.ref.version, "cpu", policy=self.policy)
+        return Resident.load(manifest, base, version, self.ref.version, Placement("cpu", self.policy))
 
     def delete(self, *requests: Sequence[int]) -> Outcome:
         """One batch of these requests' nodes, through to the measurement from disk."""

@@ -21,6 +21,7 @@ from model_store.store import Store
 from service.domain.states import RequestKind
 from service.unlearning.batch import Removal
 from service.unlearning.loading import version_state
+from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 from service.worker.checkpointing import Checkpointer
 
@@ -36,7 +37,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loaded(store: Store, gram: Gram | None = None) -> Resident:
-    return Resident.load(store.manifest, store.load_base(), store.read_version(store.current()), 0, "cpu", gram=gram)
+    return Resident.load(
+        store.manifest, store.load_base(), store.read_version(store.current()), 0, Placement("cpu"), gram=gram
+    )
 
 
 def written(folder: Path, gram: Gram, digest: str = DIGEST) -> Path:
