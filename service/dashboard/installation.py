@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI
 
-from service.dashboard import assets, charts, drills, export, find, log, login, overview, request, requests
+from service.dashboard import assets, charts, drills, export, find, log, login, overview, request, requests, unknown
 from service.dashboard.access import Access
 from service.dashboard.sessions import Sessions
 from service.dashboard.throttle import Throttle
@@ -13,3 +13,4 @@ def install(app: FastAPI) -> None:
     app.state.dashboard = Access(Sessions(), Throttle())
     for part in (assets, login, overview, drills, charts, requests, request, export, find, log):
         app.include_router(part.router)
+    unknown.install(app)

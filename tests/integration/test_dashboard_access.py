@@ -8,6 +8,7 @@ import httpx
 import pytest
 from api_harness import Api, serving
 
+from service.dashboard.pages import CONTENT_SECURITY_POLICY
 from service.dashboard.throttle import BURST
 from service.db.api_keys import ApiKeyRepository
 from service.db.transactions import transaction
@@ -185,6 +186,25 @@ async def test_no_node_is_in_a_page_a_url_or_a_log_line(api: Api) -> None:
     assert "lesund" not in found.text
     assert "lesund" not in api.lines.getvalue()
     assert accepted["id"] not in api.lines.getvalue()
+
+
+async def test_an_address_that_is_no_page_is_told_as_one_to_a_browser(api: Api) -> None:
+    client = await api.client_with(None)
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path, status in (("/nothing", 404), ("/requests/x/y/ålesund", 404), ("/logout", 405)):
+        page = await client.get(f"/dashboard{path}", headers=browser)
+        assert page.status_code == status
+        assert page.headers["content-type"].startswith("text/html")
+        assert page.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+        assert '<a href="/dashboard">To the overview</a>' in page.text
+        assert "lesund" not in page.text + api.lines.getvalue()
+        # For a program it is what it is everywhere else.
+        problem = await client.get(f"/dashboard{path}")
+        assert problem.status_code == status
+        assert problem.headers["content-type"] == "application/problem+json"
+        assert page.headers.get("allow") == problem.headers.get("allow")
+    elsewhere = await client.get("/dashboards", headers=browser)
+    assert (elsewhere.status_code, elsewhere.headers["content-type"]) == (404, "application/problem+json")
 
 
 async def test_what_does_not_exist_is_told_as_a_page(api: Api) -> None:

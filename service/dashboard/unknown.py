@@ -1,0 +1,37 @@
+"""Addresses below the dashboard's that are none of its pages: told as a page to whoever came with a browser."""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import cast
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.dashboard.access import PATH
+from service.dashboard.pages import error_page
+
+_REMEDY = "Check the address, or go on from the overview."
+#: Status -> title and detail.
+_TOLD = {
+    HTTPStatus.NOT_FOUND: ("Not found", "There is no such page."),
+    HTTPStatus.METHOD_NOT_ALLOWED: ("No page", "This address takes forms of the dashboard, and is no page by itself."),
+}
+
+
+def install(app: FastAPI) -> None:
+    """Answer what no route of the dashboard takes with a page; all else, and programs, get what they got before."""
+    otherwise = cast(Callable[[Request, Exception], Awaitable[Response]], app.exception_handlers[HTTPException])
+
+    async def answer(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        told = _TOLD.get(HTTPStatus(error.status_code))
+        is_browser = "text/html" in request.headers.get("accept", "")
+        if told is None or not is_browser or not request.url.path.startswith(f"{PATH}/"):
+            return await otherwise(request, error)
+        page = error_page(error.status_code, *told, _REMEDY)
+        page.headers.update(error.headers or {})
+        return page
+
+    app.add_exception_handler(HTTPException, answer)
