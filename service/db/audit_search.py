@@ -60,8 +60,7 @@ async def search(conn: AsyncConnection, filters: AuditFilters, cursor: PageCurso
         if not days:
             return Page([], None)
         if not filters.thresholds and filters.api_key_id is None:
-            ids = (await conn.execute(_within(days, filters, cursor, limit + 1))).scalars().all()
-            return await _page(conn, ids, limit)
+            return await _page(conn, await _by_day(conn, days, filters, cursor, limit + 1), limit)
     # One more than asked for tells whether there is a next page. A reference has an index of its own.
     if filters.reference is None:
         ids = (await conn.execute(_newest(filters, cursor, limit + 1))).scalars().all()
@@ -121,21 +120,43 @@ async def _days(conn: AsyncConnection, filters: AuditFilters, cursor: PageCursor
     return [(day, int(count)) for day, count in await conn.execute(query.order_by(AuditCountRow.day.desc()))]
 
 
-def _within(
-    days: Sequence[tuple[date, int]], filters: AuditFilters, cursor: PageCursor | None, limit: int
-) -> Select[UUID]:
-    """What `filters` keep of the newest days that have `limit` such requests, each day by a range of the index."""
+async def _by_day(
+    conn: AsyncConnection,
+    days: Sequence[tuple[date, int]],
+    filters: AuditFilters,
+    cursor: PageCursor | None,
+    limit: int,
+) -> list[UUID]:
+    """The first `limit` requests that `filters` keep in `days`, which are looked at until there are so many.
+
+    Some that were counted may have left these states before they are looked for, as a queue drains: then there are more
+    days to look at.
+    """
+    ids: list[UUID] = []
+    while days and len(ids) < limit:
+        looked_at = _having(days, filters, cursor, limit - len(ids))
+        starts = [datetime.combine(day, time(), UTC) for day, _ in days[:looked_at]]
+        ids += (await conn.execute(_within(starts, filters, cursor, limit - len(ids)))).scalars()
+        days = days[looked_at:]
+    return ids
+
+
+def _having(days: Sequence[tuple[date, int]], filters: AuditFilters, cursor: PageCursor | None, limit: int) -> int:
+    """How many of the newest days were counted to have `limit` requests; all when they have fewer."""
     ends = (filters.since, filters.until, _moment(cursor))
     cut = {_day_of(moment) for moment in ends if moment is not None}
-    starts: list[datetime] = []
     found = 0
-    for day, count in days:
-        starts.append(datetime.combine(day, time(), UTC))
+    for looked_at, (day, count) in enumerate(days, 1):
         # Of a day that is not wholly looked at, it is not known how many are left.
         found += 0 if day in cut else count
         if found >= limit:
-            break
-    day_rows = unnested("days", start=(DateTime(timezone=True), starts))
+            return looked_at
+    return len(days)
+
+
+def _within(starts: Sequence[datetime], filters: AuditFilters, cursor: PageCursor | None, limit: int) -> Select[UUID]:
+    """What `filters` keep of the days that begin at `starts`, each by a range of the index."""
+    day_rows = unnested("days", start=(DateTime(timezone=True), list(starts)))
     of_day = (
         select(RequestSearchRow)
         .where(RequestSearchRow.received_at >= day_rows.c.start)
