@@ -242,10 +242,8 @@ class Unlearner:
         failure_points.reached(FailurePoint.LEASED)
         self._condition = Condition(Phase.LOADING)
         try:
-            session = await self._start(keeper, stop)
-            self._condition = Condition(Phase.SERVING)
-            self._log.info("unlearner.serving", model=self._model)
-            await self._serve(session, keeper, stop)
+            # In no variable here: an import replaces it, and its model must leave the memory then.
+            await self._serve(await self._start(keeper, stop), keeper, stop)
         except (ModelStoreError, OSError):
             # What looks like damage, or a disk that is away, to one that was stopped past its lease is what its
             # successor has done since.
@@ -305,6 +303,8 @@ class Unlearner:
         await session.repairer.resume(self._repair)
 
     async def _serve(self, session: _Session, keeper: LeaseKeeper, stop: asyncio.Event) -> None:
+        self._condition = Condition(Phase.SERVING)
+        self._log.info("unlearner.serving", model=self._model)
         held: list[_Held] = []
         self._reclaim_due = True
         while not stop.is_set():

@@ -1,0 +1,79 @@
+"""A model that an import has replaced leaves the memory, though the collector of cycles leaves it alone once ready."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from db_harness import until
+from test_api_end_to_end import running, settings_of, small_model
+from test_model_import import asked, ended, new_model
+
+from service import app
+from service.unlearning.resident import Resident
+
+__all__ = ["new_model", "small_model"]
+
+
+@pytest.fixture
+def collected_again() -> Iterator[None]:
+    """Afterwards this process, which serves here, is collected as before."""
+    thresholds = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+
+
+@pytest.fixture
+def residents(monkeypatch: pytest.MonkeyPatch) -> "list[weakref.ref[Resident]]":
+    """Every model that has been on the device, the first one first."""
+    made: list[weakref.ref[Resident]] = []
+    initialise = Resident.__init__
+
+    def noted(resident: Resident, *arguments: Any, **named: Any) -> None:
+        made.append(weakref.ref(resident))
+        initialise(resident, *arguments, **named)
+
+    monkeypatch.setattr(Resident, "__init__", noted)
+    return made
+
+
+def parts_of(resident: Resident | None) -> dict[str, "weakref.ref[Any]"]:
+    """What is large in a model, and what holds it together."""
+    assert resident is not None
+    parts = {
+        "the model": resident,
+        "features": resident.features,
+        "rows of features": resident.features.rows,
+        "weights": resident.state.features.W,
+        "Gram matrix": resident.state.features.gram.M,
+        "graph": resident.live_graph,
+        "edges": resident.live_graph.propagator.edges.adjacency,
+    }
+    return {name: weakref.ref(part) for name, part in parts.items()}
+
+
+@pytest.mark.usefixtures("collected_again")
+async def test_a_replaced_model_leaves_the_memory(
+    small_model: Path,
+    new_model: Path,
+    tmp_path: Path,
+    database_url: str,
+    redis_url: str,
+    residents: "list[weakref.ref[Resident]]",
+) -> None:
+    settings = settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        app._spare_collector()
+        await lethe.completed(await lethe.delete("5"))
+        replaced = parts_of(residents[0]())
+        imported = await ended(settings, await asked(settings, new_model, exclude_deleted=True))
+        assert imported.refusal is None
+        # What the new model is served with is there, so that the old one cannot merely be late.
+        await lethe.completed(await lethe.delete("6"))
+        gc.collect()
+        assert [name for name, part in replaced.items() if part() is not None] == []
+        assert residents[-1]() is not None
