@@ -63,7 +63,7 @@ class Settings(BaseSettings):
         5.0, ge=0.0, le=3600.0, description="Repair of one batch after which it is served and repaired later (seconds)."
     )
 
-    max_batch_nodes: int = Field(1024, ge=1, le=1_000_000, description="Most nodes in one update of the model.")
+    max_batch_nodes: int = Field(4096, ge=1, le=1_000_000, description="Most nodes in one update of the model.")
     max_wait_ms: int = Field(20, ge=0, le=60_000, description="Longest wait for a batch to fill (milliseconds).")
     max_queued_nodes: int = Field(100_000, ge=1, description="Waiting nodes above which deletions are answered 429.")
     max_nodes_per_request: int = Field(10_000, ge=1, description="Most nodes or edges in one deletion request.")
