@@ -11,6 +11,7 @@ from service.db.outbox import OUTBOX_CHANNEL
 from service.errors import Unavailable
 
 _CONNECT_SECONDS = 10.0
+_OUTAGES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class Wakeup:
@@ -59,14 +60,14 @@ async def _connect(engine: AsyncEngine) -> asyncpg.Connection:
     arguments, options = engine.dialect.create_connect_args(engine.url)
     try:
         return await asyncpg.connect(*arguments, **options, timeout=_CONNECT_SECONDS)
-    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+    except _OUTAGES as error:
         raise _unavailable(error) from error
 
 
 async def _subscribe(connection: asyncpg.Connection, channel: str, wakeup: Wakeup) -> None:
     try:
         await connection.add_listener(channel, wakeup._notified)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except _OUTAGES as error:
         raise _unavailable(error) from error
 
 

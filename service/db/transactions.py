@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import asyncpg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -74,15 +75,28 @@ async def fenced_transaction(engine: AsyncEngine, lease: Lease) -> AsyncIterator
 
 
 def is_outage(error: BaseException) -> bool:
-    """Tell whether `error` means that Postgres cannot serve now, as opposed to a wrong statement or value."""
+    """Tell whether `error` means that Postgres cannot serve now, as opposed to a wrong statement or value.
+
+    `error` is SQLAlchemy's, or asyncpg's own, which SQLAlchemy lets through while it sets up a new connection.
+    """
+    if isinstance(error, OSError | TimeoutError | PoolTimeout):
+        return True
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    state = _sqlstate(error)
+    return state[:2] in _OUTAGE_CLASSES or state in _OUTAGE_STATES or _is_broken_off(error)
+
+
+def _is_broken_off(error: BaseException) -> bool:
+    """Whether asyncpg refuses to go on with a connection that has been told its end, or that has ended."""
     if isinstance(error, DBAPIError):
-        state = _sqlstate(error)
-        return error.connection_invalidated or state[:2] in _OUTAGE_CLASSES or state in _OUTAGE_STATES
-    return isinstance(error, OSError | TimeoutError | PoolTimeout)
+        return isinstance(getattr(error.orig, "__cause__", None), asyncpg.InternalClientError)
+    # The classes below InterfaceError are about wrong values and settings.
+    return isinstance(error, asyncpg.InternalClientError) or type(error) is asyncpg.InterfaceError
 
 
 def _sqlstate(error: BaseException) -> str:
-    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    state = getattr(getattr(error, "orig", error), "sqlstate", None)
     return state if isinstance(state, str) else ""
 
 

@@ -154,7 +154,10 @@ async def is_waiting(database: Database, for_what: str = "Lock") -> bool:
 
 
 class Proxy:
-    """Stands between a client and Postgres; on demand it loses the connection around the next COMMIT."""
+    """Stands between a client and Postgres; on demand it loses the connection around the next COMMIT.
+
+    Or around another statement, when `statement` is set.
+    """
 
     def __init__(self, url: str) -> None:
         parsed = make_url(url)
@@ -164,6 +167,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         #: What to do at the next COMMIT: `lose` it, or `deliver` it and lose the answer, or `delay` it until released.
         self.at_commit: str | None = None
+        self.statement = b"COMMIT"
         self.release = asyncio.Event()
         self.struck = asyncio.Event()
 
@@ -193,7 +197,7 @@ class Proxy:
         answers = asyncio.create_task(_pump(from_postgres, writer))
         try:
             while data := await reader.read(65536):
-                if self.at_commit is not None and b"COMMIT" in data:
+                if self.at_commit is not None and self.statement in data:
                     await self._strike(data, to_postgres, answers, writer)
                     return
                 to_postgres.write(data)

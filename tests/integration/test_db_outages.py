@@ -6,7 +6,10 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+import asyncpg
 import pytest
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+from sqlalchemy.exc import DBAPIError
 
 from service.db import migrate
 from service.db.audit_queries import search
@@ -14,7 +17,7 @@ from service.db.engine import Engine, create_engine
 from service.db.intake import Accepted, Intake
 from service.db.notifications import listen
 from service.db.pointers import PointerRepository
-from service.db.transactions import CommitUnanswered, transaction
+from service.db.transactions import CommitUnanswered, is_outage, transaction
 from service.domain.audit import AuditFilters
 from service.embedded import Embedded
 from service.errors import Unavailable
@@ -113,6 +116,61 @@ async def test_an_unanswered_commit_is_told_from_one_that_did_not_happen(
                 await PointerRepository(conn).advance(0, next_pointer(POINTER, 1))
         # What was delivered, Postgres still has to do.
         await until(partial(_is_at, db, version))
+
+
+async def test_a_connection_that_is_lost_while_it_is_set_up_is_an_outage(proxy: Proxy, fragile: Engine) -> None:
+    proxy.statement, proxy.at_commit = b"SET transaction_timeout", "lose"
+    with pytest.raises(Unavailable):
+        async with transaction(fragile):
+            raise AssertionError("has a connection")
+    assert proxy.struck.is_set()
+    async with transaction(fragile) as conn:
+        assert (await conn.exec_driver_sql("SHOW transaction_timeout")).scalar_one() == "1min"
+
+
+def test_a_connection_that_the_driver_gives_up_is_an_outage_and_a_wrong_setting_is_none() -> None:
+    told_its_end = asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+    wrapped = PGDialect_asyncpg.import_dbapi().InternalClientError("as above")
+    wrapped.__cause__ = told_its_end
+    for outage in (told_its_end, DBAPIError(None, None, wrapped), asyncpg.InterfaceError("connection is closed")):
+        assert is_outage(outage)
+    for mistake in (asyncpg.exceptions.ClientConfigurationError("no"), asyncpg.exceptions.UndefinedTableError("no")):
+        assert not is_outage(mistake)
+
+
+@pytest.mark.slow
+async def test_whatever_a_connection_is_at_when_its_server_process_ends_is_an_outage(
+    own_postgres: Embedded, tmp_path: Path
+) -> None:
+    url = own_postgres.start().database_url
+    assert url is not None
+    engine, administrator = create_engine(url), create_engine(url, pool_size=1)
+    over = asyncio.Event()
+    outages = 0
+
+    async def work() -> None:
+        nonlocal outages
+        while not over.is_set():
+            try:
+                async with transaction(engine) as conn:
+                    await conn.exec_driver_sql("SELECT generate_series(1, 300)")
+                async with listen(engine):
+                    pass
+            except Unavailable:
+                outages += 1
+
+    workers = [asyncio.create_task(work()) for _ in range(8)]
+    for _ in range(200):
+        async with transaction(administrator) as conn:
+            await conn.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+    over.set()
+    await asyncio.gather(*workers)
+    assert outages > 200
+    await engine.dispose()
+    await administrator.dispose()
 
 
 async def _is_at(db: Database, version: int) -> bool:
