@@ -102,6 +102,8 @@ class Reader:
     def have_edges(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
         """Whether each pair of ids is an edge between two live nodes, all by one version; answered like `row`."""
         view = self._loaded()
+        if not pairs:
+            return []
         ends = [(_find(view, first), _find(view, second)) for first, second in pairs]
         known = [(first, second) for first, second in ends if first is not None and second is not None]
         found = iter(view.edges.contain(np.array(known, dtype=np.int64).reshape(-1, 2)).tolist())
