@@ -254,3 +254,23 @@ def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str
 def hashes(leaves: Sequence[bytes], ranges: Sequence[Range]) -> list[str]:
     """The hashes of ranges of leaves, in hex: a proof, by the definition of RFC 6962."""
     return [root(leaves[start:end]).hex() for start, end in ranges]
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [look if look == LOOKS[1] else pytest.param(*look, marks=pytest.mark.slow) for look in LOOKS],
+)
+def test_an_address_that_is_no_page_leads_back(visit: Open, axe: str, width: int, scheme: str) -> None:
+    window = visit(width, scheme)
+    window.sign_in("/log")
+    answer = window.page.goto(f"{window.url}/dashboard/nothing")
+    assert answer is not None
+    assert answer.status == 404
+    expect(window.page.get_by_text("There is no such page.")).to_be_visible()
+    judge(window.page, axe)
+    # That it is not there, the browser says as well.
+    assert [text for text in window.complaints if "404" not in text] == []
+    window.complaints.clear()
+    window.page.get_by_role("link", name="To the overview").click()
+    expect(window.page).to_have_url(f"{window.url}/dashboard")
+    window.page.locator("#charts[data-drawn]").wait_for()

@@ -216,6 +216,13 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     shown = (await listed(writer))["drills"][0]
     assert shown["model_replaced_at"] is not None
     assert shown["finding"] == "The drill was withdrawn before the unlearner took it up."
+    async with transaction(api.engine) as connection:
+        query = "SELECT request_id, model_replaced_at FROM audit_drills"
+        viewed = {str(request_id): at for request_id, at in await connection.exec_driver_sql(query)}
+        drills = await DrillRepository(connection).list("tiny", limit=9)
+        told = {str(one.request_id): one.model_replaced_at for one in drills}
+    assert viewed == told
+    assert None not in viewed.values()
 
 
 async def test_a_drill_that_never_came_to_the_weights_did_not_pass(api: Api, writer: httpx.AsyncClient) -> None:
