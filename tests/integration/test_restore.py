@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import logging
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,13 +31,15 @@ from service.db.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
 from service.db.intake import Intake, NewRequest
 from service.db.log import LogRepository
+from service.db.pointers import PointerRepository
 from service.db.recoveries import RecoveryRepository
 from service.db.transactions import transaction
 from service.domain.records import Recovery, Targets
 from service.domain.states import RequestKind, Scope
-from service.errors import KeyMissing, StateMismatch
+from service.errors import KeyMissing, StateMismatch, Unavailable
 from service.settings import Settings
 from service.vault.request_keys import RequestKeys
+from service.worker.batch import BatchWorker
 from tests.unit.command_line import CommandLine
 
 TOLERANCE = 1e-9
@@ -151,6 +154,15 @@ class Site:
             return [leaf["details"] for leaf in leaves if leaf["type"] == "recovered"]
 
         return asyncio.run(read())
+
+    def verified_leaves(self) -> list[dict[str, Any]]:
+        """All leaves, once `lethe audit verify` has found nothing wrong with an export."""
+        exported = self.settings.home / "log.ndjson"
+        assert self.command("audit", "export", "--out", exported).status == 0
+        verified = self.command("audit", "verify", exported, "--key", self.command("audit", "key").stdout.strip())
+        assert verified.status == 0, verified.stdout
+        lines = map(json.loads, exported.read_text().splitlines())
+        return [parse_canonical(line["leaf"].encode()) for line in lines if "leaf" in line]
 
     def recoveries(self) -> list[Recovery]:
         async def read() -> list[Recovery]:
@@ -312,11 +324,7 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
     site.serve(_until_imported)
     site.assert_forgotten()
     # And the log's weights follow from one another, the recovery's from those of a store that it knew nothing of.
-    exported = site.settings.home / "log.ndjson"
-    assert site.command("audit", "export", "--out", exported).status == 0
-    verified = site.command("audit", "verify", exported, "--key", site.command("audit", "key").stdout.strip())
-    assert verified.status == 0, verified.stdout
-    assert verified.stdout.count("No deletion, leaf") == 2
+    assert {"recovered", "imported"} < {leaf["type"] for leaf in site.verified_leaves()}
 
 
 @pytest.mark.slow
@@ -521,3 +529,37 @@ def test_a_recovery_needs_the_keys_of_the_tombstones(site: Site) -> None:
     assert "tombstone-1.key is missing" in ran.stderr
     assert site.recover("--accept-lost", "tombstone-1").status == 2
     assert site.recoveries() == []
+
+
+@pytest.mark.slow
+def test_a_batch_that_a_recovery_went_past_is_applied_and_the_log_is_not_doubted(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leaves follow the recovery's, though its version comes before."""
+    earlier = site.moment()
+
+    async def commit(lethe: Lethe) -> None:
+        assert (await lethe.client.post("/deletions", json=node_body("3"))).status_code == 202
+
+        async def is_committed() -> bool:
+            async with transaction(lethe.services.engine) as connection:
+                pointer = await PointerRepository(connection).read("small")
+            return pointer is not None and pointer.version == 1
+
+        await until(is_committed)
+
+    async def never(*_: object) -> None:
+        raise Unavailable("The database does not answer.", "Wait.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchWorker, "apply", never)
+        site.serve(commit)
+    site.world.nodes.add("3")
+    site.restore_store(earlier)
+    site.refused("restored from an older backup")
+    assert site.recover().status == 0
+    site.delete(node_body("4"))
+    site.assert_forgotten()
+    leaves = site.verified_leaves()
+    assert [leaf["type"] for leaf in leaves] == ["recovered", *("applied", "completed") * 2]
+    assert [leaf["details"]["model_version_after"] for leaf in leaves] == [2, 1, 1, 3, 3]
