@@ -20,7 +20,12 @@ _FOLDER_MODE = 0o700
 #: Parts of a file that one call overwrites, the most that the kernel takes at once, and the longest of them (bytes).
 _MOST_SPANS = 1024
 _SPAN_BYTES = 4096
-_RESTORE = "Restore the model's folder and the database from the same backup, or train and import the model again."
+#: What to do about a folder that cannot be read, and for which there is no backup.
+TRAIN_AGAIN = (
+    "train the model again; where this folder was served, put the new one in its place and run `./lethe recover`, "
+    "which deletes from it what was deleted before."
+)
+_RESTORE = f"Restore the model's folder and the database from the same backup, or {TRAIN_AGAIN}"
 
 
 def damaged(path: Path, what: str) -> StoreDamaged:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from model_store.errors import StoreForeign
-from model_store.files import damaged, read_file
+from model_store.files import TRAIN_AGAIN, damaged, read_file
 
 #: The format of every document of a store that this version writes and reads.
 FORMAT = 2
@@ -22,7 +22,7 @@ Document = Mapping[str, Any]
 _SEAL = "sha256"
 _UNSEALED = "0" * 64
 _Enum = TypeVar("_Enum", bound=StrEnum)
-_OTHER_VERSION = "It was written by another program or another version of Lethe; train and import the model again."
+_OTHER_VERSION = f"It was written by another program or another version of Lethe; {TRAIN_AGAIN}"
 
 
 def seal(document: Document, *, indent: int | None = None) -> bytes:
@@ -73,7 +73,7 @@ class Fields:
         if found != FORMAT:
             raise StoreForeign(
                 f"{self._source} has format {found}; this version of Lethe reads format {FORMAT}.",
-                "Use the version of Lethe that wrote it, or train and import the model again.",
+                f"Use the version of Lethe that wrote it, or {TRAIN_AGAIN}",
             )
 
     def integer(self, name: str) -> int:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from model_store.errors import ModelStoreError, StoreForeign
-from model_store.files import damaged, make_folder, read_file, remove_tree, rename, sync_folder, write_file
+from model_store.files import TRAIN_AGAIN, damaged, make_folder, read_file, remove_tree, rename, sync_folder, write_file
 from model_store.sealed import FORMAT, read_sealed, seal
 
 _FOLDER = re.compile(r"(?P<version>0|[1-9]\d*)-(?P<fencing>0|[1-9]\d*)")
@@ -156,7 +156,9 @@ class Versions:
             raise damaged(path, f"does not match the digest in {_MANIFEST} beside it")
         tensors = load(data)
         if set(tensors) != _TENSORS:
-            raise StoreForeign(f"{path} holds {', '.join(sorted(tensors))}.", "Train and import the model again.")
+            raise StoreForeign(
+                f"{path} holds {', '.join(sorted(tensors))}.", f"Restore it from a backup, or {TRAIN_AGAIN}"
+            )
         return VersionState(
             features=SpanArrays(*(tensors[f"features.{part}"] for part in _PARTS)),
             labels=SpanArrays(*(tensors[f"labels.{part}"] for part in _PARTS)),

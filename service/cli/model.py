@@ -66,7 +66,7 @@ def import_(
             raise ConfigurationError(f"{folder} is the model that is served.", "Give the folder of another one.")
         _replace(settings, manifest, provide, exclude_deleted=exclude_deleted)
     else:
-        _require_new_home(settings)
+        _require_new_home(settings, folder)
         _place(settings, provide)
         _tell(manifest, f"`./lethe serve` serves it from {settings.model_dir}.")
 
@@ -96,14 +96,16 @@ def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
     return train_on
 
 
-def _require_new_home(settings: Settings) -> None:
-    """Raises ConfigurationError where another folder has been served: the first model meets no tombstone."""
+def _require_new_home(settings: Settings, folder: Path) -> None:
+    """Raises ConfigurationError where a model has been served that is not there: a first one meets no tombstone."""
     from service.db.vault_keys import SLOTS
 
     if (settings.home / "keys" / SLOTS).exists():
         raise ConfigurationError(
-            f"{settings.home} has served a model, and none is in {settings.model_dir}: it is in another folder.",
-            "Name that folder by LETHE_MODEL, or import into a LETHE_HOME of its own.",
+            f"{settings.home} has served a model, and none is in {settings.model_dir}: it is in another folder, or it "
+            "is lost.",
+            f"Name the other folder by LETHE_MODEL. If it is lost, copy {folder} to {settings.model_dir} and run "
+            "`./lethe recover`, which deletes from it what was deleted before.",
         )
 
 

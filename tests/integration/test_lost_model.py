@@ -1,0 +1,32 @@
+"""A model's folder that is lost or damaged, and no backup of it: what the messages say to do works."""
+
+import shutil
+
+from test_restore import Site, everything, site, trained
+
+__all__ = ["site", "trained"]
+
+
+def test_a_newly_trained_model_takes_the_place_of_one_that_is_lost_without_what_was_deleted(site: Site) -> None:
+    site.delete(*everything(site.world))
+    manifest = site.model / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b"small", b"large"))
+    ran = site.command("model", "import", site.world.folder)
+    assert ran.status == 1
+    assert f"{manifest} does not match" in ran.stderr
+    assert "put the new one in its place and run `./lethe recover`" in " ".join(ran.stderr.split())
+    shutil.rmtree(site.model)
+    ran = site.command("model", "import", site.world.folder)
+    assert ran.status == 2
+    said = " ".join(ran.stderr.split())
+    assert f"none is in {site.model}: it is in another folder, or it is lost." in said
+    assert f"If it is lost, copy {site.world.folder} to {site.model} and run `./lethe recover`" in said
+    assert not site.model.exists()
+
+    shutil.copytree(site.world.folder, site.model)
+    site.refused("restored from an older backup")
+    recovered = site.recover()
+    assert recovered.status == 0, recovered.stderr
+    [recovery] = site.recoveries()
+    assert (recovery.nodes, recovery.features, recovery.edges, recovery.unknown_nodes) == (2, 1, 1, 0)
+    site.assert_forgotten()
