@@ -5,7 +5,6 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,17 +18,15 @@ from model_store.store import Store
 from service import failure_points
 from service.db import lease as leases
 from service.db.engine import Engine
-from service.db.requests import RequestRepository
-from service.db.transactions import transaction
-from service.domain.records import Lease, QueuedRequest
+from service.domain.records import Lease
 from service.domain.states import RepairPolicy
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.failure_points import FailurePoint
 from service.observability.metrics import UnlearningMetrics
 from service.queue.backoff import Backoff
-from service.queue.batcher import BatchLimits, Take, Waiting, decide
+from service.queue.batcher import BatchLimits, Take
 from service.queue.outage import Outage, as_outage
-from service.queue.stream import DeletionStream, Entry
+from service.queue.stream import DeletionStream
 from service.unlearning.placement import Placement
 from service.unlearning.repair import RepairImpossible
 from service.unlearning.resident import Resident
@@ -38,6 +35,7 @@ from service.vault.request_keys import RequestKeys
 from service.worker.batch import BatchWorker
 from service.worker.candidate import Candidate
 from service.worker.checkpointing import Checkpointer
+from service.worker.claims import Claims
 from service.worker.importing import Importer
 from service.worker.lease_keeper import LeaseKeeper, give_back, holding
 from service.worker.loading import Loader, Unfinished
@@ -52,8 +50,6 @@ from service.worker.stopwatch import Stopwatch
 _POLL_S = 0.5
 #: Unforeseen failures in a row, without a batch between them, after which the unlearner gives up.
 _MAX_UNFORESEEN = 10
-#: Stream entries claimed at once.
-_PAGE = 1000
 
 
 class Phase(StrEnum):
@@ -73,15 +69,6 @@ class Condition:
 
     phase: Phase = Phase.WAITING_FOR_LEASE
     reason: str | None = None
-
-
-@dataclass(frozen=True)
-class _Held:
-    """A queued request in the unlearner's hands, with the stream entry that brought it."""
-
-    request: QueuedRequest
-    entry: Entry
-    arrived_at: float
 
 
 @dataclass(frozen=True)
@@ -114,22 +101,18 @@ class Unlearner:
         placement: Placement,
     ) -> None:
         self._engine = engine
-        self._stream = stream
         self._keyring = keyring
         self._request_keys = request_keys
         self._readers = readers
         self._metrics = metrics
         self._executor = executor
         self._model = model
-        self._limits = limits
         self._lease_ttl_s = lease_ttl_s
         self._repair = placement.policy
         self._repair_budget_s = repair_budget_s
         self._consumer = f"unlearner-{uuid4().hex}"
         self._outage = Outage("unlearner", Backoff(), random.Random())
-        self._stream_outage = Outage("stream", Backoff(), random.Random())
-        #: Whether entries may have been delivered that nobody holds.
-        self._reclaim_due = True
+        self._claims = Claims(engine=engine, stream=stream, model=model, consumer=self._consumer, limits=limits)
         self._log = structlog.get_logger(__name__)
         self._importer = Importer(
             engine=engine,
@@ -305,26 +288,25 @@ class Unlearner:
     async def _serve(self, session: _Session, keeper: LeaseKeeper, stop: asyncio.Event) -> None:
         self._condition = Condition(Phase.SERVING)
         self._log.info("unlearner.serving", model=self._model)
-        held: list[_Held] = []
-        self._reclaim_due = True
+        claims = self._claims
+        claims.start_again()
         while not stop.is_set():
             keeper.check()
             candidate = await self._import(keeper)
             if candidate is not None:
                 # What is held resolves by external id in the new model.
                 session = await self._start(keeper, stop, candidate)
-            waiting = [Waiting(each.request.id, each.request.count, each.arrived_at) for each in held]
-            decision = decide(waiting, self._limits, time.monotonic())
+            decision = claims.decide()
             if isinstance(decision, Take):
-                held = await self._process(session.processor, held, decision.requests)
+                await self._process(session.processor, decision.requests)
                 continue
-            if not held:
+            if claims.none:
                 await self._tidy()
-            repairs = not held and session.repairer.due
-            idle = repairs or (not held and session.checkpointer.due) or self._importer.is_under_way
+            repairs = claims.none and session.repairer.due
+            idle = repairs or (claims.none and session.checkpointer.due) or self._importer.is_under_way
             seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
-            held = await self._admit(held, await self._claim(0.0 if idle else seconds))
-            if idle and not held and not self._importer.is_under_way:
+            await claims.wait(0.0 if idle else seconds)
+            if idle and claims.none and not self._importer.is_under_way:
                 await (session.repairer if repairs else session.checkpointer).step()
 
     async def _tidy(self) -> None:
@@ -346,63 +328,14 @@ class Unlearner:
             return None
         return await self._importer.step(wanted, writer.pointer, store, writer.resident.rows.keys(), keeper)
 
-    async def _process(self, processor: Processor, held: list[_Held], count: int) -> list[_Held]:
-        """Takes the first `count` of `held` to their end; returns those that still wait, the earliest first."""
+    async def _process(self, processor: Processor, count: int) -> None:
+        """Takes the first `count` claimed requests to their end; those it defers wait on."""
         failure_points.reached(FailurePoint.BATCHED)
-        batch = held[:count]
-        deferred = await processor.process([each.request for each in batch])
+        deferred = await processor.process(self._claims.first(count))
         self._unforeseen = 0
         self._outage.over()
-        await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
+        await self._claims.done(count, deferred)
         failure_points.reached(FailurePoint.ACKNOWLEDGED)
-        return [each for each in batch if each.request.id in deferred] + held[count:]
-
-    async def _claim(self, seconds: float) -> list[Entry]:
-        """New entries of the stream; none while Redis is away, which costs nothing but time.
-
-        At the start of a session, and after an outage, those that were delivered before and never acknowledged: to an
-        earlier holder of the lease, or into a connection that broke.
-        """
-        try:
-            if self._reclaim_due:
-                entries = await self._stream.reclaim(self._consumer, idle_ms=0)
-            else:
-                # 1 ms at least: 0 would not wait at all, and spin.
-                entries = await self._stream.claim(self._consumer, count=_PAGE, block_ms=max(1, round(seconds * 1000)))
-        except Unavailable as error:
-            self._reclaim_due = True
-            await self._stream_outage.pause(error)
-            return []
-        self._reclaim_due = False
-        self._stream_outage.over()
-        return entries
-
-    async def _admit(self, held: list[_Held], entries: Sequence[Entry]) -> list[_Held]:
-        """`held` and the queued requests among `entries`; all other entries are duplicates and leave the stream."""
-        in_hand = {each.entry.entry_id for each in held}
-        entries = [entry for entry in entries if entry.entry_id not in in_hand]
-        if not entries:
-            return held
-        failure_points.reached(FailurePoint.CLAIMED)
-        known = {each.request.id for each in held}
-        async with transaction(self._engine) as connection:
-            queued = await RequestRepository(connection).queued(
-                self._model, {entry.request_id for entry in entries} - known
-            )
-        new = {request.id for request in queued}
-        first = {entry.request_id: entry for entry in reversed(entries) if entry.request_id in new}
-        await self._acknowledge([entry for entry in entries if first.get(entry.request_id) is not entry])
-        now = time.monotonic()
-        return [*held, *(_Held(request, first[request.id], now) for request in queued)]
-
-    async def _acknowledge(self, entries: Sequence[Entry]) -> None:
-        """Removes the entries; what Redis keeps because it is away comes again and is then known not to be queued."""
-        if not entries:
-            return
-        try:
-            await self._stream.acknowledge(entries)
-        except Unavailable as error:
-            self._log.warning("stream.unacknowledged", entries=len(entries), reason=error.detail)
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:

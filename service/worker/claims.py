@@ -1,0 +1,125 @@
+"""What the unlearner has claimed from the stream: queued requests, the earliest first, until a batch has taken them."""
+
+import random
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+
+from service import failure_points
+from service.db.engine import Engine
+from service.db.requests import RequestRepository
+from service.db.transactions import transaction
+from service.domain.records import QueuedRequest
+from service.errors import Unavailable
+from service.failure_points import FailurePoint
+from service.queue.backoff import Backoff
+from service.queue.batcher import BatchLimits, Take, Wait, Waiting, decide
+from service.queue.outage import Outage
+from service.queue.stream import DeletionStream, Entry
+
+#: Stream entries claimed at once.
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A queued request, with the stream entry that brought it."""
+
+    request: QueuedRequest
+    entry: Entry
+    arrived_at: float
+
+
+class Claims:
+    """The requests in the unlearner's hands."""
+
+    def __init__(
+        self, *, engine: Engine, stream: DeletionStream, model: str, consumer: str, limits: BatchLimits
+    ) -> None:
+        self._engine = engine
+        self._stream = stream
+        self._model = model
+        self._consumer = consumer
+        self._limits = limits
+        self._outage = Outage("stream", Backoff(), random.Random())
+        self._held: list[_Held] = []
+        #: Whether entries may have been delivered that nobody holds.
+        self._reclaim_due = True
+        self._log = structlog.get_logger(__name__)
+
+    @property
+    def none(self) -> bool:
+        """Whether nothing waits for a batch."""
+        return not self._held
+
+    def start_again(self) -> None:
+        """At the start of a session: what an earlier one held is claimed and looked at anew."""
+        self._held, self._reclaim_due = [], True
+
+    def decide(self) -> Take | Wait:
+        """Whether there is a batch by now, and of how many requests."""
+        waiting = [Waiting(each.request.id, each.request.count, each.arrived_at) for each in self._held]
+        return decide(waiting, self._limits, time.monotonic())
+
+    def first(self, count: int) -> list[QueuedRequest]:
+        """The earliest requests, which stay claimed until they are `done`."""
+        return [each.request for each in self._held[:count]]
+
+    async def done(self, count: int, deferred: Collection[UUID]) -> None:
+        """The first `count` are acknowledged, but for those `deferred`, which wait for the next batch."""
+        batch = self._held[:count]
+        self._held = [each for each in batch if each.request.id in deferred] + self._held[count:]
+        await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
+
+    async def wait(self, seconds: float) -> None:
+        """Takes in what the stream has, or gets within `seconds`.
+
+        Of its entries those for requests that are still queued; all others are duplicates and leave the stream.
+        """
+        in_hand = {each.entry.entry_id for each in self._held}
+        entries = [entry for entry in await self._claim(seconds) if entry.entry_id not in in_hand]
+        if not entries:
+            return
+        failure_points.reached(FailurePoint.CLAIMED)
+        known = {each.request.id for each in self._held}
+        async with transaction(self._engine) as connection:
+            queued = await RequestRepository(connection).queued(
+                self._model, {entry.request_id for entry in entries} - known
+            )
+        new = {request.id for request in queued}
+        first = {entry.request_id: entry for entry in reversed(entries) if entry.request_id in new}
+        await self._acknowledge([entry for entry in entries if first.get(entry.request_id) is not entry])
+        now = time.monotonic()
+        self._held += [_Held(request, first[request.id], now) for request in queued]
+
+    async def _claim(self, seconds: float) -> list[Entry]:
+        """New entries of the stream; none while Redis is away, which costs nothing but time.
+
+        At the start of a session, and after an outage, those that were delivered before and never acknowledged: to an
+        earlier holder of the lease, or into a connection that broke.
+        """
+        try:
+            if self._reclaim_due:
+                entries = await self._stream.reclaim(self._consumer, idle_ms=0)
+            else:
+                # 1 ms at least: 0 would not wait at all, and spin.
+                entries = await self._stream.claim(self._consumer, count=_PAGE, block_ms=max(1, round(seconds * 1000)))
+        except Unavailable as error:
+            self._reclaim_due = True
+            await self._outage.pause(error)
+            return []
+        self._reclaim_due = False
+        self._outage.over()
+        return entries
+
+    async def _acknowledge(self, entries: Sequence[Entry]) -> None:
+        """Removes the entries; what Redis keeps because it is away comes again and is then known not to be queued."""
+        if not entries:
+            return
+        try:
+            await self._stream.acknowledge(entries)
+        except Unavailable as error:
+            self._log.warning("stream.unacknowledged", entries=len(entries), reason=error.detail)
