@@ -143,6 +143,7 @@ async def _running(
                 device=device,
             ),
             timeout_s=settings.readiness_timeout_s,
+            condition=lambda: unlearner.condition,
         )
 
         services = Services(

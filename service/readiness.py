@@ -35,24 +35,38 @@ Probe = Callable[[], Awaitable[str]]
 
 
 class Readiness:
-    """Runs all probes at once, each within a time limit; callers at the same moment share one run."""
+    """Runs all probes at once, each within a time limit; callers at the same moment share one run.
+
+    An answer is given again for a while, but not once `condition`, which costs nothing to ask for, has changed: whoever
+    waits for the model to be loaded is told at once.
+    """
 
     def __init__(
-        self, probes: Sequence[tuple[str, Probe]], *, timeout_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        probes: Sequence[tuple[str, Probe]],
+        *,
+        timeout_s: float,
+        condition: Callable[[], Condition],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._probes = tuple(probes)
         self._timeout_s = timeout_s
+        self._condition = condition
         self._clock = clock
         self._running = asyncio.Lock()
         self._checked_at = float("-inf")
+        self._checked_in: Condition | None = None
         self._checks: tuple[Check, ...] = ()
 
     async def __call__(self) -> tuple[Check, ...]:
         """One check per probe, in their order."""
         async with self._running:
-            if self._clock() - self._checked_at > _FRESH_FOR_S:
+            now = self._condition()
+            if now != self._checked_in or self._clock() - self._checked_at > _FRESH_FOR_S:
                 self._checks = tuple(await asyncio.gather(*(self._check(*probe) for probe in self._probes)))
                 self._checked_at = self._clock()
+                # As it was before the probes looked: one that changed amid them is looked at again.
+                self._checked_in = now
             return self._checks
 
     async def _check(self, name: str, probe: Probe) -> Check:

@@ -1,5 +1,6 @@
 """What the unlearner has claimed from the stream: queued requests, the earliest first, until a batch has taken them."""
 
+import asyncio
 import random
 import time
 from collections.abc import Collection, Sequence
@@ -17,7 +18,7 @@ from service.errors import Unavailable
 from service.failure_points import FailurePoint
 from service.queue.backoff import Backoff
 from service.queue.batcher import BatchLimits, Take, Wait, Waiting, decide
-from service.queue.outage import Outage
+from service.queue.outage import Outage, run_until
 from service.queue.stream import DeletionStream, Entry
 
 #: Stream entries claimed at once.
@@ -74,13 +75,13 @@ class Claims:
         self._held = [each for each in batch if each.request.id in deferred] + self._held[count:]
         await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
 
-    async def wait(self, seconds: float) -> None:
-        """Takes in what the stream has, or gets within `seconds`.
+    async def wait(self, seconds: float, stop: asyncio.Event) -> None:
+        """Takes in what the stream has, or gets within `seconds` and before `stop` is set.
 
         Of its entries those for requests that are still queued; all others are duplicates and leave the stream.
         """
         in_hand = {each.entry.entry_id for each in self._held}
-        entries = [entry for entry in await self._claim(seconds) if entry.entry_id not in in_hand]
+        entries = [entry for entry in await self._claim(seconds, stop) if entry.entry_id not in in_hand]
         if not entries:
             return
         failure_points.reached(FailurePoint.CLAIMED)
@@ -95,18 +96,25 @@ class Claims:
         now = time.monotonic()
         self._held += [_Held(request, first[request.id], now) for request in queued]
 
-    async def _claim(self, seconds: float) -> list[Entry]:
-        """New entries of the stream; none while Redis is away, which costs nothing but time.
+    async def _claim(self, seconds: float, stop: asyncio.Event) -> list[Entry]:
+        """New entries of the stream; none while Redis is away, which costs nothing but time, and none after `stop`.
 
         At the start of a session, and after an outage, those that were delivered before and never acknowledged: to an
         earlier holder of the lease, or into a connection that broke.
         """
+        entries: list[Entry] = []
+
+        async def read() -> None:
+            # 1 ms at least: 0 would not wait at all, and spin.
+            block_ms = max(1, round(seconds * 1000))
+            entries.extend(await self._stream.claim(self._consumer, count=_PAGE, block_ms=block_ms))
+
         try:
             if self._reclaim_due:
                 entries = await self._stream.reclaim(self._consumer, idle_ms=0)
             else:
-                # 1 ms at least: 0 would not wait at all, and spin.
-                entries = await self._stream.claim(self._consumer, count=_PAGE, block_ms=max(1, round(seconds * 1000)))
+                # What a read that `stop` cuts short had been given is delivered, and so reclaimed at the next start.
+                await run_until(stop, read())
         except Unavailable as error:
             self._reclaim_due = True
             await self._outage.pause(error)

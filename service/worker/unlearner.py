@@ -46,7 +46,7 @@ from service.worker.readers import Readers
 from service.worker.repairing import Repairer
 from service.worker.stopwatch import Stopwatch
 
-#: Longest blocking read of the stream, and so the longest wait to notice `stop` (seconds).
+#: Longest blocking read of the stream, and how often the database is asked for an import (seconds).
 _POLL_S = 0.5
 #: Unforeseen failures in a row, without a batch between them, after which the unlearner gives up.
 _MAX_UNFORESEEN = 10
@@ -305,7 +305,7 @@ class Unlearner:
             repairs = claims.none and session.repairer.due
             idle = repairs or (claims.none and session.checkpointer.due) or self._importer.is_under_way
             seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
-            await claims.wait(0.0 if idle else seconds)
+            await claims.wait(0.0 if idle else seconds, stop)
             if idle and claims.none and not self._importer.is_under_way:
                 await (session.repairer if repairs else session.checkpointer).step()
 

@@ -27,6 +27,10 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
         yield database
 
 
+def serving() -> Condition:
+    return Condition(Phase.SERVING)
+
+
 async def checks(db: Database, home: Path) -> dict[str, Check]:
     redis = Redis.from_url("redis://127.0.0.1:1/0")
     found = probes(
@@ -39,10 +43,10 @@ async def checks(db: Database, home: Path) -> dict[str, Check]:
         log_keys=LogKeys.open(home / "keys"),
         request_keys=db.keys,
         reader=Reader.empty("not here"),
-        condition=lambda: Condition(Phase.SERVING),
+        condition=serving,
         device=torch.device("cpu"),
     )
-    made = {check.name: check for check in await Readiness(found, timeout_s=10.0)()}
+    made = {check.name: check for check in await Readiness(found, timeout_s=10.0, condition=serving)()}
     await redis.aclose()
     return made
 

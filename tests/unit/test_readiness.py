@@ -17,6 +17,9 @@ NOWHERE = "127.0.0.1:1"
 
 
 async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
+    def full() -> Condition:
+        return Condition(Phase.FAILED, "The disk is full.")
+
     engine, redis = create_engine(f"postgresql://nobody@{NOWHERE}/none"), Redis.from_url(f"redis://{NOWHERE}/0")
     request_keys = RequestKeys.open(tmp_path / "keys" / "requests.slots")
     found = probes(
@@ -29,10 +32,10 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
         log_keys=LogKeys.open(tmp_path / "keys"),
         request_keys=request_keys,
         reader=Reader.empty("the model is being loaded"),
-        condition=lambda: Condition(Phase.FAILED, "The disk is full."),
+        condition=full,
         device=torch.device("cpu"),
     )
-    checks = {check.name: check for check in await Readiness(found, timeout_s=10.0)()}
+    checks = {check.name: check for check in await Readiness(found, timeout_s=10.0, condition=full)()}
     await engine.dispose()
     await redis.aclose()
     request_keys.close()
@@ -42,3 +45,27 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     assert checks["redis"].remedy.startswith("Start it")
     assert "The disk is full." in checks["unlearner"].detail
     assert all(check.remedy for check in checks.values() if not check.ok)
+
+
+async def test_an_answer_is_given_again_for_half_a_second_or_until_the_unlearner_goes_on() -> None:
+    looks: list[Phase] = []
+    now, condition = 0.0, Condition(Phase.LOADING)
+
+    async def look() -> str:
+        looks.append(condition.phase)
+        return condition.phase.value
+
+    readiness = Readiness([("unlearner", look)], timeout_s=10.0, condition=lambda: condition, clock=lambda: now)
+
+    async def told() -> str:
+        (check,) = await readiness()
+        return check.detail
+
+    assert [await told(), await told()] == ["loading the model"] * 2
+    assert looks == [Phase.LOADING]
+    condition = Condition(Phase.SERVING)
+    assert [await told(), await told()] == ["serving"] * 2
+    assert looks == [Phase.LOADING, Phase.SERVING]
+    now = 0.6
+    assert await told() == "serving"
+    assert len(looks) == 3
