@@ -282,9 +282,10 @@ async def test_a_kill_between_commit_and_erasure_loses_nothing(
 
 def killed_at_the_erasure(preloaded: Preloaded, settings: Settings, body: dict[str, Any]) -> str:
     """The id of a request that a service took as far as `applied` before it was killed."""
-    servers = {"database_url": settings.database_url, "redis_url": settings.redis_url}
+    named = {"database_url": settings.database_url, "redis_url": settings.redis_url, "repair": settings.repair}
     start = preloaded.python(kinds_world.__file__)
-    with LetheProcess(start, settings.home, repair=settings.repair, **servers) as doomed:
+    # Whoever comes next waits for the end of its lease.
+    with LetheProcess(start, settings.home, lease_ttl_s=1, **named) as doomed:
         with doomed.start().client() as client:
             accepted = client.request_deletion(
                 body.get("nodes", ()), kind=body["kind"], edges=[(a, b) for a, b in body.get("edges", ())]
