@@ -16,6 +16,8 @@ from lethe_client.results import Deletion, Prediction, Predictions
 
 #: Predictions asked for at the same time.
 ASKERS = 8
+#: Deletions that are under way at the same time, at most: on a slow machine as well, there are many batches.
+DELETERS = 5
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Traffic:
     asked: set[str] = field(default_factory=set)
     _begun: int = 0
     _followed: dict[str, str] = field(default_factory=dict)
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DELETERS))
 
     async def run(self) -> None:
         """All of it, until the last deletion is applied."""
@@ -54,32 +57,40 @@ class Traffic:
         moments = np.sort(self.rng.integers(self.predictions, size=self.deletions)).tolist()
         self._due = list(zip(moments, doomed, strict=True))
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow())
+            tasks.create_task(self._follow(tasks))
             for _ in range(ASKERS):
-                tasks.create_task(self._ask(tasks))
+                tasks.create_task(self._ask_on(tasks))
 
-    async def _ask(self, tasks: asyncio.TaskGroup) -> None:
-        # On a machine that is slow to delete, until there is an answer after each deletion as well.
-        while self._begun < self.predictions or len(self.applied) < self.deletions:
+    async def _ask_on(self, tasks: asyncio.TaskGroup) -> None:
+        while self._begun < self.predictions:
             self._begun += 1
             while self._due and self._due[0][0] < self._begun:
                 tasks.create_task(self._delete(self._due.pop(0)[1]))
-            node = str(self.rng.choice(self.nodes))
-            known = max(self.applied.values(), default=0), node in self.applied
-            response = await self.http.get(f"/predict/{node}")
-            prediction = None
-            if response.status_code == 200:
-                prediction = msgspec.json.decode(response.content, type=Prediction)
-            self.answers.append(Answer(node, response.status_code, prediction, *known))
+            await self._ask()
+
+    async def _ask(self) -> None:
+        node = str(self.rng.choice(self.nodes))
+        known = max(self.applied.values(), default=0), node in self.applied
+        response = await self.http.get(f"/predict/{node}")
+        prediction = None
+        if response.status_code == 200:
+            prediction = msgspec.json.decode(response.content, type=Prediction)
+        self.answers.append(Answer(node, response.status_code, prediction, *known))
 
     async def _delete(self, node: str) -> None:
+        await self._turns.acquire()
         self.asked.add(node)
         response = await self.http.post("/deletions", json={"kind": "node", "nodes": [node]})
         assert response.status_code == 202, response.text
         self._followed[response.json()["links"]["self"]] = node
 
-    async def _follow(self) -> None:
-        """Look at the requests, the oldest first, until each has been reported `applied`."""
+    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
+        """Look at the requests, the oldest first, until each has been reported `applied`.
+
+        On a machine that is slow to delete there are answers after each deletion as well. They are as many as there
+        are reports: who asked on and on until the last would leave the service the less time to apply it, the slower
+        the machine.
+        """
         while len(self.applied) < self.deletions:
             # They are applied in about this order: who asked for all of them, as fast as it goes, would leave the
             # service no time to apply any.
@@ -89,6 +100,10 @@ class Traffic:
                     break
                 self.applied[node] = deletion.audit.model_version_after
                 del self._followed[link]
+                self._turns.release()
+                if self._begun >= self.predictions:
+                    for _ in range(ASKERS):
+                        tasks.create_task(self._ask())
             await asyncio.sleep(0.01)
 
 
