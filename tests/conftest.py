@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: real Postgres and Valkey servers, empty for each test, and the datasets' folder."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,11 +10,24 @@ import pytest
 import redis
 
 from service.embedded import Embedded, PrivateServers
+from tests import in_memory
 from tests.databases import Templates, fresh_database
 from tests.preloaded import Preloaded, Start
 
 # What the tests of faults check is not in the tests' own modules.
 pytest.register_assert_rewrite("deletions")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Everyday tests keep their files in memory, unless a folder is given with --basetemp; the sweeps, on the disk."""
+    option = config.option
+    if option.basetemp is None and option.markexpr == "not slow" and not hasattr(config, "workerinput"):
+        folder = in_memory.new_folder()
+        if folder is not None:
+            # pytest-xdist gives each of its workers a folder below it.
+            option.basetemp = str(folder)
+            config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.fixture(scope="session")
