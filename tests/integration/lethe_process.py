@@ -91,7 +91,7 @@ class LetheProcess:
         status = self._process.wait()
         self._process.stdout.close()
         self._process = None
-        psutil.wait_procs(children)
+        _wait_for(children)
         return Ended(status, "".join(self._stdout), self._log.read_text())
 
     def stop(self) -> Ended:
@@ -107,7 +107,7 @@ class LetheProcess:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         self.ended()
-        psutil.wait_procs(children)
+        _wait_for(children)
 
     def close(self) -> None:
         """End the process if it runs; AssertionError with its log when it has ended by itself."""
@@ -184,6 +184,14 @@ class LetheProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _wait_for(processes: Iterable[psutil.Process]) -> None:
+    """Return when all have ended; those that nobody has asked for their status yet have, too."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.005)
 
 
 def authorization() -> dict[str, str]:
