@@ -1,9 +1,11 @@
 """A synchronous client of Lethe's HTTP interface."""
 
 import random
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
+from functools import cache
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
@@ -63,7 +65,9 @@ class LetheClient:
         headers = {"Accept": "application/json", "User-Agent": "lethe-client"}
         if api_key is not None:
             headers["Authorization"] = f"Bearer {api_key}"
-        self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout_s, transport=transport)
+        self._http = httpx.Client(
+            base_url=base_url, headers=headers, timeout=timeout_s, transport=transport, verify=_authorities()
+        )
         self._retries = retries
         self._sleep = sleep
         self._clock = clock
@@ -325,6 +329,12 @@ class LetheClient:
 
     def _pause(self, attempt: int) -> float:
         return self._rng.uniform(0.0, min(_LONGEST_PAUSE_S, 0.2 * 2.0**attempt))
+
+
+@cache
+def _authorities() -> ssl.SSLContext:
+    """The certificate authorities that servers are verified by; reading them takes longer than most calls."""
+    return httpx.create_ssl_context()
 
 
 def _problem(response: httpx.Response) -> ProblemError:
