@@ -31,8 +31,13 @@ def test_the_settings_table_is_current() -> None:
     assert page == with_current_table(page), "run: python -m docs.settings_table"
 
 
-def test_every_test_that_is_named_exists(document: Path) -> None:
-    existing = {name for path in (ROOT / "tests").rglob("test_*.py") for name in defined_in(path)}
+@pytest.fixture(scope="module")
+def existing() -> set[str]:
+    """The names in all files of tests."""
+    return {name for path in (ROOT / "tests").rglob("test_*.py") for name in defined_in(path)}
+
+
+def test_every_test_that_is_named_exists(document: Path, existing: set[str]) -> None:
     named = set(re.findall(r"\btest_\w+\b(?!\.py)", document.read_text()))
     assert not named - existing - {"test_mask"}  # an array of a dataset
 
