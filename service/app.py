@@ -132,7 +132,6 @@ async def _running(
             probes(
                 home=settings.home,
                 model=model,
-                database_url=database_url,
                 engine=engine,
                 redis=redis,
                 keyring=keyring,

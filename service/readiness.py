@@ -88,7 +88,6 @@ def probes(
     *,
     home: Path,
     model: str,
-    database_url: str,
     engine: Engine,
     redis: Redis,
     keyring: Keyring,
@@ -105,8 +104,8 @@ def probes(
             return "answers"
 
     async def migrations() -> str:
-        async with _asking_postgres():
-            found = await migrate.current(database_url)
+        async with _asking_postgres(), transaction(engine) as connection:
+            found = await connection.run_sync(migrate.revision_of)
         needed = await asyncio.to_thread(migrate.head)
         if found != needed:
             raise NotReady(f"The database is at revision {found}, this version needs {needed}.", "Run ./lethe migrate.")

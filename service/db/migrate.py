@@ -1,6 +1,7 @@
 """Bringing a database to the schema of this version of Lethe."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -53,10 +54,16 @@ async def downgrade(url: str, revision: str) -> None:
 async def current(url: str) -> str | None:
     """Return the revision of the database, None when it has none. Raises `Unavailable`."""
     found: list[str | None] = []
-    await _run(url, lambda conn: found.append(MigrationContext.configure(conn).get_current_revision()))
+    await _run(url, lambda conn: found.append(revision_of(conn)))
     return found[0]
 
 
+def revision_of(connection: Connection) -> str | None:
+    """Return the revision of the database that a connection is to, None when it has none."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+@cache
 def head() -> str:
     """Return the revision this version of Lethe needs."""
     revision = ScriptDirectory.from_config(_config(None)).get_current_head()

@@ -36,7 +36,6 @@ async def checks(db: Database, home: Path) -> dict[str, Check]:
     found = probes(
         home=home,
         model=MODEL,
-        database_url=db.url,
         engine=db.engine,
         redis=redis,
         keyring=Keyring.open(home / "keys"),

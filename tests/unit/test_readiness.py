@@ -25,7 +25,6 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     found = probes(
         home=tmp_path,
         model="small",
-        database_url=f"postgresql://nobody@{NOWHERE}/none",
         engine=engine,
         redis=redis,
         keyring=Keyring.open(tmp_path / "keys"),
