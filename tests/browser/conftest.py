@@ -1,4 +1,4 @@
-"""One Lethe to look at, for all tests of a session, and a browser to look with."""
+"""One Lethe to look at, for all tests of this folder, and a browser to look with."""
 
 import asyncio
 import os
@@ -17,7 +17,6 @@ from service.db.engine import create_engine
 from service.db.events import EventRepository
 from service.db.transactions import transaction
 from service.domain.states import EventType
-from service.embedded import PrivateServers
 from tests.databases import Templates
 from tests.preloaded import Start
 
@@ -25,7 +24,7 @@ from tests.preloaded import Start
 COHORTS = 6
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def dashboard_database(templates: Templates) -> Iterator[str]:
     with templates.migrated() as url:
         yield url
@@ -45,19 +44,21 @@ async def tell_of_the_model(database_url: str) -> None:
     await engine.dispose()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lethe(
     tmp_path_factory: pytest.TempPathFactory,
     lethe_start: Start,
-    private_servers: PrivateServers,
     dashboard_database: str,
 ) -> Iterator[LetheProcess]:
-    """A served model with canaries that is repaired, and a few deletions in its record."""
+    """A served model with canaries that is repaired, and a few deletions in its record.
+
+    Its Valkey is its own: on one that others use at the same time it would be given their requests, which are none of
+    its database and leave the stream, to come back 15 s later.
+    """
     home = tmp_path_factory.mktemp("dashboard") / "home"
     home.mkdir()
     copied(Models(tmp_path_factory.mktemp("trained"), None).trained(SMALL, cohorts=COHORTS), home / "model")
-    servers = {"database_url": dashboard_database, "redis_url": private_servers.redis_url}
-    with LetheProcess(lethe_start, home, repair="always", **servers).start() as process:
+    with LetheProcess(lethe_start, home, repair="always", database_url=dashboard_database).start() as process:
         for number, nodes in enumerate((["1"], ["2", "3"], ["5"])):
             process.delete(nodes, reference=f"DSR-{number}")
         asyncio.run(tell_of_the_model(dashboard_database))
