@@ -166,7 +166,8 @@ def test_the_tests_use_every_core_unless_told_otherwise(clone: Clone) -> None:
     *parallel, last = clone.told("test", "-x")["arguments"]
 
     assert last == "-x"
-    assert not parallel or (parallel[0], int(parallel[1]) > 1, parallel[2:]) == ("-n", True, ["--dist", "loadfile"])
+    shared = ["--dist", "loadfile", "--no-loadscope-reorder"]
+    assert not parallel or (parallel[0], int(parallel[1]) > 1, parallel[2:]) == ("-n", True, shared)
 
 
 def test_a_failed_installation_is_told_and_tried_again(clone: Clone) -> None:
