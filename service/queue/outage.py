@@ -80,8 +80,8 @@ async def run_until(stop: asyncio.Event, activity: Coroutine[Any, Any, None]) ->
         await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
-        # Both have ended when this returns, also when the caller itself was cancelled. Asked for again and again:
-        # redis-py loses a cancellation that meets it while it connects.
+        # Both have ended when this returns. Asked for again and again: redis-py loses a cancellation that meets it
+        # while it connects. A caller that is cancelled in this very wait leaves the activity cancelled, not ended.
         waiting = {task, stopping}
         while waiting:
             task.cancel()

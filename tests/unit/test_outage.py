@@ -8,8 +8,9 @@ import random
 import pytest
 
 from service.errors import Unavailable
+from service.queue import outage as outages
 from service.queue.backoff import Backoff
-from service.queue.outage import Outage
+from service.queue.outage import Outage, run_until
 
 
 @pytest.fixture
@@ -50,3 +51,49 @@ async def test_a_pause_that_is_over_is_told_of_no_more(outage: Outage) -> None:
     assert outage.reason == "The database does not answer."
     outage.over()
     assert outage.reason is None
+
+
+async def test_an_activity_that_loses_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outages, "_CANCEL_AGAIN_S", 1e-3)
+    stop, cancellations = asyncio.Event(), 0
+
+    async def activity() -> None:
+        nonlocal cancellations
+        stop.set()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancellations += 1
+                if cancellations > 1:
+                    raise
+
+    async with asyncio.timeout(5):
+        await run_until(stop, activity())
+    assert cancellations == 2
+
+
+async def test_an_activity_has_ended_when_the_caller_that_runs_it_was_cancelled() -> None:
+    ended: list[bool] = []
+
+    async def activity() -> None:
+        try:
+            caller.cancel()
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            ended.append(True)
+
+    caller = asyncio.create_task(run_until(asyncio.Event(), activity()))
+    await asyncio.wait({caller})
+    assert caller.cancelled()
+    assert ended
+
+
+async def test_what_an_activity_fails_with_is_raised() -> None:
+    async def activity() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await run_until(asyncio.Event(), activity())
