@@ -30,6 +30,7 @@ from service.db.intake_callers import (
 )
 from service.db.intake_refusals import queue_full, refusal, shutting_down
 from service.db.intake_rows import IdempotencyKey, NewRow, StoredRequest
+from service.db.orphaned_keys import orphaned
 from service.db.queue_depth import QueueDepth
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
@@ -122,10 +123,7 @@ class Intake:
 
         For the start of a process, after a crash between a commit and the destruction of its keys.
         """
-        candidates = await asyncio.to_thread(self._keys.ids)
-        async with transaction(self._engine) as conn:
-            await intake_rows.exclude_writers(conn, wait=True)
-            orphans = candidates - await intake_rows.holding_targets(conn, candidates)
+        orphans = await orphaned(self._engine, await asyncio.to_thread(self._keys.ids))
         await self._destroy(orphans)
         return len(orphans)
 

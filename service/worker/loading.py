@@ -18,6 +18,7 @@ from model_store.versions import VersionRef
 from service import failure_points
 from service.db.batches import BatchRepository, UnfinishedBatch
 from service.db.engine import Engine
+from service.db.orphaned_keys import orphaned
 from service.db.repairs import RepairRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
@@ -74,6 +75,8 @@ class Loader:
         self._outage = outage
         self._model = model
         self._placement = placement
+        #: Requests that had a key before this process took any.
+        self._with_keys_before = request_keys.ids()
         self._log = structlog.get_logger(__name__)
         self.store = store
         #: What the model on the device is.
@@ -119,10 +122,16 @@ class Loader:
         )
         if wanted is not None and committed:
             await self._run(writer.write_coefficients)
+            await self._destroy_orphaned_keys()
             await self._importer.complete(wanted, keeper)
             failure_points.reached(FailurePoint.IMPORT_COMPLETED)
         self.writer, self.manifest = writer, self.store.manifest
         return writer, unfinished
+
+    async def _destroy_orphaned_keys(self) -> None:
+        """What a start does at once that is not amid an import: only now store and database are known to agree."""
+        orphans = await orphaned(self._engine, self._with_keys_before)
+        await self._run(lambda: self._request_keys.destroy(orphans))
 
     async def _unfinished(self) -> Unfinished:
         async with transaction(self._engine) as connection:

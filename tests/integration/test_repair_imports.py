@@ -114,7 +114,7 @@ async def test_deletions_and_a_stop_do_not_wait_for_the_repair_of_an_import(
 async def test_keys_of_requests_that_are_not_in_the_database_are_kept_while_an_import_is_amid_its_steps(
     settings: Settings, new_model: Path
 ) -> None:
-    """Whether that database belongs here is not known yet: a backup of it may be from this very moment."""
+    """Whether that database belongs here is known once the import has ended: a backup of it may be from before."""
     unknown = uuid4()
     with pytest.MonkeyPatch.context() as patch, capture_logs():
         patch.setattr(Importer, "install", crash)
@@ -122,17 +122,14 @@ async def test_keys_of_requests_that_are_not_in_the_database_are_kept_while_an_i
             await until(lethe.is_ready)
             import_id = await asked(settings, new_model)
             await until(lambda: _has_failed(lethe))
-    with RequestKeys.open(settings.home / "keys" / "requests.slots") as keys:
-        keys.reserve([unknown])
+        with RequestKeys.open(settings.home / "keys" / "requests.slots") as keys:
+            keys.reserve([unknown])
+        async with running(settings) as lethe:
+            await until(lambda: _has_failed(lethe))
+            assert lethe.services.request_keys.ids() == {unknown}
     async with running(settings) as lethe:
-        await until(lethe.is_ready)
         assert (await ended(settings, import_id)).status is ImportStatus.COMPLETED
-    with RequestKeys.open(settings.home / "keys" / "requests.slots") as keys:
-        assert keys.ids() == {unknown}
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-    with RequestKeys.open(settings.home / "keys" / "requests.slots") as keys:
-        assert keys.ids() == set()
+        assert lethe.services.request_keys.ids() == set()
 
 
 async def _has_failed(lethe: Lethe) -> bool:
