@@ -222,7 +222,7 @@ def test_a_lethe_killed_again_and_again_ends_in_the_weights_of_retraining(
         assert deletion.audit.distance_bound_after_relative <= 1e-8
         assert deletion.audit.span_residual is not None
         assert deletion.audit.span_residual <= 1e-8
-    found = asyncio.run(facts(lethe))
+    found = asyncio.run(facts(private_database(lethe)))
     count = len(nodes)
     assert found["events"] == [("applied", count, count), ("completed", count, count), ("repaired", count, count)]
     assert found["requests"] == [("completed", count, count)]
