@@ -18,7 +18,7 @@ from doomed_process import Died, DoomedLethe
 from faults import REPAIR_POINTS, Fault
 from lethe_process import copied, figures_of, weights_on_disk
 from numpy.typing import NDArray
-from repair_world import Served
+from repair_world import Served, query
 from test_end_to_end_erasure import traces
 from test_end_to_end_restarts import facts, private_database
 
@@ -273,10 +273,17 @@ async def assert_log_is_whole(database_url: str, events: int) -> None:
         for note in await connection.fetch("SELECT note FROM checkpoints"):
             signed = read(note["note"])
             assert signed.root == root(hashes[: signed.size])
-        chains = WeightsChains()
-        assert [found for row in leaves for found in chains.take(row["index"], json.loads(row["data"]))] == []
     finally:
         await connection.close()
+    await assert_weights_follow(database_url)
+
+
+async def assert_weights_follow(database_url: str) -> None:
+    """The weights that the leaves of the log tell of follow from one another."""
+    chains = WeightsChains()
+    leaves = await query(database_url, "SELECT index, data FROM leaves ORDER BY index")
+    assert leaves
+    assert [found for index, data in leaves for found in chains.take(index, json.loads(data))] == []
 
 
 def assert_same(outcome: Outcome, reference: Outcome, people: People, *, repaired: bool) -> None:

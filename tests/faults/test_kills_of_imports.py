@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from deletions import Outcome, People, Run, assert_same, keys_left, leftovers, outcome_of
+from deletions import Outcome, People, Run, assert_same, assert_weights_follow, keys_left, leftovers, outcome_of
 from doomed_process import DoomedLethe
 from faults import FILE_CHANGE, IMPORT_POINTS, Action, Fault
 from lethe_process import figures_of
@@ -67,6 +67,7 @@ class Imports:
                 lambda client: client.request_deletion([people.graph.node_ids[-1]], idempotency_key="the-last")
             )
             run.until(lambda client: client.deletion(last.id).status == "completed" and keys_left(home) == 0)
+            run.persist(lambda _: asyncio.run(assert_weights_follow(private_database(lethe))))
             lethe.kill(with_servers=True)
             assert not excluding or leftovers(people, home) == set()
         finally:

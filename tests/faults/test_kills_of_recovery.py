@@ -1,5 +1,6 @@
 """`lethe recover` killed at every failure point: run again, it comes to the same as one that nothing interrupted."""
 
+import asyncio
 import random
 import shutil
 import signal
@@ -9,9 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
-from deletions import Outcome, People, assert_same, keys_left, leftovers, outcome_of
+from deletions import Outcome, People, assert_same, assert_weights_follow, keys_left, leftovers, outcome_of
 from doomed_process import DoomedLethe
 from faults import FILE_CHANGE, RECOVERY_POINTS, Action, Fault
+from test_end_to_end_restarts import private_database
 
 from service.failure_points import FailurePoint
 from tests.preloaded import Preloaded
@@ -67,6 +69,7 @@ class Restored:
                 outcome = outcome_of(self._people, lethe.model, client)
                 # It goes on as any other.
                 client.wait(client.request_deletion([self._people.graph.node_ids[-1]]).id, timeout_s=60.0)
+            asyncio.run(assert_weights_follow(private_database(lethe)))
             lethe.kill(with_servers=True)
             assert leftovers(self._people, home) == set()
         finally:
