@@ -98,6 +98,7 @@ async def keep_in_step(engine: Engine, store: Store, keyring: Keyring, lease: Le
     own = await only_in_store(engine, list(kept.hashes))
     async with transaction(engine) as connection:
         repository = TombstoneRepository(connection)
+        keyring.check(await repository.key_fingerprints())
         if kept.is_tidy and await repository.count(model) == len(kept.hashes) - len(own):
             return own
         recorded = await repository.of_model(model)

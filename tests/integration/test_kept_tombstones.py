@@ -19,6 +19,7 @@ from service.db.transactions import transaction
 from service.db.vault_keys import open_keyring
 from service.domain.records import Lease, Recovery, Tombstone
 from service.domain.states import RequestKind
+from service.errors import KeyMissing
 from service.vault.keyring import Keyring
 from service.worker.kept_tombstones import as_kept, keep_in_step
 from service.worker.tombstoned import find_tombstoned
@@ -158,3 +159,15 @@ async def test_a_record_that_a_crash_cut_off_is_no_damage_beside_an_older_databa
     path.write_bytes(path.read_bytes()[:-1])
     assert await keep_in_step(db.engine, store, keyring, LEASE) == {own[0].hash}
     assert set(store.tombstones().tombstones) == {*known, *own}
+
+
+async def test_tombstones_of_a_key_that_is_missing_are_refused_by_its_name(
+    db: Database, keyring: Keyring, store: Store, tmp_path: Path
+) -> None:
+    second = tmp_path / "keys" / "tombstone-2.key"
+    second.write_text("ab" * 32)
+    second.chmod(0o600)
+    await deleted(db, Keyring.open(tmp_path / "keys"), "1")
+    with pytest.raises(KeyMissing, match="tombstone-2"):
+        await keep_in_step(db.engine, store, keyring, LEASE)
+    assert not list(store.path.glob("tombstones-*"))
