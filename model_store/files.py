@@ -119,6 +119,8 @@ def blank(descriptor: int, slots: NDArray[np.int64], *, slot_bytes: int, fill: i
     Raises:
         OSError: a part of the file cannot be written; others may have been.
     """
+    if slots.size == 0:
+        return
     firsts, ends = _spans(np.unique(slots), slot_bytes)
     source = os.memfd_create("blank", os.MFD_CLOEXEC)
     try:

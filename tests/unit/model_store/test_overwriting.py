@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_store.errors import StoreDamaged
-from model_store.files import overwrite
+from model_store.files import blank, overwrite
 
 
 @given(
@@ -42,6 +42,14 @@ def test_more_slots_than_one_call_takes_and_slots_longer_than_a_page_are_filled(
     wanted = np.full((6000, slot_bytes), ord("x"), dtype=np.uint8)
     wanted[slots] = 255
     assert path.read_bytes() == wanted.tobytes()
+
+
+def test_no_slots_of_an_open_file_are_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "slots"
+    path.write_bytes(b"")
+    with path.open("r+b") as file:
+        blank(file.fileno(), np.empty(0, dtype=np.int64), slot_bytes=4, fill=255)
+    assert path.read_bytes() == b""
 
 
 def test_a_page_that_the_file_system_does_not_give_is_an_error_and_not_the_end_of_the_process(
