@@ -66,7 +66,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         nonlocal least
         least = requests
 
-    monkeypatch.setattr("service.worker.unlearner.decide", gate)
+    monkeypatch.setattr("service.worker.claims.decide", gate)
     return hold
 
 
