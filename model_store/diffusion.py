@@ -130,6 +130,11 @@ class DiffusionHops:
         """L."""
         return self.block_hops[-1]
 
+    @property
+    def entries(self) -> int:
+        """Those of each hop's operator."""
+        return sum(int(operator.values().shape[0]) for operator in self.operators)
+
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
         """G_hop[rows, columns]."""
         G = self.operators[hop]

@@ -102,6 +102,14 @@ class FeatureMatrix:
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             values[start:end] = 0
 
+    def overwrite(self) -> None:
+        """Overwrites every row with zeros, once nothing needs any of them any more."""
+        if self._sparse is not None:
+            self._sparse.data[:] = 0
+        for matrix in (self._matrix, self._transposed):
+            if matrix is not None:
+                (matrix if self.dense else matrix.values()).zero_()
+
 
 def symmetrised(matrix: Tensor) -> Tensor:
     """The symmetric part of a (d, d) matrix; the diagonal and the rank are kept."""

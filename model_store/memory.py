@@ -127,8 +127,8 @@ def _common_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
     width = (len(spec.block_hops) + spec.label_hops) * sizes.classes
     needs = [
         Need("features", features),
-        # Values and indices of A and of A + sI, and the values of P and P^T of two versions.
-        Need("the graph", (7 * (2 * sizes.edges + sizes.nodes) + 2 * sizes.nodes) * _WORD),
+        # Values and indices of A and of A + sI, the values of P and P^T of two versions, and what making them takes.
+        Need("the graph", (10 * (2 * sizes.edges + sizes.nodes) + 2 * sizes.nodes) * _WORD),
         Need("logits and span coefficients", _COPIES_OF_COEFFICIENTS * sizes.nodes * width * _WORD),
     ]
     if spec.mlp_width:

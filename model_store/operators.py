@@ -35,6 +35,10 @@ class Operators(Protocol):
     def depth(self) -> int:
         """How many hops away the last block reaches."""
 
+    @property
+    def entries(self) -> int:
+        """How many stored values one sweep over all hops reads."""
+
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
         """What takes hop `hop` to the next one, in some rows and columns: (len(rows), len(columns))."""
 
@@ -64,6 +68,11 @@ class FeatureHops:
     def depth(self) -> int:
         """L."""
         return self.block_hops[-1]
+
+    @property
+    def entries(self) -> int:
+        """Those of P, once a hop."""
+        return self.depth * self.propagator.entries
 
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
         """P[rows, columns], at every hop."""
@@ -121,6 +130,11 @@ class LabelHops:
     def depth(self) -> int:
         """The number of hops."""
         return self.hops
+
+    @property
+    def entries(self) -> int:
+        """Those of P, once a hop."""
+        return self.hops * self.propagator.entries
 
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
         """P[rows, columns], at every hop, before diagonals are taken off."""

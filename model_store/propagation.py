@@ -91,6 +91,11 @@ class Propagator:
         return int(self.live.shape[0])
 
     @property
+    def entries(self) -> int:
+        """How many values of P are stored."""
+        return int(self._structure.values().shape[0])
+
+    @property
     def device(self) -> torch.device:
         """Where `apply` expects its argument."""
         return self._left.device

@@ -4,8 +4,9 @@ A product with the Hessian is some thirty calls to torch. Each gives up the inte
 is never idle it waits to get it back about as long as a whole product on Cora takes. Large products leave the
 interpreter to others anyway; they stay here.
 
-The process forgets a problem at its end. It ends when its connection does, so also when this process is killed. Nothing
-depends on it: whatever becomes of it, repairs go on without.
+The process holds one problem at a time, and overwrites it at its end, when it is given another, and when it is told to
+forget it. It ends when its connection does, so also when this process is killed. Nothing depends on it: if it is gone,
+stopped or cannot be started, repairs go on without.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import logging
 import os
 import pickle
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -22,7 +24,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
 from model_store.newton import Newton
@@ -33,8 +34,13 @@ from model_store.representation import Representation
 #: gradients need few products for few of them.
 _LARGEST_PRODUCT = 16 << 20
 _FEWEST_WEIGHTS = 2_000
-#: Problems it holds: the repair of the model that is served and that of one being imported.
-_MOST_PROBLEMS = 2
+#: Bytes of a value of a sparse matrix with its column.
+_ENTRY = 12
+#: Longest work for one answer, and longest wait for the process to take in a problem or to give an answer (seconds).
+_SLICE_S = 1.0
+_PATIENCE_S = 10.0
+#: Settings of the service that are none of its business; among them are passwords.
+_PRIVATE = ("LETHE_", "DATABASE_URL", "REDIS_URL")
 #: What is raised when the process is gone.
 _GONE = (EOFError, OSError)
 _log = logging.getLogger(__name__)
@@ -51,10 +57,10 @@ class _Problem:
 
 @dataclass(frozen=True, eq=False)
 class _Request:
-    """Work on a problem until `time.monotonic()`, one clock for all processes, reaches `until`; None: forget it."""
+    """Work on a problem until `time.monotonic()`, one clock for all processes, reaches `until`."""
 
     number: int
-    until: float | None
+    until: float
     #: Given with the first request alone.
     problem: _Problem | None = None
 
@@ -69,6 +75,13 @@ class _Reached:
     finished: bool
 
 
+@dataclass(frozen=True)
+class _Failed:
+    """The answer of a process that ends because it could not go on."""
+
+    error: str
+
+
 class NewtonProcess:
     """The process, started when it is first asked for. Used from one thread at a time."""
 
@@ -76,6 +89,8 @@ class NewtonProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._ready = False
+        #: Whether it holds a problem.
+        self._holding = False
         self._numbers = itertools.count()
 
     def __enter__(self) -> "NewtonProcess":
@@ -91,25 +106,14 @@ class NewtonProcess:
 
     def start(self) -> bool:
         """Starts the process if there is none, without waiting for it. Returns whether it is ready."""
-        if self._connection is None:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
-                    stdin=subprocess.DEVNULL,
-                    cwd=Path(__file__).parents[2],
-                    env=os.environ | {"OMP_NUM_THREADS": "1"},
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,  # Ctrl-C is for the service, which may have a batch to finish
-                )
-            self._connection = Connection(ours.detach())
-        if not self._ready and self._connection.poll():
-            try:
+        try:
+            if self._connection is None:
+                self._launch()
+            elif not self._ready and self._connection.poll():
                 self._connection.recv_bytes()
-            except _GONE as error:
-                self._lost(error)
-            else:
                 self._ready = True
+        except _GONE as error:
+            self._lost(error)
         return self._ready
 
     def minimisation(self, objective: Objective, start: Point, tolerance: float) -> "Newton | RemoteNewton":
@@ -121,7 +125,7 @@ class NewtonProcess:
     def close(self) -> None:
         """Ends the process; the next `start` starts another."""
         process, connection = self._process, self._connection
-        self._process, self._connection, self._ready = None, None, False
+        self._process, self._connection, self._ready, self._holding = None, None, False, False
         if connection is not None:
             connection.close()
         if process is not None:
@@ -133,21 +137,60 @@ class NewtonProcess:
         if self._connection is None:
             return None
         try:
-            # Not by `Connection.send`, which would share the memory of tensors instead of copying them.
-            self._connection.send_bytes(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
-            reached = pickle.loads(self._connection.recv_bytes())
+            self._send(request)
+            self._holding = True
+            answer = pickle.loads(self._connection.recv_bytes())
         except _GONE as error:
             self._lost(error)
             return None
-        if isinstance(reached, _Reached | None):
-            return reached
-        raise TypeError(f"the process for repairs answered with {type(reached).__name__}")
+        if isinstance(answer, _Failed):
+            self._lost(answer)
+            return None
+        if not isinstance(answer, _Reached | None):
+            raise TypeError(f"the process for repairs answered with {type(answer).__name__}")
+        self._holding = answer is not None and not answer.finished
+        return answer
 
-    def _lost(self, error: Exception) -> None:
-        process = self._process
+    def forget(self) -> None:
+        """The process overwrites the problem it holds, if it holds one."""
+        if not self._holding:
+            return
+        self._holding = False
+        try:
+            self._send(None)
+        except _GONE as error:
+            self._lost(error)
+
+    def _launch(self) -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(_PATIENCE_S), 0))
+            environment = {name: value for name, value in os.environ.items() if not name.startswith(_PRIVATE)}
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd=Path(__file__).parents[2],
+                env=environment | {"OMP_NUM_THREADS": "1"},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C is for the service, which may have a batch to finish
+            )
+            self._connection = Connection(ours.detach())
+
+    def _send(self, request: _Request | None) -> None:
+        if self._connection is not None:
+            # Not by `Connection.send`, which would share the memory of tensors instead of copying them.
+            self._connection.send_bytes(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+
+    def _lost(self, reason: object) -> None:
+        status = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(1.0)
         self.close()
-        status = None if process is None else process.returncode
-        _log.warning("The process for repairs ended with status %s (%r); they go on without it.", status, error)
+        ended = "does not answer or was not started" if status is None else f"ended with status {status}"
+        _log.warning("The process for repairs %s (%r); they go on without it.", ended, reason)
 
 
 class RemoteNewton:
@@ -175,8 +218,9 @@ class RemoteNewton:
         return self.best.relative_gradient <= self._problem.tolerance
 
     def step(self, until: float) -> None:
-        """As much as fits before `time.monotonic()` reaches `until`; at least one product."""
+        """As much as fits before `time.monotonic()` reaches `until`, and at most for a second; at least one product."""
         problem = None if self._begun else self._problem
+        until = min(until, time.monotonic() + _SLICE_S)
         reached = self._process.ask(_Request(self._number, until, problem))
         if reached is None:
             self.interrupted = True
@@ -185,19 +229,15 @@ class RemoteNewton:
         self.best = self._problem.objective.at(reached.best)
         self.iterations, self.products, self.finished = reached.iterations, reached.products, reached.finished
 
-    def forget(self) -> None:
-        """Lets the process forget the problem."""
-        if self._begun and not self.finished:
-            self._process.ask(_Request(self._number, None))
-        self.interrupted = True
-
 
 def pays(representation: Representation, classes: int) -> bool:
     """Whether products with `representation` are quick enough, and many enough, for a process of their own."""
-    rows = [each.rows for each in representation.inputs]
-    if any(each.device.type != "cpu" for each in rows):
+    inputs = list(representation.inputs)
+    if any(each.rows.device.type != "cpu" for each in inputs):
         return False
-    read = sum(2 * each.stored_bytes for each in rows)
+    features = sum(each.rows.stored_bytes for each in inputs)
+    propagation = sum(_ENTRY * each.operators.entries for each in inputs)
+    read = 2 * (features + propagation + 8 * representation.nodes * classes)
     return read <= _LARGEST_PRODUCT and representation.columns * classes >= _FEWEST_WEIGHTS
 
 
@@ -205,40 +245,52 @@ def serve(descriptor: int) -> None:
     """What the process does, on its end of the connection, until the other end is closed."""
     warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
     connection = Connection(descriptor)
-    problems = _Problems()
+    desk = _Desk()
     with contextlib.suppress(*_GONE):
         connection.send_bytes(b"ready")
         while True:
-            reached = problems.answer(pickle.loads(connection.recv_bytes()))
-            connection.send_bytes(pickle.dumps(reached, pickle.HIGHEST_PROTOCOL))
+            received = connection.recv_bytes()
+            answer: _Reached | _Failed | None
+            try:
+                request: _Request | None = pickle.loads(received)
+                if request is None:
+                    desk.clear()
+                    continue
+                answer = desk.work(request)
+            except Exception as error:  # noqa: BLE001 - told to whoever asked, who computes it again
+                answer = _Failed(type(error).__name__)
+            connection.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+            if isinstance(answer, _Failed):
+                os._exit(1)  # without taking apart what was imported, which takes longer than anybody waits
 
 
-class _Problems:
-    """The problems that the process holds, the one asked for last at the end."""
+class _Desk:
+    """The problem that the process works on."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[_Problem, Newton]] = {}
+        self._number = -1
+        self._problem: _Problem | None = None
+        self._newton: Newton | None = None
 
-    def answer(self, request: _Request) -> _Reached | None:
-        number, given = request.number, request.problem
-        if given is not None:
-            self._held[number] = given, Newton(given.objective, given.start, given.tolerance)
-        if number not in self._held:
+    def work(self, request: _Request) -> _Reached | None:
+        if request.problem is not None:
+            self.clear()
+            problem = request.problem
+            self._number, self._problem = request.number, problem
+            self._newton = Newton(problem.objective, problem.start, problem.tolerance)
+        newton = self._newton
+        if newton is None or self._number != request.number:
             return None
-        self._held[number] = self._held.pop(number)
-        newton = self._held[number][1]
-        if request.until is not None:
+        newton.step(request.until)
+        while not newton.finished and time.monotonic() < request.until:
             newton.step(request.until)
-            while not newton.finished and time.monotonic() < request.until:
-                newton.step(request.until)
-        if request.until is None or newton.finished:
-            self._forget(number)
-        while len(self._held) > _MOST_PROBLEMS:
-            self._forget(next(iter(self._held)))
+        if newton.finished:
+            self.clear()
         return _Reached(newton.best.W, newton.iterations, newton.products, newton.finished)
 
-    def _forget(self, number: int) -> None:
+    def clear(self) -> None:
         """Overwrites what the problem holds of single nodes."""
-        problem, _ = self._held.pop(number)
-        for each in problem.objective.representation.inputs:
-            each.rows.forget(np.arange(each.rows.nodes))
+        if self._problem is not None:
+            for each in self._problem.objective.representation.inputs:
+                each.rows.overwrite()
+        self._problem = self._newton = None

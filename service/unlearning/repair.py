@@ -165,15 +165,8 @@ class Repair:
         earlier = self._factor is not None and not self._fresh
         if earlier or self.finished:
             self._stop_descent()
-        self.leave_process()
         if earlier:
             self._factor = None
-
-    def leave_process(self) -> None:
-        """Lets the process forget what it holds for this repair; the next `advance` begins there again."""
-        if isinstance(self._descent, RemoteNewton):
-            self._descent.forget()
-            self._stop_descent()
 
     def repaired(self) -> tuple[ModelState, RepairOutcome]:
         """The state with the best weights found, their coefficients rebuilt, and what came of the repair."""

@@ -31,7 +31,7 @@ from service.unlearning.certificate import Certificate, certifiable, certify
 from service.unlearning.hessian import HessianFactor, factor_steps, why_no_factor
 from service.unlearning.live_graph import LiveGraph
 from service.unlearning.loading import load, on_device
-from service.unlearning.newton_process import pays
+from service.unlearning.newton_process import NewtonProcess, pays
 from service.unlearning.placement import Placement
 from service.unlearning.prepared import Prepared, PreparedRepair, finite, require_finite
 from service.unlearning.repair import (
@@ -83,7 +83,7 @@ class Resident:
         #: lambda.
         self.regularization = regularization
         self._policy = placement.policy
-        self._process = placement.process
+        self._process: NewtonProcess | None = None
         #: The version whose Gram factors were read from a checkpoint.
         self._checkpointed: int | None = None
         self._training_rows = TrainingRows(live_graph)
@@ -136,7 +136,7 @@ class Resident:
             objective = resident._objective(resident.live_graph)
             _, coefficients = at_optimum(loaded.state, objective, objective.at(stacked(loaded.state)))
             resident._take(coefficients)
-        resident._expect_repairs()
+        resident.leave_repairs_to(placement.process)
         return resident
 
     @property
@@ -274,12 +274,16 @@ class Resident:
         if self._factor is not None:
             self._making = None
 
-    def _expect_repairs(self) -> None:
-        """Starts the process that repairs will be left to, which takes seconds."""
-        if self._policy is RepairPolicy.NEVER or self._process is None or self.why_no_factor is None:
+    def leave_repairs_to(self, process: NewtonProcess | None) -> None:
+        """Has repairs that it pays for computed in `process`, which is started for them: that takes seconds."""
+        self._process = process
+        if process is None:
+            return
+        process.forget()
+        if self._policy is RepairPolicy.NEVER or self.why_no_factor is None:
             return
         if pays(Representation(self.live_graph.inputs, self.live_graph.training_rows), self.state.classes):
-            self._process.start()
+            process.start()
 
     def _objective(self, live_graph: LiveGraph) -> Objective:
         return live_graph.objective(self.regularization)
@@ -305,8 +309,8 @@ class Resident:
 
     def _settle(self, repair: Repair | None, outcome: RepairOutcome) -> None:
         """Keeps of what was computed what holds of the state just committed."""
-        if self._pending is not None:
-            self._pending.leave_process()
+        if self._process is not None:
+            self._process.forget()
         self._certificate = outcome.after
         self._making = self._pending = self._factor = None
         self._judged = False

@@ -1,6 +1,5 @@
 """Newton's method in a process of its own: the same minimisation, and nothing lost when the process is."""
 
-import logging
 import math
 import os
 import signal
@@ -8,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from model_store.datasets import load_dataset
 from model_store.features import FeatureMatrix
 from model_store.graph import one_hot
 from model_store.inputs import inputs_of
-from model_store.losses import loss_of
+from model_store.losses import Softmax, loss_of
 from model_store.newton import Newton
 from model_store.objective import Objective
 from model_store.propagation import Propagator
@@ -97,58 +97,61 @@ def test_a_repair_is_left_to_it(process: NewtonProcess, tmp_path: Path) -> None:
     assert torch.allclose(stacked(there.state), stacked(here.state), rtol=1e-9, atol=1e-12)
 
 
-def test_repairs_of_two_models_take_turns(process: NewtonProcess, tmp_path: Path) -> None:
-    stored = StoredModel(tmp_path / "model", built(load_dataset(CITATIONS, data_dirs=[])), RepairPolicy.ALWAYS)
-    waiting = [loaded(stored, process), loaded(stored, process)]
-    for resident in waiting:
-        resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([1, 2]))], budget_s=0.0))
-    products = set()
-    while waiting:
-        resident = waiting.pop(0)
-        repaired = resident.advance_repair(time.monotonic() + 0.005)
-        if repaired is None:
-            waiting.append(resident)
-            continue
-        assert repaired.outcome.status is RepairStatus.CONVERGED
-        products.add(repaired.outcome.products)
-    assert len(products) == 1, "neither began again"
-
-
-def test_what_a_batch_overtakes_is_forgotten_there(
-    process: NewtonProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = StoredModel(tmp_path / "model", built(load_dataset(CITATIONS, data_dirs=[])), RepairPolicy.ALWAYS)
-    resident = loaded(stored, process)
-    asked: list[float | None] = []
-    ask = process.ask
-    monkeypatch.setattr(process, "ask", lambda request: (asked.append(request.until), ask(request))[1])
-    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([1, 2]))], budget_s=0.0))
+def test_a_repair_that_lost_its_place_begins_there_again(process: NewtonProcess, tmp_path: Path) -> None:
+    resident = overtaken(tmp_path, process)
     begun(resident)
-    assert None not in asked
-    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))], budget_s=0.0))
-    assert asked[-1] is None
+    withdrawn = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))], budget_s=0.01)
+    assert withdrawn.outcome.status is RepairStatus.PENDING
     repaired = resident.advance_repair(math.inf)
     assert repaired is not None
     assert repaired.outcome.status is RepairStatus.CONVERGED
 
 
-def test_it_forgets_what_has_ended_and_what_is_too_much() -> None:
-    problems = newton_process._Problems()
-    given = []
-    for number in range(4):
-        objective = objective_of(ModelSpec())
-        given.append(objective.representation.inputs.features.rows)
-        start = torch.zeros((600, 4), dtype=torch.float64)
-        request = newton_process._Request(number, time.monotonic(), newton_process._Problem(objective, start, 1e-9))
-        assert problems.answer(request) is not None
-    rows = np.arange(given[0].nodes)
-    assert [bool(each.dense_rows(rows).any()) for each in given] == [False, False, True, True]
-    assert problems.answer(newton_process._Request(0, math.inf)) is None
-    reached = problems.answer(newton_process._Request(2, math.inf))
+def test_every_batch_that_is_committed_has_it_forget_what_it_holds(
+    process: NewtonProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resident = overtaken(tmp_path, process)
+    sent: list[object] = []
+    send = process._send
+    monkeypatch.setattr(process, "_send", lambda request: (sent.append(request), send(request))[1])
+    begun(resident)
+    assert sent[-1] is not None
+    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))], budget_s=0.0))
+    assert sent[-1] is None
+    resident.prepare([Removal(RequestKind.NODE, nodes=np.array([6]))], budget_s=0.01)
+    resident.leave_repairs_to(process)
+    assert sent[-1] is None
+
+
+def test_it_overwrites_what_it_held() -> None:
+    desk = newton_process._Desk()
+    given: list[FeatureMatrix] = []
+
+    def ask(number: int, until: float, *, begin: bool = False) -> newton_process._Reached | None:
+        problem = None
+        if begin:
+            objective = objective_of(ModelSpec())
+            given.append(objective.representation.inputs.features.rows)
+            start = torch.zeros((600, 4), dtype=torch.float64)
+            problem = newton_process._Problem(objective, start, 1e-9)
+        return desk.work(newton_process._Request(number, until, problem))
+
+    def held() -> list[bool]:
+        return [bool(each.dense_rows(np.arange(each.nodes)).any()) for each in given]
+
+    assert ask(0, time.monotonic(), begin=True) is not None
+    assert held() == [True]
+    assert ask(1, time.monotonic(), begin=True) is not None
+    assert held() == [False, True], "another"
+    assert ask(0, math.inf) is None
+    reached = ask(1, math.inf)
     assert reached is not None
     assert reached.finished
-    problems.answer(newton_process._Request(3, None))
-    assert not any(each.dense_rows(rows).any() for each in given)
+    assert held() == [False, False], "at its end"
+    ask(2, time.monotonic(), begin=True)
+    desk.clear()
+    assert held() == [False] * 3, "when told"
+    assert ask(2, math.inf) is None
 
 
 def test_it_ends_with_the_process_that_started_it() -> None:
@@ -183,20 +186,84 @@ def test_it_is_for_quick_products_with_many_weights_on_the_processor(monkeypatch
 def test_a_repair_goes_on_without_it_when_it_is_killed(
     process: NewtonProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stored = StoredModel(tmp_path / "model", built(load_dataset(CITATIONS, data_dirs=[])), RepairPolicy.ALWAYS)
-    resident = loaded(stored, process)
-    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([1, 2]))], budget_s=0.0))
+    resident = overtaken(tmp_path, process)
     before = begun(resident)
     pid = process.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    with caplog.at_level(logging.WARNING):
-        repaired = resident.advance_repair(math.inf)
+    goes_on(resident, before)
+    assert "ended with status -9" in caplog.text
+    assert process.pid != pid, "the next repair has another"
+
+
+class Unheard(Softmax):
+    """Of a module that the process cannot import."""
+
+
+def test_what_it_cannot_do_is_told_and_left_to_others(process: NewtonProcess, caplog: pytest.LogCaptureFixture) -> None:
+    ready(process)
+    objective = replace(objective_of(ModelSpec()), loss=Unheard())
+    start = objective.at(torch.zeros((600, 4), dtype=torch.float64))
+    remote = process.minimisation(objective, start, GOAL)
+    assert isinstance(remote, RemoteNewton)
+    remote.step(math.inf)
+    assert remote.interrupted
+    assert remote.best is start
+    assert "ended with status 1 (_Failed(error='ModuleNotFoundError'))" in caplog.text
+
+
+def test_a_repair_goes_on_without_it_when_it_is_stopped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newton_process, "_PATIENCE_S", 1.0)
+    with NewtonProcess() as process:
+        resident = overtaken(tmp_path, ready(process))
+        before = begun(resident)
+        pid = process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        goes_on(resident, before)
+        assert "does not answer" in caplog.text
+        assert not psutil.pid_exists(pid)
+
+
+def test_where_none_can_be_started_repairs_are_computed_here(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more_processes(*_: object, **__: object) -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", no_more_processes)
+    with NewtonProcess() as process:
+        goes_on(overtaken(tmp_path, process), 0)
+    assert "was not started" in caplog.text
+
+
+def test_it_is_told_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LETHE_ADMIN_KEY", "hush")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://hush")
+    with NewtonProcess() as process:
+        process.start()
+        assert process.pid is not None
+        environment = psutil.Process(process.pid).environ()
+    assert "hush" not in " ".join(environment.values())
+    assert environment["OMP_NUM_THREADS"] == "1"
+
+
+def overtaken(folder: Path, process: NewtonProcess) -> Resident:
+    """A model whose repair, of a batch that was committed without, is left to the process."""
+    stored = StoredModel(folder / "model", built(load_dataset(CITATIONS, data_dirs=[])), RepairPolicy.ALWAYS)
+    resident = loaded(stored, process)
+    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([1, 2]))], budget_s=0.0))
+    return resident
+
+
+def goes_on(resident: Resident, products: int) -> None:
+    """The repair ends as it should, with more products than these."""
+    repaired = resident.advance_repair(math.inf)
     assert repaired is not None
     assert repaired.outcome.status is RepairStatus.CONVERGED
-    assert (repaired.outcome.products or 0) > before
-    assert "status -9" in caplog.text
-    assert process.pid != pid, "the next repair has another"
+    assert (repaired.outcome.products or 0) > products
 
 
 def begun(resident: Resident) -> int:
