@@ -122,6 +122,8 @@ class Loader:
         )
         if wanted is not None and committed:
             await self._run(writer.write_coefficients)
+            # The rows of what was deleted are zeros in them, but not yet the bytes that erasing leaves.
+            await self._run(writer.erase)
             await self._destroy_orphaned_keys()
             await self._importer.complete(wanted, keeper)
             failure_points.reached(FailurePoint.IMPORT_COMPLETED)

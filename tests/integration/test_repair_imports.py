@@ -22,11 +22,13 @@ from test_repair_end_to_end import (
 )
 
 from model_store.store import Store
+from service.domain.records import ModelImport
 from service.domain.states import ImportStatus, RepairStatus
 from service.settings import Settings
 from service.vault.request_keys import RequestKeys
 from service.worker.candidate import Staged
 from service.worker.importing import Importer
+from service.worker.lease_keeper import LeaseKeeper
 
 __all__ = ["deferring", "gate", "new_model", "settings", "small_model"]
 
@@ -69,6 +71,30 @@ async def test_what_is_excluded_at_import_is_repaired_before_the_model_is_served
         assert_retrained(state, version=3)
         assert state["audit"]["injected_norm_before"] > 0
         assert served.distance(retrained(new_model, nodes=["7", "9", "12"])) <= TOLERANCE
+
+
+async def test_an_import_is_completed_once_nothing_of_it_is_left_to_erase(
+    settings: Settings, new_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete, base = Importer.complete, settings.model_dir / "base"
+    then: list[dict[str, bytes]] = []
+
+    def content() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in base.iterdir()}
+
+    async def watched(self: Importer, wanted: ModelImport, keeper: LeaseKeeper) -> None:
+        then.append(content())
+        await complete(self, wanted, keeper)
+
+    monkeypatch.setattr(Importer, "complete", watched)
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        await lethe.completed(await lethe.delete("7", "9"))
+        features = await lethe.client.post("/deletions", json={"kind": "features", "nodes": ["11"]})
+        await lethe.completed(features.json())
+        import_id = await asked(settings, new_model, exclude_deleted=True)
+        assert (await ended(settings, import_id)).status is ImportStatus.COMPLETED
+    assert then == [content()]
 
 
 async def test_deletions_and_a_stop_do_not_wait_for_the_repair_of_an_import(
