@@ -81,6 +81,10 @@ def test_each_deletion_is_repaired_once_whatever_is_killed(runs: Runs) -> None:
     runs.check([Fault(Action.KILL_LETHE, FailurePoint.REPAIR_COMMITTED)], repair="always", repair_budget=0.0)
 
 
+def test_two_kills_at_random_every_day(runs: Runs) -> None:
+    check(runs, pair(_PAIRS), _PAIRS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", titled(alone()))
 def test_a_kill_at_each_failure_point(runs: Runs, faults: Sequence[Fault]) -> None:
