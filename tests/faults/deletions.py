@@ -1,6 +1,7 @@
 """The same deletions for every run, over a graph of people, and what must hold once they are completed."""
 
 import asyncio
+import contextlib
 import json
 import random
 import shutil
@@ -159,7 +160,9 @@ class Run:
     def until(self, condition: Callable[[LetheClient], bool]) -> None:
         """Wait for a condition, through outages and restarts."""
         while not self.persist(condition):
-            self.lethe.look_later()
+            # The next look revives what has died meanwhile.
+            with contextlib.suppress(Died):
+                self.lethe.look_later()
 
     def persist(self, call: Callable[[LetheClient], T]) -> T:
         """The answer to a call, asked again through outages and restarts."""
