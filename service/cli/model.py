@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.console import note, stdout
+from service.cli.first_model import require_new_home
 from service.cli.server import Home, read_facts, settings_of
 from service.domain.states import RepairStatus
 from service.errors import ConfigurationError
@@ -66,7 +67,7 @@ def import_(
             raise ConfigurationError(f"{folder} is the model that is served.", "Give the folder of another one.")
         _replace(settings, manifest, provide, exclude_deleted=exclude_deleted)
     else:
-        _require_new_home(settings, folder)
+        require_new_home(settings, str(folder))
         _place(settings, provide)
         _tell(manifest, f"`./lethe serve` serves it from {settings.model_dir}.")
 
@@ -94,19 +95,6 @@ def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
         return store
 
     return train_on
-
-
-def _require_new_home(settings: Settings, folder: Path) -> None:
-    """Raises ConfigurationError where a model has been served that is not there: a first one meets no tombstone."""
-    from service.db.vault_keys import SLOTS
-
-    if (settings.home / "keys" / SLOTS).exists():
-        raise ConfigurationError(
-            f"{settings.home} has served a model, and none is in {settings.model_dir}: it is in another folder, or it "
-            "is lost.",
-            f"Name the other folder by LETHE_MODEL. If it is lost, copy {folder} to {settings.model_dir} and run "
-            "`./lethe recover`, which deletes from it what was deleted before.",
-        )
 
 
 def _place(settings: Settings, provide: "Callable[[Path], Store]") -> None:

@@ -10,6 +10,7 @@ import typer
 from model_store.errors import DatasetNotFound
 from model_store.spec import ModelSpec
 from service.cli.console import note
+from service.cli.first_model import require_new_home
 from service.embedded.home import Home, HomeLock
 from service.errors import ConfigurationError
 from service.settings import Settings, load_settings, variable_name
@@ -51,7 +52,7 @@ def ensure_model(settings: Settings) -> None:
     """Train a model into the folder that is served when nothing is there; what is there is for the service to judge.
 
     Raises:
-        ConfigurationError: a folder was named in which there is no model.
+        ConfigurationError: a folder was named in which there is no model, or the model that was served is not there.
         AlreadyRunning: another process trains or serves in this LETHE_HOME.
         DatasetNotFound: a dataset was named that cannot be found.
     """
@@ -73,6 +74,7 @@ def ensure_model(settings: Settings) -> None:
             raise ConfigurationError(
                 f"There is no model in {folder}.", f"Train one with `./lethe train --dataset cora --out {folder}`."
             )
+        require_new_home(settings, "one that `./lethe train --out DIR` has written")
         note(f"There is no model yet. Training one on {settings.dataset}.")
         _train(settings, folder)
     finally:

@@ -22,6 +22,12 @@ def test_a_newly_trained_model_takes_the_place_of_one_that_is_lost_without_what_
     assert f"none is in {site.model}: it is in another folder, or it is lost." in said
     assert f"If it is lost, copy {site.world.folder} to {site.model} and run `./lethe recover`" in said
     assert not site.model.exists()
+    ran = site.command("serve")
+    assert ran.status == 2
+    said = " ".join(ran.stderr.split())
+    assert f"copy one that `./lethe train --out DIR` has written to {site.model} and run `./lethe recover`" in said
+    assert "Training one" not in said
+    assert not site.model.exists()
 
     shutil.copytree(site.world.folder, site.model)
     site.refused("restored from an older backup")
