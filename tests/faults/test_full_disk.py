@@ -63,9 +63,12 @@ class Relief:
                 self.said += [
                     one["detail"] for one in checks if not one["ok"] and "disk cannot be used" in one["detail"]
                 ]
-            if self.said:
+            told = ""
+            # Between two tries it may just be loading the model.
+            while self.said and "disk cannot be used" not in told and not done.is_set():
                 ran = self.doctor("doctor", "--home", self.lethe.home)
-                self.said += [ran.stdout + ran.stderr]
+                told = " ".join((ran.stdout + ran.stderr).split())
+            self.said += [told]
         except BaseException as failure:  # noqa: BLE001 - raised again in the test's own thread
             self.failure = failure
         finally:
@@ -98,5 +101,5 @@ def test_a_disk_that_is_full_from_a_step_on_holds_it_up_and_loses_nothing(
     assert len(said) > 1, "nobody said that the disk is full"
     assert "File too large" in said[0]
     assert "unlearner" in said[-1]
-    assert "disk cannot be used" in " ".join(said[-1].split())
+    assert "disk cannot be used" in said[-1]
     assert point in REPAIR_POINTS or policy != "deferred"
