@@ -22,8 +22,8 @@ _MOST_SPANS = 1024
 _SPAN_BYTES = 4096
 #: What to do about a folder that cannot be read, and for which there is no backup.
 TRAIN_AGAIN = (
-    "train the model again; where this folder was served, put the new one in its place and run `./lethe recover`, "
-    "which deletes from it what was deleted before."
+    "train the model again, with the same `--name`; where this folder was served, put the new one in its place and run "
+    "`./lethe recover`, which deletes from it what was deleted before."
 )
 _RESTORE = f"Restore the model's folder and the database from the same backup, or {TRAIN_AGAIN}"
 

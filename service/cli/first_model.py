@@ -16,5 +16,5 @@ def require_new_home(settings: Settings, found: str) -> None:
             f"{settings.home} has served a model, and none is in {settings.model_dir}: it is in another folder, or it "
             "is lost.",
             f"Name the other folder by LETHE_MODEL. If it is lost, copy {found} to {settings.model_dir} and run "
-            "`./lethe recover`, which deletes from it what was deleted before.",
+            "`./lethe recover`, which deletes from it what was deleted before. It must have the lost one's name.",
         )

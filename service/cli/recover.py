@@ -124,15 +124,18 @@ async def _persistently(
     executor: Executor,
 ) -> "Recovered":
     """All of it, begun again when the lease was not renewed in time, as on a machine that is too busy."""
+    from service.worker.lease_keeper import RenewalFailed
+
     losses = 0
     while True:
         try:
             return await _under_lease(settings, engine, store, request_keys, given_up, executor)
-        except LeaseLost as error:
+        except (LeaseLost, RenewalFailed) as error:
             losses += 1
             if losses == _MOST_LOSSES:
                 raise
-            note(f"{error.detail} Beginning again; what is done is left alone.")
+            said = error.detail if isinstance(error, LeaseLost) else str(error)
+            note(f"{said} Beginning again; what is done is left alone.")
             store = type(store).open(settings.model_dir)
 
 
@@ -190,8 +193,11 @@ async def _lease(settings: Settings, engine: "Engine", store: "Store") -> "Lease
 
 def _report(recovered: "Recovered") -> None:
     recovery = recovered.recovery
+    if recovered.gave_up_tombstones:
+        note("What could not be read of the store's own tombstones was given up; the rest was written anew.")
     if recovery is None:
-        stdout().print("Store and database agree, and nothing that was deleted is left. Nothing was changed.")
+        changed = "Nothing else" if recovered.gave_up_tombstones else "Nothing"
+        stdout().print(f"Store and database agree, and nothing that was deleted is left. {changed} was changed.")
         return
     rows = [
         ("the database was at", recovery.database_before or "nothing: it did not know the model"),

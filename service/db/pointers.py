@@ -24,6 +24,19 @@ class PointerRepository:
             return None
         return Pointer(row.model, row.version, row.fencing, row.folder, row.digest, row.weights_sha256)
 
+    async def require_only(self, model: str) -> None:
+        """Raises StateMismatch where there is no version of `model`, and there is one of another: they are not known
+        to be of the same people.
+        """
+        served = list((await self._conn.execute(select(PointerRow.model).order_by(PointerRow.model))).scalars())
+        if served and model not in served:
+            raise StateMismatch(
+                f"The database has served the model {served[0]!r}, and the folder holds one named {model!r}: what was "
+                "deleted from the one is not known of the other.",
+                "Point DATABASE_URL and LETHE_MODEL at what belongs together. A newly trained model that is to take "
+                f"the other's place must have its name: train it with `--name {served[0]}`, and run `./lethe recover`.",
+            )
+
     async def create(self, pointer: Pointer) -> None:
         """Record the first version of a model; raises `Conflict` when it has one."""
         row = insert(PointerRow).values(**asdict(pointer)).on_conflict_do_nothing()

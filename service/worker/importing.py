@@ -62,6 +62,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: loading a model that cannot be taken over yet must not be what the unlearner does most of the time.
 _REST_S = 5.0
 _REST_TIMES = 10
+_LONGEST_REST_S = 300.0
 _REPLACED = "The repair was given up before it ended: a newly trained model has taken this one's place."
 
 
@@ -271,7 +272,7 @@ class Importer:
         """Waits for room, which is no fault of the model's; whatever else there is to do goes on."""
         self.give_up()
         now = time.monotonic()
-        rest = max(_REST_S, _REST_TIMES * (now - self._begun_at))
+        rest = min(max(_REST_S, _REST_TIMES * (now - self._begun_at)), _LONGEST_REST_S)
         self.reason, self._rests_until = f"An import waits for room on the disk: {error.strerror}.", now + rest
         self._log.warning("import.waits", retry_in_s=round(rest, 3), reason=self.reason)
 

@@ -35,12 +35,14 @@ async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str)
     A new database takes over a store that has never deleted anything. A store that is one version behind its own
     committed folder (a crash between the pointer's commit and CURRENT) is rolled forward.
 
-    Raises StateMismatch when one of the two was restored from a backup; nothing is removed then.
+    Raises StateMismatch when one of the two was restored from a backup, or the database is another model's; nothing is
+    removed then.
     """
     current = store.current()
     async with fenced_transaction(engine, lease) as connection:
         await _require_no_open_recovery(connection, model)
         pointers = PointerRepository(connection)
+        await pointers.require_only(model)
         pointer = await pointers.read(model)
         if pointer is None:
             pointer = _first_pointer(store, current, model)
@@ -62,6 +64,7 @@ async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: s
     current = store.current()
     async with transaction(engine) as connection:
         await _require_no_open_recovery(connection, model)
+        await PointerRepository(connection).require_only(model)
         pointer = await PointerRepository(connection).read(model)
         importing = await ImportRepository(connection).open(model)
     if importing is not None and importing.status is ImportStatus.COMMITTED:

@@ -80,6 +80,8 @@ class Recovered:
     completed: int
     #: Nodes that the store's own record knows to be deleted, and the database does not.
     kept: int = 0
+    #: Whether what could not be read of the store's own tombstones was given up.
+    gave_up_tombstones: bool = False
 
 
 class Restorer:
@@ -106,6 +108,7 @@ class Restorer:
         self._outage = outage
         self._placement = placement
         self._model = store.manifest.name
+        self._gave_up_tombstones = False
         self._log = structlog.get_logger(__name__)
 
     async def recover(self, lost: Collection[UUID] = (), *, accept_lost_tombstones: bool = False) -> Recovered:
@@ -113,11 +116,13 @@ class Restorer:
 
         `accept_lost_tombstones`: to go on with what can be read of the store's own tombstones.
 
-        Raises StoreDamaged, KeyMissing, RepairImpossible and DeviceError, which only an operator can mend, and
-        Unavailable and LeaseLost, after which it is run again.
+        Raises StoreDamaged, StateMismatch where the database is another model's, KeyMissing, RepairImpossible and
+        DeviceError, which only an operator can mend, and Unavailable and LeaseLost, after which it is run again.
         """
         failure_points.reached(FailurePoint.RECOVERY_LEASED)
         await self._install_import()
+        async with transaction(self._engine) as connection:
+            await PointerRepository(connection).require_only(self._model)
         base = await self._run(self._store.load_base)
         kept = await self._kept(accept_lost_tombstones)
         tombstoned = await find_tombstoned(self._engine, self._keyring, self._model, base.graph, kept)
@@ -126,7 +131,7 @@ class Restorer:
         remaining = still_there(tombstoned, state)
         agreed = self._store.live_edges(current) in (None, _edges_between(base.graph.adjacency, state))
         if agreed and not remaining and not lost and await self._agree():
-            return Recovered(None, 0, 0)
+            return Recovered(None, 0, 0, gave_up_tombstones=self._gave_up_tombstones)
         pointer = await self._pointer()
         unknown = await self._unknown_nodes(state, remaining)
         resident, removed, rebuilt = await self._run(lambda: self._without(remaining, state, current))
@@ -172,7 +177,7 @@ class Restorer:
         failure_points.reached(FailurePoint.RECOVERY_FINISHED)
         kept_nodes = await only_in_store(self._engine, hashes_of(self._store.tombstones(), RequestKind.NODE))
         self._log.warning("recovery.finished", version=recovery.version, failed=failed, completed=completed)
-        return Recovered(recovery, failed, completed, len(kept_nodes))
+        return Recovered(recovery, failed, completed, len(kept_nodes), self._gave_up_tombstones)
 
     async def _kept(self, accept_lost: bool) -> Kept:
         """The store's own tombstones; StoreDamaged when some cannot be read that the database need not have."""
@@ -182,6 +187,7 @@ class Restorer:
         if accept_lost:
             fencing = self._keeper.lease.fencing
             await self._run(lambda: self._store.replace_tombstones(kept.tombstones, fencing=fencing))
+            self._gave_up_tombstones = True
             self._log.warning("tombstones.accepted_lost", model=self._model, readable=len(kept.tombstones))
             return replace(kept, damaged=())
         if not await self._agree():

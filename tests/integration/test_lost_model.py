@@ -3,6 +3,12 @@
 import shutil
 
 from test_restore import Site, everything, site, trained
+from trained_models import SMALL
+
+from model_store.build import build_model
+from model_store.datasets import load_dataset
+from model_store.spec import ModelSpec
+from model_store.store import Store
 
 __all__ = ["site", "trained"]
 
@@ -28,6 +34,17 @@ def test_a_newly_trained_model_takes_the_place_of_one_that_is_lost_without_what_
     assert f"copy one that `./lethe train --out DIR` has written to {site.model} and run `./lethe recover`" in said
     assert "Training one" not in said
     assert not site.model.exists()
+
+    # Under another name it would be another model, of which nothing is known to be deleted.
+    build_model(load_dataset(SMALL, data_dirs=[]), ModelSpec(), name="other", dataset="other", split="full").write(
+        site.model
+    )
+    name = Store.open(site.world.folder).manifest.name
+    site.refused(f"has served the model {name!r}, and the folder holds one named 'other'")
+    refused = site.recover()
+    assert refused.status == 1
+    assert f"train it with `--name {name}`" in " ".join(refused.stderr.split())
+    shutil.rmtree(site.model)
 
     shutil.copytree(site.world.folder, site.model)
     site.refused("restored from an older backup")
