@@ -78,6 +78,8 @@ class _Verification:
             for name, found in (("leaves", self.report.leaves), ("checkpoints", self._checkpoints)):
                 if record[name] != found:
                     self.report.find(None, f"the export had {record[name]} {name}, {found} are left")
+        else:
+            self.report.find(None, f"a line after leaf {self.size - 1} is none of an export's")
 
     def finish(self) -> Report:
         """The report, once every line was taken."""
