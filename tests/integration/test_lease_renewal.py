@@ -81,7 +81,7 @@ async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_for
 
     make_model(tmp_path / "trained")
     settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
-    settings = settings.model_copy(update={"lease_ttl_s": 1.0})
+    settings = settings.model_copy(update={"lease_ttl_s": 5.0})
     with capture_logs() as logs:
         async with running(settings) as lethe:
             await until(lethe.is_ready)

@@ -215,7 +215,7 @@ def test_what_it_cannot_do_is_told_and_left_to_others(process: NewtonProcess, ca
 def test_a_repair_goes_on_without_it_when_it_is_stopped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newton_process, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(newton_process, "_PATIENCE_S", 3.0)
     with NewtonProcess() as process:
         resident = overtaken(tmp_path, ready(process))
         before = begun(resident)
