@@ -148,7 +148,8 @@ class NewtonProcess:
             return None
         if not isinstance(answer, _Reached | None):
             raise TypeError(f"the process for repairs answered with {type(answer).__name__}")
-        self._holding = answer is not None and not answer.finished
+        # One that does not know this problem may hold another.
+        self._holding = answer is None or not answer.finished
         return answer
 
     def forget(self) -> None:
