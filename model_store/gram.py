@@ -4,6 +4,10 @@
 rows; `downdate` takes rows away and says which directions of the span went with them; `pinv_residual` and
 `rank_residual` tell whether a downdated pseudo-inverse is still one.
 
+M+ carries the *strong* directions, those whose eigenvalue of M is above `RANK_TOLERANCE` of the scale at import. A
+direction that rows support more faintly than that is *faint*: it belongs to the span all the same, and only one that
+no surviving row supports is *lost*.
+
 Letters: X (n, d) features, M (d, d) Gram matrix, M+ its Moore-Penrose inverse, D the deleted rows,
 K = X_D M+ X_D^T their leverages, Q (d, k) the lost directions. Everything is float64.
 """
@@ -21,6 +25,9 @@ from model_store.symmetric import symmetrise
 
 #: Eigenvalues of M at or below this share of `sigma_ref_squared` count as zero (1e-5 on singular values of X).
 RANK_TOLERANCE = 1e-10
+#: Surviving rows whose part along a direction is at or below this share of sigma_ref do not support it: about what
+#: rounding leaves of a direction once its strong part has been taken off.
+SUPPORT_TOLERANCE = 1e-13
 #: Leverages closer to 1 than this are settled on the surviving rows: rounding in K grows like eps cond(X)^2, so
 #: no narrow band around 1 tells a lost direction from one that few other nodes support.
 LEVERAGE_MARGIN = 1e-3
@@ -83,8 +90,10 @@ class Downdate:
     """What taking rows away did."""
 
     gram: Gram
-    #: Orthonormal basis of the directions only the deleted rows supported, (d, k); k may be 0.
+    #: Orthonormal basis of the directions that left M+ and that no surviving row supports, (d, k); k may be 0.
     lost_directions: Tensor
+    #: Directions that left M+ though surviving rows still support them, if faintly.
+    weakened: int
     method: FactorMethod
 
 
@@ -142,11 +151,29 @@ def downdate(
     """
     large = X_D.shape[0] >= _LARGE_BATCH * gram.M.shape[0]
     # What an attempt allocated is gone before the factors are recomputed.
-    done = _decomposed(gram, X_D) if large else _updated(gram, X_D, features, surviving)
+    done = _decomposed(gram, X_D, features, surviving) if large else _updated(gram, X_D, features, surviving)
     if done is not None:
         return done
     fresh = factorise(features, surviving, sigma_ref_squared=gram.sigma_ref_squared, rank_tolerance=gram.rank_tolerance)
-    return Downdate(fresh, _outside(fresh, X_D, gram.rank - fresh.rank), FactorMethod.REFACTORISE)
+    return _recomputed(gram, fresh, X_D, features, surviving, FactorMethod.REFACTORISE)
+
+
+def lost_with(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Tensor:
+    """Orthonormal basis (d, k) of all directions, strong or faint, that the rows X_D (m, d) alone supported.
+
+    `gram` is that of the surviving rows. What X_D holds outside of the strong span is known only up to rounding, so
+    both sides are decided on the rows: none that survives supports the direction, and those of X_D do.
+    """
+    candidates, sizes = _outside(gram, X_D)
+    lost = _unsupported(gram, features, surviving, candidates[:, sizes > _support_limit(gram)])
+    _, sigma, right = torch.linalg.svd(X_D @ lost, full_matrices=False)
+    supported: Tensor = lost @ right[sigma > _support_limit(gram)].T
+    return supported
+
+
+def supports_nothing(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> bool:
+    """Whether no direction at all is left to the surviving rows, whose factors are `gram`."""
+    return gram.rank == 0 and bool(features.gram(surviving).trace() <= _support_limit(gram) ** 2)
 
 
 def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
@@ -158,22 +185,22 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
     if int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - K).info) == 0:
         scaled = torch.linalg.solve_triangular(torch.linalg.cholesky(identity - K), Y, upper=False)
         M_pinv = torch.addmm(gram.M_pinv, scaled.T, scaled)
-        lost = gram.M.new_zeros((gram.M.shape[0], 0))
+        left = gram.M.new_zeros((gram.M.shape[0], 0))
     else:
         eigenvalues, vectors = torch.linalg.eigh(K)
         candidate = eigenvalues >= 1.0 - LEVERAGE_MARGIN
-        lost, all_lost = _lost_directions(gram, features, Y.T @ vectors[:, candidate], surviving)
-        if not all_lost:
+        left, sigma = _supported(features, surviving, torch.linalg.qr(Y.T @ vectors[:, candidate]).Q)
+        if bool((sigma > (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5).any()):
             return None
         others = vectors[:, ~candidate]
         scaled = (others.T @ Y) / (1.0 - eigenvalues[~candidate]).sqrt()[:, None]
-        M_pinv = _remove(torch.addmm(gram.M_pinv, scaled.T, scaled), lost)
+        M_pinv = _remove(torch.addmm(gram.M_pinv, scaled.T, scaled), left)
     M = torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0)
-    updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - lost.shape[1])
-    return Downdate(updated, lost, FactorMethod.DOWNDATE) if accepted(updated) else None
+    updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - left.shape[1])
+    return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE) if accepted(updated) else None
 
 
-def _decomposed(gram: Gram, X_D: Tensor) -> Downdate | None:
+def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
     """From the downdated M; None when an eigenvalue is too close to the cutoff to be told from the rounding in M."""
     M = symmetrise(torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0))
     spectrum = Spectrum(M, *torch.linalg.eigh(M))
@@ -184,7 +211,31 @@ def _decomposed(gram: Gram, X_D: Tensor) -> Downdate | None:
     fresh = from_spectrum(spectrum, gram.sigma_ref_squared, gram.rank_tolerance)
     if not accepted(fresh):
         return None
-    return Downdate(fresh, _outside(fresh, X_D, gram.rank - fresh.rank), FactorMethod.DECOMPOSE)
+    return _recomputed(gram, fresh, X_D, features, surviving, FactorMethod.DECOMPOSE)
+
+
+def _recomputed(
+    earlier: Gram,
+    fresh: Gram,
+    X_D: Tensor,
+    features: FeatureMatrix,
+    surviving: NDArray[np.bool_],
+    method: FactorMethod,
+) -> Downdate:
+    """What became of the span when its factors were computed anew, in place of a downdate of `earlier`.
+
+    The old span is the new one plus the deleted rows, so their largest parts outside of the new span are what left it.
+    """
+    left = _outside(fresh, X_D)[0][:, : max(0, earlier.rank - fresh.rank)]
+    return _told_apart(fresh, left, features, surviving, method)
+
+
+def _told_apart(
+    gram: Gram, left: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_], method: FactorMethod
+) -> Downdate:
+    """Parts the directions `left` (d, k) that left M+ into those lost and those that are faint from now on."""
+    lost = _unsupported(gram, features, surviving, left)
+    return Downdate(gram, lost, left.shape[1] - lost.shape[1], method)
 
 
 def accepted(gram: Gram) -> bool:
@@ -222,17 +273,47 @@ def rank_residual(gram: Gram) -> float:
     return abs(float(torch.dot(gram.M.reshape(-1), gram.M_pinv.reshape(-1))) - gram.rank)
 
 
-def _lost_directions(
-    gram: Gram, features: FeatureMatrix, candidates: Tensor, surviving: NDArray[np.bool_]
-) -> tuple[Tensor, bool]:
-    """Which of the directions spanned by `candidates` (d, c) no surviving row supports, and whether all are lost."""
-    basis = torch.linalg.qr(candidates).Q
-    support = features.matmul(basis)
-    support[torch.from_numpy(~surviving).to(support.device)] = 0
-    # Singular values through R: the Gram matrix of `support` would square them below its own rounding.
-    _, sigma, right = torch.linalg.svd(torch.linalg.qr(support, mode="r").R, full_matrices=False)
-    is_lost = sigma <= (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
-    return basis @ right.T[:, is_lost], bool(is_lost.all())
+def _support_limit(gram: Gram) -> float:
+    """Singular values of rows at or below this one are rounding."""
+    return float(SUPPORT_TOLERANCE * gram.sigma_ref_squared**0.5)
+
+
+def _supported(features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> tuple[Tensor, Tensor]:
+    """The span of orthonormal `directions` (d, c) along right singular vectors of the surviving rows, and their sigma.
+
+    Singular values descend; those of c directions along which fewer rows survive are 0.
+    """
+    support = _parts(features, surviving, directions)
+    # Through R: the Gram matrix of `support` would square the singular values below its own rounding. All of `right`:
+    # there may be fewer rows than directions.
+    _, sigma, right = torch.linalg.svd(torch.linalg.qr(support, mode="r").R, full_matrices=True)
+    missing = directions.shape[1] - sigma.shape[0]
+    return directions @ right.T, torch.cat([sigma, sigma.new_zeros(missing)])
+
+
+def _parts(features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> Tensor:
+    """X `directions` (n, c), zero in the rows that do not survive."""
+    parts = features.matmul(directions)
+    parts[torch.from_numpy(~surviving).to(parts.device)] = 0
+    return parts
+
+
+def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> Tensor:
+    """Orthonormal basis (d, k) of the part of the span of orthonormal `directions` (d, c) that no row supports.
+
+    Directions that come from the Gram matrix hold a trace of strong ones, [7e-14 to 7e-9 of sigma_ref at condition
+    numbers from 1e2 to 5e4], which one correction on the rows takes off.
+    """
+    limit = _support_limit(gram)
+    if directions.shape[1] == 0:
+        return directions
+    directions, sigma = _supported(features, surviving, directions)
+    if bool((sigma <= limit).all()):
+        return directions
+    strong = gram.M_pinv @ features.transposed_matmul(_parts(features, surviving, directions))
+    strong -= directions @ (directions.T @ strong)
+    directions, sigma = _supported(features, surviving, torch.linalg.qr(directions - strong).Q)
+    return directions[:, sigma <= limit]
 
 
 def _remove(matrix: Tensor, directions: Tensor) -> Tensor:
@@ -245,15 +326,10 @@ def _remove(matrix: Tensor, directions: Tensor) -> Tensor:
     return matrix.addmm_(left, right.T, alpha=-1.0)
 
 
-def _outside(fresh: Gram, X_D: Tensor, removed: int) -> Tensor:
-    """Orthonormal basis (d, removed) of what the deleted rows held outside the new span.
-
-    The old span is the new one plus the deleted rows, so their parts outside the new span are what was lost.
-    """
-    if removed <= 0:
-        return fresh.M.new_zeros((fresh.M.shape[0], 0))
+def _outside(gram: Gram, X_D: Tensor) -> tuple[Tensor, Tensor]:
+    """Orthonormal basis of what the rows X_D (m, d) hold outside of the strong span, and its sizes, descending."""
     rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
-    outside = rows.T - fresh.M @ (fresh.M_pinv @ rows.T)
-    outside -= fresh.M_pinv @ (fresh.M @ outside)
-    left: Tensor = torch.linalg.svd(outside, full_matrices=False).U
-    return left[:, :removed]
+    outside = rows.T - gram.M @ (gram.M_pinv @ rows.T)
+    outside -= gram.M_pinv @ (gram.M @ outside)
+    left, sizes, _ = torch.linalg.svd(outside, full_matrices=False)
+    return left, sizes

@@ -30,7 +30,7 @@ class Certificate:
 
     #: |W - W_u|_F is at most this.
     bound: float
-    #: `bound` / |W|_F; 0 where both are 0, None where W alone is.
+    #: `bound` / |W|_F; for W = 0, 0 where the gradient is 0 up to rounding, else None.
     relative: float | None
 
     @property
@@ -47,11 +47,11 @@ def certifiable(loss: Loss, regularization: float) -> bool:
 def certify(objective: Objective, point: Point) -> Certificate:
     """The certificate of the weights at `point`; `objective` is that of the live graph, with lambda > 0."""
     size = float(torch.linalg.norm(point.W))
-    gradient = float(torch.linalg.norm(point.gradient)) + _CONFIDENCE * _rounding(objective, point, size)
-    bound = gradient / objective.regularization
+    gradient, rounding = float(torch.linalg.norm(point.gradient)), _CONFIDENCE * _rounding(objective, point, size)
+    bound = (gradient + rounding) / objective.regularization
     if size > 0.0:
         return Certificate(bound, bound / size)
-    return Certificate(bound, 0.0 if bound == 0.0 else None)
+    return Certificate(bound, 0.0 if gradient <= rounding else None)
 
 
 def _rounding(objective: Objective, point: Point, size: float) -> float:

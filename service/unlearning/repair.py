@@ -6,8 +6,10 @@ from before the batch serves as preconditioner while the batch is computed, and 
 from. Where it is missing, or too far off, it is made anew from the remaining data; where it would cost more than it
 saves, conjugate gradients go without.
 
-Weights stay in the span of the remaining rows: every preconditioned vector, and W before it is given out, is projected
-on it, because a factor from before the batch brings lost directions back.
+A factor from before the batch brings lost directions back, so it acts on the strong directions of what remains alone,
+Pi B^-1 Pi, and along the others, where the remaining rows hardly curve F^u, its Hessian is lambda I: (I - Pi) / lambda.
+W itself is not projected, since survivors may support a direction too faintly for Pi. At the end W is what the
+remaining rows' coefficients say, B + M T, and the certificate is taken of that W.
 """
 
 import math
@@ -33,6 +35,7 @@ from service.unlearning.batch import ModelState
 from service.unlearning.certificate import TOLERANCE, Certificate, certifiable, certify
 from service.unlearning.hessian import HessianFactor, factor_steps, why_no_factor
 from service.unlearning.newton_process import NewtonProcess, RemoteNewton
+from service.unlearning.projection import SpanState
 from service.unlearning.quasi_newton import QuasiNewton
 from service.unlearning.training_rows import TrainingRows
 
@@ -43,6 +46,8 @@ GOAL = TOLERANCE / 2
 _STEPS_PER_FACTOR = 100
 #: Factors made in one repair before it counts as not converging.
 _MOST_FACTORS = 8
+#: A difference between W and B + M T, relative to W, that is left as it is.
+_ROUNDING = 1e-12
 
 
 class RepairImpossible(ModelStoreError):
@@ -175,10 +180,11 @@ class Repair:
         if objective.representation.rows == 0:
             # F^u is (lambda/2) |W|^2.
             best = objective.at(torch.zeros_like(best.W))
-        elif any(span.gram.rank < span.gram.M.shape[0] for span in state.spans):
-            best = objective.at(self._in_span(best.W))
-        after = certify(objective, best)
         state, coefficients = at_optimum(state, objective, best)
+        W = stacked(state)
+        if not torch.equal(W, best.W):
+            best = objective.at(W)
+        after = certify(objective, best)
         steps, products = self._counts()
         moved, size = float(torch.linalg.norm(best.W - self._start.W)), float(torch.linalg.norm(self._start.W))
         outcome = RepairOutcome(
@@ -251,27 +257,36 @@ class Repair:
     def _preconditioned(self, gradient: Tensor) -> Tensor:
         if self._factor is None:
             raise RuntimeError("a descent without a factor asks for its preconditioner")
-        return self._in_span(self._factor.solve(gradient))
+        if all(_full_rank(span.gram) for span in self._state.spans):
+            return self._factor.solve(gradient)
+        strong = self._strong(gradient)
+        along = self._strong(self._factor.solve(strong))
+        return along.add_(gradient - strong, alpha=1.0 / self._objective.regularization)
 
-    def _in_span(self, W: Tensor) -> Tensor:
-        """Pi_remain applied to each block of stacked weights (p, C)."""
+    def _strong(self, W: Tensor) -> Tensor:
+        """Pi applied to each block of stacked weights or a gradient (p, C)."""
         classes = W.shape[1]
         parts = []
         for span, part in zip(self._state.spans, self._objective.representation.split(W), strict=True):
             columns = side_by_side(part)
-            if span.gram.rank < span.gram.M.shape[0]:
+            if not _full_rank(span.gram):
                 columns = _projected(span.gram, columns)
             parts.append(by_block(columns, classes).reshape(-1, classes))
         return torch.cat(parts)
 
 
+def _full_rank(gram: Gram) -> bool:
+    """Whether every direction is strong, so that Pi = I."""
+    return gram.rank == gram.M.shape[0]
+
+
 def _projected(gram: Gram, W: Tensor) -> Tensor:
-    """W (k, c) projected on the span, I - (I - M+ M)^2 for M+ M.
+    """Pi W for W (k, c), Pi = I - (I - M+ M)(I - M M+): symmetric, the identity on the strong directions, 0 on others.
 
     M+ M W errs within the span by about eps cond(M) |W|, or by what M+ is off; what is taken off twice lies outside.
     [20 of 30 directions, condition number 7,600: M+ M alone turns a relative bound of 1e-10 into 3e-8.]
     """
-    outside = W - gram.M_pinv @ (gram.M @ W)
+    outside = W - gram.M @ (gram.M_pinv @ W)
     outside = outside - gram.M_pinv @ (gram.M @ outside)
     return W - outside
 
@@ -285,17 +300,30 @@ def at_optimum(state: ModelState, objective: Objective, point: Point) -> tuple[M
     """`state` with the weights at `point` and with coefficients rebuilt from their dual variable.
 
     At a minimum W = H^T U with U = -residual / (lambda n_train), so B = X^T beta for beta = R^T S^T U; T makes up for
-    the rest of the gradient, which lies in the span.
+    the rest of the gradient where that lies along strong directions, and W gives it up along the others.
     """
     representation = objective.representation
     betas = [side_by_side(beta) for beta in span_coefficients(representation, objective.dual(point))]
     spans = []
     for number, (span, each) in enumerate(zip(state.spans, representation.inputs, strict=True)):
-        weights = side_by_side(representation.split(point.W)[number])
-        betas[number] = betas[number] * torch.from_numpy(span.in_span).to(weights.device)[:, None]
+        W = side_by_side(representation.split(point.W)[number])
+        betas[number] = betas[number] * torch.from_numpy(span.in_span).to(W.device)[:, None]
         B = each.transposed_matmul(betas[number])
-        spans.append(replace(span, W=weights, B=B, T=span.gram.M_pinv @ (weights - B)))
+        spans.append(_explained(replace(span, W=W, B=B)))
     features, *labels = [by_block(beta, state.classes).cpu().numpy() for beta in betas]
     label_beta = labels[0] if labels else np.zeros((0, representation.nodes, state.classes))
     repaired = replace(state, features=spans[0], labels=spans[1] if labels else None)
     return repaired, Coefficients(features, label_beta)
+
+
+def _explained(span: SpanState) -> SpanState:
+    """`span` with T from M+ (W - B), and with W = B + M T where they differ by more than rounding."""
+    M, M_pinv = span.gram.M, span.gram.M_pinv
+    T = M_pinv @ (span.W - span.B)
+    if _full_rank(span.gram):
+        return replace(span, T=T)
+    outside = span.W - span.B - M @ T
+    if float(torch.linalg.norm(outside)) <= _ROUNDING * float(torch.linalg.norm(span.W)):
+        return replace(span, T=T)
+    T += M_pinv @ outside
+    return replace(span, W=span.B + M @ T, T=T)

@@ -14,11 +14,13 @@ import pytest
 from tests.preloaded import ROOT, Preloaded
 
 FORGETTING = "tests/unit/unlearning/test_forgetting.py"
+FAINT = "tests/property/test_faint.py"
 PROJECTION = "service/unlearning/projection.py"
+REPAIR = "service/unlearning/repair.py"
 GRAM = "model_store/gram.py"
 
 #: The whole of `project`'s update of weights and coefficients, and of `downdate`'s update of the factors.
-_UPDATE = ("    after = SpanState(\n", "    return SpanUpdate(")
+_UPDATE = ("    after, residual = _corrected(_without(replace(before", "    return SpanUpdate(")
 _FACTORS = ("    Y = X_D @ gram.M_pinv\n", "def accepted(")
 
 
@@ -30,11 +32,13 @@ class Mutant:
     marks: tuple[str, str]
     replacement: str
     caught_by: tuple[str, ...]
+    #: The file of those tests.
+    tests: str = FORGETTING
 
 
 _PROJECTED_BY_FACTORS = """    updated = replace(gram, M=M, M_pinv=M_pinv, rank=round(float((M * M_pinv).sum())))
     lost = torch.linalg.svd(X_D.T - M @ (M_pinv @ X_D.T), full_matrices=False).U
-    return Downdate(updated, lost[:, : max(0, gram.rank - updated.rank)], FactorMethod.DOWNDATE)
+    return Downdate(updated, lost[:, : max(0, gram.rank - updated.rank)], 0, FactorMethod.DOWNDATE)
 
 
 """
@@ -72,6 +76,37 @@ MUTANTS = {
             "test_ordinary_batches_are_downdated_and_never_recomputed",
         ),
     ),
+    "projects the weights on faint directions instead of taking the deleted rows' part": Mutant(
+        PROJECTION,
+        ("    if down.weakened or residual > _REFINEMENT:\n", "    if supports_nothing("),
+        "",
+        ("test_a_direction_fades_over_fifty_batches_until_it_is_lost",),
+        FAINT,
+    ),
+    "drops faint directions with the lost ones": Mutant(
+        GRAM,
+        ("    if bool((sigma <= limit).all()):\n", "    strong = "),
+        "    if directions.shape[1]:\n        return directions\n",
+        ("test_a_direction_fades_over_fifty_batches_until_it_is_lost",),
+        FAINT,
+    ),
+    "keeps a lost direction": Mutant(
+        GRAM,
+        ("    limit = _support_limit(gram)\n", "    directions, sigma = _supported("),
+        "    return directions[:, :0]\n",
+        (
+            "test_a_direction_fades_over_fifty_batches_until_it_is_lost",
+            "test_a_faint_direction_of_many_nodes_goes_with_a_large_batch",
+        ),
+        FAINT,
+    ),
+    "projects the repaired weights": Mutant(
+        REPAIR,
+        ("    return replace(span, W=span.B + M @ T, T=T)", "\n"),
+        "    return replace(span, W=_projected(span.gram, span.W), T=T)",
+        ("test_a_random_faint_direction_leaves_the_guarantee[25]",),
+        FAINT,
+    ),
 }
 
 
@@ -92,15 +127,15 @@ def python() -> Iterator[Preloaded]:
     preloaded.close()
 
 
-def outcomes(python: Preloaded, copy: Path, tests: tuple[str, ...]) -> dict[str, str]:
-    """Each test's outcome, `PASSED` or `FAILED`, in a process of its own."""
+def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -> dict[str, str]:
+    """The outcome of each test of a file, `PASSED` or `FAILED`, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("LETHE_DATA_DIR", None)
     flags = ("-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "-p", "no:schemathesis")
     # Of modules that were imported already only the assertions of others are spelled out less.
     start = python.python("-m", "pytest", *flags, "-W", "ignore::pytest.PytestAssertRewriteWarning")
     log = copy.with_name("log")
-    process = start([f"{FORGETTING}::{test}" for test in tests], environment, copy, log)
+    process = start([f"{file}::{test}" for test in tests], environment, copy, log)
     with process.stdout:
         told = process.stdout.read()
     process.wait()
@@ -110,9 +145,10 @@ def outcomes(python: Preloaded, copy: Path, tests: tuple[str, ...]) -> dict[str,
     return found
 
 
-def test_the_unbroken_copy_passes(python: Preloaded, tmp_path: Path) -> None:
-    guards = tuple(sorted({test for mutant in MUTANTS.values() for test in mutant.caught_by}))
-    assert set(outcomes(python, copied(tmp_path / "copy"), guards).values()) == {"PASSED"}
+@pytest.mark.parametrize("file", [FORGETTING, FAINT])
+def test_the_unbroken_copy_passes(python: Preloaded, file: str, tmp_path: Path) -> None:
+    guards = {test for mutant in MUTANTS.values() if mutant.tests == file for test in mutant.caught_by}
+    assert set(outcomes(python, copied(tmp_path / "copy"), file, tuple(sorted(guards))).values()) == {"PASSED"}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -125,4 +161,4 @@ def test_a_mutant_is_caught_by_each_of_its_tests(python: Preloaded, name: str, t
     assert end in source[source.index(start) :]
     begin = source.index(start)
     (copy / mutant.file).write_text(source[:begin] + mutant.replacement + source[source.index(end, begin) :])
-    assert outcomes(python, copy, mutant.caught_by) == dict.fromkeys(mutant.caught_by, "FAILED")
+    assert outcomes(python, copy, mutant.tests, mutant.caught_by) == dict.fromkeys(mutant.caught_by, "FAILED")
