@@ -153,6 +153,11 @@ class Unlearner:
         return self._condition
 
     @property
+    def claiming(self) -> Outage:
+        """What keeps requests from being claimed, while something does."""
+        return self._claims.outage
+
+    @property
     def resident(self) -> Resident | None:
         """The model on the device, once loaded."""
         writer = self._loader.writer
