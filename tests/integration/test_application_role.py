@@ -101,7 +101,7 @@ async def test_the_role_may_do_what_is_written_here_and_nothing_else(db: Databas
     found = {}
     async with application(db) as engine, engine.connect() as conn:
         for table, columns in (row.values() for row in tables):
-            assert await may(conn, f"SELECT * FROM {table} LIMIT 0")
+            assert await may(conn, f"SELECT * FROM {table} LIMIT 0"), f"{table}: say in service/db/roles.py what it may"
             changed = [
                 column
                 for column in sorted(columns)
