@@ -1,5 +1,7 @@
 """What the role that the service works as may do, tried on every table and column; its work gets by with it."""
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from db_harness import MODEL, Database, next_pointer, open_database
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -24,6 +26,7 @@ from service.db.vault_keys import VaultKeyRepository, accept_lost, open_keyring
 from service.domain.records import Recovery, Tombstone
 from service.domain.states import RequestKind, Scope
 from service.vault.keyring import Keyring
+from tests.unit.command_line import CommandLine
 
 #: Table -> what may be done to it besides reading it; `change` is followed by the columns that may be changed.
 ALLOWED = {
@@ -187,3 +190,34 @@ async def test_a_version_tombstones_and_a_recovery_are_committed_by_that_role(db
             await RecoveryRepository(conn).finish(MODEL, requests_failed=0)
             assert not await RecoveryRepository(conn).is_open(MODEL)
         await leases.release(engine, lease)
+
+
+def test_keys_are_made_and_revoked_with_a_login_of_that_role(
+    database_url: str,
+    redis_url: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the operator does it whose service has a login of its own."""
+    parsed = make_url(database_url)
+    login = f"{parsed.database}_keys"
+    asyncio.run(execute(database_url, f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {roles.APPLICATION_ROLE}"))
+    monkeypatch.setenv("DATABASE_URL", parsed.set(username=login, password="secret").render_as_string(False))
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    try:
+        run = CommandLine(capsys)
+        made = run("keys", "create", "shop", "--scope", "predictions:read", "--home", tmp_path)
+        assert made.status == 0, made.stderr
+        [key_id] = re.findall(r"Key (\S+) for shop", made.stderr)
+        revoked = run("keys", "revoke", key_id, "--home", tmp_path)
+        assert (revoked.status, revoked.stdout.split()) == (0, [key_id, "shop", "revoked"])
+    finally:
+        asyncio.run(execute(database_url, f"DROP ROLE {login}"))
+
+
+async def execute(url: str, statement: str) -> None:
+    engine = create_engine(url, pool_size=1)
+    async with engine.begin() as conn:
+        await conn.execute(text(statement))
+    await engine.dispose()
