@@ -64,6 +64,8 @@ class Audit(msgspec.Struct, frozen=True):
     channel_norm_after: float | None = None
     span_residual: float | None = None
     weight_change: float | None = None
+    #: To the optimum of the graph as it was when the batch began: what training, or a repair, had left undone.
+    distance_bound_start_relative: float | None = None
     distance_bound_before: float | None = None
     distance_bound_after: float | None = None
     distance_bound_before_relative: float | None = None

@@ -44,6 +44,7 @@ from service.queue.connection import connect
 from service.queue.relay import Relay
 from service.queue.stream import DeletionStream
 from service.queue.sweeper import Sweeper
+from service.queue.unclaimed import Queue
 from service.reader.predictions import Reader
 from service.readiness import Readiness, probes
 from service.settings import Settings
@@ -126,6 +127,8 @@ async def _running(
         stream = DeletionStream(redis, model)
         metrics = UnlearningMetrics(registry)
         unlearner = _unlearner(stack, settings, engine, stream, store, keyring, request_keys, reader, metrics, device)
+        relay, sweeper = Relay(engine, stream), Sweeper(engine, stream)
+        queue = Queue(engine, stream, (relay.outage, unlearner.claiming, sweeper.outage))
         keys = key_memory(engine, keyring)
         model_info = model_description(engine, lambda: unlearner.manifest, lambda: unlearner.resident)
         readiness = Readiness(
@@ -133,7 +136,7 @@ async def _running(
                 home=settings.home,
                 model=model,
                 engine=engine,
-                redis=redis,
+                queue=queue,
                 keyring=keyring,
                 log_keys=log_keys,
                 request_keys=request_keys,
@@ -165,11 +168,11 @@ async def _running(
         background = Background(on_failure)
         stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - _REQUESTS_GRACE_S))
         background.start("unlearner", unlearner.run(background.stop))
-        background.start("relay", Relay(engine, stream).run(background.stop))
-        background.start("sweeper", Sweeper(engine, stream).run(background.stop))
+        background.start("relay", relay.run(background.stop))
+        background.start("sweeper", sweeper.run(background.stop))
         background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
         background.start("keys", keys.run(background.stop))
-        background.start("gauges", keep_gauges(services, background.stop))
+        background.start("gauges", keep_gauges(services, queue, background.stop))
         if settings.drill_interval is not None:
             schedule = DrillSchedule(
                 services, settings.drill_interval, lambda: unlearner.condition.phase is Phase.SERVING

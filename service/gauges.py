@@ -13,11 +13,12 @@ from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.states import RequestStatus
 from service.errors import Unavailable
+from service.queue.unclaimed import Queue
 
 _INTERVAL_S = 5.0
 
 
-async def keep_gauges(services: Services, stop: asyncio.Event) -> None:
+async def keep_gauges(services: Services, queue: Queue, stop: asyncio.Event) -> None:
     """Set the gauges and fold the totals until `stop`; during an outage of Postgres both stay as they are."""
     metrics, model = services.metrics, services.model
     interval = services.settings.drill_interval
@@ -31,6 +32,8 @@ async def keep_gauges(services: Services, stop: asyncio.Event) -> None:
                 completed = await drills.last(model, RequestStatus.COMPLETED)
                 metrics.drilled(completed, await drills.last(model, RequestStatus.COMPLETED, RequestStatus.FAILED))
                 metrics.log_grown(await LogRepository(connection).size())
+            stall = await queue.stall()
+            metrics.unclaimed(0.0 if stall is None else stall.oldest_s)
             async with transaction(services.engine) as connection:
                 await fold(connection)
             info = await services.model_info()

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import torch
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from service.api.services import Check
 from service.db import clock, migrate
@@ -19,6 +17,7 @@ from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.errors import LetheError, Unavailable
 from service.observability.metrics import MOST_RESIDUAL
+from service.queue.unclaimed import Queue
 from service.reader.predictions import Reader
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
@@ -27,6 +26,8 @@ from service.worker.unlearner import Condition, Phase
 
 #: Free bytes below which a new version, and with it the next deletion, might not fit.
 MIN_FREE_BYTES = 256 << 20
+#: Seconds for which the queue may be unusable: restarts and failovers of Redis are shorter.
+MOST_STALL_S = 60.0
 #: Seconds an answer is good for, so that those who ask often do not keep the servers busy.
 _FRESH_FOR_S = 0.5
 
@@ -89,7 +90,7 @@ def probes(
     home: Path,
     model: str,
     engine: Engine,
-    redis: Redis,
+    queue: Queue,
     keyring: Keyring,
     log_keys: LogKeys,
     request_keys: RequestKeys,
@@ -113,13 +114,21 @@ def probes(
 
     async def redis_answers() -> str:
         try:
-            await redis.ping()
-        except (RedisError, OSError) as error:
-            raise NotReady(
-                f"Redis does not answer ({type(error).__name__}).",
-                "Start it; what is accepted meanwhile is applied then.",
-            ) from None
+            await queue.ping()
+        except Unavailable as error:
+            raise NotReady(error.detail, error.remedy) from None
         return "answers"
+
+    async def queue_is_usable() -> str:
+        async with _asking_postgres():
+            stall = await queue.stall()
+        if stall is None:
+            return "usable"
+        waits = f"The oldest request waits for {stall.oldest_s:.0f} s." if stall.oldest_s else "No request waits."
+        told = f"For {stall.lasts_s:.0f} s nobody could claim a request. {waits} {stall.reason}"
+        if stall.lasts_s > MOST_STALL_S:
+            raise NotReady(told, stall.remedy)
+        return told
 
     async def keys() -> str:
         async with _asking_postgres(), transaction(engine) as connection:
@@ -181,6 +190,7 @@ def probes(
         ("postgres", postgres),
         ("migrations", migrations),
         ("redis", redis_answers),
+        ("queue", queue_is_usable),
         ("keys", keys),
         ("clock", clocks),
         ("residuals", residuals),

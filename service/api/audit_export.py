@@ -18,9 +18,10 @@ _REQUEST = (
 _BATCH = (
     *("model_version_before", "model_version_after", "weights_sha256_before", "weights_sha256_after", "rank_before"),
     *("rank_after", "directions_removed", "live_nodes", "lost_direction_norm_before", "lost_direction_norm_after"),
-    *("span_residual", "weight_change", "distance_bound_before", "distance_bound_after"),
-    *("distance_bound_before_relative", "distance_bound_after_relative", "repair_iterations", "repair_weight_change"),
-    *("repair_version", "repair_weights_sha256", "coefficient_residual", "factor_method", "device"),
+    *("span_residual", "weight_change", "distance_bound_start_relative", "distance_bound_before"),
+    *("distance_bound_after", "distance_bound_before_relative", "distance_bound_after_relative"),
+    *("repair_iterations", "repair_weight_change", "repair_version", "repair_weights_sha256"),
+    *("coefficient_residual", "factor_method", "device"),
 )
 _NORMS = ("deleted", "injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
 COLUMNS = (*_REQUEST, "batch_id", *_BATCH, *_NORMS)

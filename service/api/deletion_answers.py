@@ -76,6 +76,10 @@ class AuditAnswer(BaseModel):
     channel_norm_after: float | None
     span_residual: float | None
     weight_change: float
+    distance_bound_start_relative: float | None = Field(
+        description="Bound on the distance of the weights to the optimum of the graph as it was when the batch began: "
+        "what training, or an earlier repair, had left undone, and a repair moves as well."
+    )
     distance_bound_before: float | None
     distance_bound_after: float | None
     distance_bound_before_relative: float | None

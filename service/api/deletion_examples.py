@@ -57,6 +57,7 @@ DELETION: dict[str, Any] = {
         "channel_norm_after": None,
         "span_residual": 3e-15,
         "weight_change": 0.011,
+        "distance_bound_start_relative": 3e-12,
         "distance_bound_before": 4.1,
         "distance_bound_after": 2e-9,
         "distance_bound_before_relative": 0.2,

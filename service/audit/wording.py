@@ -16,6 +16,7 @@ FIGURES = {
     "channel_norm_after": "weight left on it; 0 up to rounding is right",
     "span_residual": "share of the weights that the remaining nodes do not explain, measured from disk",
     "weight_change": "how much the batch changed the weights, as a share of them",
+    "distance_bound_start_relative": "most the weights were away from the optimum when the batch began, as a share",
     "distance_bound_before_relative": "most the weights were away from retraining, as a share",
     "distance_bound_after_relative": "most they are away from retraining since, as a share",
     "repair_iterations": "steps of re-optimisation on the remaining graph",

@@ -111,6 +111,12 @@ FIGURES: dict[str, dict[str, Figure]] = {
         ),
     },
     "How far are the weights from retraining?": {
+        "distance_bound_start_relative": Figure(
+            "Bound when it began",
+            "The weights were at most this far from the optimum of the graph as it was, before anything was deleted: "
+            "what training, or an earlier repair, had left undone. A repair moves this as well.",
+            "percent",
+        ),
         "distance_bound_before_relative": Figure(
             "Bound before repair",
             "The weights were at most this far from those of a model retrained without the deleted data, as a share "

@@ -128,6 +128,7 @@ class BatchRow(Base):
         CheckConstraint("rank_after >= 0 AND rank_before >= 0 AND directions_removed >= 0", name="ranks"),
         CheckConstraint("factor_method IN ('none', 'decompose', 'downdate', 'refactorise')", name="factor_method"),
         CheckConstraint(finite(_FIGURES), name="figures"),
+        CheckConstraint(finite(("distance_bound_start_relative",)), name="start"),
         CheckConstraint("jsonb_typeof(durations_ms) = 'object'", name="durations_ms"),
         CheckConstraint("(finished_at IS NULL) = (span_residual IS NULL)", name="finished"),
         CheckConstraint(one_of("repair", RepairStatus), name="repair"),
@@ -184,6 +185,7 @@ class BatchRow(Base):
     repair_weights_sha256: Mapped[str | None]
     repair_weight_change: Mapped[float | None]
     live_nodes: Mapped[int | None] = mapped_column(Integer)
+    distance_bound_start_relative: Mapped[float | None]
 
 
 class RepairRow(Base):

@@ -1,6 +1,7 @@
 """Which version of each model is committed: the one row that readers and the unlearner agree on."""
 
 from dataclasses import asdict
+from typing import Any
 
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -51,8 +52,7 @@ class PointerRepository:
         The database refuses one that is not later.
         """
         row = insert(PointerRow).values(**asdict(pointer))
-        values = asdict(pointer) | {"moved_at": func.now()}
-        await self._conn.execute(row.on_conflict_do_update(index_elements=[PointerRow.model], set_=values))
+        await self._conn.execute(row.on_conflict_do_update(index_elements=[PointerRow.model], set_=_moved(pointer)))
 
     async def advance(self, expected_version: int, pointer: Pointer) -> None:
         """Move a model from `expected_version` to `pointer`; for a fenced transaction.
@@ -64,7 +64,7 @@ class PointerRepository:
             update(PointerRow)
             .where(PointerRow.model == pointer.model, PointerRow.version == expected_version)
             .where(PointerRow.fencing <= pointer.fencing)
-            .values(**asdict(pointer), moved_at=func.now())
+            .values(**_moved(pointer))
         )
         if (await self._conn.execute(moved)).rowcount == 1:
             return
@@ -80,3 +80,10 @@ class PointerRepository:
             f"The database has {committed} of {pointer.model} committed, not version {expected_version}.",
             "Restart Lethe; if it refuses to start, restore database and store from the same backup.",
         )
+
+
+def _moved(pointer: Pointer) -> dict[str, Any]:
+    """What a pointer's row says once it has moved; it stays that of its model."""
+    values = asdict(pointer)
+    del values["model"]
+    return values | {"moved_at": func.now()}

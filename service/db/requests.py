@@ -139,6 +139,14 @@ class RequestRepository:
         query = query.where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED)
         return int(await self._conn.scalar(query) or 0)
 
+    async def oldest_wait(self, model: str) -> float:
+        """Return the seconds since the oldest request was received that is queued and in no batch; 0 without one."""
+        query = select(func.extract("epoch", func.now() - func.min(RequestRow.received_at)))
+        query = query.where(
+            RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None)
+        )
+        return max(0.0, float(await self._conn.scalar(query) or 0.0))
+
     async def mark_applied(self, batch_id: UUID, outcomes: Sequence[AppliedOutcome]) -> list[UUID]:
         """Move requests of a batch to `applied`; returns those that were not there before.
 

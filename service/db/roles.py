@@ -1,10 +1,15 @@
-"""The role that the running service works as: it may read and add to events and log, and change neither.
+"""The role that the running service works as, and what it may do in the database.
 
-What triggers derive from requests it may read alone.
+It reads everything, adds, and changes only what its work changes: a request's way and what is told of it, how an
+import, a repair or a recovery went on, leases, the pointer, whether a key is revoked. It takes back nothing but entries
+of the outbox: not what was deleted, not what was measured, not what a key may do, not the log. What triggers
+derive from requests it may read alone, and a lost key's fingerprint a function replaces for it.
 
-`migrate` makes it where it may, and grants it what the service needs of every table. The service then works as it if
-its login may; a server of one's own can have it as the login itself.
+`migrate` makes it where it may, and grants it these rights. The service then works as it if its login may; a server of
+one's own can have it as the login itself.
 """
+
+from collections.abc import Sequence
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
@@ -16,12 +21,40 @@ from service.db.transactions import is_outage, transaction
 APPLICATION_ROLE = "lethe_app"
 #: Reads the views, which hold no reference, list of ids or key, and no table: for tools that draw charts.
 AUDIT_ROLE = "lethe_audit"
-#: Read and added to, never changed.
-APPEND_ONLY = frozenset({"events", "leaves", "log_nodes", "checkpoints", "log_keys", "drills"})
 #: Written by triggers on the tables that they are derived from, and by `audit_fold`, with the rights of the owner.
 DERIVED = frozenset({"request_search", "audit_counts", "audit_times"})
-#: Read alone: only `migrate`, as the owner, changes the schema.
-_READ_ONLY = DERIVED | {"alembic_version"}
+#: Read and added to, never changed.
+_ADDED_TO = frozenset(
+    {"events", "leaves", "log_nodes", "checkpoints", "log_keys", "drills"}
+    | {"request_audits", "tombstones", "tombstone_keys", "vault_keys"}
+)
+#: Table -> the columns of it that are changed; others stay as they were added.
+_CHANGED = {
+    "requests": (
+        "status swept_at batch_id applied_at completed_at failed_at cancelled_at guarantee repair explanation failure "
+        "ciphertext already_deleted_by deleted_by_unknown subject_commitments reference_commitment"
+    ),
+    "batches": (
+        "finished_at durations_ms span_residual distance_bound_after distance_bound_after_relative repair "
+        "repair_iterations repair_version repair_weights_sha256 repair_weight_change"
+    ),
+    "repairs": "finished_at durations_ms span_residual",
+    "imports": (
+        "status refusal committed_at finished_at version_before version_after weights_sha256_before "
+        "weights_sha256_after nodes excluded_nodes excluded_features excluded_edges directions_removed span_residual "
+        "repair repair_iterations distance_bound_before distance_bound_after distance_bound_before_relative "
+        "distance_bound_after_relative rank_after live_nodes"
+    ),
+    "recoveries": "finished_at requests_failed",
+    "leases": "holder fencing expires_at",
+    "pointers": "version fencing folder digest weights_sha256 moved_at",
+    # Whoever can add a key makes none that is valid: its hash needs the pepper, which is in the key folder.
+    "api_keys": "revoked_at",
+    # Its rows are locked, which asks for the right to change some column.
+    "outbox": "created_at",
+}
+#: What is taken back: entries that the stream has.
+_TAKEN_BACK = frozenset({"outbox"})
 
 _FACTS = text("""
     SELECT rolcreaterole OR rolsuper AS may_create,
@@ -30,7 +63,9 @@ _FACTS = text("""
     FROM pg_roles WHERE rolname = current_user
 """)
 _OWN_RELATIONS = text("""
-    SELECT relname, relkind IN ('v', 'm') AS is_view FROM pg_class
+    SELECT relname, relkind IN ('v', 'm') AS is_view,
+           ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = pg_class.oid AND attnum > 0) AS columns
+    FROM pg_class
     WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'v', 'm')
       AND pg_has_role(current_user, relowner, 'USAGE')
     ORDER BY relname
@@ -60,10 +95,10 @@ def grant(connection: Connection) -> None:
     named = {"role": APPLICATION_ROLE}
     if APPLICATION_ROLE in roles and not connection.scalar(_MAY_BECOME, named) and connection.scalar(_MAY_GRANT, named):
         connection.exec_driver_sql(f"GRANT {APPLICATION_ROLE} TO CURRENT_USER")
-    for name, is_view in connection.execute(_OWN_RELATIONS).all():
+    for name, is_view, columns in connection.execute(_OWN_RELATIONS).all():
         for role in roles:
             connection.exec_driver_sql(f'REVOKE ALL ON "{name}" FROM {role}')
-            if given := rights[role](name, is_view):
+            if given := rights[role](name, is_view, columns):
                 connection.exec_driver_sql(f'GRANT {given} ON "{name}" TO {role}')
     if APPLICATION_ROLE in roles:
         for function in connection.scalars(_OWN_FUNCTIONS).all():
@@ -90,11 +125,16 @@ async def available(engine: AsyncEngine) -> str | None:
     return APPLICATION_ROLE
 
 
-def _rights(name: str, is_view: bool) -> str:
-    if is_view or name in _READ_ONLY:
-        return "SELECT"
-    return "SELECT, INSERT" if name in APPEND_ONLY else "SELECT, INSERT, UPDATE, DELETE"
+def _rights(name: str, is_view: bool, columns: Sequence[str]) -> str:
+    if name in _CHANGED:
+        # A database that an earlier version is brought back to may not have all of them.
+        changed = ", ".join(column for column in _CHANGED[name].split() if column in columns)
+        return f"SELECT, INSERT, UPDATE ({changed}){', DELETE' if name in _TAKEN_BACK else ''}"
+    if name in _ADDED_TO:
+        return "SELECT, INSERT"
+    # Only `migrate`, as the owner, changes the schema and what is said of it.
+    return "SELECT" if is_view or name in DERIVED or name == "alembic_version" else ""
 
 
-def _audit_rights(name: str, is_view: bool) -> str:
+def _audit_rights(name: str, is_view: bool, columns: Sequence[str]) -> str:
     return "SELECT" if is_view else ""

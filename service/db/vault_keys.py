@@ -5,12 +5,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.audit.checkpoint import VerifierKey
-from service.db.api_keys import ApiKeyRepository
 from service.db.checkpoints import CheckpointRepository
 from service.db.models import RequestRow, VaultKeyRow
 from service.db.tombstones import TombstoneRepository
@@ -44,12 +43,12 @@ class VaultKeyRepository:
         rows = [{"name": name, "fingerprint": fingerprint} for name, fingerprint in sorted(fingerprints.items())]
         await self._conn.execute(insert(VaultKeyRow).values(rows).on_conflict_do_nothing())
 
-    async def replace(self, name: str, fingerprint: bytes) -> None:
-        """Record another key in the place of a lost one."""
-        row = insert(VaultKeyRow).values(name=name, fingerprint=fingerprint)
-        await self._conn.execute(
-            row.on_conflict_do_update(index_elements=[VaultKeyRow.name], set_={"fingerprint": fingerprint})
-        )
+    async def replace(self, name: str, fingerprint: bytes) -> int:
+        """Record another key in the place of a lost one; returns how many API keys were revoked.
+
+        All that were valid, when it is the one that they are hashed with.
+        """
+        return int(await self._conn.scalar(select(func.vault_key_replace(name, fingerprint))) or 0)
 
     async def unfinished(self) -> set[UUID]:
         """Return the requests that cannot be carried out without their own key."""
@@ -133,12 +132,7 @@ async def accept_lost(engine: AsyncEngine, folder: Path, names: Collection[str])
         for name in sorted(own.keys() & set(names)):
             if registered.get(name) == own[name]:
                 continue
-            await keys.replace(name, own[name])
-            if name == "api-pepper":
-                repository = ApiKeyRepository(connection)
-                for key in await repository.list():
-                    revoked += key.revoked_at is None
-                    await repository.revoke(key.id)
+            revoked += await keys.replace(name, own[name])
     return revoked
 
 

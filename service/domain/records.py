@@ -132,6 +132,9 @@ class BatchRecord:
     durations_ms: Mapping[str, float]
     #: Recomputed from the surviving rows on disk; None until `completed`.
     span_residual: float | None = None
+    #: Of the weights as they were when the batch began, to the optimum of the graph as it was: what training, or an
+    #: earlier repair, had left undone.
+    distance_bound_start_relative: float | None = None
     distance_bound_before: float | None = None
     distance_bound_after: float | None = None
     distance_bound_before_relative: float | None = None

@@ -55,6 +55,11 @@ class UnlearningMetrics:
             registry=registry,
         )
         self._queued_nodes = Gauge("lethe_queued_nodes", "Nodes that wait to be deleted.", registry=registry)
+        self._unclaimed = Gauge(
+            "lethe_oldest_unclaimed_seconds",
+            "Age of the oldest request that nobody can claim because the queue is not usable; 0 when there is none.",
+            registry=registry,
+        )
         self._batches = Counter(
             "lethe_batches_total", "Updates of the model, by how M+ was obtained.", ("method",), registry=registry
         )
@@ -149,6 +154,10 @@ class UnlearningMetrics:
     def queued(self, nodes: int) -> None:
         """Set how many nodes wait."""
         self._queued_nodes.set(nodes)
+
+    def unclaimed(self, seconds: float) -> None:
+        """Set the age of the oldest request that nobody can claim."""
+        self._unclaimed.set(seconds)
 
     def log_grown(self, size: int) -> None:
         """Set how many leaves the log has."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -19,20 +20,35 @@ _CANCEL_AGAIN_S = 0.5
 class Outage:
     """Counts the failures in a row of one activity and waits between its attempts."""
 
-    def __init__(self, activity: str, backoff: Backoff, rng: random.Random) -> None:
+    def __init__(
+        self, activity: str, backoff: Backoff, rng: random.Random, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._activity = activity
         self._backoff = backoff
         self._rng = rng
+        self._clock = clock
         self._failures = 0
+        #: When the first failure in a row was met.
+        self._since: float | None = None
         #: What the activity waits for at present; None when it goes on.
         self.reason: str | None = None
+        #: What to do about it.
+        self.remedy: str | None = None
         self._log = structlog.get_logger(__name__)
+
+    @property
+    def lasts_s(self) -> float:
+        """Seconds since the first failure in a row; 0 while the activity goes on."""
+        return 0.0 if self._since is None else self._clock() - self._since
 
     async def pause(self, error: Unavailable | OSError) -> None:
         """Wait before the next attempt, longer with each failure in a row."""
         self._failures += 1
+        if self._since is None:
+            self._since = self._clock()
         delay = self._backoff.delay(self._failures, self._rng)
-        self.reason = error.detail if isinstance(error, Unavailable) else str(error)
+        error = as_outage(error)
+        self.reason, self.remedy = error.detail, error.remedy
         self._log.warning(
             "outage", activity=self._activity, failures=self._failures, retry_in_s=round(delay, 3), reason=self.reason
         )
@@ -49,14 +65,14 @@ class Outage:
             except (Unavailable, OSError) as error:
                 if stop.is_set():
                     raise
-                await self.pause(as_outage(error))
+                await self.pause(error)
             else:
-                self.reason = None
+                self._since = self.reason = self.remedy = None
                 return result
 
     def over(self) -> None:
         """An attempt succeeded: the next failure counts as the first again."""
-        self.reason = None
+        self._since = self.reason = self.remedy = None
         if self._failures:
             self._log.info("outage.over", activity=self._activity, failures=self._failures)
             self._failures = 0

@@ -35,7 +35,8 @@ class Relay:
         self._engine = engine
         self._stream = stream
         self._poll_s = poll_s
-        self._outage = Outage("relay", backoff or Backoff(), rng or random.Random())
+        #: What keeps it, while something does.
+        self.outage = Outage("relay", backoff or Backoff(), rng or random.Random())
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish until `stop` is set, through any outage of Postgres or Redis."""
@@ -73,7 +74,7 @@ class Relay:
                     while True:
                         if await self.publish_pending():
                             await asyncio.sleep(_GATHER_S)
-                        self._outage.over()
+                        self.outage.over()
                         await wakeup.wait(self._poll_s)
             except Unavailable as error:
-                await self._outage.pause(error)
+                await self.outage.pause(error)

@@ -14,7 +14,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from service.errors import Unavailable
+from service.queue.refusal import refusal
 
 _GROUP = "unlearner"
 _FIELD = b"request"
@@ -44,9 +44,14 @@ class DeletionStream:
         self._redis = redis
         self._key = f"lethe:{model}:deletions"
 
+    async def ping(self) -> None:
+        """Ask for a sign of life."""
+        async with self._outages():
+            await self._redis.ping()
+
     async def ensure_group(self) -> None:
         """Create stream and consumer group where they are missing; the group reads from the stream's beginning."""
-        async with _outages():
+        async with self._outages():
             try:
                 # From 0, not from the end: what was published before the group existed must be delivered.
                 await self._redis.xgroup_create(self._key, _GROUP, id="0", mkstream=True)
@@ -56,7 +61,7 @@ class DeletionStream:
 
     async def publish(self, request_ids: Iterable[UUID]) -> None:
         """Append one entry per id, in order."""
-        async with _outages():
+        async with self._outages():
             for page in _pages(list(request_ids)):
                 async with self._redis.pipeline(transaction=False) as pipeline:
                     for request_id in page:
@@ -68,7 +73,7 @@ class DeletionStream:
 
         `block_ms` must be shorter than the connection's socket timeout; 0 does not wait.
         """
-        async with _outages():
+        async with self._outages():
             try:
                 response = await self._redis.xreadgroup(
                     _GROUP, consumer, {self._key: ">"}, count=count, block=block_ms or None
@@ -84,7 +89,7 @@ class DeletionStream:
         """Take over every entry delivered at least `idle_ms` ago and never acknowledged, whoever had it."""
         found: list[Entry] = []
         cursor: Any = "0-0"
-        async with _outages():
+        async with self._outages():
             while True:
                 try:
                     cursor, raw, *_ = await self._redis.xautoclaim(
@@ -107,7 +112,7 @@ class DeletionStream:
         """Every request id in the stream, delivered or not."""
         present: set[UUID] = set()
         start = "-"
-        async with _outages():
+        async with self._outages():
             while page := await self._redis.xrange(self._key, min=start, max="+", count=_PAGE):
                 present.update(request_id for _, fields in page if (request_id := _request_id(fields)) is not None)
                 start = f"({_text(page[-1][0])}"
@@ -115,7 +120,7 @@ class DeletionStream:
 
     async def length(self) -> int:
         """How many entries the stream holds, delivered or not."""
-        async with _outages():
+        async with self._outages():
             return int(await self._redis.xlen(self._key))
 
     async def _entries(self, raw: Iterable[tuple[Any, Mapping[Any, Any] | None]]) -> list[Entry]:
@@ -136,7 +141,7 @@ class DeletionStream:
         return entries
 
     async def _remove(self, entry_ids: Sequence[str]) -> None:
-        async with _outages():
+        async with self._outages():
             for page in _pages(entry_ids):
                 async with self._redis.pipeline(transaction=True) as pipeline:
                     # Acknowledging alone leaves the entry in the stream.
@@ -144,16 +149,12 @@ class DeletionStream:
                     pipeline.xdel(self._key, *page)
                     await pipeline.execute()
 
-
-@asynccontextmanager
-async def _outages() -> AsyncIterator[None]:
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        raise Unavailable(
-            f"The queue (Redis) cannot be used: {error or type(error).__name__}.",
-            "Nothing is lost and Lethe goes on by itself when Redis is back; see that it runs and REDIS_URL is right.",
-        ) from error
+    @asynccontextmanager
+    async def _outages(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            raise refusal(error, self._key) from error
 
 
 def _group_is_missing(error: ResponseError) -> bool:

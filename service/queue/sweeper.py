@@ -40,7 +40,8 @@ class Sweeper:
         self._stream = stream
         self._older_than_s = older_than_s
         self._interval_s = interval_s
-        self._outage = Outage("sweeper", backoff or Backoff(), rng or random.Random())
+        #: What keeps it, while something does.
+        self.outage = Outage("sweeper", backoff or Backoff(), rng or random.Random())
 
     async def run(self, stop: asyncio.Event) -> None:
         """Sweep until `stop` is set, through any outage of Postgres or Redis."""
@@ -74,7 +75,7 @@ class Sweeper:
         while True:
             try:
                 await self.sweep()
-                self._outage.over()
+                self.outage.over()
                 await asyncio.sleep(self._interval_s)
             except Unavailable as error:
-                await self._outage.pause(error)
+                await self.outage.pause(error)

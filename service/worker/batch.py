@@ -117,13 +117,15 @@ class BatchWorker:
         A repair that ended in this batch has ended for all earlier requests that it concerns as well.
         """
         record = committed.record
-        outcomes = [applied(committed, request) for request in committed.requests.values()]
+        manifest = self.writer.manifest
+        outcomes = [applied(committed, request, manifest) for request in committed.requests.values()]
         async with fenced_transaction(self._engine, self.writer.lease) as connection:
             await RequestRepository(connection).mark_applied(record.id, outcomes)
             if record.repair in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED):
                 repairs = RepairRepository(connection)
                 repair = Repair.of_batch(record)
-                await repairs.end([ended(one, repair) for one in await repairs.concerned(record.model, record.repair)])
+                concerned = await repairs.concerned(record.model, record.repair)
+                await repairs.end([ended(one, repair, manifest) for one in concerned])
             failure_points.reached(FailurePoint.APPLYING)
         failure_points.reached(FailurePoint.APPLIED)
 
@@ -178,6 +180,7 @@ class BatchWorker:
 
     def _record(self, requests: int, prepared: Prepared, pointer: Pointer, watch: Stopwatch) -> BatchRecord:
         before, projection, state = self.writer.pointer, prepared.projection, self.writer.resident.state
+        at_start = self.writer.resident.certificate
         record = BatchRecord(
             id=uuid4(),
             model=pointer.model,
@@ -200,6 +203,7 @@ class BatchWorker:
             device=str(state.features.W.device),
             durations_ms=dict(watch.durations_ms),
             live_nodes=int(prepared.state.live.sum()),
+            distance_bound_start_relative=None if at_start is None else at_start.relative,
         )
         return _with_repair(record, prepared.outcome)
 

@@ -45,7 +45,8 @@ class Claims:
         self._model = model
         self._consumer = consumer
         self._limits = limits
-        self._outage = Outage("stream", Backoff(), random.Random())
+        #: What keeps requests from being claimed, while something does.
+        self.outage = Outage("stream", Backoff(), random.Random())
         self._held: list[_Held] = []
         #: Whether entries may have been delivered that nobody holds.
         self._reclaim_due = True
@@ -117,10 +118,10 @@ class Claims:
                 await run_until(stop, read())
         except Unavailable as error:
             self._reclaim_due = True
-            await self._outage.pause(error)
+            await self.outage.pause(error)
             return []
         self._reclaim_due = False
-        self._outage.over()
+        self.outage.over()
         return entries
 
     async def _acknowledge(self, entries: Sequence[Entry]) -> None:

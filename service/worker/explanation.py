@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from model_store.manifest import Manifest
 from service.domain.records import BatchRecord
 from service.domain.states import RepairStatus, RequestKind
+from service.unlearning.certificate import TOLERANCE
 
 #: What a request names, one and several.
 _NOUNS = {
@@ -27,14 +29,19 @@ _LEFT = {
         "asked nothing of the projection and there are no norms to give."
     ),
 }
+#: The share of a repair's movement from which on it is told what the weights were away from the optimum before.
+_NOTICEABLE = 0.01
 #: Who deleted what the store alone knows to be deleted.
 _UNKNOWN = "requests that the database, restored from an older backup, does not know"
 
 
-def explain(record: BatchRecord, kind: RequestKind, *, named: int, deleted: int) -> str:
-    """What a batch did for a request of `kind` that names `named` nodes or edges, `deleted` of them of its own."""
+def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named: int, deleted: int) -> str:
+    """What a batch did for a request of `kind` that names `named` nodes or edges, `deleted` of them of its own.
+
+    `manifest` is that of the model.
+    """
     sentences = [] if kind is RequestKind.EDGE else [_projection(record)]
-    sentences += [_LEFT[kind], _repair(record, kind)]
+    sentences += [_LEFT[kind], _repair(record, kind, manifest)]
     if deleted < named:
         rest = named - deleted
         were = "was" if rest == 1 else "were"
@@ -69,10 +76,27 @@ def _projection(record: BatchRecord) -> str:
     )
 
 
-def _repair(record: BatchRecord, kind: RequestKind) -> str:
+def frozen_parts(manifest: Manifest) -> str:
+    """A sentence on what repair leaves as it was fixed earlier, on which `retrained` depends; empty when it is nothing.
+
+    The weights are those that training would give if it were to fix these parts in the same way again.
+    """
+    parts = []
+    if manifest.diffusion is not None:
+        parts.append("the sigmas of the diffusion, learned when what was deleted was still in the graph")
+    if manifest.mlp is not None:
+        parts.append("the MLP that the features have gone through, trained on public nodes alone")
+    if manifest.column_scale is not None:
+        parts.append("the scales of the feature columns, fixed at the import with what was deleted among them")
+    if not parts:
+        return ""
+    return f"Retraining means here that what was fixed before stays as it is: {'; '.join(parts)}."
+
+
+def _repair(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
     match record.repair:
         case RepairStatus.CONVERGED:
-            return _converged(record, kind)
+            return f"{_converged(record, kind, manifest)} {frozen_parts(manifest)}".rstrip()
         case RepairStatus.PENDING:
             still = "The repair, which re-optimises the weights on the remaining graph, goes on: until it ends, "
             return f"{still}{_unrepaired(record, kind)}"
@@ -82,12 +106,20 @@ def _repair(record: BatchRecord, kind: RequestKind) -> str:
             return _sentence(_unrepaired(record, kind))
 
 
-def _converged(record: BatchRecord, kind: RequestKind) -> str:
+def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
     later = "" if record.repair_version == record.model_version_after else f" (model version {record.repair_version})"
     those = f"those of retraining, at most {_distance(record)} away from them"
     if not record.repair_weight_change:
         return f"The repair{later} found nothing left to do: the weights are {those}."
     moved = f"the weights moved by {_percent(record.repair_weight_change)} and are {those}"
+    undone = record.distance_bound_start_relative or 0.0
+    if manifest.training.relative_gradient > TOLERANCE and undone > _NOTICEABLE * record.repair_weight_change:
+        return (
+            f"The repair{later} re-optimised the weights on the remaining graph: {moved}. Not all of that need be "
+            f"forgetting: when the deletion began, the weights were up to {_percent(undone)} of their size away from "
+            "the optimum of the graph as it was, because training had stopped before it, and no repair had reached it "
+            "yet."
+        )
     share = "did the rest" if kind is not RequestKind.EDGE and record.directions_removed else "did the forgetting"
     return f"The repair{later} {share}: re-optimised on the remaining graph, {moved}."
 
@@ -107,7 +139,8 @@ def _distance(record: BatchRecord) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
 
 
 def _sentence(clause: str) -> str:

@@ -30,6 +30,7 @@ import structlog
 
 from model_store.base_store import Base
 from model_store.errors import ModelStoreError
+from model_store.manifest import Manifest
 from model_store.replacement import Replacement, clear_abandoned
 from model_store.store import Store
 from service import failure_points
@@ -163,7 +164,7 @@ class Importer:
             await self._refuse(wanted, replacement, refusal, keeper)
             return None
         failure_points.reached(FailurePoint.IMPORT_STAGED)
-        await self._commit(wanted, pointer, candidate, keeper)
+        await self._commit(wanted, pointer, candidate, served.manifest, keeper)
         failure_points.reached(FailurePoint.IMPORT_COMMITTED)
         self.give_up()
         self._log.info("import.committed", version=candidate.pointer.version, nodes=candidate.imported.nodes)
@@ -248,7 +249,9 @@ class Importer:
                 "Train it without them: what an MLP has learned cannot be projected out of it.",
             )
 
-    async def _commit(self, wanted: ModelImport, before: Pointer, candidate: Candidate, keeper: LeaseKeeper) -> None:
+    async def _commit(
+        self, wanted: ModelImport, before: Pointer, candidate: Candidate, replaced: Manifest, keeper: LeaseKeeper
+    ) -> None:
         """Steps 2 and 3."""
         try:
             async with fenced_transaction(self._engine, keeper.lease) as connection:
@@ -256,7 +259,7 @@ class Importer:
                 await ImportRepository(connection).commit(wanted.id, candidate.imported)
                 repairs = RepairRepository(connection)
                 pending = await repairs.pending(wanted.model)
-                await repairs.end([without_version(one, RepairStatus.NONE, _REPLACED) for one in pending])
+                await repairs.end([without_version(one, RepairStatus.NONE, _REPLACED, replaced) for one in pending])
                 failure_points.reached(FailurePoint.IMPORT_COMMITTING)
         except CommitUnanswered:
             # Which version is the committed one is unknown until the pointer has been read.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store import gram_checkpoint
+from model_store.manifest import Manifest
 from model_store.store import Store
 from model_store.tombstones import KeptTombstone
 from model_store.versions import VersionRef
@@ -61,6 +62,11 @@ class ModelWriter:
     def pointer(self) -> Pointer:
         """The committed version."""
         return self._pointer
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the model is."""
+        return self._store.manifest
 
     @property
     def lease(self) -> Lease:

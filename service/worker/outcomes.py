@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from uuid import UUID
 
+from model_store.manifest import Manifest
 from service.db.repairs import Pending, RepairEnd
 from service.db.requests import AppliedOutcome
 from service.domain.records import BatchRecord, QueuedRequest, RepairRecord, RequestNorms
@@ -76,21 +77,21 @@ def guarantee(repair: RepairStatus, kind: RequestKind) -> Guarantee:
     return Guarantee.GRAPH_ONLY if kind is RequestKind.EDGE else Guarantee.SPAN
 
 
-def applied(committed: Committed, request: QueuedRequest) -> AppliedOutcome:
-    """What is told of one request once its batch is applied."""
+def applied(committed: Committed, request: QueuedRequest, manifest: Manifest) -> AppliedOutcome:
+    """What is told of one request once its batch is applied to the model of that manifest."""
     record, norms = committed.record, committed.norms[request.id]
     payload = figures(record, norms, request.kind)
     return AppliedOutcome(
         request_id=request.id,
         guarantee=guarantee(record.repair, request.kind),
         repair=record.repair,
-        explanation=explain(record, request.kind, named=request.count, deleted=norms.deleted),
+        explanation=explain(record, request.kind, manifest, named=request.count, deleted=norms.deleted),
         payload=payload,
         repaired=payload if record.repair is RepairStatus.CONVERGED else None,
     )
 
 
-def ended(pending: Pending, repair: Repair) -> RepairEnd:
+def ended(pending: Pending, repair: Repair, manifest: Manifest) -> RepairEnd:
     """What is told of one request once the repair it waited for has ended."""
     spent = pending.batch.durations_ms
     return _ended(
@@ -106,12 +107,13 @@ def ended(pending: Pending, repair: Repair) -> RepairEnd:
             distance_bound_after_relative=repair.distance_bound_relative,
             durations_ms={**spent, "repair": round(spent.get("repair", 0.0) + repair.milliseconds, 3)},
         ),
+        manifest,
     )
 
 
-def without_version(pending: Pending, status: RepairStatus, reason: str) -> RepairEnd:
+def without_version(pending: Pending, status: RepairStatus, reason: str, manifest: Manifest) -> RepairEnd:
     """What is told of one request whose repair ended without a version: NOT_CONVERGED, or NONE when nobody wants it."""
-    return _ended(pending, replace(pending.batch, repair=status), reason)
+    return _ended(pending, replace(pending.batch, repair=status), manifest, reason)
 
 
 def figures(record: BatchRecord, norms: RequestNorms, kind: RequestKind) -> dict[str, object]:
@@ -126,8 +128,8 @@ def figures(record: BatchRecord, norms: RequestNorms, kind: RequestKind) -> dict
     return found
 
 
-def _ended(pending: Pending, batch: BatchRecord, reason: str = "") -> RepairEnd:
-    words = explain(batch, pending.kind, named=pending.count, deleted=pending.norms.deleted)
+def _ended(pending: Pending, batch: BatchRecord, manifest: Manifest, reason: str = "") -> RepairEnd:
+    words = explain(batch, pending.kind, manifest, named=pending.count, deleted=pending.norms.deleted)
     return RepairEnd(
         request_id=pending.request_id,
         batch=batch,

@@ -145,7 +145,7 @@ class Repairer:
             repairs = RepairRepository(connection)
             concerned = await repairs.concerned(record.model, record.status)
             await repairs.insert(replace(record, requests=len(concerned)), pointer.fencing)
-            await repairs.end([ended(one, Repair.of_version(record)) for one in concerned])
+            await repairs.end([ended(one, Repair.of_version(record), writer.manifest) for one in concerned])
             failure_points.reached(FailurePoint.REPAIR_COMMITTING)
 
         await writer.move_pointer(pointer, note)
@@ -193,7 +193,7 @@ class Repairer:
         async with fenced_transaction(self._engine, self._writer.lease) as connection:
             repairs = RepairRepository(connection)
             pending = await repairs.pending(self._writer.pointer.model)
-            await repairs.end([without_version(one, status, reason) for one in pending])
+            await repairs.end([without_version(one, status, reason, self._writer.manifest) for one in pending])
         self._log.warning("repair.given_up", requests=len(pending), reason=reason)
 
     async def _run(self, work: Callable[[], T]) -> T:

@@ -153,6 +153,11 @@ class Unlearner:
         return self._condition
 
     @property
+    def claiming(self) -> Outage:
+        """What keeps requests from being claimed, while something does."""
+        return self._claims.outage
+
+    @property
     def resident(self) -> Resident | None:
         """The model on the device, once loaded."""
         writer = self._loader.writer
@@ -214,6 +219,8 @@ class Unlearner:
         self._condition = Condition(Phase.WAITING_FOR_LEASE)
         lease = await leases.acquire(self._engine, self._model, self._consumer, self._lease_ttl_s)
         if lease is None:
+            # Another process claims; what kept this one from it says nothing any more.
+            self._claims.outage.over()
             await _wait(stop, self._lease_ttl_s / 4)
             return
         self._lease = lease

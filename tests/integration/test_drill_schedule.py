@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import random
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,11 @@ from service.domain.states import Scope
 from service.drill_schedule import DrillSchedule
 from service.errors import Unavailable
 from service.gauges import keep_gauges
+from service.queue.backoff import Backoff
+from service.queue.connection import connect
+from service.queue.outage import Outage
+from service.queue.stream import DeletionStream
+from service.queue.unclaimed import Queue
 
 CANARIES = Canaries(cohorts=2, nodes=2, first_column=16, tag="0badcafe")
 NOW, LATER = timedelta(microseconds=1), timedelta(days=7)
@@ -146,7 +152,9 @@ async def test_metrics_tell_the_last_drill_and_what_is_left(api: Api) -> None:
         """The gauges once they have been set for as many drills as there are."""
         stop = asyncio.Event()
         asyncio.get_running_loop().call_soon(stop.set)
-        await keep_gauges(api.services, stop)
+        async with connect("redis://127.0.0.1:1/0") as redis:
+            relay = Outage("relay", Backoff(), random.Random())
+            await keep_gauges(api.services, Queue(api.engine, DeletionStream(redis, "tiny"), (relay,)), stop)
         return {
             sample.name.removeprefix("lethe_drill_") + "".join(sample.labels.values()): sample.value
             for metric in api.services.registry.collect()

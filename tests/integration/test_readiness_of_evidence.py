@@ -1,5 +1,6 @@
 """Readiness fails on evidence that something is wrong: residuals above rounding, a clock that is off."""
 
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from service.db import clock
 from service.db.batches import BatchRepository
 from service.db.transactions import transaction
 from service.observability.metrics import UnlearningMetrics
+from service.queue.backoff import Backoff
+from service.queue.outage import Outage
+from service.queue.stream import DeletionStream
+from service.queue.unclaimed import Queue
 from service.reader.predictions import Reader
 from service.readiness import Readiness, probes
 from service.vault.keyring import Keyring
@@ -37,7 +42,7 @@ async def checks(db: Database, home: Path) -> dict[str, Check]:
         home=home,
         model=MODEL,
         engine=db.engine,
-        redis=redis,
+        queue=Queue(db.engine, DeletionStream(redis, MODEL), (Outage("relay", Backoff(), random.Random()),)),
         keyring=Keyring.open(home / "keys"),
         log_keys=LogKeys.open(home / "keys"),
         request_keys=db.keys,

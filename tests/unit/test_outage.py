@@ -97,3 +97,20 @@ async def test_what_an_activity_fails_with_is_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         await run_until(asyncio.Event(), activity())
+
+
+async def test_an_outage_lasts_from_its_first_failure_until_the_activity_goes_on() -> None:
+    now = 100.0
+    outage = Outage("publishing", Backoff(base_s=1e-4, cap_s=1e-3), random.Random(0), clock=lambda: now)
+    assert outage.lasts_s == 0.0
+    await outage.pause(Unavailable("Redis is full.", "Raise its maxmemory."))
+    now = 130.0
+    await outage.pause(Unavailable("Redis is a replica.", "Point REDIS_URL at the primary."))
+    assert (outage.lasts_s, outage.reason, outage.remedy) == (
+        30.0,
+        "Redis is a replica.",
+        "Point REDIS_URL at the primary.",
+    )
+    outage.over()
+    now = 150.0
+    assert (outage.lasts_s, outage.reason, outage.remedy) == (0.0, None, None)

@@ -1,11 +1,16 @@
 """What readiness says is meant for the operator."""
 
+import random
 from pathlib import Path
 
 import torch
 from redis.asyncio import Redis
 
 from service.db.engine import create_engine
+from service.queue.backoff import Backoff
+from service.queue.outage import Outage
+from service.queue.stream import DeletionStream
+from service.queue.unclaimed import Queue
 from service.reader.predictions import Reader
 from service.readiness import Readiness, probes
 from service.vault.keyring import Keyring
@@ -26,7 +31,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
         home=tmp_path,
         model="small",
         engine=engine,
-        redis=redis,
+        queue=Queue(engine, DeletionStream(redis, "small"), (Outage("relay", Backoff(), random.Random()),)),
         keyring=Keyring.open(tmp_path / "keys"),
         log_keys=LogKeys.open(tmp_path / "keys"),
         request_keys=request_keys,
@@ -38,7 +43,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     await engine.dispose()
     await redis.aclose()
     request_keys.close()
-    assert [name for name, check in checks.items() if check.ok] == ["disk", "device", "lease"]
+    assert [name for name, check in checks.items() if check.ok] == ["queue", "disk", "device", "lease"]
     for name in ("postgres", "migrations", "keys", "clock", "residuals"):
         assert "DATABASE_URL" in checks[name].remedy
     assert checks["redis"].remedy.startswith("Start it")

@@ -1,14 +1,17 @@
 """The words of an audit: what the projection did, what the repair did, and what is still open."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import pytest
 
+from model_store.manifest import Accuracy, Diffusion, FeatureDtype, FeatureLayout, Manifest, MlpRecord, TrainingRecord
+from model_store.spec import ModelSpec, SolverKind
 from service.db.repairs import Pending
 from service.domain.records import BatchRecord, RequestNorms
 from service.domain.states import Guarantee, RepairStatus, RequestKind
-from service.worker.explanation import explain, nothing_left
+from service.worker.explanation import explain, frozen_parts, nothing_left
 from service.worker.outcomes import Repair, ended, guarantee, without_version
 
 RECORD = BatchRecord(
@@ -47,6 +50,34 @@ CONVERGED = replace(
     distance_bound_after=2e-9,
     distance_bound_after_relative=1e-10,
 )
+MANIFEST = Manifest(
+    name="m",
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    dataset="synthetic",
+    split="full",
+    spec=ModelSpec(),
+    nodes=20,
+    edges=30,
+    features=10,
+    feature_layout=FeatureLayout.DENSE,
+    feature_dtype=FeatureDtype.FLOAT64,
+    classes=("a", "b"),
+    rank=10,
+    sigma_ref_squared=9.0,
+    rank_tolerance=1e-10,
+    condition_number=3.0,
+    accuracy=Accuracy(None, None, None),
+    training=TrainingRecord(relative_gradient=3e-12, identity_error=1e-15, iterations=9, seconds=1.0, device="cpu"),
+)
+#: One that was trained for 200 epochs and no further.
+STOPPED = replace(
+    MANIFEST, spec=ModelSpec(solver=SolverKind.SGD), training=replace(MANIFEST.training, relative_gradient=4.2)
+)
+FROZEN = {
+    "diffusion": (Diffusion(0.5, 0.25), "the sigmas of the diffusion"),
+    "mlp": (MlpRecord(width=8, public_nodes=5), "the MLP that the features have gone through, trained on public nodes"),
+    "column_scale": ((3, -2), "the scales of the feature columns, fixed at the import"),
+}
 TWO_LOST = {
     "directions_removed": 2,
     "rank_after": 8,
@@ -55,8 +86,15 @@ TWO_LOST = {
 }
 
 
-def said(record: BatchRecord, kind: RequestKind = RequestKind.NODE, *, named: int = 2, deleted: int = 2) -> str:
-    return explain(record, kind, named=named, deleted=deleted)
+def said(
+    record: BatchRecord,
+    kind: RequestKind = RequestKind.NODE,
+    manifest: Manifest = MANIFEST,
+    *,
+    named: int = 2,
+    deleted: int = 2,
+) -> str:
+    return explain(record, kind, manifest, named=named, deleted=deleted)
 
 
 def test_a_projection_that_changed_nothing_leaves_the_forgetting_to_the_repair() -> None:
@@ -76,6 +114,47 @@ def test_a_projection_that_removed_directions_leaves_the_rest_to_the_repair() ->
     assert "(together 0.129 before, 2e-16 after)" in words
     assert "The repair did the rest: " in words
     assert "The projection removed one direction" in said(replace(CONVERGED, **TWO_LOST | {"directions_removed": 1}))
+
+
+@pytest.mark.parametrize("kind", list(RequestKind))
+@pytest.mark.parametrize("part", FROZEN)
+def test_what_repair_leaves_as_it_was_fixed_before_is_named_where_the_weights_are_said_to_be_retrained(
+    kind: RequestKind, part: str
+) -> None:
+    value, words = FROZEN[part]
+    manifest = replace(MANIFEST, **{part: value})
+    assert f"what was fixed before stays as it is: {words}" in said(CONVERGED, kind, manifest)
+    assert "fixed before" not in said(CONVERGED, kind)
+    # Of weights that are not those of retraining nothing is claimed that it would limit.
+    for record in (RECORD, replace(RECORD, repair=RepairStatus.PENDING)):
+        assert "fixed before" not in said(record, kind, manifest)
+    told = ended(PENDING, Repair(RepairStatus.CONVERGED, 9, "c" * 64, 4, 0.05, 1e-9, 1e-11, 812.5), manifest)
+    assert words in told.explanation
+
+
+def test_several_such_parts_are_named_in_one_sentence() -> None:
+    manifest = replace(MANIFEST, **{part: value for part, (value, _) in FROZEN.items()})
+    sentence = frozen_parts(manifest)
+    assert sentence.count(".") == 1
+    assert all(words in sentence for _, words in FROZEN.values())
+
+
+def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_stopped_early() -> None:
+    record = replace(CONVERGED, repair_weight_change=1.5, distance_bound_start_relative=4.2)
+    words = said(record, manifest=STOPPED)
+    assert "did the forgetting" not in words
+    assert "the weights moved by 150 % and are those of retraining" in words
+    assert words.endswith(
+        "Not all of that need be forgetting: when the deletion began, the weights were up to 420 % of their size "
+        "away from the optimum of the graph as it was, because training had stopped before it, and no repair had "
+        "reached it yet."
+    )
+    # The next one begins at an optimum.
+    assert "did the forgetting" in said(replace(record, distance_bound_start_relative=3e-9), manifest=STOPPED)
+    # What an earlier batch has left to do is forgetting.
+    assert "did the forgetting" in said(record)
+    # What cannot be seen beside the movement is not worth a sentence.
+    assert "did the forgetting" in said(replace(record, distance_bound_start_relative=0.01), manifest=STOPPED)
 
 
 def test_without_a_repair_the_weights_are_said_not_to_be_those_of_retraining() -> None:
@@ -146,7 +225,7 @@ PENDING = Pending(
 
 def test_who_waited_is_told_of_the_version_the_repair_ended_in() -> None:
     repair = Repair(RepairStatus.CONVERGED, 9, "c" * 64, 4, 0.05, 1e-9, 1e-11, 812.5)
-    end = ended(PENDING, repair)
+    end = ended(PENDING, repair, MANIFEST)
     assert (end.request_id, end.guarantee) == (PENDING.request_id, Guarantee.RETRAINED)
     assert "The repair (model version 9) did the forgetting" in end.explanation
     assert (end.batch.model_version_after, end.batch.repair_version, end.batch.distance_bound_before) == (7, 9, 4.1)
@@ -156,9 +235,9 @@ def test_who_waited_is_told_of_the_version_the_repair_ended_in() -> None:
 
 
 def test_a_repair_that_fell_short_or_was_given_up_leaves_the_paper_s_guarantee() -> None:
-    short = ended(PENDING, Repair(RepairStatus.NOT_CONVERGED, 9, "c" * 64, 50, 0.05, 0.3, 0.01, 812.5))
+    short = ended(PENDING, Repair(RepairStatus.NOT_CONVERGED, 9, "c" * 64, 50, 0.05, 0.3, 0.01, 812.5), MANIFEST)
     assert (short.guarantee, short.payload["repair"]) == (Guarantee.SPAN, "not_converged")
-    given_up = without_version(PENDING, RepairStatus.NONE, "The operator turned repair off.")
+    given_up = without_version(PENDING, RepairStatus.NONE, "The operator turned repair off.", MANIFEST)
     assert (given_up.guarantee, given_up.batch.repair) == (Guarantee.SPAN, RepairStatus.NONE)
     assert (given_up.payload["repair"], given_up.payload["repair_version"]) == ("none", None)
     assert given_up.explanation.endswith("The operator turned repair off.")

@@ -1,0 +1,88 @@
+"""Why Redis does not do what the queue asks of it, in words for the operator."""
+
+import os
+import re
+from collections.abc import Iterator
+
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+
+from service.errors import Unavailable
+
+#: Quotes the command, and so a request.
+_OF_PIPELINE = re.compile(r"^Command # \d+ .* of pipeline caused error: ", re.DOTALL)
+#: Class of the error, or the word that it begins with -> what is wrong, and what to do.
+_KNOWN: tuple[tuple[type[RedisError] | str, str, str], ...] = (
+    (
+        AuthenticationError,
+        "it asks for another user or password",
+        "Put the right user and password into REDIS_URL, and restart Lethe.",
+    ),
+    (
+        NoPermissionError,
+        "its access list (ACL) forbids this user a command or the key of the queue",
+        "Allow the user of REDIS_URL `+@stream +@transaction +@connection ~lethe:*`.",
+    ),
+    (ReadOnlyError, "it is a replica, which may only be read", "Point REDIS_URL at the primary, and restart Lethe."),
+    (OutOfMemoryError, "its memory is full", "Raise its `maxmemory`, or remove what others have put there."),
+    (BusyLoadingError, "it is still loading its data", "Wait; Lethe goes on by itself."),
+    (
+        "WRONGTYPE",
+        "something else than a stream lies under the key of the queue ({key})",
+        "Find out which program put it there, and `DEL {key}`: the queue is built anew, from the database.",
+    ),
+    (
+        "MISCONF",
+        "it takes no writes because it could not save its data",
+        "See its log; make room on its disk, and Lethe goes on by itself.",
+    ),
+)
+_REMEDY = "Start it, and see that REDIS_URL is right. Nothing is lost, and Lethe goes on by itself when it is back."
+
+
+def refusal(error: RedisError | OSError, key: str) -> Unavailable:
+    """The outage that `error` is, met at work on the stream `key`; it names no request and no address."""
+    cause, remedy = _known(error, key) or (_unknown(error), _REMEDY)
+    return Unavailable(f"The queue (Redis) cannot be used: {cause}.", remedy)
+
+
+def _known(error: RedisError | OSError, key: str) -> tuple[str, str] | None:
+    # What is refused while connecting comes inside of another error.
+    for at in _chain(error):
+        for kind, cause, remedy in _KNOWN:
+            if _text(at).startswith(f"{kind} ") if isinstance(kind, str) else isinstance(at, kind):
+                return cause.format(key=key), remedy.format(key=key)
+    return None
+
+
+def _unknown(error: RedisError | OSError) -> str:
+    if isinstance(error, ResponseError):
+        return f"it answers {_text(error)!r}"
+    return f"it does not answer ({_reason(error)})"
+
+
+def _text(error: BaseException) -> str:
+    """What Redis said, without what redis-py puts around it for a command that went with others."""
+    return _OF_PIPELINE.sub("", str(error)).strip("()',\"")
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said, where it did; the text of redis-py's own errors has the address in it."""
+    for at in _chain(error):
+        if isinstance(at, OSError) and at.errno is not None:
+            # Negative: a name that could not be resolved.
+            return os.strerror(at.errno) if at.errno > 0 else str(at.strerror)
+    return type(error).__name__
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,130 @@
+"""A Redis that answers and does not do its work: readiness and a metric say so, with the cause, until it does."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from db_harness import until
+from redis.asyncio import Redis
+from test_api_end_to_end import Lethe, running, settings, small_model
+from valkey_process import ValkeyProcess
+
+from service import gauges, readiness
+from service.errors import Unavailable
+from service.queue.connection import connect
+from service.queue.stream import DeletionStream
+from service.settings import Settings
+
+__all__ = ["settings", "small_model"]
+
+KEY = "lethe:small:deletions"
+#: What Redis is told -> what the operator reads: the cause, and a word of the remedy.
+REFUSALS = {
+    f"SET {KEY} x": ("something else than a stream lies under the key of the queue", f"DEL {KEY}"),
+    "CONFIG SET maxmemory 1": ("its memory is full", "maxmemory"),
+    "REPLICAOF 127.0.0.1 1": ("it is a replica, which may only be read", "primary"),
+    "ACL SETUSER default -xadd": ("its access list (ACL) forbids this user a command", "+@stream"),
+    "CONFIG SET requirepass secret": ("it asks for another user or password", "REDIS_URL"),
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ValkeyProcess]:
+    valkey = ValkeyProcess(tmp_path)
+    valkey.start()
+    yield valkey
+    valkey.kill()
+
+
+@pytest.fixture
+async def redis(server: ValkeyProcess) -> AsyncIterator[Redis]:
+    async with connect(server.url) as client:
+        yield client
+
+
+@pytest.mark.parametrize("told", REFUSALS)
+async def test_why_redis_refuses_is_told_in_words_without_naming_a_request(
+    server: ValkeyProcess, redis: Redis, told: str
+) -> None:
+    await redis.execute_command(*told.split())
+    request_id = uuid4()
+    async with connect(server.url) as other:
+        with pytest.raises(Unavailable) as refusal:
+            await DeletionStream(other, "small").publish([request_id])
+    cause, remedy = REFUSALS[told]
+    assert cause in refusal.value.detail
+    assert remedy in refusal.value.remedy
+    assert str(request_id) not in str(refusal.value)
+
+
+async def test_the_rights_that_the_remedy_names_are_all_that_the_queue_needs(
+    server: ValkeyProcess, redis: Redis
+) -> None:
+    await redis.execute_command("ACL", "SETUSER", "default", "-@all", "+@stream", "+@transaction", "+@connection")
+    await redis.connection_pool.disconnect()
+    async with connect(server.url) as other:
+        stream = DeletionStream(other, "small")
+        await stream.ping()
+        await stream.ensure_group()
+        await stream.publish([uuid4(), uuid4()])
+        [first] = await stream.claim("one", count=1, block_ms=0)
+        [again] = await stream.reclaim("two", idle_ms=0)
+        assert again.request_id == first.request_id
+        await stream.acknowledge([again])
+        assert await stream.length() == len(await stream.request_ids()) == 1
+
+
+async def test_a_redis_that_is_not_there_is_told_without_its_address(server: ValkeyProcess) -> None:
+    async with connect("redis://127.0.0.1:1/0") as nowhere:
+        with pytest.raises(Unavailable) as refusal:
+            await DeletionStream(nowhere, "small").publish([uuid4()])
+    assert "it does not answer (Connection refused)" in refusal.value.detail
+    assert "127.0.0.1" not in str(refusal.value)
+
+
+async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(
+    settings: Settings, server: ValkeyProcess, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gauges, "_INTERVAL_S", 0.02)
+    async with running(settings.model_copy(update={"redis_url": server.url})) as lethe:
+        await until(lethe.is_ready)
+        await redis.delete(KEY)
+        await redis.set(KEY, "of another program")
+        accepted = await lethe.delete("7")
+
+        async def is_told_of() -> bool:
+            return (await unclaimed(lethe)) > 0.0
+
+        await until(is_told_of)
+        # It may pass by itself, as a restart of Redis does; after a while it is said to need somebody.
+        assert (await lethe.client.get("/readyz")).status_code == 200
+        monkeypatch.setattr(readiness, "MOST_STALL_S", 0.0)
+        await until(lambda: fails(lethe))
+        answer = (await lethe.client.get("/readyz")).json()
+        [failing] = [check for check in answer["checks"] if not check["ok"]]
+        assert failing["name"] == "queue"
+        assert "The oldest request waits for" in failing["detail"]
+        assert REFUSALS[f"SET {KEY} x"][0] in failing["detail"]
+        assert f"DEL {KEY}" in answer["remedy"]
+        assert (await lethe.state(accepted))["status"] == "queued"
+
+        await redis.delete(KEY)
+        await lethe.completed(accepted)
+        await until(lethe.is_ready)
+
+        async def is_over() -> bool:
+            return (await unclaimed(lethe)) == 0.0
+
+        await until(is_over)
+
+
+async def unclaimed(lethe: Lethe) -> float:
+    """The age that the metrics give."""
+    found = lethe.services.registry.get_sample_value("lethe_oldest_unclaimed_seconds")
+    assert found is not None
+    return found
+
+
+async def fails(lethe: Lethe) -> bool:
+    return (await lethe.client.get("/readyz")).status_code == 503
