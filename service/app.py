@@ -5,7 +5,7 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from service.api.application import build
 from service.api.auth import key_memory
 from service.api.services import Services, Tombstones
 from service.background import Background
+from service.connections import Network, protocol
 from service.dashboard.installation import install as install_dashboard
 from service.db import migrate, roles
 from service.db.engine import Engine, create_engine
@@ -282,15 +283,18 @@ def run(settings: Settings) -> None:
         server.serve(bound)
 
 
-def server_config(app: FastAPI) -> uvicorn.Config:
-    """How uvicorn serves an application here."""
+def server_config(app: FastAPI, proxies: Sequence[Network] = ()) -> uvicorn.Config:
+    """How uvicorn serves an application here; what `proxies` say of whom they forward is believed."""
     return uvicorn.Config(
         app,
+        http=protocol(proxies),
+        # Nothing here speaks WebSocket, and uvicorn's own protocols for it log the path.
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        # Who asks is decided by the connection itself: see `local_or_keyed`.
-        proxy_headers=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=[str(network) for network in proxies],
         lifespan="on",
         timeout_graceful_shutdown=_REQUESTS_GRACE_S,
     )
@@ -302,7 +306,7 @@ class _Server:
     def __init__(self, settings: Settings, on_ready: Callable[[], None]) -> None:
         self._failure: BaseException | None = None
         app = create_app(settings, on_failure=self._fail, on_ready=on_ready)
-        self._uvicorn = uvicorn.Server(server_config(app))
+        self._uvicorn = uvicorn.Server(server_config(app, settings.proxies))
 
     def stop(self) -> None:
         """Stop in order, at the next turn of the event loop; before the start, right after it."""
