@@ -52,8 +52,9 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65_535, description="TCP port to listen on; 0 takes a free one.")
-    trusted_proxies: str = Field(
-        "", description="Addresses or networks of proxies, with commas, whose X-Forwarded-For and -Proto are believed."
+    trusted_proxies: str | None = Field(
+        None,
+        description="Addresses or networks, separated by commas, of proxies whose X-Forwarded-For is believed.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model lives; auto: cuda if present.")
 
@@ -104,7 +105,7 @@ class Settings(BaseSettings):
 
     @field_validator("trusted_proxies")
     @classmethod
-    def _networks(cls, text: str) -> str:
+    def _networks(cls, text: str | None) -> str | None:
         """Refuse what is neither an address nor a network."""
         _networks_in(text)
         return text
@@ -134,8 +135,8 @@ class Settings(BaseSettings):
         return self.model_copy(update={"database_url": database_url, "redis_url": redis_url})
 
 
-def _networks_in(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
-    return tuple(ip_network(one.strip()) for one in text.split(",") if one.strip())
+def _networks_in(text: str | None) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(one.strip()) for one in (text or "").split(",") if one.strip())
 
 
 def variable_name(field: str) -> str:

@@ -112,7 +112,9 @@ async def test_forms_of_other_sites_are_refused(api: Api) -> None:
     for token in ("", form_token[:-1], "é"):
         wrong = {**fields, "form_token": token}
         assert (await client.post("/dashboard/login", data=wrong, headers=SAME_ORIGIN)).status_code == 403
-    assert (await client.post("/dashboard/login", data=fields, headers={"Origin": "http://localhost"})).status_code == 303
+    assert (
+        await client.post("/dashboard/login", data=fields, headers={"Origin": "http://localhost"})
+    ).status_code == 303
     for path, data in (("find", {"by": "node", "text": "1"}), ("logout", {})):
         stolen = {**data, "form_token": form_token}
         assert (await client.post(f"/dashboard/{path}", data=stolen, headers=SAME_ORIGIN)).status_code == 403
