@@ -14,8 +14,9 @@ from typing import Any, cast
 
 import httptools
 import structlog
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.api.boundary import SECURITY_HEADERS
 from service.api.problems import problem
@@ -197,6 +198,8 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = self._ignored_bytes = 0
         self._deadline = float("inf")
         self._unread_since = float("inf")
+        #: The request that is being answered.
+        self._at_work: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by asyncio."""
@@ -213,6 +216,10 @@ class Connection(HttpToolsProtocol):
         self._over = True
         self._unparsed = memoryview(b"")
         self._connections.leave(self)
+        if self._at_work is not None:
+            # uvicorn tells the request that came last alone.
+            self._at_work.disconnected = True
+            self._at_work.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -298,6 +305,10 @@ class Connection(HttpToolsProtocol):
         self._deadline = self.loop.time() + HEAD_S
         if self.cycle.response_complete:
             self._connections.waits(self)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._at_work = cycle
+        super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
         """Called by asyncio when the client leaves a buffer of answers unread."""

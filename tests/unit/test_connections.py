@@ -49,6 +49,13 @@ async def answer_at_length(site: "Site", scope: Scope, receive: Receive, send: S
     await answered(send, 200, b"x" * (16 << 20))
 
 
+async def wait_for_the_end(site: "Site", scope: Scope, receive: Receive, send: Send) -> None:
+    while True:
+        site.received.append(await receive())
+        if site.received[-1]["type"] == "http.disconnect":
+            return
+
+
 @dataclass
 class Site:
     """A server on a port of this machine, in this event loop."""
@@ -170,6 +177,16 @@ async def test_what_is_pipelined_waits_unread_and_is_answered_in_order() -> None
         found = await client.answers(count)
         await sending
     assert found == [(200, f"/{number}".encode()) for number in range(count)]
+
+
+async def test_the_request_at_work_learns_that_its_client_has_gone_whatever_was_pipelined_behind_it() -> None:
+    async with serving(wait_for_the_end) as site:
+        client = await site.client()
+        await client.send(GET % 0 + GET % 1)
+        await until(lambda: len(site.received) == 1 and len(client.server.pipeline) == 1)
+        client.writer.transport.abort()
+        await until(lambda: site.received[-1]["type"] == "http.disconnect")
+        assert len(site.scopes) == 1
 
 
 async def test_bodies_that_are_pipelined_reach_their_requests() -> None:
