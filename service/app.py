@@ -15,6 +15,7 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from model_store.device import torch_device
 from model_store.replacement import finish_move
@@ -283,7 +284,7 @@ def run(settings: Settings) -> None:
         server.serve(bound)
 
 
-def server_config(app: FastAPI, proxies: Sequence[Network] = ()) -> uvicorn.Config:
+def server_config(app: ASGIApp, proxies: Sequence[Network] = ()) -> uvicorn.Config:
     """How uvicorn serves an application here; what `proxies` say of whom they forward is believed."""
     return uvicorn.Config(
         app,

@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from service import connections as limits
+from service.app import server_config
 from service.connections import Connection, Connections, most_connections
 
 GET = b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -420,3 +421,24 @@ def few_descriptors() -> Iterator[None]:
 
 def test_connections_leave_half_of_the_descriptors(few_descriptors: None) -> None:
     assert most_connections() == 300
+
+
+@pytest.mark.parametrize(
+    ("proxies", "seen"),
+    [((), "192.0.2.1"), (("10.0.0.0/8",), "192.0.2.1"), (("192.0.2.0/24",), "203.0.113.9")],
+    ids=["none trusted", "another trusted", "trusted"],
+)
+async def test_only_a_trusted_proxy_says_who_asks(proxies: tuple[str, ...], seen: str) -> None:
+    asked: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.append(scope)
+
+    config = server_config(app, [ip_network(one) for one in proxies])
+    config.load()
+    headers = [(b"x-forwarded-for", b"127.0.0.1, 203.0.113.9"), (b"x-forwarded-proto", b"https")]
+    scope: Scope = {"type": "http", "client": ("192.0.2.1", 4711), "scheme": "http", "headers": headers}
+    await config.loaded_app(scope, None, None)
+    [scope] = asked
+    assert scope["client"][0] == seen
+    assert scope["scheme"] == ("https" if seen == "203.0.113.9" else "http")
