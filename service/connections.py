@@ -105,9 +105,11 @@ class Connections:
     def admit(self, connection: "Connection", host: str) -> bool:
         """Take `connection` in, in place of one that waits if need be; False when there is no room."""
         connection.origin = origin = self._origin(host)
-        room = len(self._open) < self._most or self._cut_first(self._waiting)
-        if room and origin and self._of[origin] >= self._most_of_one:
+        if origin and self._of[origin] >= self._most_of_one:
+            # Its own, however few there are: what one address does costs no other its place.
             room = self._cut_first(one for one in self._waiting if one.origin == origin)
+        else:
+            room = len(self._open) < self._most or self._cut_first(self._waiting)
         if not room:
             self.count("refused")
             return False
@@ -166,6 +168,9 @@ class Connections:
         return False
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweeping = bool(self._open or self._cut)
+        if self._sweeping:
+            loop.call_later(_SWEEP_S, self._sweep, loop)
         now = loop.time()
         for connection in tuple(self._open):
             connection.look(now)
@@ -173,9 +178,6 @@ class Connections:
             self._told_at = now
             self._log.warning("connections.cut", **self._cut)
             self._cut.clear()
-        self._sweeping = bool(self._open or self._cut)
-        if self._sweeping:
-            loop.call_later(_SWEEP_S, self._sweep, loop)
 
 
 class Connection(HttpToolsProtocol):

@@ -69,9 +69,9 @@ class Site:
     received: list[Message] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def client(self) -> "Client":
+    async def client(self, address: str = "127.0.0.1") -> "Client":
         before = len(self.made)
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0))
         await until(lambda: len(self.made) > before and self.made[-1].transport is not None)
         self.clients.append(Client(reader, writer, self.made[-1]))
         return self.clients[-1]
@@ -378,6 +378,16 @@ async def test_one_address_has_a_share_that_a_trusted_proxy_may_exceed(proxies: 
             await until(lambda: len(site.scopes) == 3)
         else:
             assert (await third.rest()).startswith(b"HTTP/1.1 503 ")
+
+
+async def test_an_address_that_has_its_share_costs_no_other_its_place() -> None:
+    async with serving(most=3, most_of_one=2) as site:
+        honest = await site.client()
+        greedy = [await site.client("127.0.0.2") for _ in range(5)]
+        assert [await one.rest() for one in greedy[:3]] == [b""] * 3
+        for client in (honest, *greedy[3:]):
+            await client.send(GET % 0)
+            assert await client.answers(1) == [(200, b"/0")]
 
 
 def test_an_address_of_ipv6_is_counted_with_its_network() -> None:
