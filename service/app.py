@@ -24,7 +24,7 @@ from service.api.application import build
 from service.api.auth import key_memory
 from service.api.services import Services, Tombstones
 from service.background import Background
-from service.connections import Network, protocol
+from service.connections import Network
 from service.dashboard.installation import install as install_dashboard
 from service.db import migrate, roles
 from service.db.engine import Engine, create_engine
@@ -37,6 +37,7 @@ from service.embedded import open_servers
 from service.errors import ConfigurationError
 from service.first_key import FirstKey, ensure_first_key
 from service.gauges import keep_gauges
+from service.http_protocol import protocol
 from service.listening import facts_file, listen, stopped_by_signals, url_of, write_private
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging

@@ -111,8 +111,8 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "stalled bodies": (stalled_bodies, 200),
     "half heads": (half_heads, 600),
     "idle connections": (idle, 600),
-    "520,000 numbers": (numbers, 2),
     "wrong keys": (wrong_keys, 8),
+    "520,000 numbers": (numbers, 2),
 }
 
 

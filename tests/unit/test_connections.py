@@ -13,9 +13,10 @@ import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from service import connections as limits
+from service import http_protocol as limits
 from service.app import server_config
-from service.connections import Connection, Connections, most_connections
+from service.connections import Connections, most_connections
+from service.http_protocol import Connection
 
 GET = b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
@@ -338,7 +339,7 @@ async def test_no_more_than_its_due_is_read_of_a_body_that_nobody_wants() -> Non
         assert await client.answers(1) == [(401, b"no")]
         with pytest.raises(ConnectionError):
             await client.send_for_ever(b"x" * (1 << 20))
-        assert client.server._ignored_bytes <= limits.MAX_IGNORED_BYTES + limits._PIECE
+        assert client.server._ignored_bytes <= limits.MAX_IGNORED_BYTES + limits._PIECE_OF_BODY
 
 
 async def test_of_too_many_the_one_that_waits_longest_makes_room() -> None:
