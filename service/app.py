@@ -5,10 +5,11 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import torch
@@ -296,10 +297,17 @@ def server_config(app: ASGIApp, proxies: Sequence[Network] = ()) -> uvicorn.Conf
         access_log=False,
         server_header=False,
         proxy_headers=bool(proxies),
-        forwarded_allow_ips=[str(network) for network in proxies],
+        forwarded_allow_ips=[name for network in proxies for name in _names(network)],
         lifespan="on",
         timeout_graceful_shutdown=_REQUESTS_GRACE_S,
     )
+
+
+def _names(network: Network) -> Iterator[str]:
+    """How clients of a network are named, those of IPv4 also on a socket for both."""
+    yield str(network)
+    if isinstance(network, IPv4Network):
+        yield f"::ffff:{network.network_address}/{96 + network.prefixlen}"
 
 
 class _Server:

@@ -37,7 +37,8 @@ _HEADER = "`Authorization: Bearer lethe_…`"
 _CALLER = "lethe.caller"
 #: Header fields that proxies add, or clients to look like a proxy.
 _FORWARDING = re.compile(
-    r"forwarded|via|x-forwarded\b.*|x-original-.*|cf-.*|x-envoy-.*|x-appengine-.*|.*(client|connecting|real|remote|user)-?(ip|addr)\b.*"
+    r"forwarded|via|x-forwarded\b.*|x-original-.*|cf-.*|x-envoy-.*|x-appengine-.*"
+    r"|.*(client|connecting|real|remote|user)-?(ip|addr)\b.*"
 )
 
 

@@ -439,7 +439,8 @@ def test_connections_leave_half_of_the_descriptors(few_descriptors: None) -> Non
     [((), "192.0.2.1"), (("10.0.0.0/8",), "192.0.2.1"), (("192.0.2.0/24",), "203.0.113.9")],
     ids=["none trusted", "another trusted", "trusted"],
 )
-async def test_only_a_trusted_proxy_says_who_asks(proxies: tuple[str, ...], seen: str) -> None:
+@pytest.mark.parametrize("socket", ["", "::ffff:"], ids=["IPv4", "both"])
+async def test_only_a_trusted_proxy_says_who_asks(proxies: tuple[str, ...], seen: str, socket: str) -> None:
     asked: list[Scope] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -448,8 +449,8 @@ async def test_only_a_trusted_proxy_says_who_asks(proxies: tuple[str, ...], seen
     config = server_config(app, [ip_network(one) for one in proxies])
     config.load()
     headers = [(b"x-forwarded-for", b"127.0.0.1, 203.0.113.9"), (b"x-forwarded-proto", b"https")]
-    scope: Scope = {"type": "http", "client": ("192.0.2.1", 4711), "scheme": "http", "headers": headers}
+    scope: Scope = {"type": "http", "client": (f"{socket}192.0.2.1", 4711), "scheme": "http", "headers": headers}
     await config.loaded_app(scope, None, None)
     [scope] = asked
-    assert scope["client"][0] == seen
+    assert scope["client"][0].removeprefix(socket) == seen
     assert scope["scheme"] == ("https" if seen == "203.0.113.9" else "http")
