@@ -5,16 +5,18 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import torch
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from model_store.device import torch_device
 from model_store.replacement import finish_move
@@ -23,6 +25,7 @@ from service.api.application import build
 from service.api.auth import key_memory
 from service.api.services import Services, Tombstones
 from service.background import Background
+from service.connections import Network
 from service.dashboard.installation import install as install_dashboard
 from service.db import migrate, roles
 from service.db.engine import Engine, create_engine
@@ -35,6 +38,7 @@ from service.embedded import open_servers
 from service.errors import ConfigurationError
 from service.first_key import FirstKey, ensure_first_key
 from service.gauges import keep_gauges
+from service.http_protocol import protocol
 from service.listening import facts_file, listen, stopped_by_signals, url_of, write_private
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
@@ -285,18 +289,28 @@ def run(settings: Settings) -> None:
         server.serve(bound)
 
 
-def server_config(app: FastAPI) -> uvicorn.Config:
-    """How uvicorn serves an application here."""
+def server_config(app: ASGIApp, proxies: Sequence[Network] = ()) -> uvicorn.Config:
+    """How uvicorn serves an application here; what `proxies` say of whom they forward is believed."""
     return uvicorn.Config(
         app,
+        http=protocol(proxies),
+        # Nothing here speaks WebSocket, and uvicorn's own protocols for it log the path.
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        # Who asks is decided by the connection itself: see `local_or_keyed`.
-        proxy_headers=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=[name for network in proxies for name in _names(network)],
         lifespan="on",
         timeout_graceful_shutdown=_REQUESTS_GRACE_S,
     )
+
+
+def _names(network: Network) -> Iterator[str]:
+    """How clients of a network are named, those of IPv4 also on a socket for both."""
+    yield str(network)
+    if isinstance(network, IPv4Network):
+        yield f"::ffff:{network.network_address}/{96 + network.prefixlen}"
 
 
 class _Server:
@@ -305,7 +319,7 @@ class _Server:
     def __init__(self, settings: Settings, on_ready: Callable[[], None]) -> None:
         self._failure: BaseException | None = None
         app = create_app(settings, on_failure=self._fail, on_ready=on_ready)
-        self._uvicorn = uvicorn.Server(server_config(app))
+        self._uvicorn = uvicorn.Server(server_config(app, settings.proxies))
 
     def stop(self) -> None:
         """Stop in order, at the next turn of the event loop; before the start, right after it."""

@@ -1,19 +1,25 @@
 """The key with which everything else begins: the operator's own, or one made at the first start."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine
 from service.db.transactions import transaction
+from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import ConfigurationError, Conflict
+from service.listening import is_loopback
 from service.settings import Settings
 from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring
 
 _GENERATED_NAME = "admin"
 _CHOSEN_NAME = "admin (LETHE_ADMIN_KEY)"
+#: Shortest key of the operator's own that others than this machine may try; 128 bits as hexadecimal digits.
+_LONG = 32
+_MAKE_ONE = "Set LETHE_ADMIN_KEY to one from `openssl rand -hex 32`"
 
 
 @dataclass(frozen=True)
@@ -30,13 +36,16 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
     any valid key in the database, one is generated.
 
     Raises:
-        ConfigurationError: LETHE_ADMIN_KEY is a key that was revoked.
+        ConfigurationError: LETHE_ADMIN_KEY is a key that was revoked; or others than this machine can reach the
+            service, and the first key is short, missing, or one that was generated and shown.
         Unavailable: Postgres does not answer.
     """
     chosen = settings.admin_key
     async with transaction(engine) as connection:
         keys = ApiKeyRepository(connection)
         valid = [key for key in await keys.list() if key.revoked_at is None]
+        if not is_loopback(settings.host):
+            _refuse_weak(settings, {key.name: key for key in valid})
         if chosen is None:
             if valid:
                 return None
@@ -62,3 +71,26 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
                 "LETHE_ADMIN_KEY is a key that was revoked.", "Set it to another, or unset it and use a valid key."
             ) from None
     return None
+
+
+def _refuse_weak(settings: Settings, valid: Mapping[str, ApiKey]) -> None:
+    """Raises ConfigurationError for a first key that is not good enough for others than this machine."""
+    where = f"Lethe does not listen on {settings.host} with"
+    if settings.admin_key is None:
+        if not valid:
+            raise ConfigurationError(f"{where}out a first key: LETHE_ADMIN_KEY is not set.", f"{_MAKE_ONE}.")
+        if _CHOSEN_NAME in valid:
+            raise ConfigurationError(
+                f"{where} the key {_CHOSEN_NAME!r} of an earlier start, of which it does not know the length.",
+                f"Set LETHE_ADMIN_KEY again, or revoke it: `./lethe keys revoke {valid[_CHOSEN_NAME].id}`.",
+            )
+    elif len(settings.admin_key.get_secret_value()) < _LONG:
+        raise ConfigurationError(
+            f"{where} a LETHE_ADMIN_KEY of fewer than {_LONG} characters.",
+            f"{_MAKE_ONE}, or listen on 127.0.0.1.",
+        )
+    if _GENERATED_NAME in valid:
+        raise ConfigurationError(
+            f"{where} the key {_GENERATED_NAME!r}, which was generated at the first start and shown.",
+            f"{_MAKE_ONE}, and revoke the other: `./lethe keys revoke {valid[_GENERATED_NAME].id}`.",
+        )

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import ipaddress
 import json
 import os
 import signal
@@ -42,6 +43,15 @@ def listen(host: str, port: int) -> socket.socket:
             raise ConfigurationError(f"Port {port} of {host} is in use.", remedy) from None
         raise ConfigurationError(f"Lethe cannot listen on port {port} of {host} ({error.strerror}).", remedy) from None
     return bound
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens on `host`; False also for a name without an address."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
 
 
 def url_of(bound: socket.socket) -> str:

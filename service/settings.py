@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from datetime import timedelta
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -51,6 +52,10 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65_535, description="TCP port to listen on; 0 takes a free one.")
+    trusted_proxies: str | None = Field(
+        None,
+        description="Addresses or networks, separated by commas, of proxies whose X-Forwarded-For is believed.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model lives; auto: cuda if present.")
 
     dataset: str = Field("cora", min_length=1, description="What the first `serve` trains on when there is no model.")
@@ -98,6 +103,18 @@ class Settings(BaseSettings):
             raise ValueError("must have 8 to 256 characters")
         return key
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, text: str | None) -> str | None:
+        """Refuse what is neither an address nor a network."""
+        _networks_in(text)
+        return text
+
+    @property
+    def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """The networks of `trusted_proxies`."""
+        return _networks_in(self.trusted_proxies)
+
     @property
     def model_dir(self) -> Path:
         """The folder of the model that is served."""
@@ -116,6 +133,10 @@ class Settings(BaseSettings):
     def with_servers(self, *, database_url: str, redis_url: str) -> Self:
         """Return a copy that names the servers to use."""
         return self.model_copy(update={"database_url": database_url, "redis_url": redis_url})
+
+
+def _networks_in(text: str | None) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(one.strip()) for one in (text or "").split(",") if one.strip())
 
 
 def variable_name(field: str) -> str:

@@ -1,15 +1,19 @@
 """Who is asking: API keys, their scopes, and a memory of keys so that the hot path never waits for Postgres."""
 
 import asyncio
+import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 from fastapi import Security
 from fastapi.openapi.models import HTTPBearer
+from fastapi.routing import APIRoute
 from fastapi.security.base import SecurityBase
 from starlette.requests import Request
+from starlette.responses import Response
 
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine
@@ -29,6 +33,13 @@ MAX_REMEMBERED = 10_000
 #: Nothing longer is a key; not even looked up. (The first key is the operator's choice, so it has no fixed form.)
 _LONGEST_KEY = 256
 _HEADER = "`Authorization: Bearer lethe_…`"
+#: Where a request's scope keeps who was found to ask.
+_CALLER = "lethe.caller"
+#: Header fields that proxies add, or clients to look like a proxy.
+_FORWARDING = re.compile(
+    r"forwarded|via|x-forwarded\b.*|x-original-.*|cf-.*|x-envoy-.*|x-appengine-.*"
+    r"|.*(client|connecting|real|remote|user)-?(ip|addr)\b.*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +173,35 @@ def requires_any(*scopes: Scope) -> Any:
     return Security(BearerKey(scopes, any), scopes=[scope.value for scope in scopes])
 
 
+class KeyedRoute(APIRoute):
+    """A route that looks at the key before it reads anything of the body.
+
+    By itself the framework reads and parses the body first, whoever sent it.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler that the framework calls."""
+        handle = super().get_route_handler()
+        needed = [one.call for one in self.dependant.dependencies if isinstance(one.call, BearerKey)]
+
+        async def handle_keyed(request: Request) -> Response:
+            for authorize in needed:
+                await authorize(request)
+            return await handle(request)
+
+        return handle_keyed
+
+
 async def caller_of(request: Request) -> ApiKey:
-    """The key a request presents in its Authorization header. Raises Unauthenticated."""
+    """The key a request presents in its Authorization header, found once for each request. Raises Unauthenticated."""
+    known: ApiKey | None = request.scope.get(_CALLER)
+    if known is None:
+        known = request.scope[_CALLER] = await _found(request)
+    return known
+
+
+async def _found(request: Request) -> ApiKey:
+    """The one place where a request is refused for want of a valid key."""
     kind, _, presented = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not presented:
         raise Unauthenticated(
@@ -177,10 +215,28 @@ async def caller_of(request: Request) -> ApiKey:
 async def local_or_keyed(request: Request) -> None:
     """Let a request pass that comes from this very machine, or presents any valid key.
 
-    A request that a proxy forwarded counts as one from elsewhere, wherever the proxy runs.
+    One that a proxy forwarded counts as one from elsewhere, wherever the proxy runs; so does one that names another
+    host, as a page does whose name was made to lead here.
     """
     client = request.client
-    local = client is not None and client.host in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
-    forwarded = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip"))
-    if not local or forwarded:
+    local = client is not None and _is_loopback(client.host) and _is_loopback(_host_of(request))
+    if not local or any(_FORWARDING.fullmatch(name) for name in request.headers):
         await caller_of(request)
+
+
+def _host_of(request: Request) -> str:
+    """The host that the request names, without port and brackets; empty when it names none, or several."""
+    named = request.headers.getlist("host")
+    host = re.fullmatch(r"(\[[^]]*\]|[^:]*)(:\d*)?", named[0]) if len(named) == 1 else None
+    return host[1].strip("[]") if host else ""
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.auth import requires, requires_any
+from service.api.auth import KeyedRoute, requires, requires_any
 from service.api.deletion_answers import (
     AcceptedDeletion,
     DeletionAnswer,
@@ -31,7 +31,7 @@ from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import InvalidRequest, NotFound
 
-router = APIRouter(prefix="/deletions", tags=["deletions"])
+router = APIRouter(prefix="/deletions", tags=["deletions"], route_class=KeyedRoute)
 
 Writer = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE)]
 Follower = Annotated[ApiKey, requires(Scope.DELETIONS_READ)]

@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.auth import BearerKey, requires
+from service.api.auth import BearerKey, KeyedRoute, requires
 from service.api.documents import problems
 from service.api.prediction_schemas import PredictionAnswer, PredictionsAnswer, PredictRequest
 from service.api.replies import reply_record
@@ -38,7 +38,7 @@ class PredictRoute(APIRoute):
         return handle
 
 
-router = APIRouter(tags=["predictions"])
+router = APIRouter(tags=["predictions"], route_class=KeyedRoute)
 single = APIRouter(tags=["predictions"], route_class=PredictRoute)
 
 

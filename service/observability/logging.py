@@ -86,6 +86,8 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
     logging.getLogger("uvicorn.access").disabled = True
     for name in ("sqlalchemy", "alembic", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    # Below `debug`, which no setting asks for, uvicorn logs whole requests and who sent them.
+    logging.disable(logging.DEBUG - 1)
     logging.captureWarnings(capture=True)
 
 

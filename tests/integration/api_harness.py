@@ -122,7 +122,7 @@ class Api:
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
         transport = httpx.ASGITransport(self.app, client=address)
-        client = httpx.AsyncClient(transport=transport, base_url="http://lethe", headers=headers)
+        client = httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
         return await self._clients.enter_async_context(client)
 
     async def forget(

@@ -114,7 +114,7 @@ async def running(settings: Settings) -> AsyncIterator[Lethe]:
         client = await stack.enter_async_context(
             httpx.AsyncClient(
                 transport=httpx.ASGITransport(app),
-                base_url="http://lethe",
+                base_url="http://localhost",
                 headers={"Authorization": "Bearer the-first-key"},
             )
         )

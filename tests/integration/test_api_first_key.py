@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -79,3 +80,41 @@ async def test_the_operators_key_leaves_generated_ones_alone(engine: Engine, key
     assert (await key_memory(engine, keyring).authenticate(made.text)).revoked_at is None
     async with transaction(engine) as connection:
         assert len(await ApiKeyRepository(connection).list()) == 2
+
+
+async def test_beyond_this_machine_a_short_or_missing_first_key_is_refused(engine: Engine, keyring: Keyring) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1"):
+        with pytest.raises(ConfigurationError, match="LETHE_ADMIN_KEY of fewer than 32 characters"):
+            await ensure_first_key(engine, keyring, Settings(host=host, admin_key="12345678"))
+        with pytest.raises(ConfigurationError, match="LETHE_ADMIN_KEY is not set") as refused:
+            await ensure_first_key(engine, keyring, Settings(host=host))
+        assert "openssl rand" in refused.value.remedy
+    async with transaction(engine) as connection:
+        assert await ApiKeyRepository(connection).list() == []
+    assert await ensure_first_key(engine, keyring, Settings(host="0.0.0.0", admin_key="k" * 32)) is None
+
+
+@pytest.mark.parametrize("later", [None, "k" * 32])
+async def test_beyond_this_machine_a_first_key_that_was_shown_must_go(
+    engine: Engine, keyring: Keyring, later: str | None
+) -> None:
+    made = await ensure_first_key(engine, keyring, Settings())
+    assert made is not None
+    key = await key_memory(engine, keyring).authenticate(made.text)
+    beyond = Settings(host="0.0.0.0", admin_key=later)
+    with pytest.raises(ConfigurationError, match="the key 'admin', which was generated") as refused:
+        await ensure_first_key(engine, keyring, beyond)
+    assert f"keys revoke {key.id}" in refused.value.remedy
+    async with transaction(engine) as connection:
+        await ApiKeyRepository(connection).create(uuid4(), "made by keys create", list(Scope), bytes(32))
+        await ApiKeyRepository(connection).revoke(key.id)
+    assert await ensure_first_key(engine, keyring, beyond) is None
+
+
+async def test_beyond_this_machine_a_key_of_unknown_length_must_be_set_again(engine: Engine, keyring: Keyring) -> None:
+    await ensure_first_key(engine, keyring, Settings(admin_key="12345678"))
+    with pytest.raises(ConfigurationError, match="LETHE_ADMIN_KEY\\)' of an earlier start"):
+        await ensure_first_key(engine, keyring, Settings(host="0.0.0.0"))
+    assert await ensure_first_key(engine, keyring, Settings(host="0.0.0.0", admin_key="k" * 32)) is None
+    with pytest.raises(Unauthenticated):
+        await key_memory(engine, keyring).authenticate("12345678")

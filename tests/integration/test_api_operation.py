@@ -25,6 +25,12 @@ GUARDED: list[tuple[str, str, Any, tuple[Scope, ...]]] = [
     ("POST", "/predict", {"nodes": ["1"]}, (Scope.PREDICTIONS_READ,)),
     ("GET", "/model", None, (Scope.PREDICTIONS_READ,)),
 ]
+#: What proxies and networks of proxies add to a request.
+FORWARDING = (
+    *("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded", "X-Real-IP"),
+    *("CF-Connecting-IP", "CF-Ray", "True-Client-IP", "Client-IP", "X-Client-IP", "X-Cluster-Client-IP"),
+    *("Fastly-Client-IP", "X-Original-Forwarded-For", "X-Original-Host", "X-Envoy-External-Address", "X-Remote-Addr"),
+)
 ELSEWHERE = ("203.0.113.9", 4711)
 
 
@@ -64,6 +70,30 @@ async def test_every_route_refuses_a_key_without_its_scope_and_names_it(api: Api
             assert response.status_code not in (401, 403)
 
 
+async def test_nothing_is_read_of_a_body_before_the_key_that_sends_it_is_known(api: Api) -> None:
+    taking = [(method, path, enough) for method, path, body, enough in GUARDED if body is not None]
+    assert {(method, path) for method, path, _ in taking} == {
+        (method, path)
+        for path, methods in api.app.openapi()["paths"].items()
+        for method in (name.upper() for name in methods)
+        if "requestBody" in methods[method.lower()]
+    }
+    read = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal read
+        read += 1
+        yield b"[" * 1_000_000
+
+    headers = {"Content-Type": "application/json"}
+    for method, path, enough in taking:
+        nobody = await api.client_with(None)
+        refused(await nobody.request(method, path, content=body(), headers=headers), 401, "unauthenticated")
+        others = await api.client(*(scope for scope in Scope if scope not in enough))
+        refused(await others.request(method, path, content=body(), headers=headers), 403, "missing-scope")
+    assert read == 0
+
+
 async def test_a_revoked_key_is_refused_once_the_memory_is_refreshed(api: Api) -> None:
     key_id, text = await api.key(Scope.PREDICTIONS_READ)
     client = await api.client_with(text)
@@ -91,10 +121,15 @@ async def test_health_is_open_and_readiness_names_what_fails(api: Api) -> None:
 
 @pytest.mark.parametrize("path", ["/metrics", "/docs", "/openapi.json"])
 async def test_what_describes_the_service_is_open_here_and_keyed_elsewhere(api: Api, path: str) -> None:
-    here = await api.client_with(None)
-    assert (await here.get(path)).status_code == 200
-    proxied = await api.client_with(None, **{"X-Forwarded-For": "127.0.0.1"})
-    refused(await proxied.get(path), 401, "unauthenticated")
+    for host in ("localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
+        here = await api.client_with(None, Host=host)
+        assert (await here.get(path)).status_code == 200, host
+    for field in FORWARDING:
+        proxied = await api.client_with(None, **{field: "127.0.0.1"})
+        refused(await proxied.get(path), 401, "unauthenticated")
+    for host in ("rebound.example", "127.0.0.1.example", "localhost.example:8000", "10.0.0.1", "localhost@a", ""):
+        rebound = await api.client_with(None, Host=host)
+        refused(await rebound.get(path), 401, "unauthenticated")
     elsewhere = await api.client_with(None, ELSEWHERE)
     refused(await elsewhere.get(path), 401, "unauthenticated")
     _, key = await api.key(Scope.AUDIT_READ)

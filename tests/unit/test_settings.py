@@ -100,3 +100,13 @@ def test_folders_stay_where_they_were_meant_when_the_process_moves(
     assert settings.home == tmp_path / "var"
     assert settings.model_dir == tmp_path / "m"
     assert load_settings(home=tmp_path / "x").model_dir == tmp_path / "x" / "model"
+
+
+def test_trusted_proxies_are_addresses_and_networks() -> None:
+    settings = load_settings(trusted_proxies="10.0.0.0/8, 192.0.2.7,fd00::/8")
+
+    assert [str(network) for network in settings.proxies] == ["10.0.0.0/8", "192.0.2.7/32", "fd00::/8"]
+    assert load_settings().proxies == ()
+    for wrong in ("proxy.example", "*", "10.0.0.1/8"):
+        with pytest.raises(ConfigurationError, match=r"--trusted-proxies \(LETHE_TRUSTED_PROXIES\)"):
+            load_settings(trusted_proxies=wrong)
