@@ -95,7 +95,7 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
     if body.nodes is not None:
         if body.cursor is not None:
             raise InvalidRequest("A search by nodes has no pages.", "Leave out `cursor`.")
-        return reply(await found_by_node(services, body.nodes, filters, caller))
+        return await found_by_node(services, body.nodes, filters, caller)
     entries, next_cursor = await found_page(services, body, filters, caller)
     shown = [deletion_answer(entry.request, entry.audit, sees_references=sees_references(caller)) for entry in entries]
     return reply(

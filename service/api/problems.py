@@ -24,6 +24,9 @@ from service.errors import (
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:lethe:problem:"
+#: Faults that one answer lists, and the longest part of each: what names a fault may be a member that the caller named.
+MOST_FAULTS = 20
+_LONGEST_PART = 200
 #: What to do about a body over the limit.
 BODY_REMEDY = "Split it into several requests, or have the operator raise LETHE_MAX_BODY_BYTES."
 
@@ -102,8 +105,8 @@ def of_error(error: LetheError) -> Response:
 def of_validation(errors: Sequence[Mapping[str, Any]], content_type: str | None) -> Response:
     """The problem document of a body or parameters that do not fit the schema.
 
-    It lists `{loc, msg}` for each fault and never repeats the values sent. A body that is no JSON at all is 400,
-    one of another media type 415.
+    It lists `{loc, msg}` for the first `MOST_FAULTS` faults and never repeats the values sent. A body that is no JSON
+    at all is 400, one of another media type 415.
     """
     first = errors[0] if errors else {}
     if first.get("type") == "json_invalid":
@@ -117,7 +120,7 @@ def of_validation(errors: Sequence[Mapping[str, Any]], content_type: str | None)
             "Send the header Content-Type: application/json.",
             headers={"Accept": "application/json"},
         )
-    faults = [{"loc": list(fault["loc"]), "msg": fault["msg"]} for fault in errors]
+    faults = [{"loc": _place(fault), "msg": _message(fault)} for fault in errors[:MOST_FAULTS]]
     return problem(
         InvalidRequest.status,
         InvalidRequest.slug,
@@ -169,6 +172,17 @@ def route_template(scope: Scope) -> str:
     """
     path = getattr(scope.get("route"), "path", None)
     return path.replace(":path}", "}") if isinstance(path, str) else "unmatched"
+
+
+def _place(fault: Mapping[str, Any]) -> list[str | int]:
+    return [part[:_LONGEST_PART] if isinstance(part, str) else part for part in fault["loc"]]
+
+
+def _message(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "union_tag_invalid":
+        # The library's own sentence quotes what was sent.
+        return f"Input should have {fault['ctx']['discriminator']} as one of {fault['ctx']['expected_tags']}"
+    return str(fault["msg"])[:_LONGEST_PART]
 
 
 def _is_json(content_type: str | None) -> bool:

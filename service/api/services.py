@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from model_store.canaries import Canaries
 from service.api.auth import KeyMemory
+from service.api.replies import aside
 from service.db.engine import Engine
 from service.db.intake import Intake
 from service.db.tombstones import TombstoneRepository
@@ -82,7 +83,7 @@ class Tombstones:
         """Each of `subjects` that a request of this kind deleted, with that request. Raises Unavailable."""
         if not subjects:
             return {}
-        by_hash = self._keyring.tombstone_hashes(self._model, kind, subjects)
+        by_hash = await aside(len(subjects), lambda: self._keyring.tombstone_hashes(self._model, kind, subjects))
         async with transaction(self._engine) as connection:
             found = await TombstoneRepository(connection).find(by_hash)
         return {by_hash[digest]: request_id for digest, request_id in found.items()}

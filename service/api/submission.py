@@ -12,6 +12,7 @@ from uuid import UUID
 import orjson
 
 from service.api.deletion_schemas import DeletionBody, EdgeDeletion
+from service.api.problems import MOST_FAULTS
 from service.api.public import refuse_public
 from service.api.services import Services, Subject
 from service.db.intake import Accepted, NewRequest
@@ -29,14 +30,14 @@ _SALT_BYTES = 16
 
 
 class DuplicateTargets(InvalidRequest):
-    """A list names a node or edge more than once; `extra["duplicates"]` lists them."""
+    """A list names a node or edge more than once; `extra["duplicates"]` lists the first of them."""
 
     slug: ClassVar[str] = "duplicate-targets"
     title: ClassVar[str] = "Duplicates in the list"
 
 
 class SelfLoops(InvalidRequest):
-    """An edge of the list joins a node to itself; `extra["self_loops"]` lists the nodes."""
+    """An edge of the list joins a node to itself; `extra["self_loops"]` lists the first of the nodes."""
 
     slug: ClassVar[str] = "self-loops"
     title: ClassVar[str] = "Edges from a node to itself"
@@ -130,15 +131,15 @@ def _check(services: Services, subjects: Sequence[Subject]) -> None:
     if loops:
         raise SelfLoops(
             f"{len(loops)} of the edges join a node to itself, which no edge of a graph here does.",
-            "Leave out the edges of the nodes that `self_loops` lists; nothing of this request was accepted.",
-            self_loops=loops,
+            f"Leave out such edges; `self_loops` lists the first {MOST_FAULTS} of their nodes. Nothing was accepted.",
+            self_loops=loops[:MOST_FAULTS],
         )
     duplicates = [subject for subject, times in Counter(subjects).items() if times > 1]
     if duplicates:
         raise DuplicateTargets(
             f"{len(duplicates)} of the targets occur more than once.",
-            "Name each once; `duplicates` lists those that occur more often.",
-            duplicates=duplicates,
+            f"Name each once; `duplicates` lists the first {MOST_FAULTS} of those that occur more often.",
+            duplicates=duplicates[:MOST_FAULTS],
         )
 
 

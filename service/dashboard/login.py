@@ -13,6 +13,7 @@ from service.dashboard.access import (
     access_of,
     delete_cookie,
     form_of,
+    is_form_token,
     new_form_token,
     own_page,
     set_cookie,
@@ -78,7 +79,9 @@ async def logout(request: Request) -> Response:
 
 
 def _form(request: Request, after: str, *, status: int = 200, fault: str = "") -> Response:
-    form_token = request.cookies.get(FORM_COOKIE) or new_form_token()
+    form_token = request.cookies.get(FORM_COOKIE, "")
+    if not is_form_token(form_token):
+        form_token = new_form_token()
     response = public_page("login.html", status=status, form_token=form_token, next=own_page(after), fault=fault)
     set_cookie(request, response, FORM_COOKIE, form_token)
     return response
