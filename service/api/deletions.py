@@ -29,7 +29,7 @@ from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
 from service.domain.states import Scope
-from service.errors import InvalidRequest, NotFound
+from service.errors import Conflict, InvalidRequest, NotFound
 
 router = APIRouter(prefix="/deletions", tags=["deletions"])
 
@@ -55,8 +55,9 @@ async def request_deletion(
 ) -> Response:
     """Accept a deletion; it is durable once this answers 202, and followed at `links.self`.
 
-    What an earlier request deleted already is listed in `already_deleted` and left out; when nothing is left, the
-    request is `completed` at once, or as soon as the earlier ones are.
+    To a key with deletions:read, what an earlier request deleted already is listed in `already_deleted` and left out;
+    when nothing is left, the request is `completed` at once, or as soon as the earlier ones are. To any other key
+    nothing tells what is deleted from what is not: a refusal says only that not everything named can be deleted.
     """
     services = services_of(request)
     submission = await submit(services, body, caller, idempotency_key)
@@ -130,7 +131,15 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
 )
 async def cancel_deletion(request: Request, request_id: RequestId, caller: Writer) -> Response:
     """Withdraw a request that is still queued; 409 once the unlearner has taken it up."""
-    cancelled = await services_of(request).intake.cancel(request_id, visible_to(caller))
+    try:
+        cancelled = await services_of(request).intake.cancel(request_id, visible_to(caller))
+    except Conflict:
+        if Scope.DELETIONS_READ in caller.scopes:
+            raise
+        raise Conflict(
+            f"Request {request_id} cannot be cancelled any more.",
+            "A key with deletions:read is told how far it has come.",
+        ) from None
     return reply(deletion_answer(cancelled, None, sees_references=sees_references(caller)))
 
 

@@ -332,6 +332,8 @@ class RequestRow(Base):
     received_at: Mapped[datetime] = mapped_column(server_default=func.now())
     #: When the sweeper last put the request back into the stream.
     swept_at: Mapped[datetime | None]
+    #: When the unlearner took the request up; it cannot be cancelled from then on.
+    taken_at: Mapped[datetime | None]
     batch_id: Mapped[UUID | None] = mapped_column(ForeignKey("batches.id"))
     applied_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]

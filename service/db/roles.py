@@ -17,7 +17,7 @@ APPLICATION_ROLE = "lethe_app"
 #: Reads the views, which hold no reference, list of ids or key, and no table: for tools that draw charts.
 AUDIT_ROLE = "lethe_audit"
 #: Read and added to, never changed.
-APPEND_ONLY = frozenset({"events", "leaves", "log_nodes", "checkpoints", "log_keys", "drills"})
+APPEND_ONLY = frozenset({"events", "leaves", "log_nodes", "checkpoints", "log_keys", "drills", "refused_requests"})
 #: Written by triggers on the tables that they are derived from, and by `audit_fold`, with the rights of the owner.
 DERIVED = frozenset({"request_search", "audit_counts", "audit_times"})
 #: Read alone: only `migrate`, as the owner, changes the schema.

@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.db import audit_totals, drills, migrate, models, request_search  # noqa: F401 (they declare the tables)
+from service.db import audit_totals, drills, migrate, models, refusals, request_search  # noqa: F401 (they declare the tables)
 from service.db.base import Base
 from service.db.engine import asyncpg_url
 from service.errors import Unavailable
