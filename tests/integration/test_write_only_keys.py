@@ -1,7 +1,7 @@
 """A key that may only ask for deletions learns nothing of the graph, and nothing of who was deleted."""
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -9,11 +9,17 @@ from uuid import UUID
 import httpx
 import pytest
 from api_harness import NODES, Api, serving
+from lethe_process import LetheProcess
 from test_api_deletions import node_body, refused
+from trained_models import SMALL, Models
 
+from service.db.api_keys import ApiKeyRepository
+from service.db.engine import create_engine
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.states import RequestKind, Scope
+from service.vault.api_keys import new_api_key
+from service.vault.keyring import Keyring
 
 #: Told alike, whatever is wrong.
 UNKNOWN = (404, "unknown-targets")
@@ -34,6 +40,26 @@ async def writer(api: Api) -> httpx.AsyncClient:
 async def reader(api: Api) -> httpx.AsyncClient:
     """A key that may know."""
     return await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
+
+
+@pytest.fixture
+def lethe(serve: Callable[..., LetheProcess], models: Models) -> LetheProcess:
+    """A whole Lethe."""
+    return serve(models.trained(SMALL))
+
+
+@pytest.fixture
+async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[httpx.Client]:
+    """A client of it that may only write."""
+    made, keyring = new_api_key(), Keyring.open(lethe.home / "keys")
+    engine = create_engine(database_url)
+    async with transaction(engine) as connection:
+        keys = ApiKeyRepository(connection)
+        await keys.create(made.id, "writer", [Scope.DELETIONS_WRITE], keyring.api_key_hash(made.text))
+    await engine.dispose()
+    headers = {"Authorization": f"Bearer {made.text}"}
+    with httpx.Client(base_url=lethe.url, headers=headers, timeout=30.0) as client:
+        yield client
 
 
 def edges(*pairs: tuple[str, str]) -> dict[str, Any]:
@@ -166,3 +192,29 @@ async def test_refusals_are_recorded_and_counted(
     page = (await auditor.get("/metrics")).text
     assert 'lethe_deletions_refused_total{kind="edge"} 1.0' in page
     assert 'lethe_deletions_refused_total{kind="node"} 1.0' in page
+
+
+def test_what_was_deleted_already_is_completed_no_sooner_than_what_was_there(
+    lethe: LetheProcess, writing: httpx.Client
+) -> None:
+    earlier = lethe.delete(["5"])
+    assert earlier.audit is not None
+    usual_s = sum(earlier.audit.durations_ms.values()) / 1000
+    asked = writing.post("/deletions", json=node_body("5")).json()
+    assert (asked["status"], asked["already_deleted"]) == ("queued", {})
+    with lethe.client() as client:
+        deletion = client.wait(asked["id"], timeout_s=60)
+    assert (deletion.status, deletion.already_deleted_by) == ("completed", earlier.id)
+    assert (deletion.completed_at - deletion.received_at).total_seconds() >= usual_s
+
+
+def test_a_request_of_deleted_and_live_nodes_deletes_the_rest(lethe: LetheProcess, writing: httpx.Client) -> None:
+    lethe.delete(["5"])
+    asked = writing.post("/deletions", json=node_body("5", "6", "7")).json()
+    assert (asked["count"], len(asked["salts"]["nodes"])) == (3, 3)
+    with lethe.client() as client:
+        deletion = client.wait(asked["id"], timeout_s=60)
+    assert deletion.audit is not None
+    assert deletion.audit.deleted == 2
+    assert "1 of the 3 nodes that the request names was gone already" in deletion.explanation
+    assert lethe.predict(["5", "6", "7"]).deleted == ["5", "6", "7"]

@@ -127,6 +127,7 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("imports_final", "imports"),
         ("recoveries_final", "recoveries"),
         ("drills_append_only", "drills"),
+        ("refused_requests_append_only", "refused_requests"),
         ("leaves_append_only", "leaves"),
         ("log_nodes_append_only", "log_nodes"),
         ("checkpoints_append_only", "checkpoints"),
