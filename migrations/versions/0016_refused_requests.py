@@ -7,6 +7,8 @@ down_revision = "0015"
 branch_labels = None
 depends_on = None
 
+_QUEUED = "CREATE INDEX requests_queued ON requests (model, received_at) INCLUDE ({}) WHERE status = 'queued'"
+
 STATEMENTS = (
     # What is taken up cannot be cancelled any more, whether or not there turns out to be anything left to delete.
     "ALTER TABLE requests ADD COLUMN taken_at timestamptz",
@@ -26,6 +28,9 @@ STATEMENTS = (
     CREATE TRIGGER refused_requests_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON refused_requests
         FOR EACH STATEMENT EXECUTE FUNCTION refuse('refused requests are never changed')
     """,
+    # How much of the queue each key has is read from the index alone.
+    "DROP INDEX requests_queued",
+    _QUEUED.format("count, api_key_id"),
     """
     CREATE VIEW audit_refusals AS
         SELECT r.refused_at, r.model, k.name AS api_key, r.kind, r.named, r.reason
@@ -44,4 +49,6 @@ def downgrade() -> None:
     """Drop them, with the record of what was refused."""
     op.execute("DROP VIEW audit_refusals")
     op.execute("DROP TABLE refused_requests")
+    op.execute("DROP INDEX requests_queued")
+    op.execute(_QUEUED.format("count"))
     op.execute("ALTER TABLE requests DROP COLUMN taken_at")

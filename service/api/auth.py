@@ -11,6 +11,7 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.requests import Request
 
+from service.api.limits import GUESSES, network_of
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine
 from service.db.transactions import transaction
@@ -163,15 +164,21 @@ def requires_any(*scopes: Scope) -> Any:
 
 
 async def caller_of(request: Request) -> ApiKey:
-    """The key a request presents in its Authorization header. Raises Unauthenticated."""
+    """The key a request presents in its Authorization header. Raises Unauthenticated, TooManyAttempts, Unavailable."""
     kind, _, presented = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not presented:
         raise Unauthenticated(
             "This needs an API key.",
             f"Send {_HEADER}; an operator makes a key with `./lethe keys create`.",
         )
-    memory: KeyMemory = request.app.state.services.keys
-    return memory.recall(presented) or await memory.authenticate(presented)
+    services = request.app.state.services
+    memory: KeyMemory = services.keys
+    known = memory.recall(presented)
+    if known is not None:
+        return known
+    # What is not remembered costs a query, and may be a guess.
+    async with services.limits.attempt(GUESSES, network_of(request), Unauthenticated):
+        return await memory.authenticate(presented)
 
 
 async def local_or_keyed(request: Request) -> None:

@@ -18,6 +18,7 @@ from service.errors import (
     LetheError,
     MissingScope,
     QueueFull,
+    TooManyAttempts,
     Unauthenticated,
     Unavailable,
 )
@@ -96,7 +97,7 @@ def of_error(error: LetheError) -> Response:
     elif isinstance(error, MissingScope):
         scope = error.extra.get("scope", "")
         headers["WWW-Authenticate"] = f'Bearer realm="lethe", error="insufficient_scope", scope="{scope}"'
-    elif isinstance(error, QueueFull | Unavailable):
+    elif isinstance(error, QueueFull | TooManyAttempts | Unavailable):
         headers["Retry-After"] = str(error.extra.get("retry_after", 1))
     extra = {name: value for name, value in error.extra.items() if name != "presented"}
     return problem(error.status, error.slug, error.title, error.detail, error.remedy, extra=extra, headers=headers)

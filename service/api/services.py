@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from model_store.canaries import Canaries
 from service.api.auth import KeyMemory
+from service.api.limits import RateLimits
 from service.api.replies import aside
 from service.db.engine import Engine
 from service.db.intake import Intake
@@ -122,6 +123,7 @@ class Services:
     keyring: Keyring
     request_keys: RequestKeys
     keys: KeyMemory
+    limits: RateLimits
     reader: Reader
     tombstones: Tombstones
     model_info: Callable[[], Awaitable[ModelInfo]]

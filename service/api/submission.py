@@ -11,6 +11,7 @@ from uuid import UUID
 import orjson
 
 from service.api.deletion_schemas import DeletionBody, EdgeDeletion
+from service.api.limits import PROBES
 from service.api.problems import MOST_FAULTS
 from service.api.public import PublicNodes
 from service.api.services import Services, Subject
@@ -77,6 +78,7 @@ async def submit(
         UnknownTargets: in the place of these three, for a key without deletions:read.
         Conflict: the idempotency key was used with another body.
         DrillOpen: it is a drill, and another one is under way; nothing is accepted.
+        TooManyAttempts: too many requests of a key without deletions:read were refused lately.
         QueueFull, Unavailable: it cannot be taken now; nothing is accepted.
     """
     kind = RequestKind(body.kind)
@@ -88,7 +90,8 @@ async def submit(
         if is_told:
             earlier = await deleted_earlier(services, kind, subjects)
         else:
-            await require_deletable(services, kind, subjects)
+            async with services.limits.attempt(PROBES, str(caller.id), UnknownTargets):
+                await require_deletable(services, kind, subjects)
     except (UnknownNodes, UnknownEdges, PublicNodes, UnknownTargets) as refusal:
         await _record(services, Refusal(services.model, caller.id, kind, len(subjects), refusal.slug))
         raise

@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from service.api.services import services_of
 from service.dashboard.sessions import LIFETIME_S, Session, Sessions
-from service.dashboard.throttle import Throttle
 from service.db.api_keys import ApiKeyRepository
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
@@ -48,7 +47,6 @@ class Access:
     """What the dashboard remembers of who asks."""
 
     sessions: Sessions
-    throttle: Throttle
 
 
 @dataclass(frozen=True)

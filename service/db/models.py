@@ -295,7 +295,7 @@ class RequestRow(Base):
             "model",
             "received_at",
             postgresql_where=text("status = 'queued'"),
-            postgresql_include=["count"],
+            postgresql_include=["count", "api_key_id"],
         ),
         Index("requests_batch", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
         Index("requests_repair_pending", "model", postgresql_where=text("repair = 'pending'")),

@@ -153,6 +153,12 @@ class RequestRepository:
         query = query.where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED)
         return int(await self._conn.scalar(query) or 0)
 
+    async def queued_by_key(self, model: str) -> dict[UUID, int]:
+        """Return how many nodes and edges the queued requests of each API key name."""
+        query = select(RequestRow.api_key_id, func.sum(RequestRow.count))
+        query = query.where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED)
+        return {key: int(count) for key, count in await self._conn.execute(query.group_by(RequestRow.api_key_id))}
+
     async def mark_applied(self, batch_id: UUID, outcomes: Sequence[AppliedOutcome]) -> list[UUID]:
         """Move requests of a batch to `applied`; returns those that were not there before.
 
