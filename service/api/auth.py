@@ -29,6 +29,8 @@ MAX_REMEMBERED = 10_000
 
 #: Nothing longer is a key; not even looked up. (The first key is the operator's choice, so it has no fixed form.)
 _LONGEST_KEY = 256
+#: Between scopes of which one will do; /openapi.json has a requirement for each.
+ANY_OF = " or "
 _HEADER = "`Authorization: Bearer lethe_…`"
 
 
@@ -160,7 +162,8 @@ def requires(*scopes: Scope) -> Any:
 
 def requires_any(*scopes: Scope) -> Any:
     """The `Annotated` metadata of a parameter that holds a caller with at least one of `scopes`."""
-    return Security(BearerKey(scopes, any), scopes=[scope.value for scope in scopes])
+    # One string of them all: what is listed apart reads in /openapi.json as if all were needed.
+    return Security(BearerKey(scopes, any), scopes=[ANY_OF.join(scope.value for scope in scopes)])
 
 
 async def caller_of(request: Request) -> ApiKey:

@@ -5,8 +5,11 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Body, Path, Query
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope as Scope_
 
 from service.api.auth import requires, requires_any
 from service.api.deletion_answers import (
@@ -31,7 +34,19 @@ from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import Conflict, InvalidRequest, NotFound
 
-router = APIRouter(prefix="/deletions", tags=["deletions"])
+
+class DeletionRoute(APIRoute):
+    """A route below /deletions, where `search` is a path of its own and no request's id."""
+
+    def matches(self, scope: Scope_) -> tuple[Match, Scope_]:
+        """As any route, but for the one path that another route has."""
+        match, inner = super().matches(scope)
+        if inner.get("path_params", {}).get("request_id") == "search":
+            return Match.NONE, {}
+        return match, inner
+
+
+router = APIRouter(prefix="/deletions", tags=["deletions"], route_class=DeletionRoute)
 
 Writer = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE)]
 Follower = Annotated[ApiKey, requires(Scope.DELETIONS_READ)]

@@ -1,5 +1,6 @@
 """Predictions by external node id, from the reader's memory; no database on the way of a live node."""
 
+import re
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Annotated, Any
 
@@ -28,6 +29,11 @@ class PredictRoute(APIRoute):
 
     What the endpoint declares is what /docs shows, and exactly what is done here by hand.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """A node's id may have line breaks in it, here as in a body."""
+        super().__init__(*args, **kwargs)
+        self.path_regex = re.compile(self.path_regex.pattern, re.DOTALL)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler that the framework calls."""

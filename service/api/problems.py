@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError, ResponseValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Scope
 
 from service.errors import (
@@ -150,11 +151,14 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         if error.status_code == BodyTooLarge.status:
             return of_error(BodyTooLarge(error.detail, BODY_REMEDY))
+        headers = error.headers
+        if error.status_code == 405:
+            headers = {"Allow": ", ".join(_methods_of(request))}
         slug, title, detail, remedy = _FRAMEWORK_ERRORS.get(
             error.status_code,
             ("http-error", "Request refused", "The request was refused.", "See /docs for what this route takes."),
         )
-        return problem(error.status_code, slug, title, detail, remedy, headers=error.headers)
+        return problem(error.status_code, slug, title, detail, remedy, headers=headers)
 
     async def unserialisable(request: Request, error: Exception) -> Response:
         log.error("http.answer_does_not_fit_schema", route=route_template(request.scope))
@@ -164,6 +168,16 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, validation_error)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(ResponseValidationError, unserialisable)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """All methods that some route takes under the path of `request`; the framework knows those of the first alone."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 def route_template(scope: Scope) -> str:
