@@ -80,7 +80,7 @@ _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
     429: (
         "too-many-attempts",
         "Too many attempts",
-        "There were too many unknown API keys from your address: 10 within 30 seconds.",
+        "There were too many unknown API keys from your address: 300 within 60 seconds.",
         "Try again in 12 seconds.",
         {"retry_after": 12},
     ),

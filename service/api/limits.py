@@ -34,8 +34,11 @@ class Budget:
     named: str
 
 
-#: Unknown or revoked keys that an address presents.
-GUESSES = Budget(RateLimitItemPerSecond(10, 30, namespace="guesses"), "unknown API keys from your address")
+#: Unknown or revoked keys that an address presents: far from enough to guess one, and enough for a client that was
+#: given a wrong one, or for a tool that tries whether keys are asked for.
+GUESSES = Budget(RateLimitItemPerMinute(300, namespace="guesses"), "unknown API keys from your address")
+#: The same where a person types them.
+SIGN_INS = Budget(RateLimitItemPerSecond(10, 30, namespace="sign-ins"), "failed attempts to sign in from your address")
 #: Requests for deletions that a key without deletions:read is refused for what they name.
 PROBES = Budget(RateLimitItemPerMinute(30, namespace="probes"), "refused deletion requests with this API key")
 

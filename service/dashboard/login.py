@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from service.api.limits import GUESSES, network_of
+from service.api.limits import SIGN_INS, network_of
 from service.api.services import services_of
 from service.dashboard.access import (
     FORM_COOKIE,
@@ -43,7 +43,7 @@ async def login(request: Request) -> Response:
     access = access_of(request)
     services = services_of(request)
     try:
-        async with services.limits.attempt(GUESSES, network_of(request), Unauthenticated):
+        async with services.limits.attempt(SIGN_INS, network_of(request), Unauthenticated):
             key = await services.keys.authenticate(fields.get("key", "").strip())
     except TooManyAttempts as refusal:
         _log.warning("dashboard.sign_in_throttled")

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from api_harness import Api, serving
 
-from service.api.limits import GUESSES
+from service.api.limits import SIGN_INS
 from service.dashboard.pages import CONTENT_SECURITY_POLICY
 from service.db.api_keys import ApiKeyRepository
 from service.db.transactions import transaction
@@ -122,7 +122,7 @@ async def test_forms_of_other_sites_are_refused(api: Api) -> None:
 async def test_guessing_keys_is_slowed_down_for_the_one_who_guesses(api: Api) -> None:
     _, key = await api.key(Scope.AUDIT_READ)
     guesser = await api.client_with(None, address=("192.0.2.7", 4711))
-    for _ in range(GUESSES.item.amount):
+    for _ in range(SIGN_INS.item.amount):
         assert (await sign_in(guesser, "lethe_00000000_wrong")).status_code == 401
     refused = await sign_in(guesser, key)
     assert refused.status_code == 429
