@@ -1,5 +1,7 @@
 """A whole Lethe under hostile requests: nothing is answered 500, nothing is a traceback, nobody else has to wait."""
 
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -27,11 +29,12 @@ _PATIENCE_S = 1.0
 _BODY = b'{"nodes":[' + b",".join([b"1"] * 520_000) + b"]}"
 
 #: Answers to requests that fit the schema, for what no schema can say: cursors are the server's own, windows end after
-#: they begin, a search by nodes has no pages, a node may be deleted, a log is only so long.
+#: they begin and after 1970, a search by nodes has no pages, a node may be deleted, a log is only so long.
 _BESIDE_THE_SCHEMA = {
+    "GET /audit/export": [422],
     "GET /audit/series": [422],
     "GET /audit/summary": [422],
-    "GET /deletions": [400],
+    "GET /deletions": [400, 422],
     "GET /log/consistency": [422],
     "GET /log/proof/{index}": [422],
     "GET /predict/{node}": [410],
@@ -178,7 +181,7 @@ _BODIES = st.one_of(
 
 def test_no_path_no_header_and_no_body_is_answered_500(lethe: LetheProcess) -> None:
     ends_at = time.monotonic() + _BUDGET_S
-    with unharmed(lethe), lethe.http() as client:
+    with unharmed(lethe):
 
         @settings(max_examples=500, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @given(
@@ -188,13 +191,20 @@ def test_no_path_no_header_and_no_body_is_answered_500(lethe: LetheProcess) -> N
             body=_BODIES,
         )
         def answered(method: str, path: str, headers: dict[str, str], body: bytes) -> None:
-            sent = {name: value.strip().encode("latin-1") for name, value in headers.items()}
-            url = httpx.URL(lethe.url).copy_with(raw_path=("/" + _quoted(path)).encode())
-            answer = client.request(method, url, headers=sent, content=body)
-            assert answer.status_code < 500, (method, path, headers, body)
+            assert _status(lethe, method, "/" + _quoted(path), headers, body) < 500, (method, path, headers, body)
 
         while time.monotonic() < ends_at:
             answered()
+
+
+def _status(lethe: LetheProcess, method: str, path: str, headers: dict[str, str], body: bytes) -> int:
+    """The status of the answer, asked for by a client that puts nothing in order."""
+    with contextlib.closing(http.client.HTTPConnection(lethe.url.removeprefix("http://"), timeout=30)) as connection:
+        connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
+        for name, value in (authorization() | headers | {"Content-Length": str(len(body))}).items():
+            connection.putheader(name, value.encode("latin-1"))
+        connection.endheaders(body)
+        return connection.getresponse().status
 
 
 def _quoted(path: str) -> str:
