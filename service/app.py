@@ -23,6 +23,7 @@ from model_store.replacement import finish_move
 from model_store.store import Store
 from service.api.application import build
 from service.api.auth import key_memory
+from service.api.limits import RateLimits
 from service.api.services import Services, Tombstones
 from service.background import Background
 from service.connections import Network
@@ -62,6 +63,8 @@ from service.worker.unlearner import Phase, Unlearner
 
 #: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
 _REQUESTS_GRACE_S = 2
+#: Seconds until a Redis that does not answer is left alone, and failed attempts are counted here.
+_COUNTING_S = 0.5
 #: Longest time for which predictions and the unlearner's thread keep the interpreter from each other (seconds).
 #: Python's own 5 ms are paid anew after every call to the disk and every product of matrices.
 _SWITCH_S = 0.0002
@@ -116,6 +119,9 @@ async def _running(
         stack.push_async_callback(engine.dispose)
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
+        # Connections of their own: whoever presents a key does not wait for a Redis that hangs.
+        counting = connect(redis_url, socket_timeout_s=_COUNTING_S)
+        stack.push_async_callback(counting.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")
         log_keys = await open_log_keys(engine, settings.home / "keys")
         request_keys = stack.enter_context(await open_request_keys(engine, settings.home / "keys"))
@@ -160,6 +166,7 @@ async def _running(
             keyring=keyring,
             request_keys=request_keys,
             keys=keys,
+            limits=RateLimits(counting, keyring.cursor_key),
             reader=reader,
             tombstones=Tombstones(engine, keyring, model, lambda: unlearner.kept),
             model_info=model_info,

@@ -134,6 +134,14 @@ class QueueFull(LetheError):
     title = "Deletion queue full"
 
 
+class TooManyAttempts(LetheError):
+    """Too much went wrong for this address or key lately; `extra["retry_after"]` is in seconds."""
+
+    status = 429
+    slug = "too-many-attempts"
+    title = "Too many attempts"
+
+
 class Unavailable(LetheError):
     """A part that this needs does not answer at present."""
 

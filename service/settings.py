@@ -70,7 +70,11 @@ class Settings(BaseSettings):
 
     max_batch_nodes: int = Field(4096, ge=1, le=1_000_000, description="Most nodes in one update of the model.")
     max_wait_ms: int = Field(20, ge=0, le=60_000, description="Longest wait for a batch to fill (milliseconds).")
-    max_queued_nodes: int = Field(100_000, ge=1, description="Waiting nodes above which deletions are answered 429.")
+    max_queued_nodes: int = Field(
+        100_000,
+        ge=1,
+        description="Waiting nodes of one API key above which it is answered 429; four times as many of all keys.",
+    )
     max_nodes_per_request: int = Field(10_000, ge=1, description="Most nodes or edges in one deletion request.")
     max_body_bytes: int = Field(1_048_576, ge=1_024, le=1 << 30, description="Largest request body (bytes).")
 

@@ -17,6 +17,7 @@ from benchmarks.performance.audit_events import MODEL
 from model_store.edges import Edges
 from service.api.application import build
 from service.api.auth import key_memory
+from service.api.limits import RateLimits
 from service.api.services import Check, ModelInfo, Services, Tombstones
 from service.dashboard.installation import install as install_dashboard
 from service.db.api_keys import ApiKeyRepository
@@ -28,6 +29,7 @@ from service.domain.states import Scope
 from service.errors import Unavailable
 from service.observability.access import AccessLog
 from service.observability.metrics import UnlearningMetrics
+from service.queue.connection import connect
 from service.reader.predictions import Reader
 from service.settings import Settings
 from service.unlearning.snapshot import Snapshot
@@ -56,6 +58,8 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
             keyring=keyring,
             request_keys=request_keys,
             keys=key_memory(engine, keyring),
+            # Whose one key is right; nothing is counted.
+            limits=RateLimits(connect("redis://127.0.0.1:1"), keyring.cursor_key),
             reader=Reader(("0",), ("a",), Snapshot(1, np.ones((1, 1)), live, Edges(sp.csr_array((1, 1)), live))),
             tombstones=Tombstones(engine, keyring, MODEL),
             model_info=_no_model,

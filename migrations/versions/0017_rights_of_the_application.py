@@ -7,7 +7,7 @@ revoked, whoever asks.
 from alembic import op
 
 revision = "0017"
-down_revision = "0015"
+down_revision = "0016"
 branch_labels = None
 depends_on = None
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -15,7 +15,7 @@ from service.api.auth import requires
 from service.api.deletion_schemas import RecordFilters
 from service.api.deletion_search import audit_filters
 from service.api.documents import problems
-from service.api.fields import Day, EmptyIsAbsent, Moment
+from service.api.fields import Day, Known, Moment
 from service.api.replies import reply
 from service.api.services import services_of
 from service.db.audit_queries import DEADLINE, export, series, summary
@@ -33,32 +33,26 @@ Auditor = Annotated[ApiKey, requires(Scope.AUDIT_READ)]
 MAX_POINTS = 744
 
 
-class SummaryWindow(BaseModel):
+class SummaryWindow(Known):
     """The days that are counted, and how long a request may take."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    since: Annotated[Day | None, EmptyIsAbsent] = Field(None, description="First day (UTC); from the beginning.")
-    until: Annotated[Day | None, EmptyIsAbsent] = Field(None, description="The day after the last (UTC); to the end.")
+    since: Day | None = Field(None, description="First day (UTC); from the beginning.")
+    until: Day | None = Field(None, description="The day after the last (UTC); to the end.")
     deadline_days: int = Field(DEADLINE.days, ge=1, le=3650, description="Within how many days requests are due.")
 
 
-class SeriesWindow(BaseModel):
+class SeriesWindow(Known):
     """The hours or days that are shown."""
 
-    model_config = ConfigDict(extra="forbid")
-
     step: SeriesStep = Field(SeriesStep.DAY, description="How much time one point covers.")
-    since: Annotated[Moment | None, EmptyIsAbsent] = Field(
+    since: Moment | None = Field(
         None, description="A moment in the first hour or day; 30 points before `until` by default."
     )
-    until: Annotated[Moment | None, EmptyIsAbsent] = Field(None, description="Excluded; now by default.")
+    until: Moment | None = Field(None, description="Excluded; now by default.")
 
 
-class ExportFilters(RecordFilters):
+class ExportFilters(RecordFilters, Known):
     """Which requests are exported, and how."""
-
-    model_config = ConfigDict(extra="forbid")
 
     format: ExportFormat = Field(ExportFormat.NDJSON, description="One JSON document a line, or a table.")
 

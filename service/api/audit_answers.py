@@ -50,6 +50,7 @@ class SummaryAnswer(_Answer):
                     "by_kind": {"node": 100, "edge": 12, "features": 8},
                     "by_guarantee": {"span": 0, "retrained": 117, "graph_only": 0},
                     "by_repair": {"none": 0, "pending": 0, "converged": 117, "not_converged": 0},
+                    "refused": 2,
                     "open": 1,
                     "oldest_open": {
                         "id": "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11",
@@ -76,6 +77,7 @@ class SummaryAnswer(_Answer):
     by_kind: dict[RequestKind, int]
     by_guarantee: dict[Guarantee, int] = Field(description="Of the requests that were applied.")
     by_repair: dict[RepairStatus, int] = Field(description="Of the requests that were applied.")
+    refused: int = Field(description="Requests refused for what they named, which are none of the above.")
     open: int = Field(description="Requests that are queued or applied.")
     oldest_open: OpenAnswer | None
     open_past_deadline: int = Field(description="Open requests received longer ago than the deadline.")

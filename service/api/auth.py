@@ -15,6 +15,7 @@ from fastapi.security.base import SecurityBase
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.api.limits import GUESSES, network_of
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine
 from service.db.transactions import transaction
@@ -32,6 +33,8 @@ MAX_REMEMBERED = 10_000
 
 #: Nothing longer is a key; not even looked up. (The first key is the operator's choice, so it has no fixed form.)
 _LONGEST_KEY = 256
+#: Between scopes of which one will do; /openapi.json has a requirement for each.
+ANY_OF = " or "
 _HEADER = "`Authorization: Bearer lethe_…`"
 #: Where a request's scope keeps who was found to ask.
 _CALLER = "lethe.caller"
@@ -170,7 +173,8 @@ def requires(*scopes: Scope) -> Any:
 
 def requires_any(*scopes: Scope) -> Any:
     """The `Annotated` metadata of a parameter that holds a caller with at least one of `scopes`."""
-    return Security(BearerKey(scopes, any), scopes=[scope.value for scope in scopes])
+    # One string of them all: what is listed apart reads in /openapi.json as if all were needed.
+    return Security(BearerKey(scopes, any), scopes=[ANY_OF.join(scope.value for scope in scopes)])
 
 
 class KeyedRoute(APIRoute):
@@ -193,7 +197,10 @@ class KeyedRoute(APIRoute):
 
 
 async def caller_of(request: Request) -> ApiKey:
-    """The key a request presents in its Authorization header, found once for each request. Raises Unauthenticated."""
+    """The key a request presents in its Authorization header, found once for each request.
+
+    Raises Unauthenticated, TooManyAttempts and Unavailable.
+    """
     known: ApiKey | None = request.scope.get(_CALLER)
     if known is None:
         known = request.scope[_CALLER] = await _found(request)
@@ -201,15 +208,21 @@ async def caller_of(request: Request) -> ApiKey:
 
 
 async def _found(request: Request) -> ApiKey:
-    """The one place where a request is refused for want of a valid key."""
+    """The one place where a request is refused for want of a valid key. Raises as `caller_of`."""
     kind, _, presented = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not presented:
         raise Unauthenticated(
             "This needs an API key.",
             f"Send {_HEADER}; an operator makes a key with `./lethe keys create`.",
         )
-    memory: KeyMemory = request.app.state.services.keys
-    return memory.recall(presented) or await memory.authenticate(presented)
+    services = request.app.state.services
+    memory: KeyMemory = services.keys
+    known = memory.recall(presented)
+    if known is not None:
+        return known
+    # What is not remembered costs a query, and may be a guess.
+    async with services.limits.attempt(GUESSES, network_of(request), Unauthenticated):
+        return await memory.authenticate(presented)
 
 
 async def local_or_keyed(request: Request) -> None:

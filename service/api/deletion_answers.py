@@ -33,12 +33,16 @@ class AcceptedDeletion(BaseModel):
     id: UUID
     status: RequestStatus = Field(description="`queued`, or `completed` when everything named was deleted before.")
     kind: RequestKind
-    count: int = Field(description="How many nodes or edges this request names that were not gone already.")
+    count: int = Field(
+        description="How many nodes or edges this request names; to keys with deletions:read, without those that were "
+        "gone already, if any is left."
+    )
     received_at: datetime
     links: Links
     salts: Salts | None = Field(description="Keep them if you want to link the audit to a person; null once erased.")
     already_deleted: dict[str, UUID] = Field(
-        description="Node ids, or `a|b` for edges, that an earlier request deleted, with that request."
+        description="Node ids, or `a|b` for edges, that an earlier request deleted, with that request; always empty "
+        "without deletions:read."
     )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.fields import EmptyIsAbsent, Magnitude, Moment, NodeId, Reference
+from service.api.fields import Known, Magnitude, Moment, NodeIds, NodePair, Reference
 from service.domain.audit import Figure, Threshold
 from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
 
@@ -16,8 +16,8 @@ def _node_example(kind: str) -> dict[str, Any]:
     return {"kind": kind, "nodes": ["12", "57"], "reference": "DSR-17"}
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+class _Body(Known):
+    model_config = ConfigDict(strict=True)
 
     reference: Reference | None = Field(
         None, description="Your own reference, such as a data subject request's number."
@@ -30,7 +30,7 @@ class NodeDeletion(_Body):
     model_config = ConfigDict(json_schema_extra={"examples": [_node_example("node")]})
 
     kind: Literal["node"]
-    nodes: list[NodeId] = Field(min_length=1, description="External ids, each once.", json_schema_extra=_UNIQUE)
+    nodes: NodeIds = Field(description="External ids, each once.", json_schema_extra=_UNIQUE)
 
 
 class FeaturesDeletion(_Body):
@@ -39,7 +39,7 @@ class FeaturesDeletion(_Body):
     model_config = ConfigDict(json_schema_extra={"examples": [_node_example("features")]})
 
     kind: Literal["features"]
-    nodes: list[NodeId] = Field(min_length=1, description="External ids, each once.", json_schema_extra=_UNIQUE)
+    nodes: NodeIds = Field(description="External ids, each once.", json_schema_extra=_UNIQUE)
 
 
 class EdgeDeletion(_Body):
@@ -50,8 +50,9 @@ class EdgeDeletion(_Body):
     )
 
     kind: Literal["edge"]
-    edges: list[Annotated[list[NodeId], Field(min_length=2, max_length=2)]] = Field(
+    edges: list[NodePair] = Field(
         min_length=1,
+        fail_fast=True,
         description="Pairs of external ids, each pair once; their order does not matter.",
         json_schema_extra=_UNIQUE,
     )
@@ -74,14 +75,14 @@ _AS_TEXT = Field(strict=False)
 class RecordFilters(BaseModel):
     """Which requests are meant; what is left out filters nothing. A figure that a request lacks meets no threshold."""
 
-    status: Annotated[Annotated[RequestStatus, _AS_TEXT] | None, EmptyIsAbsent] = None
-    kind: Annotated[Annotated[RequestKind, _AS_TEXT] | None, EmptyIsAbsent] = None
-    guarantee: Annotated[Annotated[Guarantee, _AS_TEXT] | None, EmptyIsAbsent] = None
-    repair: Annotated[Annotated[RepairStatus, _AS_TEXT] | None, EmptyIsAbsent] = None
-    since: Annotated[Moment | None, EmptyIsAbsent] = Field(
+    status: Annotated[RequestStatus, _AS_TEXT] | None = None
+    kind: Annotated[RequestKind, _AS_TEXT] | None = None
+    guarantee: Annotated[Guarantee, _AS_TEXT] | None = None
+    repair: Annotated[RepairStatus, _AS_TEXT] | None = None
+    since: Moment | None = Field(
         None, description="Received at or after this time (RFC 3339, with its offset from UTC)."
     )
-    until: Annotated[Moment | None, EmptyIsAbsent] = Field(None, description="Received before this time.")
+    until: Moment | None = Field(None, description="Received before this time.")
     injected_norm_before_min: Magnitude | None = None
     injected_norm_before_max: Magnitude | None = None
     injected_norm_after_min: Magnitude | None = None
@@ -102,29 +103,26 @@ class RecordFilters(BaseModel):
 class PagedFilters(RecordFilters):
     """Filters, and which page of what they keep."""
 
-    cursor: Annotated[str | None, EmptyIsAbsent] = Field(
-        None, max_length=256, description="`next_cursor` of the previous page, with the same filters."
+    cursor: str | None = Field(
+        None, min_length=1, max_length=256, description="`next_cursor` of the previous page, with the same filters."
     )
     limit: int = Field(50, ge=1, le=200, description="Most requests on a page.")
 
 
-class DeletionFilters(PagedFilters):
-    """Which requests are listed; a parameter that is left out, or empty, filters nothing."""
-
-    model_config = ConfigDict(extra="forbid")
+class DeletionFilters(PagedFilters, Known):
+    """Which requests are listed; a parameter that is left out filters nothing."""
 
 
-class SearchBody(PagedFilters):
+class SearchBody(PagedFilters, Known):
     """The nodes whose deletion is looked for, or the requests; what would name a person is never in a URL."""
 
     model_config = ConfigDict(
         strict=True,
-        extra="forbid",
         json_schema_extra={"examples": [{"nodes": ["12", "57"]}, {"reference": "DSR-17"}]},
     )
 
-    nodes: list[NodeId] | None = Field(
-        None, min_length=1, description="External ids. With them the answer has `found` and `not_found`, no pages."
+    nodes: NodeIds | None = Field(
+        None, description="External ids. With them the answer has `found` and `not_found`, no pages."
     )
     reference: Reference | None = Field(
         None, description="Exactly this one; those of completed requests are found with audit:read only."

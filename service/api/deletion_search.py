@@ -1,13 +1,16 @@
 """Deletion requests found: a page of those that filters keep, or those that deleted given nodes."""
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from starlette.responses import Response
+
 from service.api.deletion_answers import FoundDeletion, SearchAnswer, deletion_answer
 from service.api.deletion_schemas import PagedFilters, RecordFilters
-from service.api.services import Services
+from service.api.replies import aside, reply
+from service.api.services import Services, Subject
 from service.db.audit_queries import search
 from service.db.transactions import transaction
 from service.domain.audit import AuditEntry, AuditFilters
@@ -54,9 +57,7 @@ async def found_page(
     return page.entries, None if page.next_cursor is None else encode(page.next_cursor, key)
 
 
-async def found_by_node(
-    services: Services, named: Sequence[str], filters: AuditFilters, caller: ApiKey
-) -> SearchAnswer:
+async def found_by_node(services: Services, named: Sequence[str], filters: AuditFilters, caller: ApiKey) -> Response:
     """The requests that deleted the nodes named, or their features. Raises BodyTooLarge, Unavailable.
 
     A deletion of which the model alone knows has no request that could be shown: that it was is told by itself.
@@ -72,9 +73,19 @@ async def found_by_node(
     ids = {request_id for by_node in deleted_by for request_id in by_node.values()}
     async with transaction(services.engine) as connection:
         page = await search(connection, replace(filters, ids=ids), None, len(ids))
+    return await aside(len(named), lambda: _answer(services, named, deleted_by, page.entries, caller))
+
+
+def _answer(
+    services: Services,
+    named: Sequence[str],
+    deleted_by: Sequence[Mapping[Subject, UUID]],
+    entries: Sequence[AuditEntry],
+    caller: ApiKey,
+) -> Response:
     answers = {
         entry.request.id: deletion_answer(entry.request, entry.audit, sees_references=sees_references(caller))
-        for entry in page.entries
+        for entry in entries
     }
     nodes = list(dict.fromkeys(named))
     found = [
@@ -88,10 +99,12 @@ async def found_by_node(
     # Whose requests they were, nobody knows any more: they are told to those who may see everybody's.
     kinds = (RequestKind.NODE, RequestKind.FEATURES) if visible_to(caller) is None else ()
     kept = {node for kind in kinds for node in services.tombstones.only_kept(kind, not_found)}
-    return SearchAnswer(
-        found=found,
-        not_found=not_found,
-        deleted_by_unknown_request=[node for node in not_found if node in kept],
-        deletions=None,
-        next_cursor=None,
+    return reply(
+        SearchAnswer(
+            found=found,
+            not_found=not_found,
+            deleted_by_unknown_request=[node for node in not_found if node in kept],
+            deletions=None,
+            next_cursor=None,
+        )
     )

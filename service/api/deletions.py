@@ -7,6 +7,8 @@ from uuid import UUID
 from fastapi import APIRouter, Body, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope as Scope_
 
 from service.api.auth import KeyedRoute, requires, requires_any
 from service.api.deletion_answers import (
@@ -29,9 +31,21 @@ from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
 from service.domain.states import Scope
-from service.errors import InvalidRequest, NotFound
+from service.errors import Conflict, InvalidRequest, NotFound
 
-router = APIRouter(prefix="/deletions", tags=["deletions"], route_class=KeyedRoute)
+
+class DeletionRoute(KeyedRoute):
+    """A route below /deletions, where `search` is a path of its own and no request's id."""
+
+    def matches(self, scope: Scope_) -> tuple[Match, Scope_]:
+        """As any route, but for the one path that another route has."""
+        match, inner = super().matches(scope)
+        if inner.get("path_params", {}).get("request_id") == "search":
+            return Match.NONE, {}
+        return match, inner
+
+
+router = APIRouter(prefix="/deletions", tags=["deletions"], route_class=DeletionRoute)
 
 Writer = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE)]
 Follower = Annotated[ApiKey, requires(Scope.DELETIONS_READ)]
@@ -55,8 +69,9 @@ async def request_deletion(
 ) -> Response:
     """Accept a deletion; it is durable once this answers 202, and followed at `links.self`.
 
-    What an earlier request deleted already is listed in `already_deleted` and left out; when nothing is left, the
-    request is `completed` at once, or as soon as the earlier ones are.
+    To a key with deletions:read, what an earlier request deleted already is listed in `already_deleted` and left out;
+    when nothing is left, the request is `completed` at once, or as soon as the earlier ones are. To any other key
+    nothing tells what is deleted from what is not: a refusal says only that not everything named can be deleted.
     """
     services = services_of(request)
     submission = await submit(services, body, caller, idempotency_key)
@@ -95,7 +110,7 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
     if body.nodes is not None:
         if body.cursor is not None:
             raise InvalidRequest("A search by nodes has no pages.", "Leave out `cursor`.")
-        return reply(await found_by_node(services, body.nodes, filters, caller))
+        return await found_by_node(services, body.nodes, filters, caller)
     entries, next_cursor = await found_page(services, body, filters, caller)
     shown = [deletion_answer(entry.request, entry.audit, sees_references=sees_references(caller)) for entry in entries]
     return reply(
@@ -130,7 +145,15 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
 )
 async def cancel_deletion(request: Request, request_id: RequestId, caller: Writer) -> Response:
     """Withdraw a request that is still queued; 409 once the unlearner has taken it up."""
-    cancelled = await services_of(request).intake.cancel(request_id, visible_to(caller))
+    try:
+        cancelled = await services_of(request).intake.cancel(request_id, visible_to(caller))
+    except Conflict:
+        if Scope.DELETIONS_READ in caller.scopes:
+            raise
+        raise Conflict(
+            f"Request {request_id} cannot be cancelled any more.",
+            "A key with deletions:read is told how far it has come.",
+        ) from None
     return reply(deletion_answer(cancelled, None, sees_references=sees_references(caller)))
 
 

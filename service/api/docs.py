@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from service.api.auth import local_or_keyed
+from service.api.auth import ANY_OF, local_or_keyed
 from service.api.documents import Problem, problems
 
 #: Swagger UI's files, served from here so that no answer needs another origin.
@@ -103,6 +103,8 @@ def _describe(app: FastAPI) -> dict[str, Any]:
     invalid = problems(422)[422]
     for operations in document["paths"].values():
         for operation in operations.values():
+            if "security" in operation:
+                operation["security"] = _alternatives(operation["security"])
             for status, response in operation["responses"].items():
                 if status == "422" and "application/json" in response.get("content", {}):
                     operation["responses"][status] = invalid
@@ -111,3 +113,13 @@ def _describe(app: FastAPI) -> dict[str, Any]:
     schemas.pop("ValidationError", None)
     schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     return document
+
+
+def _alternatives(security: list[dict[str, list[str]]]) -> list[dict[str, list[str]]]:
+    """One requirement for each scope that is enough by itself, where any of several is."""
+    return [
+        {scheme: [*(scope for scope in scopes if ANY_OF not in scope), *one]}
+        for requirement in security
+        for scheme, scopes in requirement.items()
+        for one in ([[each] for scope in scopes if ANY_OF in scope for each in scope.split(ANY_OF)] or [[]])
+    ]

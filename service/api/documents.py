@@ -78,19 +78,23 @@ _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
         {"errors": [{"loc": ["body", "node", "nodes"], "msg": "List should have at least 1 item"}]},
     ),
     429: (
-        "queue-full",
-        "Deletion queue full",
-        "100000 nodes wait already.",
-        "Try again after the seconds in Retry-After.",
-        {"retry_after": 5},
+        "too-many-attempts",
+        "Too many attempts",
+        "There were too many unknown API keys from your address: 300 within 60 seconds.",
+        "Try again in 12 seconds.",
+        {"retry_after": 12},
     ),
     503: ("unavailable", "Temporarily unavailable", "Postgres does not answer.", "Try again in a moment.", {}),
 }
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that can answer these error statuses, and 500 as every route can."""
-    documented: dict[int | str, dict[str, Any]] = {status: _response(status) for status in statuses}
+    """The `responses` of a route that can answer these error statuses, and 500 as every route can.
+
+    Where a key is needed, there may have been too many wrong ones.
+    """
+    all_statuses = sorted({*statuses, *([429] if 401 in statuses else [])})
+    documented: dict[int | str, dict[str, Any]] = {status: _response(status) for status in all_statuses}
     documented[500] = _document(
         "Internal error",
         "internal-error",

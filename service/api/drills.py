@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,7 +12,7 @@ from service.api.deletion_answers import links_of
 from service.api.documents import LOCATION, problems
 from service.api.drill_answers import AcceptedDrill, DrillsAnswer, accepted_drill, cohorts_answer, drill_answer
 from service.api.drilling import find_cohorts, newest_drill, start_drill
-from service.api.fields import IdempotencyKey
+from service.api.fields import IdempotencyKey, Known
 from service.api.replies import reply
 from service.api.services import services_of
 from service.db.drills import DrillRepository
@@ -27,10 +27,8 @@ Writer = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE)]
 Looker = Annotated[ApiKey, requires_any(Scope.AUDIT_READ, Scope.DELETIONS_WRITE)]
 
 
-class DrillFilters(BaseModel):
+class DrillFilters(Known):
     """How many drills are listed."""
-
-    model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(50, ge=1, le=200, description="Most drills in the answer.")
 

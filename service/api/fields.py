@@ -2,17 +2,25 @@
 
 import re
 from datetime import UTC, date, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Header
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 #: Times beyond these are none of a request; a time zone cannot carry what is between them out of the calendar.
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
-
-
-def _empty_is_absent(value: object) -> object:
-    return None if value == "" else value
 
 
 def _is_moment(value: object) -> object:
@@ -35,9 +43,6 @@ def _is_day(value: object) -> object:
     return value
 
 
-#: A parameter that is given without a value is absent.
-EmptyIsAbsent = BeforeValidator(_empty_is_absent)
-
 #: A time with its offset from UTC.
 Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_is_moment), AfterValidator(_is_in_range)]
 
@@ -50,8 +55,16 @@ Magnitude = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 #: An external node id: any non-empty text of at most 512 characters.
 NodeId = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=512)]
 
+#: External node ids. Looked through up to the first fault: each further one would cost time, and tell nothing new.
+NodeIds = Annotated[list[NodeId], Field(min_length=1, fail_fast=True)]
+
+#: The two ends of an edge.
+NodePair = Annotated[list[NodeId], Field(min_length=2, max_length=2, fail_fast=True)]
+
 #: The caller's own reference: printable, 1 to 200 characters.
 Reference = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+_REFERENCE = TypeAdapter(Reference)
 
 #: The header by which a repeated request is told from a new one.
 IdempotencyKey = Annotated[
@@ -63,3 +76,29 @@ IdempotencyKey = Annotated[
         description="Repeating a request with the same key and body gives the same answer, and deletes once.",
     ),
 ]
+
+
+def is_reference(text: str) -> bool:
+    """Whether a request can have this reference."""
+    try:
+        _REFERENCE.validate_python(text)
+    except ValidationError:
+        return False
+    return True
+
+
+class Known(BaseModel):
+    """Members or parameters that are all known; more than there are names for are not even looked at."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_more_than_known(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > len(cls.model_fields):
+            raise PydanticCustomError(
+                "too_many_members",
+                "At most {most} members are known here, and {given} were given",
+                {"most": len(cls.model_fields), "given": len(given)},
+            )
+        return given

@@ -4,16 +4,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.fields import NodeId
+from service.api.fields import Known, NodeIds
 from service.domain.states import Guarantee, RepairStatus
 
 
-class PredictRequest(BaseModel):
+class PredictRequest(Known):
     """The nodes to predict."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", json_schema_extra={"examples": [{"nodes": ["12", "57"]}]})
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"nodes": ["12", "57"]}]})
 
-    nodes: list[NodeId] = Field(min_length=1, description="External ids; each is answered once per mention.")
+    nodes: NodeIds = Field(description="External ids; each is answered once per mention.")
 
 
 class NodePrediction(BaseModel):

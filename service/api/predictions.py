@@ -1,6 +1,7 @@
 """Predictions by external node id, from the reader's memory; no database on the way of a live node."""
 
-from collections.abc import Callable, Coroutine
+import re
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
@@ -11,11 +12,12 @@ from starlette.responses import Response
 from service.api.auth import BearerKey, KeyedRoute, requires
 from service.api.documents import problems
 from service.api.prediction_schemas import PredictionAnswer, PredictionsAnswer, PredictRequest
-from service.api.replies import reply_record
+from service.api.replies import aside, reply_record
 from service.api.services import services_of
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
+from service.reader.predictions import Prediction
 
 Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
 
@@ -27,6 +29,11 @@ class PredictRoute(APIRoute):
 
     What the endpoint declares is what /docs shows, and exactly what is done here by hand.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """A node's id may have line breaks in it, here as in a body."""
+        super().__init__(*args, **kwargs)
+        self.path_regex = re.compile(self.path_regex.pattern, re.DOTALL)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler that the framework calls."""
@@ -86,10 +93,17 @@ async def predict_many(request: Request, body: PredictRequest, caller: Caller) -
             "Ask for them in several requests.",
             max_nodes=limit,
         )
-    version, predictions, missing = services.reader.predict_many(body.nodes)
+    count = len(body.nodes)
+    version, predictions, missing = await aside(count, lambda: services.reader.predict_many(body.nodes))
     deleted: set[str] = set()
     if missing and Scope.DELETIONS_READ in caller.scopes:
         deleted = await services.tombstones.are_deleted(missing)
+    return await aside(count, lambda: _listed(version, predictions, missing, deleted))
+
+
+def _listed(
+    version: int, predictions: Sequence[Prediction], missing: Sequence[str], deleted: Collection[str]
+) -> Response:
     return reply_record(
         {
             "model_version": version,

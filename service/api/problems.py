@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError, ResponseValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Scope
 
 from service.errors import (
@@ -18,12 +19,16 @@ from service.errors import (
     LetheError,
     MissingScope,
     QueueFull,
+    TooManyAttempts,
     Unauthenticated,
     Unavailable,
 )
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:lethe:problem:"
+#: Faults that one answer lists, and the longest part of each: what names a fault may be a member that the caller named.
+MOST_FAULTS = 20
+_LONGEST_PART = 200
 #: What to do about a body over the limit.
 BODY_REMEDY = "Split it into several requests, or have the operator raise LETHE_MAX_BODY_BYTES."
 
@@ -93,7 +98,7 @@ def of_error(error: LetheError) -> Response:
     elif isinstance(error, MissingScope):
         scope = error.extra.get("scope", "")
         headers["WWW-Authenticate"] = f'Bearer realm="lethe", error="insufficient_scope", scope="{scope}"'
-    elif isinstance(error, QueueFull | Unavailable):
+    elif isinstance(error, QueueFull | TooManyAttempts | Unavailable):
         headers["Retry-After"] = str(error.extra.get("retry_after", 1))
     extra = {name: value for name, value in error.extra.items() if name != "presented"}
     return problem(error.status, error.slug, error.title, error.detail, error.remedy, extra=extra, headers=headers)
@@ -102,8 +107,8 @@ def of_error(error: LetheError) -> Response:
 def of_validation(errors: Sequence[Mapping[str, Any]], content_type: str | None) -> Response:
     """The problem document of a body or parameters that do not fit the schema.
 
-    It lists `{loc, msg}` for each fault and never repeats the values sent. A body that is no JSON at all is 400,
-    one of another media type 415.
+    It lists `{loc, msg}` for the first `MOST_FAULTS` faults and never repeats the values sent. A body that is no JSON
+    at all is 400, one of another media type 415.
     """
     first = errors[0] if errors else {}
     if first.get("type") == "json_invalid":
@@ -117,7 +122,7 @@ def of_validation(errors: Sequence[Mapping[str, Any]], content_type: str | None)
             "Send the header Content-Type: application/json.",
             headers={"Accept": "application/json"},
         )
-    faults = [{"loc": list(fault["loc"]), "msg": fault["msg"]} for fault in errors]
+    faults = [{"loc": _place(fault), "msg": _message(fault)} for fault in errors[:MOST_FAULTS]]
     return problem(
         InvalidRequest.status,
         InvalidRequest.slug,
@@ -146,11 +151,14 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         if error.status_code == BodyTooLarge.status:
             return of_error(BodyTooLarge(error.detail, BODY_REMEDY))
+        headers = error.headers
+        if error.status_code == 405:
+            headers = {"Allow": ", ".join(_methods_of(request))}
         slug, title, detail, remedy = _FRAMEWORK_ERRORS.get(
             error.status_code,
             ("http-error", "Request refused", "The request was refused.", "See /docs for what this route takes."),
         )
-        return problem(error.status_code, slug, title, detail, remedy, headers=error.headers)
+        return problem(error.status_code, slug, title, detail, remedy, headers=headers)
 
     async def unserialisable(request: Request, error: Exception) -> Response:
         log.error("http.answer_does_not_fit_schema", route=route_template(request.scope))
@@ -162,6 +170,16 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ResponseValidationError, unserialisable)
 
 
+def _methods_of(request: Request) -> list[str]:
+    """All methods that some route takes under the path of `request`; the framework knows those of the first alone."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+
+
 def route_template(scope: Scope) -> str:
     """The template of the route that took a request, such as `/predict/{node}`; `unmatched` when none did.
 
@@ -169,6 +187,17 @@ def route_template(scope: Scope) -> str:
     """
     path = getattr(scope.get("route"), "path", None)
     return path.replace(":path}", "}") if isinstance(path, str) else "unmatched"
+
+
+def _place(fault: Mapping[str, Any]) -> list[str | int]:
+    return [part[:_LONGEST_PART] if isinstance(part, str) else part for part in fault["loc"]]
+
+
+def _message(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "union_tag_invalid":
+        # The library's own sentence quotes what was sent.
+        return f"Input should have {fault['ctx']['discriminator']} as one of {fault['ctx']['expected_tags']}"
+    return str(fault["msg"])[:_LONGEST_PART]
 
 
 def _is_json(content_type: str | None) -> bool:

@@ -15,13 +15,19 @@ class PublicNodes(Conflict):
     title: ClassVar[str] = "Public nodes are never deleted"
 
 
-def refuse_public(reader: Reader, model: str, subjects: Sequence[Subject]) -> None:
-    """Raises PublicNodes when any of `subjects` is a public node, or an edge between two of them.
+def is_public(reader: Reader, subject: Subject) -> bool:
+    """Whether this is a public node, or an edge between two of them.
 
     An edge with one public end may be deleted: it is the other end's as well.
     """
-    nodes = [subject for subject in subjects if isinstance(subject, str) and reader.is_public(subject)]
-    edges = [edge for edge in subjects if not isinstance(edge, str) and all(reader.is_public(end) for end in edge)]
+    return all(reader.is_public(end) for end in ([subject] if isinstance(subject, str) else subject))
+
+
+def refuse_public(reader: Reader, model: str, subjects: Sequence[Subject]) -> None:
+    """Raises PublicNodes when any of `subjects` is public."""
+    public = [subject for subject in subjects if is_public(reader, subject)]
+    nodes = [subject for subject in public if isinstance(subject, str)]
+    edges = [subject for subject in public if not isinstance(subject, str)]
     reason = f"the MLP of the model {model} was trained on nodes declared public, and can never forget them."
     instead = "nothing of this request was accepted. To forget them, train and import a model without them."
     if nodes:

@@ -1,5 +1,6 @@
 """The receipt of a deletion: evidence that can be checked without trusting Lethe, as JSON or as a page to print."""
 
+import asyncio
 import base64
 import functools
 import hashlib
@@ -40,6 +41,8 @@ router = APIRouter(prefix="/deletions", tags=["deletions"])
 Follower = Annotated[ApiKey, requires(Scope.DELETIONS_READ)]
 
 _TEMPLATES = Path(__file__).parent / "templates"
+#: Seconds between looks for the signature of a new event, which is made at once.
+_WAITS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.0)
 _READY = (RequestStatus.APPLIED, RequestStatus.COMPLETED)
 
 
@@ -89,9 +92,15 @@ async def get_receipt(
 
     From `applied` on; before that, and for a request that failed or was cancelled, it is 409.
     """
-    async with transaction(services_of(request).engine) as connection:
-        await _require_ready(connection, request_id, caller)
-        document = await _receipt(connection, request_id)
+    for wait_s in _WAITS_S:
+        async with transaction(services_of(request).engine) as connection:
+            await _require_ready(connection, request_id, caller)
+            document = await _receipt(connection, request_id)
+        if document is not None:
+            break
+        await asyncio.sleep(wait_s)
+    else:
+        raise Unavailable("The newest event of this request is not signed yet.", "Try again in a moment.")
     if form == "json":
         return Response(orjson.dumps(document), media_type="application/json")
     style = _style()
@@ -120,13 +129,14 @@ async def _require_ready(connection: Connection, request_id: UUID, caller: ApiKe
         )
 
 
-async def _receipt(connection: Connection, request_id: UUID) -> Document:
+async def _receipt(connection: Connection, request_id: UUID) -> Document | None:
+    """The receipt; None while the newest event of the request is not signed yet."""
     log, checkpoints = LogRepository(connection), CheckpointRepository(connection)
     note = await newest_checkpoint(connection)
     size = read(note).size
     leaves = await log.of_request(request_id)
     if not leaves or leaves[-1].index >= size:
-        raise Unavailable("The newest event of this request is not signed yet.", "Try again in a moment.")
+        return None
 
     async def proven(leaf: StoredLeaf) -> Entry:
         return Entry(parse_canonical(leaf.data), await log.inclusion(leaf.index, size))

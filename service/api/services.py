@@ -9,6 +9,8 @@ from starlette.requests import Request
 
 from model_store.canaries import Canaries
 from service.api.auth import KeyMemory
+from service.api.limits import RateLimits
+from service.api.replies import aside
 from service.db.engine import Engine
 from service.db.intake import Intake
 from service.db.tombstones import TombstoneRepository
@@ -82,7 +84,7 @@ class Tombstones:
         """Each of `subjects` that a request of this kind deleted, with that request. Raises Unavailable."""
         if not subjects:
             return {}
-        by_hash = self._keyring.tombstone_hashes(self._model, kind, subjects)
+        by_hash = await aside(len(subjects), lambda: self._keyring.tombstone_hashes(self._model, kind, subjects))
         async with transaction(self._engine) as connection:
             found = await TombstoneRepository(connection).find(by_hash)
         return {by_hash[digest]: request_id for digest, request_id in found.items()}
@@ -121,6 +123,7 @@ class Services:
     keyring: Keyring
     request_keys: RequestKeys
     keys: KeyMemory
+    limits: RateLimits
     reader: Reader
     tombstones: Tombstones
     model_info: Callable[[], Awaitable[ModelInfo]]

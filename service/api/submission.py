@@ -4,22 +4,25 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 from uuid import UUID
 
 import orjson
 
 from service.api.deletion_schemas import DeletionBody, EdgeDeletion
-from service.api.public import refuse_public
+from service.api.limits import PROBES
+from service.api.problems import MOST_FAULTS
+from service.api.public import PublicNodes
 from service.api.services import Services, Subject
+from service.api.targets import UnknownTargets, deleted_earlier, ends_of, require_deletable
 from service.db.intake import Accepted, NewRequest
+from service.db.refusals import Refusal, record
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.drills import NewDrill
 from service.domain.records import ApiKey, DeletionRequest, Targets
-from service.domain.states import RequestKind
+from service.domain.states import RequestKind, RequestStatus, Scope
 from service.errors import BodyTooLarge, InvalidRequest, Unavailable, UnknownEdges, UnknownNodes
 
 #: What stands for the body of `POST /drills`, which has none: which cohort is next is not the caller's to say.
@@ -29,14 +32,14 @@ _SALT_BYTES = 16
 
 
 class DuplicateTargets(InvalidRequest):
-    """A list names a node or edge more than once; `extra["duplicates"]` lists them."""
+    """A list names a node or edge more than once; `extra["duplicates"]` lists the first of them."""
 
     slug: ClassVar[str] = "duplicate-targets"
     title: ClassVar[str] = "Duplicates in the list"
 
 
 class SelfLoops(InvalidRequest):
-    """An edge of the list joins a node to itself; `extra["self_loops"]` lists the nodes."""
+    """An edge of the list joins a node to itself; `extra["self_loops"]` lists the first of the nodes."""
 
     slug: ClassVar[str] = "self-loops"
     title: ClassVar[str] = "Edges from a node to itself"
@@ -64,22 +67,34 @@ async def submit(
 ) -> Submission:
     """Accept `body` for `caller`, as a drill if it is one.
 
-    Targets that an earlier request deleted are left out; when none is left, the request completes at once, or stays
-    queued until the earlier ones have, if they are not erased yet.
+    For a key with deletions:read, targets that an earlier request deleted are left out; when none is left, the request
+    completes at once, or stays queued until the earlier ones have, if they are not erased yet. For any other key they
+    are taken in like all others, and left to the unlearner: nothing tells it what is gone already.
 
     Raises:
         BodyTooLarge, DuplicateTargets, SelfLoops: the body cannot be taken.
         UnknownNodes, UnknownEdges: it names what the model does not have; nothing is accepted.
         PublicNodes: it names what is never deleted; nothing is accepted.
+        UnknownTargets: in the place of these three, for a key without deletions:read.
         Conflict: the idempotency key was used with another body.
         DrillOpen: it is a drill, and another one is under way; nothing is accepted.
+        TooManyAttempts: too many requests of a key without deletions:read were refused lately.
         QueueFull, Unavailable: it cannot be taken now; nothing is accepted.
     """
     kind = RequestKind(body.kind)
     subjects = _subjects(body)
     _check(services, subjects)
-    earlier = await _deleted_earlier(services, kind, subjects)
-    refuse_public(services.reader, services.model, subjects)
+    is_told = Scope.DELETIONS_READ in caller.scopes
+    earlier: Mapping[Subject, UUID] = {}
+    try:
+        if is_told:
+            earlier = await deleted_earlier(services, kind, subjects)
+        else:
+            async with services.limits.attempt(PROBES, str(caller.id), UnknownTargets):
+                await require_deletable(services, kind, subjects)
+    except (UnknownNodes, UnknownEdges, PublicNodes, UnknownTargets) as refusal:
+        await _record(services, Refusal(services.model, caller.id, kind, len(subjects), refusal.slug))
+        raise
     rest = [subject for subject in subjects if subject not in earlier]
     canonical = _canonical(body) if drill is None else DRILL_BODY
     accepted = await services.intake.accept(
@@ -95,11 +110,21 @@ async def submit(
         )
     )
     if accepted.replayed:
-        return _replay(accepted, earlier)
+        submission = _replay(accepted, earlier)
+        # The answer of the first time: how far the request has come since is not for this key to know.
+        asked = replace(accepted.request, status=RequestStatus.QUEUED)
+        return submission if is_told else replace(submission, request=asked)
     already_deleted = {_label(subject): earlier[subject] for subject in subjects if subject in earlier}
     if rest:
         return Submission(accepted.request, accepted.targets, already_deleted)
     return await _complete_at_once(services, accepted, already_deleted)
+
+
+async def _record(services: Services, refusal: Refusal) -> None:
+    """Record and count a refusal, before anybody is told of it. Raises Unavailable."""
+    async with transaction(services.engine) as connection:
+        await record(connection, refusal)
+    services.metrics.refused(refusal.kind)
 
 
 def _subjects(body: DeletionBody) -> list[Subject]:
@@ -109,12 +134,8 @@ def _subjects(body: DeletionBody) -> list[Subject]:
     return list(body.nodes)
 
 
-def _ends(subject: Subject) -> tuple[str, ...]:
-    return (subject,) if isinstance(subject, str) else subject
-
-
 def _label(subject: Subject) -> str:
-    return "|".join(_ends(subject))
+    return "|".join(ends_of(subject))
 
 
 def _check(services: Services, subjects: Sequence[Subject]) -> None:
@@ -130,91 +151,22 @@ def _check(services: Services, subjects: Sequence[Subject]) -> None:
     if loops:
         raise SelfLoops(
             f"{len(loops)} of the edges join a node to itself, which no edge of a graph here does.",
-            "Leave out the edges of the nodes that `self_loops` lists; nothing of this request was accepted.",
-            self_loops=loops,
+            f"Leave out such edges; `self_loops` lists the first {MOST_FAULTS} of their nodes. Nothing was accepted.",
+            self_loops=loops[:MOST_FAULTS],
         )
     duplicates = [subject for subject, times in Counter(subjects).items() if times > 1]
     if duplicates:
         raise DuplicateTargets(
             f"{len(duplicates)} of the targets occur more than once.",
-            "Name each once; `duplicates` lists those that occur more often.",
-            duplicates=duplicates,
-        )
-
-
-async def _deleted_earlier(services: Services, kind: RequestKind, subjects: Sequence[Subject]) -> dict[Subject, UUID]:
-    """The subjects that are gone already, with the request that deleted each. Raises UnknownNodes, UnknownEdges."""
-    edges = [subject for subject in subjects if not isinstance(subject, str)]
-    # First of all: what the reader no longer has by now has its tombstone already.
-    present = services.reader.have_edges(edges)
-    ends = dict.fromkeys(node for subject in subjects for node in _ends(subject))
-    missing = [node for node in ends if not services.reader.knows(node)]
-    deleted = await services.tombstones.deleted_nodes(missing)
-    earlier: dict[Subject, UUID] = {}
-    if kind is not RequestKind.NODE:
-        earlier = await services.tombstones.find(kind, subjects)
-    gone = {*missing, *earlier}
-    absent = [
-        edge
-        for edge, is_present in zip(edges, present, strict=True)
-        if not is_present and gone.isdisjoint((edge, *edge))
-    ]
-    unknown = [node for node in missing if node not in deleted]
-    forgotten = services.tombstones.only_kept(RequestKind.NODE, unknown) | services.tombstones.only_kept(kind, absent)
-    _refuse_unknown(services.model, unknown, forgotten, absent)
-    for subject in subjects:
-        for node in _ends(subject):
-            if node in deleted:
-                earlier.setdefault(subject, deleted[node])
-    return earlier
-
-
-def _refuse_unknown(
-    model: str, nodes: Sequence[str], forgotten: AbstractSet[Subject], edges: Sequence[tuple[str, str]]
-) -> None:
-    """Raises UnknownNodes, UnknownEdges; `forgotten` are those of both that only the model knows to be deleted."""
-    also: dict[str, Sequence[object]] = {"unknown_edges": edges} if edges else {}
-    deleted = [node for node in nodes if node in forgotten]
-    deleted_edges = [edge for edge in edges if edge in forgotten]
-    if deleted_edges:
-        also["deleted_edges"] = deleted_edges
-    if deleted:
-        raise UnknownNodes(
-            f"{len(nodes)} of the nodes named are not in the model {model}; {len(deleted)} of them were deleted, by "
-            "requests that the database, restored from an older backup, does not know.",
-            "There is nothing left to do for those that `deleted` lists: send the request without them, and check the "
-            "other ids that `unknown` lists. Nothing of this request was accepted.",
-            unknown=nodes,
-            deleted=deleted,
-            **also,
-        )
-    if nodes:
-        raise UnknownNodes(
-            f"{len(nodes)} of the nodes named are not in the model {model}.",
-            "Check the ids that `unknown` lists; nothing of this request was accepted.",
-            unknown=nodes,
-            **also,
-        )
-    if deleted_edges:
-        raise UnknownEdges(
-            f"{len(edges)} of the edges named are not in the graph of the model {model}; {len(deleted_edges)} of them "
-            "were deleted, by requests that the database, restored from an older backup, does not know.",
-            "There is nothing left to do for those that `deleted_edges` lists: send the request without them, and "
-            "check the other pairs that `unknown_edges` lists. Nothing of this request was accepted.",
-            **also,
-        )
-    if edges:
-        raise UnknownEdges(
-            f"{len(edges)} of the edges named are not in the graph of the model {model}.",
-            "Check the pairs that `unknown_edges` lists; nothing of this request was accepted.",
-            **also,
+            f"Name each once; `duplicates` lists the first {MOST_FAULTS} of those that occur more often.",
+            duplicates=duplicates[:MOST_FAULTS],
         )
 
 
 def _targets(subjects: Sequence[Subject], reference: str | None) -> Targets:
     nodes = tuple(subject for subject in subjects if isinstance(subject, str))
     edges = tuple(subject for subject in subjects if not isinstance(subject, str))
-    ends = dict.fromkeys(node for subject in subjects for node in _ends(subject))
+    ends = dict.fromkeys(node for subject in subjects for node in ends_of(subject))
     return Targets(
         nodes=nodes,
         edges=edges,

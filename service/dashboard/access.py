@@ -1,6 +1,7 @@
 """Signing in and out, and what stands before every page: a session whose key is still valid, and forms of its own."""
 
 import hmac
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,7 +13,6 @@ from starlette.responses import Response
 
 from service.api.services import services_of
 from service.dashboard.sessions import LIFETIME_S, Session, Sessions
-from service.dashboard.throttle import Throttle
 from service.db.api_keys import ApiKeyRepository
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
@@ -26,6 +26,8 @@ FORM_COOKIE = "lethe_login"
 PATH = "/dashboard"
 #: Nothing a form of the dashboard sends is longer (bytes).
 _LONGEST_FORM = 65_536
+#: Nor has any more fields.
+_MOST_FIELDS = 16
 
 
 class LoginNeeded(Exception):
@@ -45,7 +47,6 @@ class Access:
     """What the dashboard remembers of who asks."""
 
     sessions: Sessions
-    throttle: Throttle
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,16 @@ async def form_of(request: Request, form_token: str) -> dict[str, str]:
     """
     if not _same_origin(request):
         raise ForeignForm("The form was sent by another site.", "Open the dashboard itself, and try again there.")
-    body = b""
+    too_large = ForeignForm("The form is larger than any of the dashboard's.", "Go back and try again.")
+    body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > _LONGEST_FORM:
-            raise ForeignForm("The form is larger than any of the dashboard's.", "Go back and try again.")
-    fields = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+            raise too_large
+    try:
+        fields = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        raise too_large from None
     presented = fields.pop("form_token", "")
     if not form_token or not hmac.compare_digest(presented.encode(), form_token.encode()):
         raise ForeignForm(
@@ -103,6 +108,11 @@ async def form_of(request: Request, form_token: str) -> dict[str, str]:
 def new_form_token() -> str:
     """256 random bits for the form of the sign-in page."""
     return secrets.token_urlsafe(32)
+
+
+def is_form_token(text: str) -> bool:
+    """Whether a cookie can be one that was given with a form; a browser may send anything."""
+    return re.fullmatch(r"[A-Za-z0-9_-]{43}", text) is not None
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str) -> None:
@@ -125,7 +135,11 @@ def delete_cookie(request: Request, response: Response, name: str) -> None:
 
 def own_page(path: str) -> str:
     """`path` if it is one of the dashboard's pages, the overview otherwise: nothing else is redirected to."""
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError:
+        # Half an IPv6 address, for example.
+        return PATH
     inside = parts.path == PATH or parts.path.startswith(f"{PATH}/")
     plain = not (parts.scheme or parts.netloc) and "\\" not in path and path.isprintable() and ".." not in parts.path
     return path if inside and plain else PATH
@@ -136,10 +150,14 @@ def _same_origin(request: Request) -> bool:
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
-    origin = request.headers.get("origin", "")
-    return bool(origin) and urlsplit(origin).netloc == request.headers.get("host")
+    try:
+        origin = urlsplit(request.headers.get("origin", "")).netloc
+    except ValueError:
+        return False
+    return bool(origin) and origin == request.headers.get("host")
 
 
 def _encrypted(request: Request) -> bool:
     """Whether the browser came by https, also through a proxy; who claims so falsely only loses the cookie."""
-    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").lower() == "https"
+    # Not `request.url`: it is made of the Host header, which may hold anything.
+    return request.scope["scheme"] == "https" or request.headers.get("x-forwarded-proto", "").lower() == "https"

@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.api.fields import is_reference
 from service.api.services import Services, services_of
 from service.dashboard.access import PATH, SignedIn, form_of
 from service.dashboard.pages import Page, page
@@ -35,7 +36,7 @@ async def find(request: Request, visitor: SignedIn) -> Response:
     services = services_of(request)
     fields = await form_of(request, visitor.session.form_token)
     by, text = fields.get("by", "reference"), fields.get("text", "").strip()
-    filters = await _by_node(services, text) if by == "node" else AuditFilters(reference=text)
+    filters = await _by_node(services, text) if by == "node" else _by_reference(text)
     async with transaction(services.engine) as connection:
         found = await search(connection, filters, None, PAGE_ROWS)
         at = await now(connection)
@@ -43,6 +44,11 @@ async def find(request: Request, visitor: SignedIn) -> Response:
     # Deleted by a request that the database, restored from an older backup, does not know.
     is_kept = by == "node" and any(services.tombstones.only_kept(kind, [text]) for kind in _KINDS)
     return page(request, "find.html", visitor, rows=rows, by=by, more=found.next_cursor is not None, is_kept=is_kept)
+
+
+def _by_reference(text: str) -> AuditFilters:
+    """The requests with this reference: none, if it is no reference that a request can have."""
+    return AuditFilters(reference=text) if is_reference(text) else AuditFilters(ids=frozenset())
 
 
 async def _by_node(services: Services, node: str) -> AuditFilters:

@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from service.api.limits import SIGN_INS, network_of
 from service.api.services import services_of
 from service.dashboard.access import (
     FORM_COOKIE,
@@ -13,6 +14,7 @@ from service.dashboard.access import (
     access_of,
     delete_cookie,
     form_of,
+    is_form_token,
     new_form_token,
     own_page,
     set_cookie,
@@ -20,7 +22,7 @@ from service.dashboard.access import (
 from service.dashboard.formats import duration
 from service.dashboard.pages import Page, public_page
 from service.domain.states import Scope
-from service.errors import Unauthenticated
+from service.errors import TooManyAttempts, Unauthenticated
 
 router = APIRouter(prefix=PATH, route_class=Page, include_in_schema=False)
 
@@ -39,20 +41,20 @@ async def login(request: Request) -> Response:
     fields = await form_of(request, request.cookies.get(FORM_COOKIE, ""))
     after = own_page(fields.get("next", PATH))
     access = access_of(request)
-    address = "unknown" if request.client is None else request.client.host
-    wait_s = access.throttle.take(address)
-    if wait_s:
+    services = services_of(request)
+    try:
+        async with services.limits.attempt(SIGN_INS, network_of(request), Unauthenticated):
+            key = await services.keys.authenticate(fields.get("key", "").strip())
+    except TooManyAttempts as refusal:
         _log.warning("dashboard.sign_in_throttled")
+        wait_s = int(refusal.extra["retry_after"])
         fault = f"Too many failed attempts from your address. Try again in {duration(wait_s)}."
         response = _form(request, after, status=429, fault=fault)
         response.headers["Retry-After"] = str(wait_s)
         return response
-    try:
-        key = await services_of(request).keys.authenticate(fields.get("key", "").strip())
     except Unauthenticated:
         _log.warning("dashboard.sign_in_failed")
         return _form(request, after, status=401, fault="This key is unknown or revoked.")
-    access.throttle.give_back(address)
     if Scope.AUDIT_READ not in key.scopes:
         fault = "This key is valid, and lacks the scope audit:read. Ask for one that has it."
         return _form(request, after, status=403, fault=fault)
@@ -78,7 +80,9 @@ async def logout(request: Request) -> Response:
 
 
 def _form(request: Request, after: str, *, status: int = 200, fault: str = "") -> Response:
-    form_token = request.cookies.get(FORM_COOKIE) or new_form_token()
+    form_token = request.cookies.get(FORM_COOKIE, "")
+    if not is_form_token(form_token):
+        form_token = new_form_token()
     response = public_page("login.html", status=status, form_token=form_token, next=own_page(after), fault=fault)
     set_cookie(request, response, FORM_COOKIE, form_token)
     return response

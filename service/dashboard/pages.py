@@ -122,7 +122,8 @@ def url_with(path: str, values: Mapping[str, object]) -> str:
 
 
 def _to_login(request: Request) -> Response:
-    asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    query = request.scope["query_string"].decode("latin-1")
+    asked = request.scope["path"] + (f"?{query}" if query else "")
     url = url_with(f"{PATH}/login", {"next": asked if request.method == "GET" and asked != PATH else None})
     if request.headers.get("hx-request") == "true":
         # A region of a page whose session has ended: the page itself has to go.

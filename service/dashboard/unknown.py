@@ -28,10 +28,12 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         told = _TOLD.get(HTTPStatus(error.status_code))
         is_browser = "text/html" in request.headers.get("accept", "")
-        if told is None or not is_browser or not request.url.path.startswith(f"{PATH}/"):
+        if told is None or not is_browser or not request.scope["path"].startswith(f"{PATH}/"):
             return await otherwise(request, error)
         page = error_page(error.status_code, *told, _REMEDY)
-        page.headers.update(error.headers or {})
+        allowed = (await otherwise(request, error)).headers.get("allow")
+        if allowed is not None:
+            page.headers["Allow"] = allowed
         return page
 
     app.add_exception_handler(HTTPException, answer)

@@ -44,6 +44,12 @@ _TIMES = text(f"""
            audit_seconds(min(class) FILTER (WHERE up_to >= 0.99 * total)) AS p99
     FROM ranked WHERE total > 0 GROUP BY step
 """)
+_REFUSED = text("""
+    SELECT count(*) FROM refused_requests
+    WHERE model = :model
+      AND (CAST(:since AS date) IS NULL OR refused_at >= CAST(:since AS date)::timestamp AT TIME ZONE 'UTC')
+      AND (CAST(:until AS date) IS NULL OR refused_at < CAST(:until AS date)::timestamp AT TIME ZONE 'UTC')
+""")
 _OPEN = text("""
     SELECT count(*) AS open, count(*) FILTER (WHERE received_at < now() - CAST(:deadline AS interval)) AS past,
            count(*) FILTER (WHERE received_at < now() - CAST(:near AS interval)) AS near_or_past
@@ -126,6 +132,7 @@ async def summary(
     counts = (await conn.execute(_COUNTS, days)).all()
     times = {row.step: Percentiles(row.p50, row.p95, row.p99) for row in await conn.execute(_TIMES, days)}
     near = deadline * 0.8
+    refused = (await conn.execute(_REFUSED, days)).scalar_one()
     still_open = (await conn.execute(_OPEN, {"model": model, "deadline": deadline, "near": near})).one()
     oldest = (await conn.execute(_OLDEST, {"model": model})).one_or_none()
     served = (await conn.execute(_MODEL, {"model": model})).one_or_none()
@@ -140,6 +147,7 @@ async def summary(
         by_kind=_by(counts, "kind", RequestKind),
         by_guarantee=_by(counts, "guarantee", Guarantee),
         by_repair=_by(counts, "repair", RepairStatus),
+        refused=refused,
         open=still_open.open,
         oldest_open=None if oldest is None else OpenRequest(oldest.id, oldest.received_at),
         open_past_deadline=still_open.past,

@@ -81,6 +81,12 @@ class BatchRepository:
         )
         return (await self._conn.execute(finished)).rowcount == 1
 
+    async def newest_duration_s(self, model: str) -> float:
+        """Return how long (seconds) the newest batch of a model took; 0 when there is none."""
+        query = select(BatchRow.durations_ms).where(BatchRow.model == model, BatchRow.finished_at.is_not(None))
+        durations = await self._conn.scalar(query.order_by(BatchRow.model_version_after.desc()).limit(1))
+        return sum((durations or {}).values()) / 1000
+
     async def unfinished(self, model: str) -> UnfinishedBatch | None:
         """Return the batch that a crash may have left between commit and erasure; there is at most one per model."""
         query = select(*BATCH_COLUMNS, BatchRow.fencing)

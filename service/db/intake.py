@@ -28,7 +28,7 @@ from service.db.intake_callers import (
     request_of,
     tell,
 )
-from service.db.intake_refusals import queue_full, refusal, shutting_down
+from service.db.intake_refusals import refusal, shutting_down
 from service.db.intake_rows import IdempotencyKey, NewRow, StoredRequest
 from service.db.orphaned_keys import orphaned
 from service.db.queue_depth import QueueDepth
@@ -226,12 +226,15 @@ class Intake:
                 continue
             if not await _may_begin(conn, waiting, admitted):
                 refuse([waiting], DrillOpen())
-            elif await self._depth.admits(conn, waiting.new.model, waiting.new.targets.count):
-                admitted.append(waiting)
-                if waiting.key is not None:
-                    used.add(waiting.key)
-            else:
-                refuse([waiting], queue_full(self._depth.limit))
+                continue
+            new = waiting.new
+            full = await self._depth.refusal(conn, new.model, new.api_key_id, new.targets.count)
+            if full is not None:
+                refuse([waiting], full)
+                continue
+            admitted.append(waiting)
+            if waiting.key is not None:
+                used.add(waiting.key)
         return admitted
 
     async def _seal(self, new: Sequence[Waiting]) -> list[NewRow]:

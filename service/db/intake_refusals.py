@@ -19,10 +19,10 @@ def refusal(error: Exception, model: str) -> Exception:
     )
 
 
-def queue_full(limit: int | None) -> QueueFull:
-    """Return the error for a request that does not fit under `limit` waiting nodes."""
+def queue_full(too_many: str) -> QueueFull:
+    """Return the error for a request with which `too_many` nodes would wait."""
     return QueueFull(
-        f"More than {limit} nodes would be waiting to be forgotten.",
+        f"{too_many} would be waiting to be forgotten.",
         f"Try again in {_RETRY_AFTER_SECONDS} seconds.",
         retry_after=_RETRY_AFTER_SECONDS,
     )

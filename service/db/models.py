@@ -297,7 +297,7 @@ class RequestRow(Base):
             "model",
             "received_at",
             postgresql_where=text("status = 'queued'"),
-            postgresql_include=["count"],
+            postgresql_include=["count", "api_key_id"],
         ),
         Index("requests_batch", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
         Index("requests_repair_pending", "model", postgresql_where=text("repair = 'pending'")),
@@ -334,6 +334,8 @@ class RequestRow(Base):
     received_at: Mapped[datetime] = mapped_column(server_default=func.now())
     #: When the sweeper last put the request back into the stream.
     swept_at: Mapped[datetime | None]
+    #: When the unlearner took the request up; it cannot be cancelled from then on.
+    taken_at: Mapped[datetime | None]
     batch_id: Mapped[UUID | None] = mapped_column(ForeignKey("batches.id"))
     applied_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]

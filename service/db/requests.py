@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, delete, exists, func, literal, null, or_, select, union_all, update
+from sqlalchemy import Text, Uuid, delete, exists, func, literal, null, or_, select, text, union_all, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -95,6 +95,20 @@ class RequestRepository:
         )
         return [queued_request(row) for row in await self._conn.execute(query)]
 
+    async def take(self, ids: Collection[UUID]) -> set[UUID]:
+        """Keep those of `ids` that are still queued from being cancelled, and return them.
+
+        Lost with a crash of Postgres, at which nothing is lost: they are taken up again.
+        """
+        await self._conn.execute(text("SET LOCAL synchronous_commit = off"))
+        taken = (
+            update(RequestRow)
+            .where(RequestRow.id == _any(ids), RequestRow.status == RequestStatus.QUEUED)
+            .where(RequestRow.batch_id.is_(None))
+            .values(taken_at=func.now())
+        )
+        return set((await self._conn.execute(taken.returning(RequestRow.id))).scalars())
+
     async def in_batch(self, batch_id: UUID) -> list[QueuedRequest]:
         """Return the requests of a batch, oldest first."""
         query = select(*QUEUED_COLUMNS).where(RequestRow.batch_id == batch_id)
@@ -146,6 +160,12 @@ class RequestRepository:
             RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None)
         )
         return max(0.0, float(await self._conn.scalar(query) or 0.0))
+
+    async def queued_by_key(self, model: str) -> dict[UUID, int]:
+        """Return how many nodes and edges the queued requests of each API key name."""
+        query = select(RequestRow.api_key_id, func.sum(RequestRow.count))
+        query = query.where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED)
+        return {key: int(count) for key, count in await self._conn.execute(query.group_by(RequestRow.api_key_id))}
 
     async def mark_applied(self, batch_id: UUID, outcomes: Sequence[AppliedOutcome]) -> list[UUID]:
         """Move requests of a batch to `applied`; returns those that were not there before.
@@ -238,14 +258,14 @@ class RequestRepository:
         return bool(await self._record(EventType.FAILED, {request_id: payload}, moved))
 
     async def cancel(self, request_id: UUID, api_key_id: UUID | None) -> DeletionRequest:
-        """Cancel a queued request that no batch has taken; use `Intake.cancel`, which destroys its key as well.
+        """Cancel a queued request that nobody has taken up; use `Intake.cancel`, which destroys its key as well.
 
         Raises `NotFound` when it is unknown or, if a key is given, not its own; `Conflict` when it is too late.
         """
         cancelled = (
             update(RequestRow)
             .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
-            .where(RequestRow.status == RequestStatus.QUEUED)
+            .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.taken_at.is_(None))
             .where(or_(literal(api_key_id, Uuid()).is_(None), RequestRow.api_key_id == api_key_id))
             .values(status=RequestStatus.CANCELLED, cancelled_at=func.now(), ciphertext=null())
             .values(subject_commitments=null(), reference_commitment=null())
@@ -273,7 +293,7 @@ class RequestRepository:
             update(RequestRow)
             .where(RequestRow.id == request_id, RequestRow.status == RequestStatus.FAILED)
             .where(RequestRow.ciphertext.is_not(None))
-            .values(status=RequestStatus.QUEUED, failed_at=null(), failure=null(), swept_at=null())
+            .values(status=RequestStatus.QUEUED, failed_at=null(), failure=null(), swept_at=null(), taken_at=null())
             .returning(*REQUEST_COLUMNS)
         )
         row = (await self._conn.execute(queued)).one_or_none()

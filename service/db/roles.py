@@ -25,14 +25,14 @@ AUDIT_ROLE = "lethe_audit"
 DERIVED = frozenset({"request_search", "audit_counts", "audit_times"})
 #: Read and added to, never changed.
 _ADDED_TO = frozenset(
-    {"events", "leaves", "log_nodes", "checkpoints", "log_keys", "drills"}
+    {"events", "leaves", "log_nodes", "checkpoints", "log_keys", "drills", "refused_requests"}
     | {"request_audits", "tombstones", "tombstone_keys", "vault_keys"}
 )
 #: Table -> the columns of it that are changed; others stay as they were added.
 _CHANGED = {
     "requests": (
-        "status swept_at batch_id applied_at completed_at failed_at cancelled_at guarantee repair explanation failure "
-        "ciphertext already_deleted_by deleted_by_unknown subject_commitments reference_commitment"
+        "status swept_at taken_at batch_id applied_at completed_at failed_at cancelled_at guarantee repair "
+        "explanation failure ciphertext already_deleted_by deleted_by_unknown subject_commitments reference_commitment"
     ),
     "batches": (
         "finished_at durations_ms span_residual distance_bound_after distance_bound_after_relative repair "

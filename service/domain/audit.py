@@ -45,6 +45,8 @@ class Summary:
     by_kind: Mapping[RequestKind, int]
     by_guarantee: Mapping[Guarantee, int]
     by_repair: Mapping[RepairStatus, int]
+    #: Requests that were refused for what they name, and so are none of the above.
+    refused: int
     open: int
     oldest_open: OpenRequest | None
     #: Open requests received longer ago than the deadline, and those to which a fifth of it or less is left.

@@ -41,6 +41,12 @@ class UnlearningMetrics:
         self._received = Counter(
             "lethe_deletions_received_total", "Deletion requests accepted.", ("kind",), registry=registry
         )
+        self._refused = Counter(
+            "lethe_deletions_refused_total",
+            "Deletion requests refused for what they name: unknown, or never deleted.",
+            ("kind",),
+            registry=registry,
+        )
         self._ended = Counter(
             "lethe_deletions_ended_total",
             "Deletion requests that reached a final state.",
@@ -144,6 +150,10 @@ class UnlearningMetrics:
     def received(self, kind: RequestKind) -> None:
         """Count a request that was accepted."""
         self._received.labels(kind.value).inc()
+
+    def refused(self, kind: RequestKind) -> None:
+        """Count a request that was refused for what it names."""
+        self._refused.labels(kind.value).inc()
 
     def reached(self, status: RequestStatus, age_seconds: float) -> None:
         """Note that a request came to `status` this long (seconds, by Postgres' clock) after its receipt."""

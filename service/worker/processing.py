@@ -8,7 +8,7 @@ from uuid import UUID
 import structlog
 import torch
 
-from service.db.batches import RequestsWithdrawn
+from service.db.batches import BatchRepository, RequestsWithdrawn
 from service.db.engine import Engine
 from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
@@ -57,28 +57,62 @@ class Processor:
         self._metrics = metrics
         self._stop = stop
         self._kept = kept
+        #: What the last batch left for this one.
+        self._deferred: frozenset[UUID] = frozenset()
         self._log = structlog.get_logger(__name__)
 
     async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
         """Takes `batch` to its end; returns the requests that wait for what it did before they can be settled."""
+        batch = await self._take(batch)
         claimed, unreadable = self._open(batch)
         resident = self._worker.writer.resident
         refused = refused_for_public(claimed, resident.public)
         claimed = [each for each in claimed if each.request.id not in refused]
         present = Present(resident.rows, resident.state.features.in_span, resident.live_graph.propagator.edges)
         resolution = resolve(claimed, present, await self._tombstones(absent(claimed, present)))
-        await self._settle(resolution, refused | dict.fromkeys(unreadable, _UNREADABLE))
+        await self._fail_all(resolution, refused | dict.fromkeys(unreadable, _UNREADABLE))
         await self._apply(resolution.deletions)
-        return frozenset(each.request.id for each in resolution.deferred)
+        await self._settle(resolution)
+        self._deferred = frozenset(each.request.id for each in resolution.deferred)
+        return self._deferred
 
-    async def _settle(self, resolution: Resolution, refused: Mapping[UUID, str]) -> None:
-        """Ends the requests that have nothing to delete, or that cannot be carried out, `refused` with the reason."""
+    async def _take(self, batch: Sequence[QueuedRequest]) -> list[QueuedRequest]:
+        """Those of `batch` that were not cancelled, and from now on cannot be.
+
+        All at one moment, whatever there is to delete: when a request can no longer be cancelled tells nothing of it.
+        """
+        async with fenced_transaction(self._engine, self._worker.writer.lease) as connection:
+            taken = await RequestRepository(connection).take([request.id for request in batch])
+        return [request for request in batch if request.id in taken]
+
+    async def _fail_all(self, resolution: Resolution, refused: Mapping[UUID, str]) -> None:
+        """Ends the requests that cannot be carried out, `refused` with the reason."""
         failures = dict(refused) | {
             request: f"{count} of the nodes or edges that it names are not in the model."
             for request, count in resolution.unknown.items()
         }
-        if not failures and not resolution.already_deleted:
+        if not failures:
             return
+        async with fenced_transaction(self._engine, self._worker.writer.lease) as connection:
+            requests = RequestRepository(connection)
+            for request, failure in failures.items():
+                with self._unless_ended():
+                    await requests.mark_failed(request, failure, {})
+
+    async def _settle(self, resolution: Resolution) -> None:
+        """Ends the requests that have nothing to delete, with the batch that took them.
+
+        Where nothing else was in it, after as long as a batch takes: a key that may only write sees in the answer to a
+        repeated request when it is completed, and would know from that whether a node was there still.
+        """
+        if not resolution.already_deleted:
+            return
+        waited = {each.request.id for each, _ in resolution.already_deleted} <= self._deferred
+        if not resolution.deletions and not waited:
+            async with transaction(self._engine) as connection:
+                usual_s = await BatchRepository(connection).newest_duration_s(self._worker.writer.pointer.model)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), usual_s)
         async with fenced_transaction(self._engine, self._worker.writer.lease) as connection:
             requests = RequestRepository(connection)
             for each, gone in resolution.already_deleted:
@@ -95,9 +129,6 @@ class Processor:
                         ),
                         payload={"kind": each.kind.value, "already_deleted_by": [str(request) for request in gone.by]},
                     )
-            for request, failure in failures.items():
-                with self._unless_ended():
-                    await requests.mark_failed(request, failure, {})
         settled = [each.request.id for each, _ in resolution.already_deleted]
         await asyncio.to_thread(self._request_keys.destroy, settled)
 

@@ -26,6 +26,7 @@ from model_store.canaries import Canaries
 from model_store.edges import Edges
 from service.api.application import build
 from service.api.auth import key_memory
+from service.api.limits import RateLimits
 from service.api.services import Check, ModelInfo, Services, Subject, Tombstones
 from service.dashboard.installation import install as install_dashboard
 from service.db.api_keys import ApiKeyRepository
@@ -42,6 +43,7 @@ from service.domain.states import Guarantee, RepairStatus, RequestKind, Scope
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
 from service.observability.metrics import UnlearningMetrics
+from service.queue.connection import connect
 from service.reader.predictions import Reader
 from service.settings import Settings
 from service.unlearning.repair import RepairProgress
@@ -56,6 +58,9 @@ MODEL = "tiny"
 CLASSES = ("a", "b", "c")
 #: External ids 0 … 39, one with a slash and one that is no ASCII.
 NODES = (*(str(number) for number in range(38)), "user/38", "ålesund 39")
+
+#: Where nothing listens.
+NO_REDIS = "redis://127.0.0.1:1"
 
 INFO = ModelInfo(
     name=MODEL,
@@ -183,12 +188,15 @@ async def serving(
     *,
     model: str = MODEL,
     canaries: Canaries | None = None,
+    redis_url: str = NO_REDIS,
     **settings: Any,
 ) -> AsyncIterator[Api]:
     """The application over the migrated database at `database_url`."""
     async with AsyncExitStack() as stack:
         engine = create_engine(database_url)
         stack.push_async_callback(engine.dispose)
+        redis = connect(redis_url)
+        stack.push_async_callback(redis.aclose)
         keyring = Keyring.open(home / "keys")
         request_keys = stack.enter_context(RequestKeys.open(home / "keys" / "requests.slots"))
         configured = Settings(home=home, database_url=database_url, **settings)
@@ -216,6 +224,7 @@ async def serving(
                 keyring=keyring,
                 request_keys=request_keys,
                 keys=key_memory(engine, keyring),
+                limits=RateLimits(redis, keyring.cursor_key),
                 reader=Reader(nodes, CLASSES, snapshot),
                 tombstones=Tombstones(engine, keyring, model),
                 model_info=_info,

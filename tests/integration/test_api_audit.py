@@ -211,7 +211,7 @@ async def test_who_may_not_audit_finds_no_completed_request_by_its_reference(api
 
 async def test_no_answer_names_a_node(api: Api, auditor: httpx.AsyncClient) -> None:
     """Whatever the audit answers about requests whose node ids are known, none of the ids is in it."""
-    writer = await api.client(Scope.DELETIONS_WRITE)
+    writer = await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     named = ["user/38", "ålesund 39"]
     [earlier] = (await searched(auditor, status="completed", limit=1))["deletions"]
     await api.forget(named, earlier["id"])

@@ -54,12 +54,14 @@ ALLOWED = {
     "outbox": "add remove change created_at",
     "pointers": "add change digest fencing folder moved_at version weights_sha256",
     "recoveries": "add change finished_at requests_failed",
+    "refused_requests": "add",
     "repairs": "add change durations_ms finished_at span_residual",
     "request_audits": "add",
     "request_search": "",
     "requests": (
         "add change already_deleted_by applied_at batch_id cancelled_at ciphertext completed_at deleted_by_unknown "
-        "explanation failed_at failure guarantee reference_commitment repair status subject_commitments swept_at"
+        "explanation failed_at failure guarantee reference_commitment repair status subject_commitments swept_at "
+        "taken_at"
     ),
     "tombstone_keys": "add",
     "tombstones": "add",

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from api_harness import Api, serving
 
+from service.api.limits import SIGN_INS
 from service.dashboard.pages import CONTENT_SECURITY_POLICY
-from service.dashboard.throttle import BURST
 from service.db.api_keys import ApiKeyRepository
 from service.db.transactions import transaction
 from service.domain.states import Scope
@@ -124,7 +124,7 @@ async def test_forms_of_other_sites_are_refused(api: Api) -> None:
 async def test_guessing_keys_is_slowed_down_for_the_one_who_guesses(api: Api) -> None:
     _, key = await api.key(Scope.AUDIT_READ)
     guesser = await api.client_with(None, address=("192.0.2.7", 4711))
-    for _ in range(BURST):
+    for _ in range(SIGN_INS.item.amount):
         assert (await sign_in(guesser, "lethe_00000000_wrong")).status_code == 401
     refused = await sign_in(guesser, key)
     assert refused.status_code == 429

