@@ -19,7 +19,7 @@ _GENERATED_NAME = "admin"
 _CHOSEN_NAME = "admin (LETHE_ADMIN_KEY)"
 #: Shortest key of the operator's own that others than this machine may try; 128 bits as hexadecimal digits.
 _LONG = 32
-_MAKE_ONE = "Set LETHE_ADMIN_KEY to one from `openssl rand -hex 32`"
+_MAKE_ONE = "Set LETHE_ADMIN_KEY to one from `openssl rand -hex 32`."
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _refuse_weak(settings: Settings, valid: Mapping[str, ApiKey]) -> None:
     where = f"Lethe does not listen on {settings.host} with"
     if settings.admin_key is None:
         if not valid:
-            raise ConfigurationError(f"{where}out a first key: LETHE_ADMIN_KEY is not set.", f"{_MAKE_ONE}.")
+            raise ConfigurationError(f"{where}out a first key: LETHE_ADMIN_KEY is not set.", _MAKE_ONE)
         if _CHOSEN_NAME in valid:
             raise ConfigurationError(
                 f"{where} the key {_CHOSEN_NAME!r} of an earlier start, of which it does not know the length.",
@@ -87,10 +87,10 @@ def _refuse_weak(settings: Settings, valid: Mapping[str, ApiKey]) -> None:
     elif len(settings.admin_key.get_secret_value()) < _LONG:
         raise ConfigurationError(
             f"{where} a LETHE_ADMIN_KEY of fewer than {_LONG} characters.",
-            f"{_MAKE_ONE}, or listen on 127.0.0.1.",
+            f"{_MAKE_ONE} Or listen on 127.0.0.1.",
         )
     if _GENERATED_NAME in valid:
         raise ConfigurationError(
             f"{where} the key {_GENERATED_NAME!r}, which was generated at the first start and shown.",
-            f"{_MAKE_ONE}, and revoke the other: `./lethe keys revoke {valid[_GENERATED_NAME].id}`.",
+            f"{_MAKE_ONE} And revoke the other: `./lethe keys revoke {valid[_GENERATED_NAME].id}`.",
         )
