@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, get_type_hints
 
 from model_store.canaries import Canaries
+from model_store.node_ids import RULE, is_allowed
 from model_store.sealed import FORMAT, Document, Fields
 from model_store.spec import ModelSpec
 
@@ -139,7 +140,7 @@ class Manifest:
         document.check_format()
         column_scale = document.optional_integers("column_scale")
         manifest = cls(
-            name=document.text("name"),
+            name=_name(document),
             created_at=_time(document),
             dataset=document.text("dataset"),
             split=document.text("split"),
@@ -171,6 +172,13 @@ class Manifest:
 def injected_columns(channels: Iterable[InjectedChannel], canaries: Canaries | None) -> tuple[int, ...]:
     """The feature columns of injected channels, and after them those of canaries."""
     return (*(channel.column for channel in channels), *(() if canaries is None else canaries.columns))
+
+
+def _name(read: Fields) -> str:
+    name = read.text("name")
+    if not is_allowed(name):
+        raise read.wrong("name", RULE, name)
+    return name
 
 
 def _time(read: Fields) -> datetime:

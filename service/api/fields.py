@@ -7,6 +7,8 @@ from typing import Annotated
 from fastapi import Header
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints
 
+from model_store.node_ids import MAX_CHARACTERS
+
 #: Times beyond these are none of a request; a time zone cannot carry what is between them out of the calendar.
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -47,8 +49,8 @@ Day = Annotated[date, BeforeValidator(_is_day)]
 #: A norm, bound or residual.
 Magnitude = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-#: An external node id: any non-empty text of at most 512 characters.
-NodeId = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=512)]
+#: An external node id: any non-empty text of at most MAX_CHARACTERS characters.
+NodeId = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=MAX_CHARACTERS)]
 
 #: The caller's own reference: printable, 1 to 200 characters.
 Reference = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
