@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from model_store.base_arrays import BaseArrays, NewTable, write_table
 from model_store.base_index import Generation, Index, check_file_names, labelled_files
 from model_store.base_tables import (
+    check_index,
     decode_beta,
     decode_features,
     decode_graph,
@@ -137,6 +138,11 @@ class BaseStore:
         """The model version whose weights the span coefficients were last rebuilt from; 0 for those of training."""
         return self._index().beta_version
 
+    def files(self) -> frozenset[str]:
+        """The names of the index that counts and of its arrays."""
+        index = self._index()
+        return index.files() | {index.file_name}
+
     def fencing(self) -> int:
         """The highest fencing number under which a file of `base/` was written."""
         return max(generation.fencing for _, generation, _ in labelled_files(self.folder))
@@ -201,6 +207,7 @@ class BaseStore:
                 f"{self.folder / index.file_name} belongs to another model than the manifest beside it.",
                 "Put back the model's own files.",
             )
+        check_index(index, self._manifest, self.folder / index.file_name)
         return index
 
     def _settle(self, fencing: int) -> Index:

@@ -100,6 +100,33 @@ def validate(graph: Graph) -> None:
     _check_split(graph)
 
 
+def validate_live(graph: Graph, live: NDArray[np.bool_]) -> None:
+    """Raises GraphError unless `validate` would have let the nodes `live` (n,) pass; of a split there may be nothing.
+
+    What was deleted has left its rows without ids, edges, features and labels.
+    """
+    rows = np.flatnonzero(live)
+    if not rows.size:
+        return
+    part = replace(
+        graph,
+        adjacency=sp.csr_array(graph.adjacency[rows][:, rows]),
+        features=graph.features[rows],
+        labels=graph.labels[rows],
+        train_mask=graph.train_mask[rows],
+        val_mask=graph.val_mask[rows],
+        test_mask=graph.test_mask[rows],
+        node_ids=tuple(graph.node_ids[row] for row in rows.tolist()),
+    )
+    part.adjacency.sort_indices()
+    _check_node_ids(part)
+    _check_adjacency(part)
+    _check_features(part)
+    _check_labels(part)
+    if part.train_mask.any():
+        _check_split(part)
+
+
 def _check_node_ids(graph: Graph) -> None:
     ids = graph.node_ids
     if graph.adjacency.shape != (graph.nodes, graph.nodes) or graph.nodes == 0:
@@ -146,9 +173,10 @@ def _check_adjacency(graph: Graph) -> None:
     if weighted.size:
         i, j, weight = rows[weighted[0]], columns[weighted[0]], adjacency.data[weighted[0]]
         # Each of them stands in both directions, as far as the graph is symmetric.
-        pairs = np.unique(np.sort(np.column_stack([rows[weighted], columns[weighted]]), axis=1), axis=0)
+        repeated = np.unique(np.sort(np.column_stack([rows[weighted], columns[weighted]]), axis=1), axis=0)
         raise GraphError(
-            f"{pairs.shape[0]} edge(s) are repeated or weighted, such as {ids[i]} -> {ids[j]}, given {weight:g} times.",
+            f"{repeated.shape[0]} edge(s) are repeated or weighted, "
+            f"such as {ids[i]} -> {ids[j]}, given {weight:g} times.",
             "Give every edge once in either direction, or take each of them once with --dedupe: Lethe works on "
             "unweighted graphs.",
         )
