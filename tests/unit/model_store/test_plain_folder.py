@@ -55,7 +55,7 @@ def naming(table: str, array: str, file: str) -> Callable[[Index], Index]:
 )
 def test_an_index_that_names_a_file_outside_of_its_folder_is_refused(model: Path, file: str) -> None:
     resealed(model, naming("nodes", "labels", file))
-    with pytest.raises(StoreForeign, match="index-0-0.json"):
+    with pytest.raises(StoreForeign, match=r"index-0-0\.json"):
         Store.open(model)
 
 
@@ -148,8 +148,8 @@ def test_a_model_amid_an_erasure_is_not_copied(model: Path, tmp_path: Path, monk
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("model_store.erasure.Intent.apply", interrupted)
+    monkeypatch.setattr("model_store.erasure.Intent.apply", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         Store.open(model).erase(Erasure(nodes=np.array([0])), fencing=0)
     with pytest.raises(StoreForeign, match="not erased from it yet"):
         copy_model(model, tmp_path / "copy")
