@@ -25,7 +25,7 @@ from model_store.erasure import Erasure, Intent, plan
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.files import make_folder, remove_file, replace_file, sync_folder, write_file
 from model_store.graph import Features, Graph
-from model_store.manifest import Manifest
+from model_store.manifest import FeatureLayout, Manifest
 from model_store.sealed import seal
 from model_store.versions import StoreConflict
 
@@ -137,6 +137,13 @@ class BaseStore:
     def beta_version(self) -> int:
         """The model version whose weights the span coefficients were last rebuilt from; 0 for those of training."""
         return self._index().beta_version
+
+    def dense_features(self) -> tuple[Path, int] | None:
+        """The file of dense features and the bytes of a row; None when they are sparse."""
+        if self._manifest.feature_layout is not FeatureLayout.DENSE:
+            return None
+        values = self._index().tables["features"].arrays["values"]
+        return self.folder / values.file, values.slot_bytes
 
     def files(self) -> frozenset[str]:
         """The names of the index that counts and of its arrays."""

@@ -264,6 +264,10 @@ class Store:
         self.remove_versions(keep=keep, below_fencing=fencing)
         self._base.tidy(fencing=fencing)
 
+    def dense_features(self) -> tuple[Path, int] | None:
+        """The file that holds the features, row after row, and the bytes of a row; None when they are sparse."""
+        return self._base.dense_features()
+
     def files(self) -> frozenset[str]:
         """The files that make up the current version and its graph, by their paths below the folder of the model."""
         current = self.current()
