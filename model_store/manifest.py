@@ -184,7 +184,11 @@ class Manifest:
         expected = {
             "nodes": (self.nodes >= 1, "at least 1", self.nodes),
             "features": (self.features >= 1, "at least 1", self.features),
-            "classes": (len(set(self.classes)) == len(self.classes) > 1 and all(self.classes), "names", self.classes),
+            "classes": (
+                len(set(self.classes)) == len(self.classes) > 1 and all(map(is_allowed, self.classes)),
+                "names",
+                self.classes,
+            ),
             "rank": (self.rank <= self.features, f"at most {self.features}", self.rank),
             "sigma_ref_squared": (self.sigma_ref_squared >= 0, "at least 0", self.sigma_ref_squared),
             "rank_tolerance": (0 <= self.rank_tolerance < 1, "at least 0 and below 1", self.rank_tolerance),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from model_store.errors import StoreForeign
 from model_store.files import TRAIN_AGAIN, damaged, read_file
@@ -63,6 +63,11 @@ def _seal_holds(data: bytes, digest: object) -> bool:
     return bool(found) and hashlib.sha256(head + _UNSEALED.encode() + tail).hexdigest() == digest
 
 
+def _is_text(value: object) -> TypeGuard[str]:
+    # An escape in JSON may stand for half of a character, which no file and no terminal takes.
+    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= one <= "\udfff" for one in value))
+
+
 class Fields:
     """Reads the members of a JSON object one by one; StoreForeign for a missing, unknown or ill-typed one."""
 
@@ -111,9 +116,9 @@ class Fields:
         return value
 
     def text(self, name: str) -> str:
-        """A string."""
+        """A string that UTF-8 can encode."""
         value = self._take(name)
-        if not isinstance(value, str):
+        if not _is_text(value):
             raise self.wrong(name, "a string", value)
         return value
 
@@ -141,7 +146,7 @@ class Fields:
     def texts(self, name: str) -> list[str]:
         """A list of strings."""
         value = self._take(name)
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list | tuple) or not all(map(_is_text, value)):
             raise self.wrong(name, "a list of strings", value)
         return list(value)
 

@@ -12,6 +12,7 @@ import pytest
 from command_line import CommandLine
 
 from model_store.errors import DatasetNotFound, StoreDamaged
+from model_store.sealed import seal
 from model_store.spec import Combine, ModelSpec
 from model_store.store import Store
 from service.cli.serve import ensure_model
@@ -161,6 +162,17 @@ def test_repeated_edges_are_counted_and_taken_once_on_request(lethe: CommandLine
     assert "--dedupe" in refused.stderr
     assert lethe("train", "--dataset", "ring.npz", "--out", "m", "--dedupe").status == 0
     assert Store.open(tmp_path / "m").manifest.edges == 6
+
+
+def test_what_is_said_of_a_hostile_folder_can_be_printed(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    index = next(copy.glob("base/index-*.json"))
+    document = json.loads(index.read_text())
+    document["tables"]["nodes"]["arrays"]["\x1b[1m\ud800"] = {}
+    index.write_bytes(seal({name: value for name, value in document.items() if name != "sha256"}))
+    ran = lethe("model", "import", copy, "--home", "home")
+    assert ran.status == 1
+    assert r"\x1b[1m\ud800" in ran.stderr
 
 
 def test_an_imported_model_is_where_serve_looks(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
