@@ -81,6 +81,10 @@ class BaseArrays:
                 raise damaged(path, f"does not match the digest of its chunk {chunk}")
         return raw
 
+    def path_of(self, table_name: str, array_name: str) -> Path:
+        """The file of an array, for errors."""
+        return self.folder / self.index.tables[table_name].arrays[array_name].file
+
     def check_sizes(self) -> None:
         """Raises StoreDamaged, naming it, for an array file that is missing, too short or too long."""
         nothing = np.empty((0, 1), dtype=np.uint8)

@@ -21,7 +21,10 @@ from model_store.errors import StoreForeign
 from model_store.files import damaged
 from model_store.sealed import FORMAT, Document, Fields, read_sealed
 
-_LABELLED = re.compile(r"(?P<stem>.+)-(?P<number>0|[1-9]\d*)-(?P<fencing>0|[1-9]\d*)(?P<suffix>\.json)?")
+#: Numbers of at most 18 digits fit the database's.
+_LABELLED = re.compile(
+    r"(?P<stem>.+)-(?P<number>0|[1-9]\d{0,17})-(?P<fencing>0|[1-9]\d{0,17})(?P<suffix>\.json)?", re.ASCII
+)
 _INDEX = "index"
 _HEX = 64
 
@@ -142,7 +145,7 @@ class Index:
             nodes=document.integer("nodes"),
             chunk_rows=document.integer("chunk_rows"),
             beta_version=document.integer("beta_version"),
-            tables={name: _read_table(table) for name, table in document.sections("tables").items()},
+            tables={name: _read_table(name, table) for name, table in document.sections("tables").items()},
         )
         document.finish()
         if index.file_name != path.name:
@@ -206,10 +209,12 @@ def _table_to_json(table: Table) -> Document:
     return {"starts": table.starts.tolist(), "arrays": arrays}
 
 
-def _read_table(document: Fields) -> Table:
+def _read_table(table_name: str, document: Fields) -> Table:
     table = Table(
         starts=np.asarray(document.integers("starts"), dtype=np.int64),
-        arrays={name: _read_array(array) for name, array in document.sections("arrays").items()},
+        arrays={
+            name: _read_array(f"{table_name}.{name}", array) for name, array in document.sections("arrays").items()
+        },
     )
     document.finish()
     for name, array in table.arrays.items():
@@ -218,10 +223,14 @@ def _read_table(document: Fields) -> Table:
     return table
 
 
-def _read_array(document: Fields) -> StoredArray:
-    digests = document.text("digests")
+def _read_array(stem: str, document: Fields) -> StoredArray:
+    digests, file = document.text("digests"), document.text("file")
+    labelled = _LABELLED.fullmatch(file)
+    # A file of this very folder: a path would have reading, and worse, erasing reach out of the store.
+    if labelled is None or labelled["stem"] != stem or labelled["suffix"] or "/" in file:
+        raise document.wrong("file", f"the name {stem}-<number>-<fencing>", file)
     array = StoredArray(
-        file=document.text("file"),
+        file=file,
         dtype=document.text("dtype"),
         width=document.integer("width"),
         blank=document.integer("blank"),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from model_store.base_arrays import BaseArrays, NewTable, write_table
 from model_store.base_index import Generation, Index, check_file_names, labelled_files
 from model_store.base_tables import (
+    check_index,
     decode_beta,
     decode_features,
     decode_graph,
@@ -24,7 +25,7 @@ from model_store.erasure import Erasure, Intent, plan
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.files import make_folder, remove_file, replace_file, sync_folder, write_file
 from model_store.graph import Features, Graph
-from model_store.manifest import Manifest
+from model_store.manifest import FeatureLayout, Manifest
 from model_store.sealed import seal
 from model_store.versions import StoreConflict
 
@@ -137,6 +138,18 @@ class BaseStore:
         """The model version whose weights the span coefficients were last rebuilt from; 0 for those of training."""
         return self._index().beta_version
 
+    def dense_features(self) -> tuple[Path, int] | None:
+        """The file of dense features and the bytes of a row; None when they are sparse."""
+        if self._manifest.feature_layout is not FeatureLayout.DENSE:
+            return None
+        values = self._index().tables["features"].arrays["values"]
+        return self.folder / values.file, values.slot_bytes
+
+    def files(self) -> frozenset[str]:
+        """The names of the index that counts and of its arrays."""
+        index = self._index()
+        return index.files() | {index.file_name}
+
     def fencing(self) -> int:
         """The highest fencing number under which a file of `base/` was written."""
         return max(generation.fencing for _, generation, _ in labelled_files(self.folder))
@@ -201,6 +214,7 @@ class BaseStore:
                 f"{self.folder / index.file_name} belongs to another model than the manifest beside it.",
                 "Put back the model's own files.",
             )
+        check_index(index, self._manifest, self.folder / index.file_name)
         return index
 
     def _settle(self, fencing: int) -> Index:

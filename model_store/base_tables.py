@@ -14,6 +14,7 @@ Stored values and edges lie in random order within their chunk, each with its ow
 leaves tells neither its row nor its column, as it would in CSR.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from model_store.base_arrays import BaseArrays, NewArray, NewTable
+from model_store.base_index import Index
+from model_store.errors import StoreForeign
+from model_store.files import TRAIN_AGAIN, damaged
 from model_store.graph import Features, Graph, one_hot
 from model_store.manifest import FeatureLayout, Manifest
 
@@ -30,6 +34,7 @@ NO_ROW = 0xFFFF
 ID_SLOT_BYTES = 16
 _ZERO, _MINUS_ONE = 0x00, 0xFF
 _TRAIN, _VAL, _TEST, _PUBLIC = 1, 2, 4, 8
+_ALTERED = f"It was altered, or another program wrote it; {TRAIN_AGAIN}"
 
 
 def encode_graph(
@@ -63,14 +68,66 @@ def encode_graph(
     }
 
 
+def check_index(index: Index, manifest: Manifest, path: Path) -> None:
+    """Raises StoreForeign, naming the file `path` of the index, unless its tables are those of such a model."""
+    chunk_rows, nodes = index.chunk_rows, manifest.nodes
+    if index.nodes != nodes or nodes == 0 or not 0 < chunk_rows <= NO_ROW:
+        raise _unfit(path, f"{index.nodes} nodes in chunks of {chunk_rows}")
+    tables = _layouts(manifest)
+    if index.tables.keys() != tables.keys():
+        raise _unfit(path, f"tables {', '.join(sorted(index.tables))}")
+    for name, (arrays, blocks) in tables.items():
+        table = index.tables[name]
+        found = {key: (array.dtype, array.width, array.blank) for key, array in table.arrays.items()}
+        if found != arrays:
+            raise _unfit(path, f"arrays of another kind in the table {name}")
+        # Counted before the rows are listed, of which there may be said to be any number.
+        chunks = index.row_chunks * (1 if blocks is None else blocks)
+        starts = table.starts
+        if starts.size != chunks + 1 or starts[0] != 0 or (np.diff(starts) < 0).any():
+            raise _unfit(path, f"chunks in the table {name} that do not follow one another")
+        if blocks is not None and not np.array_equal(starts, _starts_of_blocks(blocks, nodes, chunk_rows)):
+            raise _unfit(path, f"chunks of other sizes in the table {name}")
+
+
+def _layouts(manifest: Manifest) -> dict[str, tuple[dict[str, tuple[str, int, int]], int | None]]:
+    """Of each table its arrays' types, widths and blanks, and how many blocks of rows its slots are.
+
+    None for that where they are no rows.
+    """
+    classes, spec = len(manifest.classes), manifest.spec
+    row, edge, feature = ("<u2", 1, _MINUS_ONE), _column_type(manifest.nodes), _column_type(manifest.features)
+    value = np.dtype(manifest.feature_dtype).newbyteorder("<").str
+    is_dense = manifest.feature_layout is FeatureLayout.DENSE
+    beta = {"values": ("<f8", classes, _ZERO)}
+    return {
+        "nodes": ({"labels": ("<i8", 1, _MINUS_ONE), "masks": ("|u1", 1, _ZERO), "id_bytes": ("<u4", 1, _ZERO)}, 1),
+        "layout": ({"id_slots": ("<u4", 1, _ZERO)}, 1),
+        "ids": ({"utf8": ("|u1", ID_SLOT_BYTES, _ZERO)}, None),
+        "features": ({"values": (value, manifest.features, _ZERO)}, 1)
+        if is_dense
+        else ({"rows": row, "columns": (feature, 1, _MINUS_ONE), "values": (value, 1, _ZERO)}, None),
+        "adjacency": ({"rows": row, "columns": (edge, 1, _MINUS_ONE)}, None),
+        "beta": (beta, len(spec.block_hops)),
+        "label_beta": (beta, spec.label_hops),
+    }
+
+
+def _unfit(path: Path, what: str) -> StoreForeign:
+    return StoreForeign(f"{path} tells of {what}, which is none of the model in its manifest.", _ALTERED)
+
+
 def encode_beta(beta: NDArray[np.float64], chunk_rows: int) -> NewTable:
     """The table of span coefficients (blocks, n, C); without blocks, a table without chunks."""
     blocks, nodes, classes = beta.shape
+    values = beta.reshape(blocks * nodes, classes).astype("<f8", copy=False)
+    return NewTable(_starts_of_blocks(blocks, nodes, chunk_rows), {"values": NewArray(values, _ZERO)})
+
+
+def _starts_of_blocks(blocks: int, nodes: int, chunk_rows: int) -> NDArray[np.int64]:
+    """First row of each chunk, and the number of rows at the end, of so many blocks of all rows."""
     within = starts_of_rows(nodes, chunk_rows)[:-1]
-    starts = np.append((np.arange(blocks)[:, None] * nodes + within).reshape(-1), np.int64(blocks * nodes))
-    return NewTable(
-        starts, {"values": NewArray(beta.reshape(blocks * nodes, classes).astype("<f8", copy=False), _ZERO)}
-    )
+    return np.append((np.arange(blocks)[:, None] * nodes + within).reshape(-1), np.int64(blocks * nodes))
 
 
 def starts_of_rows(nodes: int, chunk_rows: int) -> NDArray[np.int64]:
@@ -116,13 +173,13 @@ def decode_features(base: BaseArrays, manifest: Manifest, chunks: range) -> Feat
     values = base.read("features", "values", chunks)
     if manifest.feature_layout is FeatureLayout.DENSE:
         return values
-    rows, columns, kept = _decode_sparse(base, "features", chunks)
+    rows, columns, kept = _decode_sparse(base, "features", chunks, manifest.features)
     return _csr(values[kept, 0], rows, columns, (_rows_in(base, chunks), manifest.features))
 
 
 def decode_adjacency(base: BaseArrays, chunks: range) -> sp.csr_array:
     """Rows of the adjacency in consecutive chunks, (k, n) float64 ones."""
-    rows, columns, _ = _decode_sparse(base, "adjacency", chunks)
+    rows, columns, _ = _decode_sparse(base, "adjacency", chunks, base.index.nodes)
     return _csr(np.ones(rows.size), rows, columns, (_rows_in(base, chunks), base.index.nodes))
 
 
@@ -150,26 +207,36 @@ def _encode_sparse(matrix: sp.csr_array, chunk_rows: int, random: np.random.Gene
     rows = np.repeat(np.arange(nodes, dtype=np.int64), np.diff(matrix.indptr))
     order = random.permutation(rows.size)
     order = order[np.argsort(rows[order] // chunk_rows, kind="stable")]
-    column_type = "<i4" if width <= np.iinfo(np.int32).max else "<i8"
     arrays = {
         "rows": NewArray((rows[order] % chunk_rows).astype("<u2"), _MINUS_ONE),
-        "columns": NewArray(matrix.indices[order].astype(column_type), _MINUS_ONE),
+        "columns": NewArray(matrix.indices[order].astype(_column_type(width)), _MINUS_ONE),
     }
     if values:
         arrays["values"] = NewArray(matrix.data[order].astype(matrix.dtype.newbyteorder("<"), copy=False), _ZERO)
     return NewTable(matrix.indptr.astype(np.int64)[starts_of_rows(nodes, chunk_rows)], arrays)
 
 
+def _column_type(width: int) -> str:
+    return "<i4" if width <= np.iinfo(np.int32).max else "<i8"
+
+
 def _decode_sparse(
-    base: BaseArrays, table_name: str, chunks: range
+    base: BaseArrays, table_name: str, chunks: range, width: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Rows, counted from the first of `chunks`, and columns of the slots that are kept, and which are."""
+    """Rows, counted from the first of `chunks`, and columns of the slots that are kept, and which are.
+
+    StoreDamaged for a row outside of its chunk, where erasing would not look for it, and a column not below `width`.
+    """
     starts = base.index.tables[table_name].starts[chunks.start : chunks.stop + 1]
     rows = base.read(table_name, "rows", chunks)[:, 0]
     columns = base.read(table_name, "columns", chunks)[:, 0]
     kept = rows != NO_ROW
     first_rows = np.repeat(np.arange(len(chunks), dtype=np.int64) * base.index.chunk_rows, np.diff(starts))
-    return rows[kept] + first_rows[kept], columns[kept].astype(np.int64), kept
+    shown, places = columns[kept], rows[kept] + first_rows[kept]
+    outside = (rows[kept] >= base.index.chunk_rows).any() or (places >= _rows_in(base, chunks)).any()
+    if outside or (shown.size and (shown.min() < 0 or shown.max() >= width)):
+        raise damaged(base.path_of(table_name, "columns"), "names rows or columns that its table does not have")
+    return places, shown.astype(np.int64), kept
 
 
 def _csr(
@@ -184,10 +251,15 @@ def _csr(
 def _decode_ids(base: BaseArrays) -> tuple[str, ...]:
     lengths = base.read_all("nodes", "id_bytes")[:, 0].astype(np.int64)
     id_slots = base.read_all("layout", "id_slots")[:, 0].astype(np.int64)
+    if (lengths > id_slots * ID_SLOT_BYTES).any() or id_slots.sum() != base.index.tables["ids"].slots:
+        raise damaged(base.path_of("layout", "id_slots"), "does not tell where the ids of the nodes lie")
     text = base.read_all("ids", "utf8").tobytes()
     firsts = np.concatenate([[0], np.cumsum(id_slots)])[:-1] * ID_SLOT_BYTES
     bounds = zip(firsts.tolist(), (firsts + lengths).tolist(), strict=True)
-    return tuple(text[first:last].decode() for first, last in bounds)
+    try:
+        return tuple(text[first:last].decode() for first, last in bounds)
+    except UnicodeDecodeError as error:
+        raise damaged(base.path_of("ids", "utf8"), "holds what is no text") from error
 
 
 def _rows_in(base: BaseArrays, chunks: range) -> int:

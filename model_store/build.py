@@ -14,7 +14,7 @@ from torch import Tensor
 from model_store.canaries import PREFIX, Canaries
 from model_store.coefficients import span_coefficients
 from model_store.device import enough_memory, torch_device
-from model_store.errors import GraphError
+from model_store.errors import GraphError, TrainingError
 from model_store.foreign import ForeignWeights, WeightsError, starting_point, train_on
 from model_store.gram import Gram
 from model_store.graph import Graph, some, validate
@@ -31,11 +31,12 @@ from model_store.manifest import (
 from model_store.memory import require_memory, training_needs
 from model_store.mlp import MlpProgress, extract, public_nodes
 from model_store.newton import LARGEST_FLOOR
+from model_store.node_ids import RULE, is_allowed
 from model_store.scaling import CONDITION_LIMIT, well_scaled
 from model_store.sizes import Sizes
-from model_store.spec import ModelSpec, SolverKind
+from model_store.spec import ModelSpec, SolverKind, check_spec
 from model_store.store import Store
-from model_store.training import Trained, TrainingProgress, check_spec, train
+from model_store.training import Trained, TrainingProgress, train
 
 #: One epoch of the MLP, then one step of the solver after another.
 BuildProgress: TypeAlias = MlpProgress | TrainingProgress
@@ -106,6 +107,7 @@ def build_model(
     memory than there is, RankError when the Gram matrix cannot tell the rank of the features, and WeightsError when
     `foreign` does not belong to this graph and specification.
     """
+    _check_name(name)
     validate(graph)
     refuse_canary_ids(graph, canaries)
     _check_classes(graph)
@@ -182,6 +184,11 @@ def _moved(
     """The same for columns in the order of `injected_columns` that now begin with column `to`."""
     moved = [replace(channel, column=to + place) for place, channel in enumerate(channels)]
     return moved, canaries and replace(canaries, first_column=to + len(moved))
+
+
+def _check_name(name: str) -> None:
+    if not is_allowed(name):
+        raise TrainingError(f"No model can be named {name!r}.", f"Give a --name of {RULE}.")
 
 
 def _check_own_weights(foreign: ForeignWeights | None) -> None:

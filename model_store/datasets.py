@@ -37,6 +37,7 @@ def load_dataset(
     split: Split = "full",
     data_dirs: Sequence[Path],
     seed: int = 0,
+    dedupe: bool = False,
     download: Callable[[str, Path], Path] | None = download,
 ) -> Graph:
     """The graph called `source`, checked by `validate`.
@@ -46,12 +47,13 @@ def load_dataset(
     `data_dirs`, unless `download` is None.
 
     With `split` "full", every labelled node outside validation and test is a training node, as in the paper; "public"
-    is the dataset's own split. Where there is none, "full" draws 60/20/20 with `seed`.
+    is the dataset's own split. Where there is none, "full" draws 60/20/20 with `seed`. With `dedupe` an edge that is
+    given several times is taken once; otherwise such a graph is refused.
 
     Raises DatasetNotFound listing where it looked, or GraphError saying what is wrong with the data.
     """
     raw = _read(source, data_dirs, download)
-    graph = _with_split(raw, split, seed)
+    graph = _with_split(raw, split, seed, dedupe=dedupe)
     validate(graph)
     return graph
 
@@ -80,7 +82,7 @@ def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path]
         raise DatasetNotFound(f"{error.detail} Looked for {places}.", remedy) from error
 
 
-def _with_split(raw: RawGraph, split: Split, seed: int) -> Graph:
+def _with_split(raw: RawGraph, split: Split, seed: int, *, dedupe: bool) -> Graph:
     if raw.masks is None:
         if split == "public":
             raise GraphError(f"{raw.origin} has no public split.", "Use --split full.")
@@ -91,7 +93,7 @@ def _with_split(raw: RawGraph, split: Split, seed: int) -> Graph:
         masks = replace(raw.masks, train=(raw.labels >= 0) & ~raw.masks.val & ~raw.masks.test)
     classes = int(raw.labels.max(initial=-1)) + 1
     return Graph(
-        adjacency=raw.adjacency(),
+        adjacency=raw.adjacency(dedupe=dedupe),
         features=raw.features,
         labels=raw.labels,
         train_mask=masks.train,

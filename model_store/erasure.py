@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from model_store.base_arrays import BaseArrays, Blanking, digest_of, slots_within
 from model_store.base_index import Generation, Index, Table, labelled_files, read_generation
 from model_store.base_tables import NO_ROW
-from model_store.files import overwrite
+from model_store.errors import StoreForeign
+from model_store.files import TRAIN_AGAIN, overwrite
 from model_store.manifest import FeatureLayout
 from model_store.sealed import FORMAT, Document, Fields, read_sealed
 
@@ -54,10 +55,13 @@ class Erasure:
     @classmethod
     def read(cls, document: Fields) -> "Erasure":
         """The erasure in a JSON object; StoreForeign when it is not one."""
+        ends = document.integers("edges")
+        if len(ends) % 2:
+            raise document.wrong("edges", "a list of pairs", ends)
         erasure = cls(
             nodes=np.asarray(document.integers("nodes"), dtype=np.int64),
             feature_rows=np.asarray(document.integers("feature_rows"), dtype=np.int64),
-            edges=np.asarray(document.integers("edges"), dtype=np.int64).reshape(-1, 2),
+            edges=np.asarray(ends, dtype=np.int64).reshape(-1, 2),
         )
         document.finish()
         return erasure
@@ -109,7 +113,29 @@ class Intent:
     def open_on(cls, folder: Path, index: Index) -> "Intent | None":
         """The intent under which chunks of `index` are being overwritten, if there is one."""
         found = [(at, path) for stem, at, path in labelled_files(folder) if stem == _INTENT and at > index.generation]
-        return cls.read(max(found)[1]) if found else None
+        if not found:
+            return None
+        intent = cls.read(max(found)[1])
+        intent._check(index, folder)
+        return intent
+
+    def _check(self, index: Index, folder: Path) -> None:
+        """Raises StoreForeign unless it is about slots of this index."""
+        for name, blanking in self.blankings.items():
+            table, slots = index.tables.get(name), blanking.slots
+            if (
+                table is None
+                or not slots.size
+                or slots[0] < 0
+                or slots[-1] >= table.slots
+                or (np.diff(slots) <= 0).any()
+                or blanking.digests.keys() != table.arrays.keys()
+                or any(list(each) != np.unique(table.chunk_of(slots)).tolist() for each in blanking.digests.values())
+            ):
+                raise StoreForeign(
+                    f"{folder / self.file_name} is no erasure in the table {name} beside it.",
+                    f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
+                )
 
     def apply(self, folder: Path, index: Index) -> None:
         """Overwrites the slots in place and syncs each file once; repeating it changes nothing."""
@@ -253,7 +279,10 @@ def _read_blanking(document: Fields) -> Blanking:
     slots, chunks = document.integers("slots"), document.integers("chunks")
     digests = {}
     for array, section in document.sections("digests").items():
-        digests[array] = dict(zip(chunks, section.texts("sha256"), strict=True))
+        found = section.texts("sha256")
+        if len(found) != len(chunks):
+            raise section.wrong("sha256", f"{len(chunks)} digests", found)
+        digests[array] = dict(zip(chunks, found, strict=True))
         section.finish()
     document.finish()
     return Blanking(np.asarray(slots, dtype=np.int64), digests)

@@ -7,6 +7,7 @@ personal data.
 import errno
 import mmap
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from model_store.errors import StoreDamaged
 
 _FILE_MODE = 0o600
+#: What opening a file says of a link, of a folder to be written to, and of a device or socket.
+_NOT_PLAIN = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 _FOLDER_MODE = 0o700
 #: Parts of a file that one call overwrites, the most that the kernel takes at once, and the longest of them (bytes).
 _MOST_SPANS = 1024
@@ -33,20 +36,32 @@ def damaged(path: Path, what: str) -> StoreDamaged:
     return StoreDamaged(f"{path} {what}.", _RESTORE)
 
 
-def read_file(path: Path) -> bytes:
-    """All bytes of a file; StoreDamaged when it is missing."""
+def open_plain(path: Path, flags: int) -> int:
+    """A descriptor of a regular file; StoreDamaged when it is missing, or is a link, a folder or a device."""
     try:
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        # Without waiting for whoever writes into a pipe.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise damaged(path, "is missing") from error
+    except OSError as error:
+        if error.errno not in _NOT_PLAIN:
+            raise
+        raise damaged(path, "is no regular file") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise damaged(path, "is no regular file")
+    return descriptor
+
+
+def read_file(path: Path) -> bytes:
+    """All bytes of a file; StoreDamaged when it is missing or no regular file."""
+    with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        return file.read()
 
 
 def read_range(path: Path, out: NDArray[np.uint8], *, offset: int, file_bytes: int) -> None:
     """Fills `out` from byte `offset` of a file that must be `file_bytes` long; StoreDamaged when it is not."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise damaged(path, "is missing") from error
+    descriptor = open_plain(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
         if size != file_bytes:
@@ -95,10 +110,7 @@ def overwrite(path: Path, slots: NDArray[np.int64], *, slot_bytes: int, fill: in
     """
     if slots.size == 0:
         return
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise damaged(path, "is missing") from error
+    descriptor = open_plain(path, os.O_RDWR)
     try:
         if os.fstat(descriptor).st_size < (int(slots.max()) + 1) * slot_bytes:
             raise damaged(path, "is too short")

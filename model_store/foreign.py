@@ -5,7 +5,6 @@ weights are where training starts and never what is served as it stands.
 """
 
 import time
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from torch import Tensor
 
+from model_store import array_files
+from model_store.array_files import ArraysUnreadable
 from model_store.device import enough_memory
 from model_store.diffusion_learning import learn_diffusion
 from model_store.errors import ModelStoreError
@@ -62,7 +63,7 @@ def read_weights(path: Path) -> ForeignWeights:
     """
     arrays = _arrays(path)
     if _WEIGHTS not in arrays:
-        raise WeightsError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}, and no {_WEIGHTS!r}.", _REMEDY)
+        raise WeightsError(f"{path} holds no array {_WEIGHTS!r}.", _REMEDY)
     label_weights = arrays.get(_LABEL_WEIGHTS)
     return ForeignWeights(
         _numbers(path, _WEIGHTS, arrays[_WEIGHTS]),
@@ -77,10 +78,10 @@ def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
         if path.suffix == ".safetensors":
             return load_file(path)
         if path.suffix == ".npz":
-            # Opened here: what np.load opens for a damaged archive, it leaves open.
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
-    except (SafetensorError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            return array_files.read_npz(path, (_WEIGHTS, _LABEL_WEIGHTS))
+    except ArraysUnreadable as error:
+        raise WeightsError(error.detail, _REMEDY) from error
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(f"{path} is not a {path.suffix} file of plain arrays: it is damaged.", _REMEDY) from error
     raise WeightsError(f"{path} ends neither in .safetensors nor in .npz.", _REMEDY)
 

@@ -12,12 +12,16 @@ from numpy.typing import NDArray
 
 from model_store.edges import Edges
 from model_store.errors import GraphError
+from model_store.node_ids import RULE, is_allowed
 
 #: X, (n, d): dense, or CSR when sparse.
 Features: TypeAlias = NDArray[np.float32] | NDArray[np.float64] | sp.csr_array
 
 #: The label of a node that has none.
 NO_LABEL = -1
+#: The largest feature must lie between this and its inverse: fourth powers and their sums must neither vanish nor
+#: overflow.
+_SMALLEST_LARGEST = 1e-60
 #: How many offenders an error names.
 _EXAMPLES = 3
 
@@ -96,6 +100,33 @@ def validate(graph: Graph) -> None:
     _check_split(graph)
 
 
+def validate_live(graph: Graph, live: NDArray[np.bool_]) -> None:
+    """Raises GraphError unless `validate` would have let the nodes `live` (n,) pass; of a split there may be nothing.
+
+    What was deleted has left its rows without ids, edges, features and labels.
+    """
+    rows = np.flatnonzero(live)
+    if not rows.size:
+        return
+    part = replace(
+        graph,
+        adjacency=sp.csr_array(graph.adjacency[rows][:, rows]),
+        features=graph.features[rows],
+        labels=graph.labels[rows],
+        train_mask=graph.train_mask[rows],
+        val_mask=graph.val_mask[rows],
+        test_mask=graph.test_mask[rows],
+        node_ids=tuple(graph.node_ids[row] for row in rows.tolist()),
+    )
+    part.adjacency.sort_indices()
+    _check_node_ids(part)
+    _check_adjacency(part)
+    _check_features(part)
+    _check_labels(part)
+    if part.train_mask.any():
+        _check_split(part)
+
+
 def _check_node_ids(graph: Graph) -> None:
     ids = graph.node_ids
     if graph.adjacency.shape != (graph.nodes, graph.nodes) or graph.nodes == 0:
@@ -104,17 +135,14 @@ def _check_node_ids(graph: Graph) -> None:
         )
     if len(ids) != graph.nodes:
         raise GraphError(f"{len(ids)} node ids are given for {graph.nodes} nodes.", "Give one id per node.")
-    if any(not isinstance(name, str) or not name for name in ids):
-        row = next(i for i, name in enumerate(ids) if not isinstance(name, str) or not name)
-        raise GraphError(f"The id of the node in row {row} is empty or not a string.", "Give every node a string id.")
     if len(set(ids)) != len(ids):
         repeated = [name for name, times in Counter(ids).items() if times > 1]
         raise GraphError(f"Node ids are not unique: {some(repeated)}.", "Give every node an id of its own.")
-    undecodable = [row for row, name in enumerate(ids) if not _is_unicode(name)]
-    if undecodable:
+    refused = [row for row, name in enumerate(ids) if not is_allowed(name)]
+    if refused:
         raise GraphError(
-            f"The ids of the nodes in rows {some(undecodable)} are not valid Unicode.",
-            "Give ids that can be encoded as UTF-8.",
+            f"{len(refused)} node id(s) are none that a request could name, such as those in rows {some(refused)}.",
+            f"Give every node an id of {RULE}, in valid Unicode.",
         )
 
 
@@ -144,9 +172,13 @@ def _check_adjacency(graph: Graph) -> None:
     weighted = np.flatnonzero(adjacency.data != 1.0)
     if weighted.size:
         i, j, weight = rows[weighted[0]], columns[weighted[0]], adjacency.data[weighted[0]]
+        # Each of them stands in both directions, as far as the graph is symmetric.
+        repeated = np.unique(np.sort(np.column_stack([rows[weighted], columns[weighted]]), axis=1), axis=0)
         raise GraphError(
-            f"{weighted.size} edge(s) are repeated or weighted, such as {ids[i]} -> {ids[j]}, given {weight:g} times.",
-            "Give every edge once in either direction: Lethe works on unweighted graphs.",
+            f"{repeated.shape[0]} edge(s) are repeated or weighted, "
+            f"such as {ids[i]} -> {ids[j]}, given {weight:g} times.",
+            "Give every edge once in either direction, or take each of them once with --dedupe: Lethe works on "
+            "unweighted graphs.",
         )
     one_way = sp.coo_array(adjacency > adjacency.T)
     if one_way.nnz:
@@ -181,6 +213,13 @@ def _check_features(graph: Graph) -> None:
         raise GraphError(
             f"{bad.size} node(s) have NaN or infinite features, such as {some(graph.node_ids[i] for i in bad)}.",
             "Replace these values by finite numbers.",
+        )
+    stored = features if isinstance(features, np.ndarray) else features.data
+    largest = max(float(stored.max(initial=0.0)), -float(stored.min(initial=0.0)))
+    if largest and not _SMALLEST_LARGEST <= largest <= 1 / _SMALLEST_LARGEST:
+        raise GraphError(
+            f"The largest feature is {largest:.1e} in size, and powers of it leave the range of double precision.",
+            "Multiply all features by one number, so that the largest is near 1.",
         )
 
 
@@ -233,11 +272,3 @@ def some(names: Iterable[object]) -> str:
     """The first few of `names`, comma separated, for an error message."""
     listed = [str(name) for name in islice(names, _EXAMPLES + 1)]
     return ", ".join(listed[:_EXAMPLES]) + (", …" if len(listed) > _EXAMPLES else "")
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

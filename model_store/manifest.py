@@ -4,11 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, get_type_hints
 
-from model_store.canaries import Canaries
+from model_store.canaries import PREFIX, Canaries
+from model_store.errors import TrainingError
+from model_store.node_ids import RULE, is_allowed
 from model_store.sealed import FORMAT, Document, Fields
-from model_store.spec import ModelSpec
+from model_store.spec import ModelSpec, check_spec
+
+#: Powers of two that double precision has in either direction.
+_MOST_SCALE = 1022
 
 
 class FeatureLayout(StrEnum):
@@ -139,7 +145,7 @@ class Manifest:
         document.check_format()
         column_scale = document.optional_integers("column_scale")
         manifest = cls(
-            name=document.text("name"),
+            name=_name(document),
             created_at=_time(document),
             dataset=document.text("dataset"),
             split=document.text("split"),
@@ -167,10 +173,64 @@ class Manifest:
         document.finish()
         return manifest
 
+    def check(self, source: Path) -> None:
+        """Raises StoreForeign, naming the file `source` and the field, for values that no model has together."""
+        read = Fields({}, source)
+        try:
+            check_spec(self.spec)
+        except TrainingError as error:
+            raise read.wrong("spec", "settings of a model", error.detail) from error
+        held = self.canaries
+        expected = {
+            "nodes": (self.nodes >= 1, "at least 1", self.nodes),
+            "features": (self.features >= 1, "at least 1", self.features),
+            "classes": (
+                len(set(self.classes)) == len(self.classes) > 1 and all(map(is_allowed, self.classes)),
+                "names",
+                self.classes,
+            ),
+            "rank": (self.rank <= self.features, f"at most {self.features}", self.rank),
+            "sigma_ref_squared": (self.sigma_ref_squared >= 0, "at least 0", self.sigma_ref_squared),
+            "rank_tolerance": (0 <= self.rank_tolerance < 1, "at least 0 and below 1", self.rank_tolerance),
+            "diffusion": ((self.diffusion is not None) == self.spec.diffusion, "as `spec` has it", self.diffusion),
+            "mlp": ((self.mlp is not None) == (self.spec.mlp_width > 0), "as `spec` has it", self.mlp),
+            "column_scale": (
+                self.column_scale is None
+                or (len(self.column_scale) == self.features and all(abs(e) <= _MOST_SCALE for e in self.column_scale)),
+                f"{self.features} exponents of at most {_MOST_SCALE} in size",
+                self.column_scale,
+            ),
+            "injected_channels": (
+                all(one.column < self.features for one in self.injected_channels),
+                f"columns below {self.features}",
+                self.injected_channels,
+            ),
+            "canaries": (
+                held is None
+                or (
+                    0 < held.cohorts * held.nodes <= self.nodes
+                    and held.first_column + held.cohorts <= self.features
+                    and is_allowed(f"{PREFIX}{held.tag}-{held.cohorts}-{held.nodes}")
+                ),
+                "cohorts of these nodes and features",
+                held,
+            ),
+        }
+        for name, (holds, allowed, value) in expected.items():
+            if not holds:
+                raise read.wrong(name, allowed, value)
+
 
 def injected_columns(channels: Iterable[InjectedChannel], canaries: Canaries | None) -> tuple[int, ...]:
     """The feature columns of injected channels, and after them those of canaries."""
     return (*(channel.column for channel in channels), *(() if canaries is None else canaries.columns))
+
+
+def _name(read: Fields) -> str:
+    name = read.text("name")
+    if not is_allowed(name):
+        raise read.wrong("name", RULE, name)
+    return name
 
 
 def _time(read: Fields) -> datetime:

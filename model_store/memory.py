@@ -103,6 +103,11 @@ def require_memory(
     )
 
 
+def free_memory() -> int | None:
+    """`available_bytes` of this machine's own memory."""
+    return available_bytes(torch.device("cpu"))
+
+
 def available_bytes(device: torch.device, *, root: Path = Path("/")) -> int | None:
     """Bytes that can still be allocated on `device`, None where that cannot be told.
 

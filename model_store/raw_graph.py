@@ -73,12 +73,14 @@ class RawGraph:
         """n."""
         return int(self.features.shape[0])
 
-    def adjacency(self) -> sp.csr_array:
-        """A, (n, n) float64; an edge given k times has the value k."""
+    def adjacency(self, *, dedupe: bool = False) -> sp.csr_array:
+        """A, (n, n) float64; an edge given k times has the value k, or with `dedupe` 1."""
         rows, columns = self.edge_index
         shape = (self.nodes, self.nodes)
         adjacency = sp.csr_array(sp.coo_array((np.ones(rows.size), (rows, columns)), shape=shape))
         adjacency.sum_duplicates()
+        if dedupe:
+            adjacency.data[:] = 1.0
         return adjacency
 
 

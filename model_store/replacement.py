@@ -18,8 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from model_store import tombstones
-from model_store.errors import ModelStoreError
+from model_store.errors import GraphError, ModelStoreError, StoreForeign
 from model_store.files import make_folders, remove_tree, rename, sync_folder
+from model_store.graph import validate_live
+from model_store.plain_folder import require_plain
 from model_store.store import Store
 
 _FOLDER = re.compile(r"(?P<stage>copying|import|replaced)-(?P<id>[0-9a-f-]{36})")
@@ -83,10 +85,20 @@ class Replacement:
 
 
 def check_store(folder: Path) -> Store:
-    """The model in a folder, every array of which has been read and matches its digest."""
+    """The model in a folder from anywhere, every array of which has been read and matches its digest.
+
+    Raises StoreForeign or StoreDamaged, also for what digests do not tell: links and devices, files that are too large
+    to be read, and a graph that nobody could have trained on.
+    """
+    require_plain(folder)
     store = Store.open(folder)
-    store.load_base()
-    store.read_version(store.current())
+    base = store.load_base()
+    state = store.read_version(store.current())
+    tombstones.read(folder)
+    try:
+        validate_live(base.graph, state.live)
+    except GraphError as error:
+        raise StoreForeign(f"{folder} holds a graph that is none of a model. {error.detail}", error.remedy) from error
     return store
 
 

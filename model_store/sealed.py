@@ -6,10 +6,11 @@ characters written as zeros, so a change of any byte of the file shows.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from model_store.errors import StoreForeign
 from model_store.files import TRAIN_AGAIN, damaged, read_file
@@ -20,6 +21,8 @@ FORMAT = 2
 Document = Mapping[str, Any]
 
 _SEAL = "sha256"
+#: Whole numbers are kept in 64 bits, here and in the database.
+_LARGEST = 2**63 - 1
 _UNSEALED = "0" * 64
 _Enum = TypeVar("_Enum", bound=StrEnum)
 _OTHER_VERSION = f"It was written by another program or another version of Lethe; {TRAIN_AGAIN}"
@@ -42,7 +45,7 @@ def read_sealed(path: Path) -> "Fields":
     data = read_file(path)
     try:
         document = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise damaged(path, "is not the JSON document that was written there: it is truncated or altered") from error
     if not isinstance(document, dict) or _SEAL not in document:
         raise StoreForeign(
@@ -58,6 +61,11 @@ def _seal_holds(data: bytes, digest: object) -> bool:
         return False
     head, found, tail = data.rpartition(digest.encode())
     return bool(found) and hashlib.sha256(head + _UNSEALED.encode() + tail).hexdigest() == digest
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    # An escape in JSON may stand for half of a character, which no file and no terminal takes.
+    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= one <= "\udfff" for one in value))
 
 
 class Fields:
@@ -77,9 +85,9 @@ class Fields:
             )
 
     def integer(self, name: str) -> int:
-        """A whole number of at least 0."""
+        """A whole number of at least 0, of 63 bits."""
         value = self._take(name)
-        if type(value) is not int or value < 0:
+        if type(value) is not int or not 0 <= value <= _LARGEST:
             raise self.wrong(name, "a whole number of at least 0", value)
         return value
 
@@ -88,11 +96,11 @@ class Fields:
         return None if self._is_null(name) else self.integer(name)
 
     def number(self, name: str) -> float:
-        """A number; whole ones are turned into floats."""
+        """A finite number; whole ones are turned into floats."""
         value = self._take(name)
-        if type(value) is int:
+        if type(value) is int and abs(value) <= _LARGEST:
             return float(value)
-        if type(value) is not float:
+        if type(value) is not float or not math.isfinite(value):
             raise self.wrong(name, "a number", value)
         return value
 
@@ -108,9 +116,9 @@ class Fields:
         return value
 
     def text(self, name: str) -> str:
-        """A string."""
+        """A string that UTF-8 can encode."""
         value = self._take(name)
-        if not isinstance(value, str):
+        if not _is_text(value):
             raise self.wrong(name, "a string", value)
         return value
 
@@ -123,9 +131,11 @@ class Fields:
             raise self.wrong(name, "one of " + ", ".join(kind), value) from error
 
     def integers(self, name: str) -> list[int]:
-        """A list of whole numbers, negative ones included."""
+        """A list of whole numbers of 64 bits, negative ones included."""
         value = self._take(name)
-        if not isinstance(value, list | tuple) or not all(type(item) is int for item in value):
+        if not isinstance(value, list | tuple) or not all(
+            type(item) is int and abs(item) <= _LARGEST for item in value
+        ):
             raise self.wrong(name, "a list of whole numbers", value)
         return list(value)
 
@@ -136,7 +146,7 @@ class Fields:
     def texts(self, name: str) -> list[str]:
         """A list of strings."""
         value = self._take(name)
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list | tuple) or not all(map(_is_text, value)):
             raise self.wrong(name, "a list of strings", value)
         return list(value)
 

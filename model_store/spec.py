@@ -1,10 +1,19 @@
 """What defines a model apart from its data: propagation, blocks, loss, solver."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from model_store.errors import TrainingError
+
 #: Label reuse excludes the node's own label at up to this many hops.
 MAX_LABEL_HOPS = 3
+#: Every graph is smoothed to nothing long before; a manifest that asks for more is none of ours.
+MAX_HOPS = 100
+#: Random generators take 64 bits, and the manifest a signed number.
+MAX_SEED = 2**63 - 1
+#: Every guarantee divides by lambda: the optimum is unique, and the gradient bounds the distance to it, only then.
+_POSITIVE_LAMBDA = "more than 0: without it there is no unique optimum, and no bound on the distance to one"
 
 
 class PropagationKind(StrEnum):
@@ -81,3 +90,29 @@ class ModelSpec:
     def block_hops(self) -> tuple[int, ...]:
         """The hop of each feature block, in the order of the blocks of W."""
         return (self.hops,) if self.combine is Combine.LAST else tuple(range(self.hops + 1))
+
+
+def check_spec(spec: ModelSpec) -> None:
+    """Raises TrainingError naming the first setting that is out of range."""
+    ranges = {
+        "self_loops": (spec.self_loops, spec.self_loops >= 0, "0 or more"),
+        "hops": (spec.hops, 1 <= spec.hops <= MAX_HOPS, f"1 to {MAX_HOPS}"),
+        "regularization": (spec.regularization, spec.regularization > 0, _POSITIVE_LAMBDA),
+        "tolerance": (spec.tolerance, 0 < spec.tolerance < 1, "more than 0 and less than 1, such as 1e-11"),
+        "learning_rate": (spec.learning_rate, spec.learning_rate > 0, "more than 0"),
+        "momentum": (spec.momentum, 0 <= spec.momentum < 1, "at least 0 and less than 1"),
+        "batch_size": (spec.batch_size, spec.batch_size >= 0, "0 (all training nodes) or more"),
+        "label_hops": (spec.label_hops, 0 <= spec.label_hops <= MAX_LABEL_HOPS, f"0 to {MAX_LABEL_HOPS}"),
+        "gamma": (spec.gamma, 0 < spec.gamma <= 1, "more than 0 and at most 1"),
+        "mlp_width": (spec.mlp_width, spec.mlp_width >= 0, "0 (no MLP) or more"),
+        "seed": (spec.seed, 0 <= spec.seed <= MAX_SEED, f"0 to {MAX_SEED}"),
+        "epochs": (spec.epochs, spec.epochs >= 1, "1 or more"),
+    }
+    for name, (value, in_range, allowed) in ranges.items():
+        if not (in_range and math.isfinite(value)):
+            raise TrainingError(f"The setting {name} is {value}.", f"Choose a finite value of {allowed}.")
+    if spec.loss is LossKind.PLAIN_HINGE and spec.solver is not SolverKind.SGD:
+        raise TrainingError(
+            f"The loss {spec.loss} has kinks, so {spec.solver} finds no optimum of it and nothing can be certified.",
+            f"Use --solver {SolverKind.SGD}, or the smoothed --loss {LossKind.HINGE}.",
+        )

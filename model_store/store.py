@@ -26,6 +26,7 @@ from model_store.base_tables import NO_ROW
 from model_store.erasure import Erasure
 from model_store.errors import StoreForeign
 from model_store.files import (
+    TRAIN_AGAIN,
     damaged,
     make_folder,
     make_folders,
@@ -118,6 +119,7 @@ class Store:
                 f"{path} holds no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
             )
         manifest = Manifest.read(read_sealed(manifest_path))
+        manifest.check(manifest_path)
         store = cls(path, manifest, hashlib.sha256(read_file(manifest_path)).hexdigest())
         store._base.check()
         store.versions()
@@ -172,7 +174,13 @@ class Store:
 
     def read_version(self, ref: VersionRef, *, digest: str | None = None) -> VersionState:
         """A version's state, verified, also against the digest of its manifest when given."""
-        return self._versions.read(ref, digest=digest)
+        state = self._versions.read(ref, digest=digest)
+        if wrong := _unfit(self.manifest, state):
+            raise StoreForeign(
+                f"{self.folder_of(ref)} holds {wrong}, which is none of a version of {self.manifest.name}.",
+                f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
+            )
+        return state
 
     def beta_version(self, ref: VersionRef) -> int:
         """The version whose rebuilt span coefficients a version's B and T go with; 0 for those of training."""
@@ -256,6 +264,23 @@ class Store:
         self.remove_versions(keep=keep, below_fencing=fencing)
         self._base.tidy(fencing=fencing)
 
+    def dense_features(self) -> tuple[Path, int] | None:
+        """The file that holds the features, row after row, and the bytes of a row; None when they are sparse."""
+        return self._base.dense_features()
+
+    def files(self) -> frozenset[str]:
+        """The files that make up the current version and its graph, by their paths below the folder of the model."""
+        current = self.current()
+        return frozenset(
+            [
+                _MANIFEST,
+                _CURRENT,
+                *(f"{_BASE}/{name}" for name in self._base.files()),
+                *(f"{_VERSIONS}/{current.folder}/{name}" for name in self._versions.FILES),
+                *tombstones.files(self.path),
+            ]
+        )
+
     def load_base(self) -> Base:
         """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
         return self._base.load()
@@ -317,6 +342,25 @@ def _overtaken(ref: VersionRef, current: VersionRef) -> StoreConflict:
         f"CURRENT names version {current.folder}, which is later than {ref.folder}.",
         "Another unlearner has gone on; read the database's pointer again.",
     )
+
+
+def _unfit(manifest: Manifest, state: VersionState) -> str | None:
+    """What of a version's state is not that of such a model."""
+    blocks, label_blocks = len(manifest.spec.block_hops), manifest.spec.label_hops
+    nodes, classes = manifest.nodes, len(manifest.classes)
+    shapes = {"features": (blocks, manifest.features, classes), "labels": (label_blocks, classes, classes)}
+    for name, shape in shapes.items():
+        for part, array in vars(getattr(state, name)).items():
+            if array.shape != shape or array.dtype != np.float64:
+                return f"{name}.{part} as {array.dtype} of shape {array.shape}"
+            if not np.isfinite(array).all():
+                return f"{name}.{part} with values that are not finite"
+    for name, mask in (("live", state.live), ("featured", state.featured)):
+        if mask.shape != (nodes,):
+            return f"{name} of shape {mask.shape}"
+    if state.rank > manifest.features:
+        return f"a rank of {state.rank}"
+    return None
 
 
 def _check_sizes(manifest: Manifest, base: Base, first: VersionState) -> None:

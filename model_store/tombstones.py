@@ -25,7 +25,7 @@ _TITLE = b"lethe tombstones, format 2\n".ljust(40, b"\0")
 _CHECKSUM_BYTES = 16
 #: Length of what tells the keys apart.
 KEY_BYTES = 15
-_NAME = re.compile(r"(?P<unfinished>\.?)tombstones-(?P<fencing>0|[1-9][0-9]*)", re.ASCII)
+_NAME = re.compile(r"(?P<unfinished>\.?)tombstones-(?P<fencing>0|[1-9][0-9]{0,17})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,11 @@ def read(folder: Path) -> Kept:
 def fencing(folder: Path) -> int:
     """The highest fencing number under which anything of the record was written, 0 where there is none."""
     return max(_files(folder), default=0)
+
+
+def files(folder: Path) -> frozenset[str]:
+    """The names of the files of the record."""
+    return frozenset(path.name for path in _files(folder).values())
 
 
 def append(folder: Path, tombstones: Sequence[KeptTombstone], *, fencing: int) -> None:

@@ -1,6 +1,5 @@
 """Training: the weights of a specification on a graph, and their dual variable."""
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from torch import Tensor
 from model_store.descent import descend
 from model_store.device import enough_memory
 from model_store.diffusion_learning import learn_diffusion
-from model_store.errors import TrainingError
 from model_store.features import FeatureMatrix
 from model_store.graph import Features, Graph, one_hot, validate
 from model_store.inputs import inputs_of
@@ -26,10 +24,7 @@ from model_store.product_costs import keeps_dense
 from model_store.propagation import Propagator
 from model_store.representation import DenseRepresentation, Representation
 from model_store.sizes import Sizes
-from model_store.spec import MAX_LABEL_HOPS, LossKind, ModelSpec, SolverKind
-
-#: Every guarantee divides by lambda: the optimum is unique, and the gradient bounds the distance to it, only then.
-_POSITIVE_LAMBDA = "more than 0: without it there is no unique optimum, and no bound on the distance to one"
+from model_store.spec import ModelSpec, SolverKind, check_spec
 
 
 @dataclass(frozen=True)
@@ -92,31 +87,6 @@ def train(
     check_spec(spec)
     with enough_memory(device, graph.nodes, graph.num_features):
         return _train(spec, graph, device, progress or _ignore, scratch)
-
-
-def check_spec(spec: ModelSpec) -> None:
-    """Raises TrainingError naming the first setting that is out of range."""
-    ranges = {
-        "self_loops": (spec.self_loops, spec.self_loops >= 0, "0 or more"),
-        "hops": (spec.hops, spec.hops >= 1, "1 or more"),
-        "regularization": (spec.regularization, spec.regularization > 0, _POSITIVE_LAMBDA),
-        "tolerance": (spec.tolerance, spec.tolerance >= 0, "0 or more"),
-        "learning_rate": (spec.learning_rate, spec.learning_rate > 0, "more than 0"),
-        "momentum": (spec.momentum, 0 <= spec.momentum < 1, "at least 0 and less than 1"),
-        "batch_size": (spec.batch_size, spec.batch_size >= 0, "0 (all training nodes) or more"),
-        "label_hops": (spec.label_hops, 0 <= spec.label_hops <= MAX_LABEL_HOPS, f"0 to {MAX_LABEL_HOPS}"),
-        "gamma": (spec.gamma, 0 < spec.gamma <= 1, "more than 0 and at most 1"),
-        "mlp_width": (spec.mlp_width, spec.mlp_width >= 0, "0 (no MLP) or more"),
-        "epochs": (spec.epochs, spec.epochs >= 1, "1 or more"),
-    }
-    for name, (value, in_range, allowed) in ranges.items():
-        if not (in_range and math.isfinite(value)):
-            raise TrainingError(f"The setting {name} is {value}.", f"Choose a finite value of {allowed}.")
-    if spec.loss is LossKind.PLAIN_HINGE and spec.solver is not SolverKind.SGD:
-        raise TrainingError(
-            f"The loss {spec.loss} has kinks, so {spec.solver} finds no optimum of it and nothing can be certified.",
-            f"Use --solver {SolverKind.SGD}, or the smoothed --loss {LossKind.HINGE}.",
-        )
 
 
 def _train(

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from model_store.errors import ModelStoreError, StoreForeign
 from model_store.files import TRAIN_AGAIN, damaged, make_folder, read_file, remove_tree, rename, sync_folder, write_file
 from model_store.sealed import FORMAT, read_sealed, seal
 
-_FOLDER = re.compile(r"(?P<version>0|[1-9]\d*)-(?P<fencing>0|[1-9]\d*)")
+_FOLDER = re.compile(r"(?P<version>0|[1-9]\d{0,17})-(?P<fencing>0|[1-9]\d{0,17})", re.ASCII)
 _TEMPORARY = ".tmp-"
 _MANIFEST = "manifest.json"
 _STATE = "state.safetensors"
@@ -103,6 +104,9 @@ class VersionManifest:
 class Versions:
     """The folder `versions/` of a store."""
 
+    #: What each version consists of.
+    FILES = (_MANIFEST, _STATE)
+
     def __init__(self, folder: Path, *, manifest_sha256: str) -> None:
         self.folder = folder
         self.manifest_sha256 = manifest_sha256
@@ -154,7 +158,10 @@ class Versions:
         data = read_file(path)
         if hashlib.sha256(data).hexdigest() != manifest.state_sha256:
             raise damaged(path, f"does not match the digest in {_MANIFEST} beside it")
-        tensors = load(data)
+        try:
+            tensors = load(data)
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise damaged(path, "is no file of plain tensors") from error
         if set(tensors) != _TENSORS:
             raise StoreForeign(
                 f"{path} holds {', '.join(sorted(tensors))}.", f"Restore it from a backup, or {TRAIN_AGAIN}"

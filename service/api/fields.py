@@ -19,6 +19,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from model_store.node_ids import MAX_CHARACTERS
+
 #: Times beyond these are none of a request; a time zone cannot carry what is between them out of the calendar.
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -52,8 +54,8 @@ Day = Annotated[date, BeforeValidator(_is_day)]
 #: A norm, bound or residual.
 Magnitude = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-#: An external node id: any non-empty text of at most 512 characters.
-NodeId = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=512)]
+#: An external node id: any non-empty text of at most MAX_CHARACTERS characters.
+NodeId = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=MAX_CHARACTERS)]
 
 #: External node ids. Looked through up to the first fault: each further one would cost time, and tell nothing new.
 NodeIds = Annotated[list[NodeId], Field(min_length=1, fail_fast=True)]

@@ -44,6 +44,8 @@ class Finding:
     #: Of its first byte.
     offset: int
     what: str
+    #: How long the pattern is, in bytes.
+    size: int
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,25 @@ class Search:
             offset = int(places[at])
             for pattern in self._patterns[first[at] : last[at]]:
                 if data.startswith(pattern.content, offset):
-                    yield Finding(path, start + offset, pattern.what)
+                    yield Finding(path, start + offset, pattern.what, len(pattern.content))
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRows:
+    """The rows of features that a model holds for nodes which nobody asks about: theirs, whatever they are equal to."""
+
+    #: (n,) bool.
+    own: NDArray[np.bool_]
+    #: The file of dense features, a row after the other, and the bytes of a row; None for sparse ones.
+    file: Path | None
+    row_bytes: int
+
+    def explain(self, finding: Finding) -> bool:
+        """Whether a finding lies within the features of one of these nodes."""
+        if self.file is None or finding.path.resolve() != self.file.resolve():
+            return False
+        first, last = finding.offset // self.row_bytes, (finding.offset + finding.size - 1) // self.row_bytes
+        return first == last and bool(self.own[first])
 
 
 def files_below(folders: Iterable[Path], *, but: Iterable[Path] = ()) -> Iterator[Path]:

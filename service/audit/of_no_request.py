@@ -41,9 +41,9 @@ def in_words(event_type: str, details: Mapping[str, Any]) -> str:
     if event_type == EventType.RECOVERED:
         database = told.get("database_before") or "without any"
         return (
-            f"store (version {told.get('store_before')}) and database (version {database}) of {told.get('model')} were "
-            f"not of the same moment, and `lethe recover` went on with version {told.get('model_version_after')}; "
-            f"deleted again: {_counts(told, '')}; deleted by requests that this database does not know: "
+            f"`lethe recover` went on with version {told.get('model_version_after')} of {told.get('model')} from what "
+            f"there was, a store (version {told.get('store_before')}) and a database (version {database}); deleted "
+            f"again: {_counts(told, '')}; deleted by requests that this database does not know: "
             f"{told.get('unknown_nodes')} nodes"
         )
     if event_type == EventType.LOG_KEY_ADDED:

@@ -24,14 +24,19 @@ def stderr() -> Console:
 def report(detail: str, remedy: str = "") -> None:
     """Print an error and what to do about it, to stderr."""
     console = stderr()
-    console.print(Text.assemble(("error: ", "bold red"), detail))
+    console.print(Text.assemble(("error: ", "bold red"), _printable(detail)))
     if remedy:
-        console.print(Text.assemble(("  ", ""), remedy))
+        console.print(Text.assemble(("  ", ""), _printable(remedy)))
 
 
 def note(text: str) -> None:
     """Print something worth knowing that is not the result, to stderr."""
-    stderr().print(Text(text))
+    stderr().print(Text(_printable(text)))
+
+
+def _printable(text: str) -> str:
+    """`text` with what would write to the terminal otherwise than letters, or to no file, as escapes."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:

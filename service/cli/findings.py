@@ -89,11 +89,21 @@ def disk(home: Path) -> Finding:
 
 def keys(folder: Path) -> Finding:
     """Whether the keys that only files hold are all there and closed to others."""
+    from service.db.vault_keys import SLOTS
     from service.vault.keyring import Keyring
 
     if not folder.exists():
         return Finding("keys", None, f"none yet in {folder}; the first start makes them")
     Keyring.open(folder, create=False)
+    # A start makes the first key of the log, and then the file of the requests' keys.
+    if any(folder.glob("log-*.key")) and not (folder / SLOTS).exists():
+        return Finding(
+            "keys",
+            False,
+            f"{folder / SLOTS} is missing: what queued requests name cannot be read without it",
+            "Restore it from the backup of LETHE_HOME that belongs to this database. Where nothing was queued, the "
+            "next start makes it anew; where something was, it says how many requests.",
+        )
     return Finding("keys", True, str(folder))
 
 

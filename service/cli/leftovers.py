@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from model_store.graph import Graph
-    from service.audit.leftovers import Finding, Search
+    from model_store.store import Store
+    from service.audit.leftovers import Finding, OwnRows, Search
 
 #: So many findings are printed; all are counted.
 _SHOWN = 50
+#: So many pairs of equal rows are printed.
+_SHOWN_EQUAL = 5
 
 
 def leftovers(
@@ -43,10 +46,12 @@ def leftovers(
     """Search every byte of the model, of LETHE_HOME and of its private servers' data, for ids and features.
 
     Names file and offset of what is found, and then exits with 1. Best run while Lethe is stopped: what a running
-    Postgres has in memory is in no file yet.
+    Postgres has in memory is in no file yet. Features that a live node has as well can be told from traces only with
+    the --ids of all rows.
 
     Example: [bold]./lethe audit leftovers --ids forgotten.txt --features forgotten.npy[/bold]
     """
+    from model_store.store import Store
     from service.audit.leftovers import Search, files_below, patterns_of_ids, patterns_of_rows
 
     if ids is None and features is None:
@@ -66,8 +71,14 @@ def leftovers(
         raise ConfigurationError(f"{missing[0]} is not a folder.", "Give a folder that can be read from here.")
     files = list(files_below(folders, but=[path for path in (ids, features) if path is not None]))
     found, unread = _search(search, files)
-    in_model = list(_in_model(settings.model_dir, named, rows))
+    store = Store.open(settings.model_dir)
+    graph = store.load_base().graph
+    own = _own_rows(store, graph, named, rows)
+    found = [one for one in found if not own.explain(one)]
+    in_model, equal = _in_model(settings.model_dir, graph, named, rows, own)
     _print(found, in_model)
+    for line in _about_equal(equal):
+        note(line)
     for line in _warnings(settings, of_ids.indistinct, of_rows.indistinct if of_rows else 0, bool(also)):
         note(f"warning: {line}")
     searched = sum(path.stat().st_size for path in files if path.exists())
@@ -86,8 +97,10 @@ def _rows(path: Path, ids: Sequence[str]) -> "NDArray[Any] | sp.csr_array":
     """The rows of features in a file."""
     import numpy as np
 
+    from model_store.array_files import read_npy
+
     if path.suffix == ".npy":
-        rows: NDArray[Any] = np.load(path, allow_pickle=False)
+        rows = read_npy(path)
         if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.floating):
             raise ConfigurationError(f"{path} is no array (k, d) of floats.", "Save the rows with numpy.save.")
         return rows
@@ -95,7 +108,7 @@ def _rows(path: Path, ids: Sequence[str]) -> "NDArray[Any] | sp.csr_array":
         raise ConfigurationError(f"Which rows of {path} are meant is not known.", "Name their ids with --ids.")
     from model_store.datasets import load_dataset
 
-    graph = load_dataset(str(path), data_dirs=[])
+    graph = load_dataset(str(path), data_dirs=[], dedupe=True)
     row_of = {node: row for row, node in enumerate(graph.node_ids)}
     chosen = [row_of[node] for node in ids if node in row_of]
     return graph.features[chosen]
@@ -116,24 +129,63 @@ def _search(search: "Search", files: Sequence[Path]) -> "tuple[list[Finding], li
     return found, unread
 
 
-def _in_model(folder: Path, ids: Sequence[str], rows: "NDArray[Any] | sp.csr_array | None") -> Iterator[str]:
-    """What of it the model has by its own reading of its files: also short ids, and sparse features in any order."""
-    from model_store.store import Store
+def _own_rows(
+    store: "Store", graph: "Graph", ids: Sequence[str], rows: "NDArray[Any] | sp.csr_array | None"
+) -> "OwnRows":
+    """The live nodes with features that are not asked about; none where it is not known who the rows belong to."""
+    import numpy as np
 
-    graph = Store.open(folder).load_base().graph
+    from service.audit.leftovers import OwnRows
+
+    state = store.read_version(store.current())
+    own = np.zeros(graph.nodes, dtype=np.bool_)
+    if rows is not None and rows.shape[0] <= len(ids):
+        sought = set(ids)
+        own = state.live & state.featured & np.array([name not in sought for name in graph.node_ids])
+    file, row_bytes = store.dense_features() or (None, 0)
+    return OwnRows(own, file, row_bytes)
+
+
+def _in_model(
+    folder: Path, graph: "Graph", ids: Sequence[str], rows: "NDArray[Any] | sp.csr_array | None", own: "OwnRows"
+) -> tuple[list[str], list[tuple[int, int]]]:
+    """What of it the model has by its own reading of its files: also short ids, and sparse features in any order.
+
+    Then the rows that are equal to those of a live node, with the row of that, which are no trace of anybody.
+    """
     row_of = {node: row for row, node in enumerate(graph.node_ids)}
-    for line, node in enumerate(ids, start=1):
-        if node in row_of:
-            yield f"{folder}: id on line {line} is that of row {row_of[node]}"
+    traces = [
+        f"{folder}: id on line {line} is that of row {row_of[node]}"
+        for line, node in enumerate(ids, start=1)
+        if node in row_of
+    ]
+    equal = []
     if rows is not None and rows.shape[1] == graph.num_features:
         stored = _by_content(graph)
         for number, content in enumerate(_contents(rows)):
-            if content and content in stored:
-                yield f"{folder}: features of row {number} are those of row {stored[content]}"
+            for row in stored.get(content, ()) if content else ():
+                if own.own[row]:
+                    equal.append((number, row))
+                else:
+                    traces.append(f"{folder}: features of row {number} are those of row {row}")
+    return traces, equal
 
 
-def _by_content(graph: "Graph") -> dict[bytes, int]:
-    return {content: row for row, content in enumerate(_contents(graph.features)) if content}
+def _about_equal(equal: Sequence[tuple[int, int]]) -> Iterator[str]:
+    if equal:
+        some = ", ".join(f"{number} and {row}" for number, row in equal[:_SHOWN_EQUAL])
+        yield (
+            f"{len({number for number, _ in equal})} rows of features are equal to those of live nodes, which keep "
+            f"theirs: no trace (row of the file and of the model: {some}{', …' if len(equal) > _SHOWN_EQUAL else ''})."
+        )
+
+
+def _by_content(graph: "Graph") -> dict[bytes, list[int]]:
+    found: dict[bytes, list[int]] = {}
+    for row, content in enumerate(_contents(graph.features)):
+        if content:
+            found.setdefault(content, []).append(row)
+    return found
 
 
 def _contents(rows: "NDArray[Any] | sp.csr_array") -> Iterator[bytes]:

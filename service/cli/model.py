@@ -1,8 +1,8 @@
 """`lethe model import`: take over a model that was trained elsewhere."""
 
 import asyncio
-import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,14 +74,11 @@ def import_(
 
 def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
     """What writes the model to serve into a folder."""
+    from model_store.plain_folder import copy_model
     from model_store.store import Store
 
-    def copy(target: Path) -> Store:
-        shutil.copytree(folder, target)
-        return Store.open(target)
-
     if weights is None:
-        return copy
+        return partial(copy_model, folder)
 
     from model_store.foreign import read_weights
     from model_store.rebuild import with_weights

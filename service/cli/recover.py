@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _ASK_S = 0.2
 #: Most leases that one recovery may lose before it gives up.
 _MOST_LOSSES = 5
+_SEND_AGAIN = "Send the requests that failed again: `GET /deletions?status=failed` lists them."
 
 
 @dataclass(frozen=True)
@@ -196,8 +197,13 @@ def _report(recovered: "Recovered") -> None:
     if recovered.gave_up_tombstones:
         note("What could not be read of the store's own tombstones was given up; the rest was written anew.")
     if recovery is None:
-        changed = "Nothing else" if recovered.gave_up_tombstones else "Nothing"
-        stdout().print(f"Store and database agree, and nothing that was deleted is left. {changed} was changed.")
+        failed = f"{recovered.failed} requests failed, their keys being lost. " if recovered.failed else ""
+        changed = "Nothing else" if recovered.gave_up_tombstones or failed else "Nothing"
+        stdout().print(
+            f"Store and database agree, and nothing that was deleted is left. {failed}{changed} was changed."
+        )
+        if failed:
+            note(_SEND_AGAIN)
         return
     rows = [
         ("the database was at", recovery.database_before or "nothing: it did not know the model"),
@@ -228,5 +234,5 @@ def _advice(recovery: "Recovery", kept: int, failed: int) -> list[str]:
     if recovery.database_before is None or recovery.unknown_nodes:
         advice.append("Requests that were accepted after this database's backup are not in it: send them again.")
     if failed:
-        advice.append("Send the requests that failed again: `GET /deletions?status=failed` lists them.")
+        advice.append(_SEND_AGAIN)
     return advice

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from model_store.spec import MAX_LABEL_HOPS, Combine, LossKind, ModelSpec, PropagationKind, SolverKind
+from model_store.node_ids import RULE, is_allowed
+from model_store.spec import (
+    MAX_HOPS,
+    MAX_LABEL_HOPS,
+    MAX_SEED,
+    Combine,
+    LossKind,
+    ModelSpec,
+    PropagationKind,
+    SolverKind,
+)
 from service.cli.console import note, stdout
 from service.cli.training_display import summary, training_bar
 from service.errors import ConfigurationError
@@ -29,7 +39,9 @@ def command(
     out: Annotated[Path, typer.Option(help="New folder for the model.")],
     name: Annotated[str | None, typer.Option(show_default="the dataset's", help="Name of the model.")] = None,
     split: Annotated[Split, typer.Option(help="full: train on all labels outside validation and test.")] = "full",
-    hops: Annotated[int, typer.Option(min=1, help="L, how often features are propagated.")] = _DEFAULTS.hops,
+    hops: Annotated[
+        int, typer.Option(min=1, max=MAX_HOPS, help="L, how often features are propagated.")
+    ] = _DEFAULTS.hops,
     combine: Annotated[Combine, typer.Option(help="last: P^L X; concat: X, P X, …, P^L X.")] = _DEFAULTS.combine,
     propagation: Annotated[
         PropagationKind, typer.Option(help="How the adjacency is normalised.")
@@ -54,7 +66,10 @@ def command(
     momentum: Annotated[float, typer.Option(help="sgd: share of the last step kept.")] = _DEFAULTS.momentum,
     batch_size: Annotated[int, typer.Option(min=0, help="sgd: nodes per step; 0 is all.")] = _DEFAULTS.batch_size,
     epochs: Annotated[int, typer.Option(min=1, help="sgd: passes over the nodes.")] = _DEFAULTS.epochs,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn at random.")] = _DEFAULTS.seed,
+    dedupe: Annotated[bool, typer.Option("--dedupe", help="Take an edge that is given several times once.")] = False,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Of everything that is drawn at random.")
+    ] = _DEFAULTS.seed,
     mlp: Annotated[
         int, typer.Option(min=0, help="Width of an MLP whose outputs take the place of the features; 0: none.")
     ] = _DEFAULTS.mlp_width,
@@ -105,6 +120,8 @@ def command(
         raise typer.BadParameter("needs --mlp WIDTH: only an MLP is trained on public nodes.", param_hint="--public")
     if not regularization > 0.0:
         raise typer.BadParameter("must be more than 0.", param_hint="--lambda")
+    if name is not None and not is_allowed(name):
+        raise typer.BadParameter(f"must be {RULE}.", param_hint="--name")
     spec = ModelSpec(
         propagation=propagation,
         self_loops=self_loops,
@@ -126,8 +143,8 @@ def command(
     )
     injected = None if inject_channel is None else _ids(inject_channel)
     train_and_report(
-        dataset, out, spec, name=name, split=split, device=device, data_dir=data_dir, injected=injected,
-        extra_class=inject_class, cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES,
+        dataset, out, spec, name=name, split=split, dedupe=dedupe, device=device, data_dir=data_dir,
+        injected=injected, extra_class=inject_class, cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES,
         public=() if public is None else _ids(public),
     )  # fmt: skip
 
@@ -139,6 +156,7 @@ def train_and_report(
     *,
     name: str | None = None,
     split: Split = "full",
+    dedupe: bool = False,
     device: Device = "auto",
     data_dir: Path | None = None,
     injected: Sequence[str] | None = None,
@@ -158,6 +176,7 @@ def train_and_report(
             spec,
             name=name,
             split=split,
+            dedupe=dedupe,
             device=device,
             data_dirs=folders if data_dir is None else [data_dir, *folders],
             injected=injected,
@@ -179,6 +198,7 @@ def train_model(
     *,
     name: str | None = None,
     split: Split = "full",
+    dedupe: bool = False,
     device: Device = "auto",
     data_dirs: Sequence[Path],
     injected: Sequence[str] | None = None,
@@ -207,7 +227,7 @@ def train_model(
     # Looked at before the work as well as after it: training may take long.
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove that one first.")
-    graph = load_dataset(dataset, split=split, data_dirs=data_dirs, seed=spec.seed)
+    graph = load_dataset(dataset, split=split, data_dirs=data_dirs, seed=spec.seed, dedupe=dedupe)
     canaries = None
     if cohorts:
         graph, canaries = add_canaries(graph, cohorts, nodes=cohort_nodes, seed=spec.seed, tag=new_tag())
@@ -218,7 +238,7 @@ def train_model(
     built = build_model(
         graph,
         spec,
-        name=name or _name_of(dataset),
+        name=_name_of(dataset) if name is None else name,
         dataset=dataset,
         split=split,
         injected_channels=channels,

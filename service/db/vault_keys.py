@@ -97,11 +97,11 @@ async def open_request_keys(engine: AsyncEngine, folder: Path) -> RequestKeys:
         needed = await VaultKeyRepository(connection).unfinished()
     path = folder / SLOTS
     if needed and not path.exists():
-        raise _unreadable(path, "is missing", len(needed))
+        raise unreadable(path, "is missing", len(needed))
     keys = await asyncio.to_thread(RequestKeys.open, path)
     if lacking := len(needed - keys.ids()):
         keys.close()
-        raise _unreadable(path, "lacks their keys", lacking)
+        raise unreadable(path, "lacks their keys", lacking)
     return keys
 
 
@@ -144,7 +144,8 @@ def _log_keys(folder: Path, registered: Mapping[int, VerifierKey]) -> LogKeys:
     return keys
 
 
-def _unreadable(path: Path, what: str, requests: int) -> KeyMissing:
+def unreadable(path: Path, what: str, requests: int) -> KeyMissing:
+    """The error for queued requests whose keys are not in the file `path`, of which `what` says how that is."""
     counted = "One request is" if requests == 1 else f"{requests} requests are"
     return KeyMissing(
         f"{counted} queued whose encrypted ids cannot be read: {path} {what}.",

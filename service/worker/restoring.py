@@ -11,6 +11,9 @@ nothing of stays out of the model, and is counted. In this order, under the leas
 4. Requests whose keys are lost for good fail; a batch that was between commit and end is ended.
 5. The recovery is finished.
 
+Where the two are of the same moment after all, and only keys of requests were lost, these requests fail and nothing
+else changes.
+
 A start is refused while a recovery is open. After a crash anywhere the next run does all of it again, from what it
 finds: each step leaves alone what is done already.
 """
@@ -72,7 +75,7 @@ _KEY_LOST = (
 class Recovered:
     """What a recovery did."""
 
-    #: None when store and database agreed and the store had nothing that was deleted: then nothing was changed.
+    #: None when store and database agreed and the store had nothing that was deleted: then no model was changed.
     recovery: Recovery | None
     #: Requests that failed because their keys were lost.
     failed: int
@@ -130,8 +133,9 @@ class Restorer:
         state = await self._run(lambda: self._store.read_version(current))
         remaining = still_there(tombstoned, state)
         agreed = self._store.live_edges(current) in (None, _edges_between(base.graph.adjacency, state))
-        if agreed and not remaining and not lost and await self._agree():
-            return Recovered(None, 0, 0, gave_up_tombstones=self._gave_up_tombstones)
+        if agreed and not remaining and not await self._lost_in_batch(lost) and await self._agree():
+            failed = await self._fail(lost)
+            return Recovered(None, failed, 0, gave_up_tombstones=self._gave_up_tombstones)
         pointer = await self._pointer()
         unknown = await self._unknown_nodes(state, remaining)
         resident, removed, rebuilt = await self._run(lambda: self._without(remaining, state, current))
@@ -261,6 +265,12 @@ class Restorer:
             outage=self._outage,
             unerased_edges=tombstoned.edges,
         )
+
+    async def _lost_in_batch(self, lost: Collection[UUID]) -> bool:
+        """Whether a batch was committed and not ended whose edges cannot be known any more: only erasing can end it."""
+        async with transaction(self._engine) as connection:
+            batch = await BatchRepository(connection).unfinished(self._model)
+        return batch is not None and any(request.id in lost for request in batch.requests)
 
     async def _fail(self, lost: Collection[UUID]) -> int:
         """Ends the requests whose keys are lost; those of a committed batch need them no more."""

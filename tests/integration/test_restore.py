@@ -470,7 +470,6 @@ def test_a_recovery_that_was_interrupted_is_gone_on_with(
     site.assert_forgotten()
 
 
-@pytest.mark.slow
 def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(site: Site) -> None:
     async def accept() -> UUID:
         # Accepted by a process that never came to delete anything.
@@ -492,9 +491,16 @@ def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(sit
     slots.unlink()
     site.refused("One request is queued", KeyMissing)
     assert site.recover().status == 1
+    examined = site.command("doctor")
+    assert examined.status == 1
+    assert "One request is queued whose encrypted ids cannot be read" in examined.stdout
     ran = site.recover("--accept-lost", "requests.slots")
     assert ran.status == 0, ran.stderr
     assert "Send the requests that failed again" in ran.stderr
+    # Store and database were of the same moment: nothing is said to the contrary, and nothing else has changed.
+    assert "1 requests failed, their keys being lost. Nothing else was changed" in ran.stdout
+    assert site.recovered_by_the_log() == []
+    assert site.recoveries() == []
 
     async def look(lethe: Lethe) -> None:
         found = (await lethe.client.get(f"/deletions/{request}")).json()

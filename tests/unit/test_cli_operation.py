@@ -20,6 +20,8 @@ from service.db.transactions import transaction
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.vault.keyring import Keyring
+from service.vault.log_keys import LogKeys
+from service.vault.request_keys import RequestKeys
 
 
 @pytest.fixture
@@ -162,6 +164,23 @@ def test_a_doctor_notices_keys_that_are_not_the_databases(lethe: CommandLine, ho
     ran = lethe("doctor")
     assert rows(ran.stdout)["keys and database"].startswith("wrong")
     assert "--accept-lost api-pepper" in ran.stderr
+
+
+def test_a_doctor_misses_the_keys_of_requests_also_while_the_servers_are_down(
+    lethe: CommandLine, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Keyring.open(home / "keys")
+    assert rows(lethe("doctor").stdout)["keys"].startswith("ok")
+    LogKeys.open(home / "keys", create=True)
+    for name in ("DATABASE_URL", "REDIS_URL"):
+        monkeypatch.delenv(name)
+    ran = lethe("doctor")
+    assert ran.status == 1
+    assert rows(ran.stdout)["keys"].startswith("wrong")
+    assert "requests.slots is missing" in ran.stdout
+    assert "Restore it" in ran.stderr
+    RequestKeys.open(home / "keys" / "requests.slots").close()
+    assert rows(lethe("doctor").stdout)["keys"].startswith("ok")
 
 
 def test_a_doctor_without_postgres_still_looks_at_the_rest(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from command_line import CommandLine
 
 from model_store.errors import DatasetNotFound, StoreDamaged
+from model_store.sealed import seal
 from model_store.spec import Combine, ModelSpec
 from model_store.store import Store
 from service.cli.serve import ensure_model
@@ -116,6 +117,8 @@ def test_nothing_is_trained_over_what_is_there(lethe: CommandLine, tmp_path: Pat
         (("--dataset", SYNTHETIC, "--inject-channel", "empty.txt"), "No node is named"),
         (("--dataset", SYNTHETIC, "--device", "cuda"), "cuda"),
         (("--dataset", SYNTHETIC, "--tolerance", "-1"), "tolerance"),
+        (("--dataset", SYNTHETIC, "--tolerance", "0"), "more than 0 and less than 1"),
+        (("--dataset", SYNTHETIC, "--tolerance", "1"), "more than 0 and less than 1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
 )
@@ -129,6 +132,47 @@ def test_a_training_that_fails_says_why_and_leaves_no_folder(
     assert ran.status == 1
     assert reason in ran.stderr
     assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--seed", "-1"), "--seed"),
+        (("--name", ""), "--name"),
+        (("--name", "two\nlines"), "--name"),
+        (("--name", "a" * 513), "--name"),
+    ],
+)
+def test_a_setting_that_no_model_can_have_is_refused_by_name(
+    lethe: CommandLine, tmp_path: Path, arguments: tuple[str, ...], named: str
+) -> None:
+    ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", *arguments)
+    assert ran.status == 2
+    assert named in ran.stderr
+    assert not (tmp_path / "m").exists()
+
+
+def test_repeated_edges_are_counted_and_taken_once_on_request(lethe: CommandLine, tmp_path: Path) -> None:
+    ring = np.array([[row, (row + 1) % 6] for row in range(6)])
+    edges = np.concatenate([ring, ring[:, ::-1], ring[:2], ring[:1, ::-1]]).T
+    np.savez(tmp_path / "ring.npz", edge_index=edges, x=np.eye(6, 3), y=np.arange(6) % 2)
+    refused = lethe("train", "--dataset", "ring.npz", "--out", "m")
+    assert refused.status == 1
+    assert "2 edge(s) are repeated" in refused.stderr
+    assert "--dedupe" in refused.stderr
+    assert lethe("train", "--dataset", "ring.npz", "--out", "m", "--dedupe").status == 0
+    assert Store.open(tmp_path / "m").manifest.edges == 6
+
+
+def test_what_is_said_of_a_hostile_folder_can_be_printed(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    index = next(copy.glob("base/index-*.json"))
+    document = json.loads(index.read_text())
+    document["tables"]["nodes"]["arrays"]["\x1b[1m\ud800"] = {}
+    index.write_bytes(seal({name: value for name, value in document.items() if name != "sha256"}))
+    ran = lethe("model", "import", copy, "--home", "home")
+    assert ran.status == 1
+    assert r"\x1b[1m\ud800" in ran.stderr
 
 
 def test_an_imported_model_is_where_serve_looks(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:

@@ -90,6 +90,14 @@ def _infinite(features: np.ndarray) -> None:
     features[11, 2] = -np.inf
 
 
+def _huge(features: np.ndarray) -> None:
+    features[11, 2] = -1e200
+
+
+def _tiny(features: np.ndarray) -> None:
+    features *= 1e-200
+
+
 def _sparse_nan(graph: Graph) -> Graph:
     features = dense(graph.features).copy()
     features[11, 2] = np.nan
@@ -140,7 +148,12 @@ def _unlabelled_in_training(graph: Graph) -> Graph:
 BROKEN: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     "an edge in one direction": (_adjacency(_one_way), "node-4 -> node-9"),
     "a self loop": (_adjacency(_self_loop), "node-5"),
-    "an edge given twice": (_adjacency(_twice), "node-4 -> node-9, given 2 times"),
+    "an edge given twice": (
+        _adjacency(_twice),
+        "1 edge(s) are repeated or weighted, such as node-4 -> node-9, given 2",
+    ),
+    "features whose squares overflow": (_features(_huge), "1.0e+200"),
+    "features whose squares vanish": (_features(_tiny), "-200 in size"),
     "unsorted columns": (_unsorted, "canonical"),
     "a float32 adjacency": (lambda g: replace(g, adjacency=g.adjacency.astype(np.float32)), "float32"),
     "an adjacency that is not square": (lambda g: replace(g, adjacency=sp.csr_array((40, 39))), "square"),
@@ -157,7 +170,11 @@ BROKEN: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     "too few labels": (lambda g: replace(g, labels=g.labels[:-1]), "(39,)"),
     "one class": (lambda g: replace(g, class_names=("only",)), "two classes"),
     "repeated class names": (lambda g: replace(g, class_names=("a", "a", "b")), "repeated"),
-    "an empty node id": (_id(""), "row 6"),
+    "an empty node id": (_id(""), "rows 6"),
+    "a node id that is too long for a request": (_id("a" * 513), "1 to 512 characters"),
+    "a node id of two lines": (_id("a\r\nb"), "rows 6"),
+    "a node id with a control character": (_id("a\x00b"), "control character"),
+    "a node id with a line separator": (_id("a\u2028b"), "line break"),
     "a repeated node id": (_id("node-2"), "node-2"),
     "a node id that is not Unicode": (_id("\ud800"), "rows 6"),
     "too few node ids": (lambda g: replace(g, node_ids=g.node_ids[:-1]), "39 node ids"),

@@ -1,0 +1,96 @@
+"""Arrays of `.npz` and `.npy` files from anywhere: what they declare is held against the file before it is read."""
+
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from model_store.errors import ModelStoreError
+from model_store.memory import free_memory
+
+#: An archive that unpacks to more than this is read only where it is not mostly repetition (bytes, and bytes per byte).
+_ALWAYS_READ, _MOST_UNPACKED = 256 << 20, 100
+#: Copies of what is read that are held at once while it is turned into a graph.
+_COPIES = 2
+_REMEDY = "Write it again with numpy.savez_compressed, without object arrays."
+_SMALLER = "Save sparse features in CSR form, or the arrays with numpy.savez, which does not compress."
+
+
+class ArraysUnreadable(ModelStoreError):
+    """A file of arrays that is damaged, holds objects, or is more than can be read."""
+
+
+def read_npz(
+    path: Path, wanted: Collection[str], *, free_bytes: Callable[[], int | None] = free_memory
+) -> dict[str, NDArray[Any]]:
+    """Those of the arrays `wanted` that an `.npz` holds; ArraysUnreadable when one is not as it is declared."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            chosen = {name: members[name] for name in wanted if name in members}
+            require_room(path, (info.file_size for info in chosen.values()), free_bytes=free_bytes)
+            arrays = {}
+            for name, info in chosen.items():
+                with archive.open(info) as member:
+                    _require_declared(member, info.file_size)
+                with archive.open(info) as member:
+                    arrays[name] = npy.read_array(member, allow_pickle=False)
+            return arrays
+    except (
+        OSError, ValueError, TypeError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
+        raise ArraysUnreadable(
+            f"{path} cannot be read as an .npz of plain arrays: {_first_line(error)}.", _REMEDY
+        ) from error
+
+
+def read_npy(path: Path) -> NDArray[Any]:
+    """The array in an `.npy`; ArraysUnreadable when it is not as it is declared."""
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            require_room(path, [size])
+            _require_declared(file, size)
+            file.seek(0)
+            return npy.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise ArraysUnreadable(
+            f"{path} cannot be read as an .npy of a plain array: {_first_line(error)}.",
+            "Write it again with numpy.save, without objects.",
+        ) from error
+
+
+def require_room(path: Path, sizes: Iterable[int], *, free_bytes: Callable[[], int | None] = free_memory) -> None:
+    """Raises ArraysUnreadable when what `path` unpacks to, in parts of these `sizes`, is more than can be read."""
+    unpacked, packed, free = sum(sizes), path.stat().st_size, free_bytes()
+    if unpacked > max(_ALWAYS_READ, _MOST_UNPACKED * packed):
+        raise ArraysUnreadable(f"{path} has {packed:,} bytes, and would unpack to {unpacked:,}.", _SMALLER)
+    if free is not None and _COPIES * unpacked > free:
+        raise ArraysUnreadable(
+            f"Reading {path} takes {_COPIES * unpacked:,} bytes of memory, and {free:,} are free.",
+            "Use a machine with more memory, or a smaller file.",
+        )
+
+
+def _require_declared(file: IO[bytes], size: int) -> None:
+    """Raises ValueError unless the header of an `.npy` declares an array of just the bytes that follow it."""
+    version = npy.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"it is of version {version} of the format")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    declared = dtype.itemsize
+    for length in shape:
+        declared *= length
+    if min(shape, default=0) < 0 or declared != size - file.tell():
+        raise ValueError(f"it declares {declared:,} bytes of {dtype} where {size - file.tell():,} follow")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

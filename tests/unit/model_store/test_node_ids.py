@@ -1,0 +1,26 @@
+"""The one rule for ids: what training accepts, a request can name."""
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from model_store.node_ids import MAX_CHARACTERS, is_allowed
+from service.api.fields import NodeId
+
+ALLOWED = ["1", "a b", "/../", "Zoë 🙂", "a" * MAX_CHARACTERS]
+REFUSED = ["", "a" * (MAX_CHARACTERS + 1), "a\n", "\r", "a\x00", "\x7f", "\x85", "\u2028", "\ud800"]
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_an_id_that_training_accepts_can_be_named_in_a_request(name: str) -> None:
+    assert is_allowed(name)
+    assert TypeAdapter(NodeId).validate_python(name) == name
+
+
+@pytest.mark.parametrize("name", REFUSED, ids=ascii)
+def test_an_id_that_could_not_be_named_is_refused(name: str) -> None:
+    assert not is_allowed(name)
+
+
+def test_the_longest_id_of_a_request_is_the_longest_of_training() -> None:
+    with pytest.raises(ValidationError, match=str(MAX_CHARACTERS)):
+        TypeAdapter(NodeId).validate_python("a" * (MAX_CHARACTERS + 1))
