@@ -16,7 +16,7 @@ from service.db.history import HistoryRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.errors import LetheError, Unavailable
-from service.observability.metrics import MOST_RESIDUAL
+from service.observability.metrics import MOST_RESIDUAL, most_span_residual
 from service.queue.unclaimed import Queue
 from service.reader.predictions import Reader
 from service.vault.keyring import Keyring
@@ -148,19 +148,22 @@ def probes(
         async with _asking_postgres(), transaction(engine) as connection:
             # Two, because the newest may not have been measured yet.
             made = await HistoryRepository(connection).latest(model, limit=2)
-        found = {
-            "span residual": next((one.span_residual for one in made if one.span_residual is not None), None),
-            "coefficient residual": made[0].coefficient_residual if made else None,
-        }
-        too_large = [f"{name} {value:.1e}" for name, value in found.items() if value and value > MOST_RESIDUAL]
+        measured = next((one for one in made if one.span_residual is not None), None)
+        too_large = []
+        if measured is not None and (measured.span_residual or 0.0) > (most := most_span_residual(measured.repair)):
+            too_large.append(f"span residual {measured.span_residual:.1e} (at most {most:g})")
+        if made and (made[0].coefficient_residual or 0.0) > MOST_RESIDUAL:
+            too_large.append(f"coefficient residual {made[0].coefficient_residual:.1e} (at most {MOST_RESIDUAL:g})")
         if too_large:
             raise NotReady(
-                f"The {' and the '.join(too_large)} of the served weights are above {MOST_RESIDUAL:g}: what was "
+                f"The {' and the '.join(too_large)} of the served weights are more than rounding explains: what was "
                 "deleted may still be in them.",
                 "Measure again with `./lethe audit recheck`. If it stays so, import a newly trained model with "
                 "--exclude-deleted, and report it.",
             )
-        return "none measured yet" if not made else f"at most {MOST_RESIDUAL:g}"
+        if measured is None:
+            return "none measured yet"
+        return f"at most {most_span_residual(measured.repair):g}"
 
     def key_files_are_there() -> None:
         keyring.check_files()

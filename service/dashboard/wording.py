@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
-from service.observability.metrics import MOST_RESIDUAL
+from service.observability.metrics import MOST_RESIDUAL, MOST_UNREPAIRED
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ FIGURES: dict[str, dict[str, Figure]] = {
         "span_residual": Figure(
             "Span residual",
             "Share of the weights that the remaining nodes' features cannot explain, recomputed from the rows that are "
-            "left on disk. Only rounding may be left: about 10⁻¹⁵, and never more than 10⁻⁸.",
-            most=MOST_RESIDUAL,
+            "left on disk. Only rounding may be left: about 10⁻¹⁵, and never more than 10⁻⁸ once repaired.",
+            most=MOST_UNREPAIRED,
         ),
     },
     "How far are the weights from retraining?": {

@@ -1,5 +1,6 @@
 """What was done for a request, in words for a reader without mathematics."""
 
+import math
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -14,10 +15,13 @@ _NOUNS = {
     RequestKind.FEATURES: ("node's features", "nodes' features"),
     RequestKind.EDGE: ("edge", "edges"),
 }
-_UNCHANGED = (
-    "The projection changed nothing: every direction of the deleted features is also present in the features "
-    "of nodes that remain, so the weights already lay in the span of what remains."
+#: After what the projection did; also true of directions that remaining nodes support faintly.
+_SPANNED = (
+    "every direction of the deleted features is also present in the features of nodes that remain, so the weights "
+    "already lay in the span of what remains."
 )
+#: Up to this relative difference two movements of the weights are the same one.
+_SAME = 1e-12
 _LEFT = {
     RequestKind.NODE: "The graph, the predictions and the coefficients no longer contain the deleted nodes.",
     RequestKind.FEATURES: (
@@ -66,7 +70,10 @@ def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[
 
 def _projection(record: BatchRecord) -> str:
     if record.directions_removed == 0:
-        return _UNCHANGED
+        # Along directions that few others support, and faintly, it takes the deleted nodes' share from the weights.
+        of_repair = record.repair_weight_change if record.repair_version == record.model_version_after else None
+        same = math.isclose(record.weight_change, of_repair or 0.0, rel_tol=_SAME)
+        return f"The projection {'changed nothing' if same else 'removed no direction'}: {_SPANNED}"
     directions = "one direction" if record.directions_removed == 1 else f"{record.directions_removed} directions"
     supporters = "deleted features" if record.features else "deleted nodes"
     return (

@@ -169,7 +169,7 @@ class Repairer:
                 record.id, span_residual=residual, durations_ms=watch.durations_ms
             )
         failure_points.reached(FailurePoint.REPAIR_FINISHED)
-        self._metrics.measured(residual)
+        self._metrics.measured(residual, record.status)
         self._log.info(
             "repair.completed",
             version=record.model_version_after,

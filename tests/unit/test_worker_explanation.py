@@ -45,6 +45,7 @@ CONVERGED = replace(
     repair=RepairStatus.CONVERGED,
     repair_version=7,
     repair_weights_sha256="b" * 64,
+    weight_change=0.1234,
     repair_weight_change=0.1234,
     repair_iterations=3,
     distance_bound_after=2e-9,
@@ -106,6 +107,14 @@ def test_a_projection_that_changed_nothing_leaves_the_forgetting_to_the_repair()
         "of retraining, at most 2e-09 (1e-08 % of their size) away from them."
     )
     assert "not those of retraining" not in words
+
+
+def test_a_projection_along_faint_directions_alone_does_not_pass_for_none() -> None:
+    words = said(replace(CONVERGED, weight_change=0.12 + 1e-9, repair_weight_change=0.12))
+    assert words.startswith("The projection removed no direction: every direction of the deleted features is also")
+    pending = replace(CONVERGED, repair=RepairStatus.PENDING, repair_version=None, repair_weight_change=None)
+    assert said(replace(pending, weight_change=1e-9)).startswith("The projection removed no direction:")
+    assert said(replace(pending, weight_change=0.0)).startswith("The projection changed nothing:")
 
 
 def test_a_projection_that_removed_directions_leaves_the_rest_to_the_repair() -> None:
