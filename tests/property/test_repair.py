@@ -272,6 +272,7 @@ def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, m
     monkeypatch.setattr("service.unlearning.repair._STEPS_PER_FACTOR", 1)
     monkeypatch.setattr("service.unlearning.repair._MOST_FACTORS", 1)
     stored = served(small, tmp_path)
+    monkeypatch.setattr("model_store.newton.MAX_ITERATIONS", 1)
     outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.arange(30))).prepared.outcome
     assert outcome.status is RepairStatus.NOT_CONVERGED
     assert outcome.before is not None
