@@ -24,10 +24,10 @@ from model_store.base_tables import (
 from model_store.erasure import Erasure, Intent, plan
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.files import make_folder, remove_file, replace_file, sync_folder, write_file
-from model_store.graph import Features, Graph
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.sealed import seal
 from model_store.versions import StoreConflict
+from projector.graph.graph import Features, Graph
 
 _Result = TypeVar("_Result")
 #: How often a read is tried when erasures change the base under it.

@@ -25,8 +25,8 @@ from model_store.base_arrays import BaseArrays, NewArray, NewTable
 from model_store.base_index import Index
 from model_store.errors import StoreForeign
 from model_store.files import TRAIN_AGAIN, damaged
-from model_store.graph import Features, Graph, one_hot
 from model_store.manifest import FeatureLayout, Manifest
+from projector.graph.graph import Features, Graph, one_hot
 
 #: Row of a blanked slot of a sparse table, counted within its chunk; chunks must therefore have fewer rows.
 NO_ROW = 0xFFFF

@@ -11,14 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.canaries import PREFIX, Canaries
-from model_store.coefficients import span_coefficients
-from model_store.device import enough_memory, torch_device
 from model_store.errors import GraphError, TrainingError
-from model_store.foreign import ForeignWeights, WeightsError, starting_point, train_on
-from model_store.gram import Gram
-from model_store.graph import Graph, some, validate
-from model_store.injection import refuse_canary_ids
 from model_store.manifest import (
     Accuracy,
     FeatureDtype,
@@ -29,14 +22,21 @@ from model_store.manifest import (
     injected_columns,
 )
 from model_store.memory import require_memory, training_needs
-from model_store.mlp import MlpProgress, extract, public_nodes
-from model_store.newton import LARGEST_FLOOR
 from model_store.node_ids import RULE, is_allowed
-from model_store.scaling import CONDITION_LIMIT, well_scaled
-from model_store.sizes import Sizes
-from model_store.spec import ModelSpec, SolverKind, check_spec
 from model_store.store import Store
-from model_store.training import Trained, TrainingProgress, train
+from projector.device import enough_memory, torch_device
+from projector.forgetting.canaries import PREFIX, Canaries
+from projector.forgetting.coefficients import span_coefficients
+from projector.forgetting.gram import Gram
+from projector.forgetting.injection import refuse_canary_ids
+from projector.graph.graph import Graph, some, validate
+from projector.network.sizes import Sizes
+from projector.network.spec import ModelSpec, SolverKind, check_spec
+from projector.solvers.newton import LARGEST_FLOOR
+from projector.training.fit import Trained, TrainingProgress, train
+from projector.training.mlp import MlpProgress, extract, public_nodes
+from projector.training.pretrained import ForeignWeights, WeightsError, starting_point, train_on
+from projector.training.scaling import CONDITION_LIMIT, well_scaled
 
 #: One epoch of the MLP, then one step of the solver after another.
 BuildProgress: TypeAlias = MlpProgress | TrainingProgress

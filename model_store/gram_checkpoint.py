@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model_store.features import FeatureMatrix
 from model_store.files import rename
-from model_store.gram import Gram, accepted
+from projector.forgetting.gram import Gram, accepted
+from projector.graph.features import FeatureMatrix
 
 FILE = "gram"
 _FORMAT = "lethe gram checkpoint 1"

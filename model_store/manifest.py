@@ -7,11 +7,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from model_store.canaries import PREFIX, Canaries
 from model_store.errors import TrainingError
 from model_store.node_ids import RULE, is_allowed
 from model_store.sealed import FORMAT, Document, Fields
-from model_store.spec import ModelSpec, check_spec
+from projector.forgetting.canaries import PREFIX, Canaries
+from projector.network.spec import ModelSpec, check_spec
 
 #: Powers of two that double precision has in either direction.
 _MOST_SCALE = 1022

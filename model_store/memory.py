@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from model_store.class_curvature import curvature_bytes
 from model_store.errors import DeviceError
-from model_store.hop_distances import COLUMNS_BYTES
-from model_store.losses import loss_of
-from model_store.product_costs import dense_bytes, keeps_dense
-from model_store.sizes import Sizes
-from model_store.spec import ModelSpec, SolverKind
+from projector.network.hop_distances import COLUMNS_BYTES
+from projector.network.losses import loss_of
+from projector.network.product_costs import dense_bytes, keeps_dense
+from projector.network.sizes import Sizes
+from projector.network.spec import ModelSpec, SolverKind
+from projector.solvers.class_curvature import curvature_bytes
 
 #: Bytes of a float64, and of an int64 index.
 _WORD = 8

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from model_store.build import build_model
-from model_store.foreign import ForeignWeights, WeightsError
-from model_store.scaling import rescale
 from model_store.store import Store
+from projector.training.pretrained import ForeignWeights, WeightsError
+from projector.training.scaling import rescale
 
 
 def with_weights(source: Path, foreign: ForeignWeights, target: Path) -> Store:

@@ -36,11 +36,11 @@ from model_store.files import (
     rename,
     write_file,
 )
-from model_store.graph import Graph, validate
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.sealed import read_sealed, seal
 from model_store.tombstones import Kept, KeptTombstone
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
+from projector.graph.graph import Graph, validate
 
 _MANIFEST, _CURRENT, _BASE, _VERSIONS = "manifest.json", "CURRENT", "base", "versions"
 _FIRST = VersionRef(0, 0)

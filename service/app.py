@@ -18,9 +18,9 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from model_store.device import torch_device
 from model_store.replacement import finish_move
 from model_store.store import Store
+from projector.device import torch_device
 from service.api.application import build
 from service.api.auth import key_memory
 from service.api.limits import RateLimits

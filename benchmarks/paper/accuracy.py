@@ -22,11 +22,11 @@ import torch
 
 from benchmarks.performance.unlearn import device_name
 from model_store.build import build_model
-from model_store.datasets import default_data_dirs, load_dataset
-from model_store.graph import Features, Graph
-from model_store.scaling import well_scaled
-from model_store.spec import Combine, ModelSpec
-from model_store.training import train
+from model_store.datasets.load import default_data_dirs, load_dataset
+from projector.graph.graph import Features, Graph
+from projector.network.spec import Combine, ModelSpec
+from projector.training.fit import train
+from projector.training.scaling import well_scaled
 
 DATASETS = ("cora", "citeseer", "pubmed", "amazon_photo", "coauthor_cs")
 _PLAIN = ModelSpec(combine=Combine.CONCAT)

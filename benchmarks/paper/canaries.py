@@ -20,13 +20,13 @@ import torch
 from benchmarks.paper.feature_injection import resident_of
 from benchmarks.performance.unlearn import device_name
 from model_store.build import BuiltModel, build_model
-from model_store.canaries import Canaries, new_tag
-from model_store.datasets import Split, default_data_dirs, load_dataset
-from model_store.graph import Graph
-from model_store.injection import add_canaries
-from model_store.spec import ModelSpec
+from model_store.datasets.load import Split, default_data_dirs, load_dataset
+from projector.forgetting.batch import Removal
+from projector.forgetting.canaries import Canaries, new_tag
+from projector.forgetting.injection import add_canaries
+from projector.graph.graph import Graph
+from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy, RequestKind
-from service.unlearning.batch import Removal
 
 
 @dataclass(frozen=True)

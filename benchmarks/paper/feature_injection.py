@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from benchmarks.performance.unlearn import device_name
 from model_store.base_store import Base
 from model_store.build import BuiltModel, build_model
-from model_store.datasets import default_data_dirs, load_dataset
-from model_store.graph import Graph
-from model_store.injection import inject_channel
+from model_store.datasets.load import default_data_dirs, load_dataset
 from model_store.manifest import InjectedChannel
-from model_store.spec import ModelSpec
 from model_store.versions import SpanArrays, VersionState
+from projector.forgetting.batch import Removal
+from projector.forgetting.injection import inject_channel
+from projector.graph.graph import Graph
+from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy, RequestKind
-from service.unlearning.batch import Removal
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 from service.unlearning.snapshot import Snapshot

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from benchmarks.performance.unlearn import device_name
 from model_store.build import BuiltModel, build_model
-from model_store.datasets import default_data_dirs, load_dataset
-from model_store.features import FeatureMatrix
-from model_store.gram import LEVERAGE_MARGIN, Gram, downdate, factorise
-from model_store.graph import Graph
-from model_store.spec import ModelSpec
-from model_store.training import train
+from model_store.datasets.load import default_data_dirs, load_dataset
+from projector.forgetting.gram import LEVERAGE_MARGIN, Gram, downdate, factorise
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import Graph
+from projector.network.spec import ModelSpec
+from projector.training.fit import train
 
 #: Nodes whose support is computed at a time.
 _CHUNK = 2_048

@@ -30,12 +30,12 @@ def work(dataset: str) -> None:
     import torch
 
     from model_store.build import build_model
-    from model_store.datasets import default_data_dirs, load_dataset
-    from model_store.spec import ModelSpec
+    from model_store.datasets.load import default_data_dirs, load_dataset
+    from projector.forgetting.batch import Removal
+    from projector.forgetting.repair import Repair
+    from projector.network.spec import ModelSpec
     from service.domain.states import RepairPolicy, RequestKind
-    from service.unlearning.batch import Removal
     from service.unlearning.placement import Placement
-    from service.unlearning.repair import Repair
     from service.unlearning.resident import Resident
 
     graph = load_dataset(dataset, data_dirs=default_data_dirs(os.environ), seed=0)

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from benchmarks.performance.unlearn import device_name
-from model_store.datasets import default_data_dirs
+from model_store.datasets.load import default_data_dirs
 from model_store.store import Store
+from projector.forgetting.batch import Removal
 from service.domain.states import RequestKind
-from service.unlearning.batch import Removal
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 

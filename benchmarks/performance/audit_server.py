@@ -14,7 +14,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 
 from benchmarks.performance.audit_events import MODEL
-from model_store.edges import Edges
+from projector.graph.edges import Edges
 from service.api.application import build
 from service.api.auth import key_memory
 from service.api.limits import RateLimits

@@ -26,11 +26,11 @@ import scipy.sparse as sp
 import torch
 
 from benchmarks.performance.unlearn import device_name
-from model_store.datasets import default_data_dirs, load_dataset
-from model_store.features import FeatureMatrix
-from model_store.gram import factorise
-from model_store.graph import Features
-from service.unlearning.projection import SpanState, project
+from model_store.datasets.load import default_data_dirs, load_dataset
+from projector.forgetting.gram import factorise
+from projector.forgetting.projection import SpanState, project
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import Features
 
 BATCH = 64
 BATCHES = 5

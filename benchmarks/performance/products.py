@@ -1,7 +1,7 @@
 """Products with the representation H: through its sparse factors, and with H itself, beside what is estimated.
 
-The estimate (`model_store/product_costs.py`) decides which of the two training uses; its constants were fitted to this
-table. Best of a few repetitions, so that what else the machine does counts little.
+The estimate (`projector/network/product_costs.py`) decides which of the two training uses; its constants were fitted to
+this table. Best of a few repetitions, so that what else the machine does counts little.
 
     python -m benchmarks.performance.products [--dataset cora …] [--data DIR]
 """
@@ -17,15 +17,15 @@ import numpy as np
 import torch
 
 from benchmarks.performance.unlearn import device_name
-from model_store.datasets import default_data_dirs, load_dataset
-from model_store.features import FeatureMatrix
-from model_store.graph import Graph, one_hot
-from model_store.inputs import inputs_of
-from model_store.product_costs import product_costs
-from model_store.propagation import Propagator
-from model_store.representation import Representation
-from model_store.sizes import Sizes
-from model_store.spec import Combine, ModelSpec
+from model_store.datasets.load import default_data_dirs, load_dataset
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import Graph, one_hot
+from projector.network.inputs import inputs_of
+from projector.network.product_costs import product_costs
+from projector.network.propagation import Propagator
+from projector.network.representation import Representation
+from projector.network.sizes import Sizes
+from projector.network.spec import Combine, ModelSpec
 
 DATASETS = ("cora", "citeseer", "pubmed", "amazon_photo", "coauthor_cs", "synthetic:n=60000,d=128,classes=40,seed=0")
 _CONCAT = ModelSpec(combine=Combine.CONCAT)

@@ -22,14 +22,14 @@ import torch
 
 from benchmarks.performance.unlearn import device_name
 from model_store.build import build_model
-from model_store.datasets import default_data_dirs, load_dataset
-from model_store.newton import Newton
-from model_store.objective import Objective
-from model_store.spec import LossKind, ModelSpec
+from model_store.datasets.load import default_data_dirs, load_dataset
+from projector.forgetting.batch import Removal
+from projector.forgetting.repair import GOAL, Repair, stacked
+from projector.network.spec import LossKind, ModelSpec
+from projector.solvers.newton import Newton
+from projector.solvers.objective import Objective
 from service.domain.states import RepairPolicy, RequestKind
-from service.unlearning.batch import Removal
 from service.unlearning.placement import Placement
-from service.unlearning.repair import GOAL, Repair, stacked
 from service.unlearning.resident import Resident
 
 DATASETS = ("cora", "citeseer", "pubmed", "amazon_photo")

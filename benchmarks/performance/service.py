@@ -43,7 +43,7 @@ from benchmarks.performance.commit_floor import CommitFloor
 from benchmarks.performance.http_load import Ask, Load, Plan, Seen
 from benchmarks.performance.lethe_process import KEY, LetheProcess
 from benchmarks.performance.unlearn import device_name
-from model_store.datasets import default_data_dirs
+from model_store.datasets.load import default_data_dirs
 from service.db.log import LOG_CHANNEL
 from service.embedded import Embedded
 

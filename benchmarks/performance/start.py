@@ -20,9 +20,9 @@ import torch
 from benchmarks.performance.unlearn import device_name
 from model_store import gram_checkpoint
 from model_store.build import build_model
-from model_store.datasets import load_dataset
-from model_store.spec import ModelSpec
+from model_store.datasets.load import load_dataset
 from model_store.store import Store
+from projector.network.spec import ModelSpec
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 

@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from model_store.features import FeatureMatrix
-from model_store.gram import Gram, factorise
+from projector.forgetting.batch import InputRows, ModelState, Removal, project_batch
+from projector.forgetting.gram import Gram, factorise
+from projector.forgetting.projection import SpanState
+from projector.graph.features import FeatureMatrix
 from service.domain.states import RequestKind
-from service.unlearning.batch import InputRows, ModelState, Removal, project_batch
-from service.unlearning.projection import SpanState
 
 #: nodes, features, blocks, classes: the arXiv graph with an injected channel, Pubmed, Cora.
 SHAPES = ((169_343, 129, 4, 41), (19_717, 500, 1, 3), (2_708, 1_433, 1, 7))

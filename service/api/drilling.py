@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import ClassVar
 from uuid import UUID
 
-from model_store.canaries import Canaries
+from projector.forgetting.canaries import Canaries
 from service.api.deletion_schemas import NodeDeletion
 from service.api.services import Services
 from service.api.submission import DRILL_BODY, submit

@@ -7,7 +7,8 @@ from uuid import UUID
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
-from model_store.canaries import Canaries
+from projector.forgetting.canaries import Canaries
+from projector.forgetting.repair import RepairProgress
 from service.api.auth import KeyMemory
 from service.api.limits import RateLimits
 from service.api.replies import aside
@@ -19,7 +20,6 @@ from service.domain.states import Guarantee, RepairStatus, RequestKind
 from service.observability.metrics import UnlearningMetrics
 from service.reader.predictions import Reader
 from service.settings import Settings
-from service.unlearning.repair import RepairProgress
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 

@@ -70,7 +70,7 @@ def device(name: str) -> Finding:
     """Whether the device that the settings ask for is there."""
     import torch
 
-    from model_store.device import torch_device
+    from projector.device import torch_device
 
     chosen = torch_device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch_device(name)
     what = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"

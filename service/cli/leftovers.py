@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
     from numpy.typing import NDArray
 
-    from model_store.graph import Graph
     from model_store.store import Store
+    from projector.graph.graph import Graph
     from service.audit.leftovers import Finding, OwnRows, Search
 
 #: So many findings are printed; all are counted.
@@ -106,7 +106,7 @@ def _rows(path: Path, ids: Sequence[str]) -> "NDArray[Any] | sp.csr_array":
         return rows
     if not ids:
         raise ConfigurationError(f"Which rows of {path} are meant is not known.", "Name their ids with --ids.")
-    from model_store.datasets import load_dataset
+    from model_store.datasets.load import load_dataset
 
     graph = load_dataset(str(path), data_dirs=[], dedupe=True)
     row_of = {node: row for row, node in enumerate(graph.node_ids)}
@@ -211,7 +211,7 @@ def _print(found: "Sequence[Finding]", in_model: Sequence[str]) -> None:
 
 def _warnings(settings: Settings, short_ids: int, common_rows: int, has_more: bool) -> Iterator[str]:
     """What the search does not cover."""
-    from model_store.datasets import default_data_dirs
+    from model_store.datasets.load import default_data_dirs
 
     if short_ids:
         yield (

@@ -80,8 +80,8 @@ def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
     if weights is None:
         return partial(copy_model, folder)
 
-    from model_store.foreign import read_weights
     from model_store.rebuild import with_weights
+    from projector.training.pretrained import read_weights
 
     foreign = read_weights(weights)
 

@@ -62,10 +62,10 @@ def recheck(
 
 
 def _measured(settings: Settings) -> "tuple[Pointer, Figures | None, Measured]":
-    from model_store.device import torch_device
     from model_store.errors import StoreDamaged
     from model_store.store import Store
     from model_store.versions import VersionRef
+    from projector.device import torch_device
     from service.unlearning.recheck import measure
 
     device = torch_device("cpu" if settings.device == "auto" else settings.device)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from model_store.errors import DatasetNotFound
-from model_store.spec import ModelSpec
+from projector.network.spec import ModelSpec
 from service.cli.console import note
 from service.cli.first_model import require_new_home
 from service.embedded.home import Home, HomeLock

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from model_store.node_ids import RULE, is_allowed
-from model_store.spec import (
+from projector.network.spec import (
     MAX_HOPS,
     MAX_LABEL_HOPS,
     MAX_SEED,
@@ -166,7 +166,7 @@ def train_and_report(
     public: Sequence[str] = (),
 ) -> None:
     """Train with a progress bar on a terminal, and print the summary; see `train_model`."""
-    from model_store.datasets import default_data_dirs
+    from model_store.datasets.load import default_data_dirs
 
     folders = default_data_dirs(os.environ)
     with training_bar(spec) as progress:
@@ -219,10 +219,10 @@ def train_model(
         ModelStoreError: the dataset, the device or the training fails.
     """
     from model_store.build import build_model
-    from model_store.canaries import new_tag
-    from model_store.datasets import load_dataset
-    from model_store.injection import add_canaries, inject_channel
+    from model_store.datasets.load import load_dataset
     from model_store.manifest import InjectedChannel
+    from projector.forgetting.canaries import new_tag
+    from projector.forgetting.injection import add_canaries, inject_channel
 
     # Looked at before the work as well as after it: training may take long.
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from model_store.spec import ModelSpec
+from projector.network.spec import ModelSpec
 from service.cli.console import number, stderr, table
 
 if TYPE_CHECKING:
     from model_store.build import BuildProgress
     from model_store.manifest import Manifest
-    from model_store.training import TrainingProgress
+    from projector.training.fit import TrainingProgress
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def training_bar(spec: ModelSpec) -> "Iterator[Callable[[BuildProgress], None]]"
         task = bar.add_task("loading the dataset", total=None)
 
         def show(step: "BuildProgress") -> None:
-            from model_store.mlp import MlpProgress
+            from projector.training.mlp import MlpProgress
 
             if isinstance(step, MlpProgress):
                 description = f"MLP, epoch {step.epoch}, loss {step.loss:.3f} on public nodes held out"

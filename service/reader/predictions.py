@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.edges import Edges
+from projector.graph.edges import Edges
 from service.boottime import boottime
 from service.errors import Unavailable
 from service.unlearning.snapshot import Snapshot

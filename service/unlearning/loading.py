@@ -8,21 +8,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_store.base_store import Base
-from model_store.blocks import by_block, side_by_side
-from model_store.features import FeatureMatrix
-from model_store.gram import Gram, factorise
 from model_store.gram_checkpoint import fits
-from model_store.graph import NO_LABEL, one_hot
-from model_store.inputs import inputs_of
-from model_store.losses import loss_of
 from model_store.manifest import Manifest
 from model_store.memory import require_memory, serving_needs
-from model_store.propagation import Propagator
-from model_store.sizes import Sizes
 from model_store.versions import SpanArrays, VersionState
-from service.unlearning.batch import InputRows, ModelState
-from service.unlearning.live_graph import LiveGraph
-from service.unlearning.projection import SpanState
+from projector.forgetting.batch import InputRows, ModelState
+from projector.forgetting.gram import Gram, factorise
+from projector.forgetting.live_graph import LiveGraph
+from projector.forgetting.projection import SpanState
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import NO_LABEL, one_hot
+from projector.network.blocks import by_block, side_by_side
+from projector.network.inputs import inputs_of
+from projector.network.losses import loss_of
+from projector.network.propagation import Propagator
+from projector.network.sizes import Sizes
 
 
 @dataclass(frozen=True, eq=False)

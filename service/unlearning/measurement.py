@@ -1,8 +1,8 @@
 """What is measured of a stored version, read afresh from disk."""
 
-from model_store.coefficients import span_residual
 from model_store.store import Store
 from model_store.versions import VersionRef
+from projector.forgetting.coefficients import span_residual
 
 
 def stored_span_residual(store: Store, ref: VersionRef, *, digest: str | None = None) -> float:

@@ -26,9 +26,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from model_store.newton import Newton
-from model_store.objective import Objective, Point
-from model_store.representation import Representation
+from projector.network.representation import Representation
+from projector.solvers.newton import Newton
+from projector.solvers.objective import Objective, Point
 
 #: Where the process pays: up to so many bytes that a product reads, and from so many weights on, since conjugate
 #: gradients need few products for few of them.

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from service.unlearning.batch import ModelState, Projection
-from service.unlearning.live_graph import LiveGraph
-from service.unlearning.repair import Repair, RepairOutcome
+from projector.forgetting.batch import ModelState, Projection
+from projector.forgetting.live_graph import LiveGraph
+from projector.forgetting.repair import Repair, RepairOutcome
+from projector.forgetting.training_rows import TrainingRows
 from service.unlearning.snapshot import Snapshot
-from service.unlearning.training_rows import TrainingRows
 
 
 class NotFinite(ArithmeticError):

@@ -11,15 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_store.base_store import Base
-from model_store.blocks import by_block, side_by_side
-from model_store.canaries import Canaries
-from model_store.gram import Gram
 from model_store.manifest import Manifest
-from model_store.objective import Objective
-from model_store.representation import Representation
 from model_store.versions import VersionState
-from service.domain.states import RepairPolicy, RepairStatus, RequestKind
-from service.unlearning.batch import (
+from projector.forgetting.batch import (
     InjectedColumn,
     InputRows,
     ModelState,
@@ -27,14 +21,11 @@ from service.unlearning.batch import (
     carried_columns,
     project_batch,
 )
-from service.unlearning.certificate import Certificate, certifiable, certify
-from service.unlearning.hessian import HessianFactor, factor_steps, why_no_factor
-from service.unlearning.live_graph import LiveGraph
-from service.unlearning.loading import load, on_device
-from service.unlearning.newton_process import NewtonProcess, pays
-from service.unlearning.placement import Placement
-from service.unlearning.prepared import Prepared, PreparedRepair, finite, require_finite
-from service.unlearning.repair import (
+from projector.forgetting.canaries import Canaries
+from projector.forgetting.certificate import Certificate, certifiable, certify
+from projector.forgetting.gram import Gram
+from projector.forgetting.live_graph import LiveGraph
+from projector.forgetting.repair import (
     Coefficients,
     Repair,
     RepairOutcome,
@@ -43,8 +34,17 @@ from service.unlearning.repair import (
     require_repairable,
     stacked,
 )
+from projector.forgetting.training_rows import TrainingRows
+from projector.network.blocks import by_block, side_by_side
+from projector.network.representation import Representation
+from projector.solvers.hessian import HessianFactor, factor_steps, why_no_factor
+from projector.solvers.objective import Objective
+from service.domain.states import RepairPolicy, RepairStatus, RequestKind
+from service.unlearning.loading import load, on_device
+from service.unlearning.newton_process import NewtonProcess, pays
+from service.unlearning.placement import Placement
+from service.unlearning.prepared import Prepared, PreparedRepair, finite, require_finite
 from service.unlearning.snapshot import Snapshot
-from service.unlearning.training_rows import TrainingRows
 
 
 class Resident:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.edges import Edges
+from projector.graph.edges import Edges
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,8 @@ from uuid import uuid4
 import structlog
 
 from model_store.tombstones import KeptTombstone
+from projector.forgetting.batch import Removal
+from projector.forgetting.repair import RepairOutcome
 from service import failure_points
 from service.db.batches import BatchRepository
 from service.db.engine import Connection, Engine
@@ -24,9 +26,7 @@ from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import BatchRecord, Pointer, RequestNorms, Tombstone
 from service.domain.states import RepairStatus
 from service.failure_points import FailurePoint
-from service.unlearning.batch import Removal
 from service.unlearning.prepared import Prepared
-from service.unlearning.repair import RepairOutcome
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.kept_tombstones import as_kept

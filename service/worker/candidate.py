@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from model_store.base_store import Base
-from model_store.coefficients import span_residual
 from model_store.store import Store
 from model_store.versions import VersionRef
+from projector.forgetting.coefficients import span_residual
+from projector.forgetting.repair import Coefficients, RepairOutcome
 from service.domain.records import Imported, Pointer
 from service.errors import LetheError
 from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
-from service.unlearning.repair import Coefficients, RepairOutcome
 from service.unlearning.resident import Resident
 from service.unlearning.snapshot import Snapshot
 from service.worker.tombstoned import Tombstoned

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from model_store.manifest import Manifest
+from projector.forgetting.certificate import TOLERANCE
 from service.domain.records import BatchRecord
 from service.domain.states import RepairStatus, RequestKind
-from service.unlearning.certificate import TOLERANCE
 
 #: What a request names, one and several.
 _NOUNS = {

@@ -11,10 +11,10 @@ import structlog
 import torch
 
 from model_store import gram_checkpoint
-from model_store.gram import Gram
 from model_store.manifest import Manifest
 from model_store.store import Store
 from model_store.versions import VersionRef
+from projector.forgetting.gram import Gram
 from service import failure_points
 from service.db.batches import BatchRepository, UnfinishedBatch
 from service.db.engine import Engine

@@ -14,6 +14,7 @@ from model_store.manifest import Manifest
 from model_store.store import Store
 from model_store.tombstones import KeptTombstone
 from model_store.versions import VersionRef
+from projector.forgetting.batch import ModelState
 from service import failure_points
 from service.db.engine import Connection, Engine
 from service.db.pointers import PointerRepository
@@ -21,7 +22,6 @@ from service.db.transactions import CommitUnanswered, fenced_transaction
 from service.domain.records import Lease, Pointer
 from service.failure_points import FailurePoint
 from service.queue.outage import Outage
-from service.unlearning.batch import ModelState
 from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.resident import Resident

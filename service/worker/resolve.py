@@ -13,7 +13,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.edges import Edges
+from projector.graph.edges import Edges
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestKind
 from service.vault.keyring import Subject

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.erasure import Erasure
-from model_store.graph import Graph
 from model_store.tombstones import Kept
+from projector.forgetting.batch import Removal
+from projector.graph.graph import Graph
 from service.db.engine import Engine
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.states import RequestKind
-from service.unlearning.batch import Removal
 from service.vault.keyring import Keyring
 from service.worker.kept_tombstones import require_keys, require_readable
 

@@ -25,9 +25,9 @@ from safetensors.numpy import load, save
 
 from model_store.erasure import Erasure
 from model_store.errors import ModelStoreError
-from model_store.spec import ModelSpec
 from model_store.store import Store
 from model_store.versions import VersionRef
+from projector.network.spec import ModelSpec
 from service.cli.main import main
 from service.cli.train import train_model
 

@@ -26,7 +26,7 @@ from test_end_to_end_restarts import facts, private_database
 from lethe_client import LetheClient, ProblemError, ServerUnreachable
 from lethe_client.results import Accepted, Deletion
 from model_store import gram_checkpoint
-from model_store.graph import Graph
+from projector.graph.graph import Graph
 from service.audit.checkpoint import read
 from service.audit.merkle import leaf_hash, root
 from service.audit.weights_chain import WeightsChains

@@ -16,7 +16,7 @@ from repair_world import query
 from test_end_to_end_restarts import private_database
 
 from model_store.build import build_model
-from model_store.spec import ModelSpec
+from projector.network.spec import ModelSpec
 from service.failure_points import FailurePoint
 from tests.preloaded import Preloaded
 

@@ -20,7 +20,7 @@ from test_end_to_end_restarts import private_database
 from trained_models import Models
 
 from lethe_client import ServerUnreachable
-from model_store.graph import Graph, feature_rows
+from projector.graph.graph import Graph, feature_rows
 from service.failure_points import FailurePoint
 from tests.preloaded import Preloaded
 

@@ -22,8 +22,9 @@ from db_harness import NORMS, batch_record, outcome
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from model_store.canaries import Canaries
-from model_store.edges import Edges
+from projector.forgetting.canaries import Canaries
+from projector.forgetting.repair import RepairProgress
+from projector.graph.edges import Edges
 from service.api.application import build
 from service.api.auth import key_memory
 from service.api.limits import RateLimits
@@ -46,7 +47,6 @@ from service.observability.metrics import UnlearningMetrics
 from service.queue.connection import connect
 from service.reader.predictions import Reader
 from service.settings import Settings
-from service.unlearning.repair import RepairProgress
 from service.unlearning.snapshot import Snapshot
 from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring

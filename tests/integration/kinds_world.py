@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.build import build_model
-from model_store.datasets import load_dataset
+from model_store.datasets.load import load_dataset
 from model_store.erasure import Erasure
-from model_store.graph import Graph, feature_rows
-from model_store.injection import inject_channel
 from model_store.manifest import InjectedChannel
-from model_store.spec import ModelSpec, PropagationKind
 from model_store.store import Store
+from projector.forgetting.injection import inject_channel
+from projector.graph.graph import Graph, feature_rows
+from projector.network.spec import ModelSpec, PropagationKind
 
 NODES = 160
 #: The node with a column of its own, so that its features support a direction that no other's do.

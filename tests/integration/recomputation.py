@@ -10,7 +10,7 @@ from lethe_process import figures_of, weights_on_disk
 from numpy.typing import NDArray
 
 from lethe_client.results import NodePrediction, Prediction, Predictions
-from model_store.graph import Graph
+from projector.graph.graph import Graph
 
 
 class Recomputation:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from sqlalchemy import text
 
 from model_store.build import build_model
-from model_store.graph import Graph, feature_rows
 from model_store.store import Store
+from projector.graph.graph import Graph, feature_rows
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.unlearning.resident import Resident

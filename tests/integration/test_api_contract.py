@@ -9,7 +9,7 @@ import pytest
 from api_harness import Api, serving
 from test_api_deletions import refused
 
-from model_store.edges import Edges
+from projector.graph.edges import Edges
 from service.domain.states import Scope
 from service.unlearning.snapshot import Snapshot
 

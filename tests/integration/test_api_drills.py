@@ -13,7 +13,7 @@ from api_harness import Api, serving
 from db_harness import NORMS
 from sqlalchemy.exc import DBAPIError
 
-from model_store.canaries import Canaries
+from projector.forgetting.canaries import Canaries
 from service.api.drilling import find_cohorts, start_drill
 from service.api.services import Tombstones
 from service.db import roles

@@ -16,8 +16,8 @@ from test_api_deletions import node_body, refused
 from valkey_process import ValkeyProcess
 
 from model_store.build import build_model
-from model_store.datasets import load_dataset
-from model_store.spec import ModelSpec
+from model_store.datasets.load import load_dataset
+from projector.network.spec import ModelSpec
 from service.api.services import Services
 from service.app import create_app
 from service.db import migrate, roles

@@ -9,10 +9,10 @@ from db_harness import until
 from test_api_end_to_end import NODES, Lethe, running, settings_of
 from test_model_import import asked, ended
 
-from model_store.canaries import Canaries
-from model_store.graph import feature_rows
-from model_store.spec import ModelSpec
 from model_store.store import Store
+from projector.forgetting.canaries import Canaries
+from projector.graph.graph import feature_rows
+from projector.network.spec import ModelSpec
 from service.cli.train import train_model
 from service.domain.states import ImportStatus
 from service.worker.candidate import ImportRefused

@@ -10,8 +10,8 @@ from test_api_end_to_end import Lethe, running, settings_of
 from test_dashboard_access import sign_in
 
 from model_store.build import build_model
-from model_store.datasets import load_dataset
-from model_store.spec import ModelSpec, SolverKind
+from model_store.datasets.load import load_dataset
+from projector.network.spec import ModelSpec, SolverKind
 
 #: Stops far from the optimum, and learns sigmas.
 SPEC = ModelSpec(diffusion=True, solver=SolverKind.SGD, epochs=5, learning_rate=0.1)

@@ -10,7 +10,7 @@ import pytest
 from api_harness import Api, serving
 from test_dashboard_access import SAME_ORIGIN, sign_in, token_in
 
-from model_store.canaries import Canaries
+from projector.forgetting.canaries import Canaries
 from service.domain.records import RequestNorms
 from service.domain.states import Scope
 from service.reader.predictions import Reader

@@ -11,7 +11,7 @@ import pytest
 from lethe_process import KEY, LetheProcess, figures_of
 from trained_models import SMALL, Models
 
-from model_store.canaries import Canaries
+from projector.forgetting.canaries import Canaries
 from service.cli.main import main
 from service.domain.drills import MOST_LEFT
 

@@ -13,7 +13,7 @@ from api_harness import Api, serving
 from db_harness import until
 from structlog.testing import capture_logs
 
-from model_store.canaries import Canaries
+from projector.forgetting.canaries import Canaries
 from service.db.api_keys import ApiKeyRepository
 from service.db.drills import DrillRepository
 from service.db.requests import RequestRepository

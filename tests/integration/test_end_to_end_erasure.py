@@ -14,8 +14,8 @@ from repair_world import without
 from trained_models import Models
 
 from model_store.build import build_model
-from model_store.graph import Graph
-from model_store.spec import ModelSpec
+from projector.graph.graph import Graph
+from projector.network.spec import ModelSpec
 from tests.preloaded import Start
 from tests.unit.command_line import CommandLine, Ran
 

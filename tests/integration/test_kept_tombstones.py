@@ -8,11 +8,11 @@ import pytest
 from db_harness import MODEL, Database, open_database
 
 from model_store.build import build_model
-from model_store.datasets import load_dataset
+from model_store.datasets.load import load_dataset
 from model_store.errors import StoreDamaged
-from model_store.spec import ModelSpec
 from model_store.store import Store
 from model_store.tombstones import KeptTombstone
+from projector.network.spec import ModelSpec
 from service.db.recoveries import RecoveryRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction

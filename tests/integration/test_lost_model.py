@@ -6,9 +6,9 @@ from test_restore import Site, everything, site, trained
 from trained_models import SMALL
 
 from model_store.build import build_model
-from model_store.datasets import load_dataset
-from model_store.spec import ModelSpec
+from model_store.datasets.load import load_dataset
 from model_store.store import Store
+from projector.network.spec import ModelSpec
 
 __all__ = ["site", "trained"]
 

@@ -19,11 +19,11 @@ from test_api_end_to_end import NODES, Lethe, running, settings, small_model
 
 from model_store import replacement as folders
 from model_store.build import build_model
-from model_store.datasets import load_dataset
-from model_store.graph import feature_rows
+from model_store.datasets.load import load_dataset
 from model_store.replacement import ImportUnderWay, Replacement, copying_lock
-from model_store.spec import Combine, LossKind, ModelSpec
 from model_store.store import Store
+from projector.graph.graph import feature_rows
+from projector.network.spec import Combine, LossKind, ModelSpec
 from service.db.engine import create_engine
 from service.db.imports import ImportRepository
 from service.db.pointers import PointerRepository

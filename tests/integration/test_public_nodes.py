@@ -12,9 +12,9 @@ from test_api_deletions import node_body, refused
 from test_api_end_to_end import Lethe, running, settings_of
 
 from model_store.build import build_model
-from model_store.datasets import load_dataset
-from model_store.spec import ModelSpec
+from model_store.datasets.load import load_dataset
 from model_store.store import Store
+from projector.network.spec import ModelSpec
 from service.domain.states import Scope
 from service.settings import Settings
 

@@ -21,15 +21,15 @@ from test_api_kinds import edge_body, features_body
 from test_kinds_end_to_end import ask, together
 
 from model_store.build import build_model
-from model_store.datasets import load_dataset
-from model_store.spec import LossKind, ModelSpec, SolverKind
+from model_store.datasets.load import load_dataset
 from model_store.store import Store
+from projector.forgetting.repair import Repair, RepairImpossible
+from projector.network.spec import LossKind, ModelSpec, SolverKind
 from service.db.repairs import RepairRepository
 from service.domain.states import RepairStatus
 from service.errors import LetheError, Unavailable
 from service.settings import Settings
 from service.unlearning.prepared import NotFinite, PreparedRepair
-from service.unlearning.repair import Repair, RepairImpossible
 from service.unlearning.resident import Resident
 from service.worker.repairing import Repairer
 from tests.preloaded import Preloaded

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from recomputation import Recomputation
 
-from model_store.datasets import load_dataset
-from model_store.graph import Graph
-from model_store.injection import inject_channel
+from model_store.datasets.load import load_dataset
+from projector.forgetting.injection import inject_channel
+from projector.graph.graph import Graph
 from service.cli.main import main
 
 #: Some of its 150 words are carried by one node alone, so that deletions lose directions.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-from model_store.spec import Combine, LossKind, ModelSpec, SolverKind
+from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
 
 
 @dataclass(frozen=True)

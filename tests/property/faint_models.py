@@ -11,21 +11,21 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from model_store.blocks import side_by_side
-from model_store.features import FeatureMatrix
-from model_store.gram import factorise
-from model_store.graph import NO_LABEL
-from model_store.inputs import inputs_of
-from model_store.losses import loss_of
-from model_store.propagation import Propagator
-from model_store.spec import Combine, LossKind, ModelSpec
+from projector.forgetting.batch import InputRows, ModelState, Projection, Removal, project_batch
+from projector.forgetting.gram import factorise
+from projector.forgetting.live_graph import LiveGraph
+from projector.forgetting.projection import SpanState
+from projector.forgetting.repair import Repair, RepairOutcome, at_optimum, stacked
+from projector.forgetting.training_rows import TrainingRows
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import NO_LABEL
+from projector.network.blocks import side_by_side
+from projector.network.inputs import inputs_of
+from projector.network.losses import loss_of
+from projector.network.propagation import Propagator
+from projector.network.spec import Combine, LossKind, ModelSpec
+from projector.solvers.hessian import HessianFactor, factor_steps
 from service.domain.states import RequestKind
-from service.unlearning.batch import InputRows, ModelState, Projection, Removal, project_batch
-from service.unlearning.hessian import HessianFactor, factor_steps
-from service.unlearning.live_graph import LiveGraph
-from service.unlearning.projection import SpanState
-from service.unlearning.repair import Repair, RepairOutcome, at_optimum, stacked
-from service.unlearning.training_rows import TrainingRows
 from tests.property.retraining import Problem
 
 Matrix = NDArray[np.float64]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.spec import LossKind, ModelSpec, PropagationKind
+from projector.network.spec import LossKind, ModelSpec, PropagationKind
 
 Matrix = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit
 
-from model_store.spec import LossKind
+from projector.network.spec import LossKind
 
 Matrix = NDArray[np.float64]
 

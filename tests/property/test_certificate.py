@@ -7,14 +7,14 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from model_store.features import FeatureMatrix
-from model_store.inputs import inputs_of
-from model_store.losses import loss_of
-from model_store.objective import Objective
-from model_store.propagation import Propagator
-from model_store.representation import Representation
-from model_store.spec import Combine, LossKind, ModelSpec, PropagationKind
-from service.unlearning.certificate import certify
+from projector.forgetting.certificate import certify
+from projector.graph.features import FeatureMatrix
+from projector.network.inputs import inputs_of
+from projector.network.losses import loss_of
+from projector.network.propagation import Propagator
+from projector.network.representation import Representation
+from projector.network.spec import Combine, LossKind, ModelSpec, PropagationKind
+from projector.solvers.objective import Objective
 from tests.property.retraining import Problem
 
 LOSSES = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_store.datasets import load_dataset
-from model_store.gram import FactorMethod
-from model_store.spec import Combine, LossKind, ModelSpec
+from model_store.datasets.load import load_dataset
+from projector.forgetting.batch import Removal
+from projector.forgetting.gram import FactorMethod
+from projector.network.spec import Combine, LossKind, ModelSpec
 from service.domain.states import RepairPolicy, RepairStatus, RequestKind
-from service.unlearning.batch import Removal
 from tests.property.faint_models import Case, FaintModel, Step, random_case
 from tests.unit.unlearning.stored import StoredModel, built
 
@@ -127,7 +127,7 @@ def test_without_faint_directions_nothing_beyond_a_downdate_is_computed(monkeypa
     def never(*of: object) -> None:
         raise AssertionError("the rows were asked which directions they support")
 
-    monkeypatch.setattr("service.unlearning.projection.lost_with", never)
+    monkeypatch.setattr("projector.forgetting.projection.lost_with", never)
     model = private_column({8: 1.0, 9: 0.5})
     for node in (8, 20, 9, 21):
         check(model, np.array([node]))

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_store.blocks import by_block
-from model_store.datasets import load_dataset
-from model_store.gram import factorise
+from model_store.datasets.load import load_dataset
+from projector.forgetting.gram import factorise
+from projector.network.blocks import by_block
 from tests.unit.unlearning.stored import SMALL, Oracle, StoredModel, built
 
 

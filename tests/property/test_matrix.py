@@ -12,16 +12,16 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from model_store.blocks import by_block
 from model_store.build import BuiltModel, build_model
-from model_store.canaries import PREFIX
-from model_store.datasets import load_dataset
-from model_store.graph import Graph
-from model_store.injection import add_canaries
-from model_store.spec import LossKind, SolverKind
+from model_store.datasets.load import load_dataset
+from projector.forgetting.batch import Removal
+from projector.forgetting.canaries import PREFIX
+from projector.forgetting.injection import add_canaries
+from projector.forgetting.projection import Norms
+from projector.graph.graph import Graph
+from projector.network.blocks import by_block
+from projector.network.spec import LossKind, SolverKind
 from service.domain.states import RequestKind
-from service.unlearning.batch import Removal
-from service.unlearning.projection import Norms
 from tests.property.configurations import Configuration, every, pairwise
 from tests.property.oracle import Oracle, Side
 from tests.unit.unlearning.stored import StoredModel

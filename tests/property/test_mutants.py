@@ -15,9 +15,9 @@ from tests.preloaded import ROOT, Preloaded
 
 FORGETTING = "tests/unit/unlearning/test_forgetting.py"
 FAINT = "tests/property/test_faint.py"
-PROJECTION = "service/unlearning/projection.py"
-REPAIR = "service/unlearning/repair.py"
-GRAM = "model_store/gram.py"
+PROJECTION = "projector/forgetting/projection.py"
+REPAIR = "projector/forgetting/repair.py"
+GRAM = "projector/forgetting/gram.py"
 
 #: The whole of `project`'s update of weights and coefficients, and of `downdate`'s update of the factors.
 _UPDATE = ("    after, residual = _corrected(_without(replace(before", "    return SpanUpdate(")
@@ -111,7 +111,7 @@ MUTANTS = {
 
 
 def copied(target: Path) -> Path:
-    for package in ("model_store", "service", "tests"):
+    for package in ("projector", "model_store", "service", "tests"):
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "static"))
     shutil.copy(ROOT / "pyproject.toml", target)
     return target

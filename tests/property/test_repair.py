@@ -11,16 +11,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from model_store.blocks import by_block
-from model_store.datasets import load_dataset
-from model_store.graph import Graph
-from model_store.spec import Combine, LossKind, ModelSpec, SolverKind
+from model_store.datasets.load import load_dataset
+from projector.forgetting.batch import Removal
+from projector.forgetting.repair import RepairImpossible, stacked
+from projector.graph.graph import Graph
+from projector.network.blocks import by_block
+from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
+from projector.solvers import hessian
 from service.domain.states import RepairPolicy, RepairStatus, RequestKind
-from service.unlearning import hessian
-from service.unlearning.batch import Removal
 from service.unlearning.placement import Placement
 from service.unlearning.prepared import NotFinite
-from service.unlearning.repair import RepairImpossible, stacked
 from service.unlearning.resident import Resident
 from tests.property.configurations import Configuration, every, pairwise
 from tests.property.oracle import Oracle
@@ -179,7 +179,7 @@ def test_a_factor_leaves_the_memory_with_the_rows_it_was_made_from(small: Graph,
 def test_a_repair_without_a_factor_goes_on_where_a_slice_cut_it_off(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.unlearning.repair.why_no_factor", lambda *of: "it is not wanted")
+    monkeypatch.setattr("projector.forgetting.repair.why_no_factor", lambda *of: "it is not wanted")
     whole = served(small, tmp_path / "whole").resident.prepare([Removal(RequestKind.NODE, nodes=np.arange(9))])
     resident = served(small, tmp_path / "sliced").resident
     resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.arange(9))], budget_s=0.0))
@@ -269,10 +269,10 @@ def test_a_class_and_then_all_training_nodes_are_lost(
 
 
 def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.unlearning.repair._STEPS_PER_FACTOR", 1)
-    monkeypatch.setattr("service.unlearning.repair._MOST_FACTORS", 1)
+    monkeypatch.setattr("projector.forgetting.repair._STEPS_PER_FACTOR", 1)
+    monkeypatch.setattr("projector.forgetting.repair._MOST_FACTORS", 1)
     stored = served(small, tmp_path)
-    monkeypatch.setattr("model_store.newton.MAX_ITERATIONS", 1)
+    monkeypatch.setattr("projector.solvers.newton.MAX_ITERATIONS", 1)
     outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.arange(30))).prepared.outcome
     assert outcome.status is RepairStatus.NOT_CONVERGED
     assert outcome.before is not None
@@ -285,7 +285,7 @@ def test_a_factor_that_does_not_fit_is_done_without(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = served(small, tmp_path)
-    monkeypatch.setattr("service.unlearning.hessian.available_bytes", lambda device: 10_000)
+    monkeypatch.setattr("projector.solvers.hessian.available_bytes", lambda device: 10_000)
     assert stored.resident.why_no_factor is not None
     assert not stored.resident.upkeep_due
     outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.array([3]))).prepared.outcome

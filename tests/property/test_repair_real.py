@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_store.datasets import load_dataset
-from model_store.spec import ModelSpec
+from model_store.datasets.load import load_dataset
+from projector.forgetting.batch import Removal
+from projector.forgetting.repair import stacked
+from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy, RepairStatus, RequestKind
-from service.unlearning.batch import Removal
-from service.unlearning.repair import stacked
 from tests.property.retraining import Problem
 from tests.unit.unlearning.stored import StoredModel, built
 

@@ -8,15 +8,15 @@ import torch
 from numpy.typing import NDArray
 
 from model_store.build import BuiltModel, build_model
-from model_store.features import FeatureMatrix
-from model_store.graph import one_hot
-from model_store.inputs import Input, Inputs, feature_operators, label_input
-from model_store.losses import loss_of
-from model_store.newton import minimise
-from model_store.objective import Objective
-from model_store.propagation import Propagator
-from model_store.representation import Representation
-from model_store.spec import SolverKind
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import one_hot
+from projector.network.inputs import Input, Inputs, feature_operators, label_input
+from projector.network.losses import loss_of
+from projector.network.propagation import Propagator
+from projector.network.representation import Representation
+from projector.network.spec import SolverKind
+from projector.solvers.newton import minimise
+from projector.solvers.objective import Objective
 from tests.property.configurations import Configuration, every, pairwise
 from tests.property.test_matrix import graph_for
 

@@ -1,8 +1,8 @@
 """The benchmark of canaries measures what its tables say."""
 
 from benchmarks.paper.canaries import measure, report
-from model_store.datasets import load_dataset
-from model_store.spec import Combine, ModelSpec
+from model_store.datasets.load import load_dataset
+from projector.network.spec import Combine, ModelSpec
 from tests.unit.unlearning.stored import SMALL
 
 

@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from command_line import CommandLine
 
 from model_store.erasure import Erasure
-from model_store.spec import ModelSpec
 from model_store.store import Store
 from model_store.versions import VersionRef
+from projector.network.spec import ModelSpec
 from service.cli.train import train_model
 
 NODES, DELETED, TWIN = 40, 3, 17

@@ -13,8 +13,8 @@ from command_line import CommandLine
 
 from model_store.errors import DatasetNotFound, StoreDamaged
 from model_store.sealed import seal
-from model_store.spec import Combine, ModelSpec
 from model_store.store import Store
+from projector.network.spec import Combine, ModelSpec
 from service.cli.serve import ensure_model
 from service.cli.train import train_model
 from service.db.vault_keys import SLOTS

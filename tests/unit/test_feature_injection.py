@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.paper.feature_injection import heading, measure, report
-from model_store.datasets import load_dataset
-from model_store.spec import Combine, ModelSpec
+from model_store.datasets.load import load_dataset
+from projector.network.spec import Combine, ModelSpec
 from tests.unit.unlearning.stored import SMALL
 
 

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 import numpy as np
 import pytest
 
-from model_store.edges import Edges
+from projector.graph.edges import Edges
 from service.api.public import PublicNodes, refuse_public
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestKind, RequestStatus

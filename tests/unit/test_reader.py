@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from model_store.edges import Edges
+from projector.graph.edges import Edges
 from service.boottime import boottime
 from service.errors import Unavailable
 from service.reader.predictions import Prediction, Reader

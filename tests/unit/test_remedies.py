@@ -17,7 +17,7 @@ from service.api import problems
 from service.errors import LetheError
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted(path for folder in ("service", "model_store") for path in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(path for folder in ("service", "model_store", "projector") for path in (ROOT / folder).rglob("*.py"))
 #: What is passed on as it came, from where it was made and is looked at.
 PASSED_ON = {"remedy", "error.remedy", "stall.remedy", "' '.join(dict.fromkeys((check.remedy for check in failing)))"}
 

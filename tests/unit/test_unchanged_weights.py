@@ -7,11 +7,11 @@ import pytest
 
 from benchmarks.paper.unchanged_weights import delete_and_retrain, nodes_losing_a_direction, remaining, report, spread
 from model_store.build import build_model
-from model_store.datasets import load_dataset
-from model_store.features import FeatureMatrix
-from model_store.gram import downdate, factorise
-from model_store.graph import validate
-from model_store.spec import ModelSpec
+from model_store.datasets.load import load_dataset
+from projector.forgetting.gram import downdate, factorise
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import validate
+from projector.network.spec import ModelSpec
 from tests.structures import STRUCTURES, Rows
 from tests.unit.unlearning.stored import SMALL
 

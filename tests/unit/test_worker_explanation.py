@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from model_store.manifest import Accuracy, Diffusion, FeatureDtype, FeatureLayout, Manifest, MlpRecord, TrainingRecord
-from model_store.spec import ModelSpec, SolverKind
+from projector.network.spec import ModelSpec, SolverKind
 from service.db.repairs import Pending
 from service.domain.records import BatchRecord, RequestNorms
 from service.domain.states import Guarantee, RepairStatus, RequestKind

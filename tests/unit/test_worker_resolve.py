@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_store.edges import Edges
+from projector.graph.edges import Edges
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestKind, RequestStatus
 from service.vault.keyring import Subject

@@ -10,11 +10,11 @@ import pytest
 from small_datasets import arrays
 
 from model_store.build import BuiltModel, build_model
-from model_store.datasets import load_dataset
-from model_store.graph import Graph
-from model_store.spec import ModelSpec
-from model_store.synthetic import DEFAULT_SYNTHETIC
-from model_store.training import Trained, train
+from model_store.datasets.load import load_dataset
+from model_store.datasets.synthetic import DEFAULT_SYNTHETIC
+from projector.graph.graph import Graph
+from projector.network.spec import ModelSpec
+from projector.training.fit import Trained, train
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from model_store.datasets import load_dataset
-from model_store.graph import Graph
+from model_store.datasets.load import load_dataset
+from projector.graph.graph import Graph
 
 
 def arrays(**changes: Any) -> dict[str, Any]:

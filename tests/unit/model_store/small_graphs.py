@@ -6,8 +6,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from model_store.graph import Features, Graph
-from model_store.spec import ModelSpec, PropagationKind
+from projector.graph.graph import Features, Graph
+from projector.network.spec import ModelSpec, PropagationKind
 
 Matrix = NDArray[np.float64]
 

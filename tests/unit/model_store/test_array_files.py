@@ -11,9 +11,9 @@ import torch
 from numpy.lib import format as npy
 
 from model_store.array_files import ArraysUnreadable, read_npy, read_npz
-from model_store.datasets import load_dataset
+from model_store.datasets.load import load_dataset
 from model_store.errors import GraphError
-from model_store.foreign import WeightsError, read_weights
+from projector.training.pretrained import WeightsError, read_weights
 
 
 def declaring(shape: tuple[int, ...], body: bytes, dtype: str = "<f8") -> bytes:

@@ -11,11 +11,11 @@ from small_graphs import dense, dense_features, dense_representation, graph_of, 
 
 from model_store.build import BuiltModel, build_model
 from model_store.errors import DeviceError, GraphError, RankError, TrainingError
-from model_store.graph import Graph
-from model_store.injection import inject_channel
 from model_store.manifest import FeatureDtype, FeatureLayout, InjectedChannel, Manifest
-from model_store.spec import Combine, ModelSpec, SolverKind
-from model_store.training import TrainingProgress
+from projector.forgetting.injection import inject_channel
+from projector.graph.graph import Graph
+from projector.network.spec import Combine, ModelSpec, SolverKind
+from projector.training.fit import TrainingProgress
 
 
 def build(graph: Graph, spec: ModelSpec | None = None, **options: object) -> BuiltModel:
@@ -125,7 +125,7 @@ def test_running_out_of_device_memory_names_the_device(monkeypatch: pytest.Monke
     def exhausted(*arguments: object, **options: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    for step in ("model_store.training.minimise", "model_store.build.well_scaled"):
+    for step in ("projector.training.fit.minimise", "model_store.build.well_scaled"):
         monkeypatch.setattr(step, exhausted)
         with pytest.raises(DeviceError, match="cpu has too little memory"):
             build(dense_features())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model_store.canaries import Canaries, new_tag
+from projector.forgetting.canaries import Canaries, new_tag
 
 CANARIES = Canaries(cohorts=3, nodes=2, first_column=7, tag="0a1b2c3d")
 

@@ -7,17 +7,17 @@ import pytest
 import torch
 from small_graphs import dense_features, graph_of
 
-from model_store import class_curvature
-from model_store.class_curvature import LARGEST_BYTES, ClassCurvature, curvature_bytes
-from model_store.features import FeatureMatrix
-from model_store.graph import Graph, one_hot
-from model_store.inputs import inputs_of
-from model_store.losses import LinearMap, loss_of
-from model_store.newton import Newton, minimise
-from model_store.objective import Objective, Point
-from model_store.propagation import Propagator
-from model_store.representation import Representation
-from model_store.spec import LossKind, ModelSpec
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import Graph, one_hot
+from projector.network.inputs import inputs_of
+from projector.network.losses import LinearMap, loss_of
+from projector.network.propagation import Propagator
+from projector.network.representation import Representation
+from projector.network.spec import LossKind, ModelSpec
+from projector.solvers import class_curvature
+from projector.solvers.class_curvature import LARGEST_BYTES, ClassCurvature, curvature_bytes
+from projector.solvers.newton import Newton, minimise
+from projector.solvers.objective import Objective, Point
 
 SEPARATE = [LossKind.OVR, LossKind.HINGE]
 

@@ -8,11 +8,11 @@ import pytest
 import scipy.sparse as sp
 from small_graphs import GRAPHS, dense, dense_features, dense_propagation, sparse_features
 
-from model_store.coefficients import span_coefficients, span_residual
-from model_store.graph import Features, Graph
-from model_store.injection import inject_channel
-from model_store.spec import Combine, ModelSpec, PropagationKind, SolverKind
-from model_store.training import Trained, train
+from projector.forgetting.coefficients import span_coefficients, span_residual
+from projector.forgetting.injection import inject_channel
+from projector.graph.graph import Features, Graph
+from projector.network.spec import Combine, ModelSpec, PropagationKind, SolverKind
+from projector.training.fit import Trained, train
 
 SPECS = [
     ModelSpec(),

@@ -11,11 +11,11 @@ import torch
 from small_datasets import NO_SPLIT, arrays, load
 from small_graphs import dense, dense_features, float32_features, sparse_features
 
-from model_store.dataset_files import read_npz, write_npz
-from model_store.datasets import load_dataset
+from model_store.datasets.files import read_npz, write_npz
+from model_store.datasets.load import load_dataset
 from model_store.errors import DatasetNotFound, GraphError
-from model_store.graph import Graph
-from model_store.raw_graph import RawGraph
+from projector.graph.graph import Graph
+from projector.graph.raw_graph import RawGraph
 
 
 def test_an_npz_becomes_the_graph_it_describes(save: Callable[..., Path]) -> None:

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_datasets import NO_SPLIT, arrays, load
 
-from model_store.datasets import default_data_dirs, load_dataset
-from model_store.downloads import DOWNLOADABLE, download, fetch
+from model_store.datasets.downloads import DOWNLOADABLE, download, fetch
+from model_store.datasets.load import default_data_dirs, load_dataset
+from model_store.datasets.synthetic import DEFAULT_SYNTHETIC
 from model_store.errors import DatasetNotFound, GraphError
-from model_store.graph import Graph
-from model_store.synthetic import DEFAULT_SYNTHETIC
+from projector.graph.graph import Graph
 
 
 def test_full_trains_on_every_labelled_node_outside_validation_and_test(save: Callable[..., Path]) -> None:

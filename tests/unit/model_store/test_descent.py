@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import dense_features, dense_representation, graph_of, side_by_side, sparse_features
 
-from model_store.descent import Descent, MomentumSteps, PegasosSteps, Steps, descend
 from model_store.errors import DeviceError, TrainingError
-from model_store.features import FeatureMatrix
-from model_store.graph import Graph, one_hot
-from model_store.inputs import inputs_of
-from model_store.losses import loss_of
-from model_store.objective import Objective, Point
-from model_store.propagation import Propagator
-from model_store.representation import Representation
-from model_store.spec import Combine, LossKind, ModelSpec, SolverKind
-from model_store.training import train
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import Graph, one_hot
+from projector.network.inputs import inputs_of
+from projector.network.losses import loss_of
+from projector.network.propagation import Propagator
+from projector.network.representation import Representation
+from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
+from projector.solvers.descent import Descent, MomentumSteps, PegasosSteps, Steps, descend
+from projector.solvers.objective import Objective, Point
+from projector.training.fit import train
 
 SGD = ModelSpec(solver=SolverKind.SGD, learning_rate=0.05, batch_size=7, epochs=40)
 PEGASOS = replace(SGD, loss=LossKind.PLAIN_HINGE, regularization=0.05)

@@ -7,21 +7,21 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from model_store.blocks import side_by_side
-from model_store.diffusion import DiffusionHops
-from model_store.diffusion_gradient import objective_derivatives
-from model_store.diffusion_learning import START
 from model_store.errors import TrainingError
-from model_store.features import FeatureMatrix
-from model_store.graph import Graph, one_hot
-from model_store.inputs import Input, Inputs
-from model_store.losses import loss_of
 from model_store.manifest import Diffusion
-from model_store.newton import minimise
-from model_store.objective import Objective
-from model_store.representation import Representation
-from model_store.spec import Combine, LossKind, ModelSpec, SolverKind
-from model_store.training import Trained, train
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import Graph, one_hot
+from projector.network.blocks import side_by_side
+from projector.network.diffusion import DiffusionHops
+from projector.network.inputs import Input, Inputs
+from projector.network.losses import loss_of
+from projector.network.representation import Representation
+from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
+from projector.solvers.newton import minimise
+from projector.solvers.objective import Objective
+from projector.training.diffusion_gradient import objective_derivatives
+from projector.training.diffusion_learning import START
+from projector.training.fit import Trained, train
 
 CLASSES = 3
 

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from model_store.build import BuiltModel, build_model
-from model_store.datasets import load_dataset
+from model_store.datasets.load import load_dataset
 from model_store.errors import GraphError
-from model_store.foreign import ForeignWeights, WeightsError, read_weights
-from model_store.graph import Graph, feature_rows
-from model_store.injection import add_canaries
 from model_store.rebuild import with_weights
-from model_store.spec import Combine, LossKind, ModelSpec, SolverKind
+from projector.forgetting.injection import add_canaries
+from projector.graph.graph import Graph, feature_rows
+from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
+from projector.training.pretrained import ForeignWeights, WeightsError, read_weights
 
 SPEC = ModelSpec(combine=Combine.CONCAT, hops=1, regularization=1e-2)
 

@@ -8,9 +8,9 @@ import scipy.sparse as sp
 import torch
 
 from model_store.errors import RankError
-from model_store.features import FeatureMatrix
-from model_store.gram import FactorMethod, Gram, downdate, factorise, pinv_residual, rank_residual
-from model_store.scaling import well_scaled
+from projector.forgetting.gram import FactorMethod, Gram, downdate, factorise, pinv_residual, rank_residual
+from projector.graph.features import FeatureMatrix
+from projector.training.scaling import well_scaled
 from tests.structures import STRUCTURES, Rows, exclusive_tiny_feature, nearly_supported_direction, oracle
 
 

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from small_graphs import GRAPHS, dense, dense_features, graph_of, isolated_nodes, sparse_features
 
 from model_store.errors import GraphError
-from model_store.graph import Graph, feature_rows, validate
+from projector.graph.graph import Graph, feature_rows, validate
 
 
 @pytest.mark.parametrize("make", GRAPHS)

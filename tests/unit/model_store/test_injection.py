@@ -8,12 +8,12 @@ import pytest
 from small_graphs import dense, dense_features, float32_features, sparse_features
 
 from model_store.build import build_model
-from model_store.datasets import load_dataset
+from model_store.datasets.load import load_dataset
+from model_store.datasets.synthetic import DEFAULT_SYNTHETIC
 from model_store.errors import GraphError
-from model_store.graph import Graph, validate
-from model_store.injection import INJECTED_CLASS, add_canaries, inject_channel
-from model_store.spec import ModelSpec
-from model_store.synthetic import DEFAULT_SYNTHETIC
+from projector.forgetting.injection import INJECTED_CLASS, add_canaries, inject_channel
+from projector.graph.graph import Graph, validate
+from projector.network.spec import ModelSpec
 
 
 @pytest.mark.parametrize("extra_class", [False, True])

@@ -12,8 +12,8 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from model_store.losses import Loss, OneVsRest, PlainHinge, SmoothHinge, Softmax, loss_of
-from model_store.spec import LossKind
+from projector.network.losses import Loss, OneVsRest, PlainHinge, SmoothHinge, Softmax, loss_of
+from projector.network.spec import LossKind
 
 logit_rows = arrays(np.float64, (5, 4), elements=st.floats(-30, 30))
 near_margin = arrays(np.float64, (5, 4), elements=st.floats(-3, 3))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from model_store.canaries import Canaries
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.manifest import (
     Accuracy,
@@ -22,7 +21,8 @@ from model_store.manifest import (
     TrainingRecord,
 )
 from model_store.sealed import read_sealed, seal
-from model_store.spec import Combine, ModelSpec, PropagationKind, SolverKind
+from projector.forgetting.canaries import Canaries
+from projector.network.spec import Combine, ModelSpec, PropagationKind, SolverKind
 
 MANIFEST = Manifest(
     name="cora",

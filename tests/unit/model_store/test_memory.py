@@ -13,8 +13,8 @@ from small_graphs import dense_features, graph_of, sparse_features
 from model_store.build import build_model
 from model_store.errors import DeviceError
 from model_store.memory import Need, available_bytes, require_memory, serving_needs, training_needs
-from model_store.sizes import Sizes
-from model_store.spec import Combine, ModelSpec, SolverKind
+from projector.network.sizes import Sizes
+from projector.network.spec import Combine, ModelSpec, SolverKind
 
 GIB = 1 << 30
 CPU = torch.device("cpu")

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from small_graphs import dense
 
 from model_store.build import build_model
-from model_store.datasets import load_dataset
+from model_store.datasets.load import load_dataset
 from model_store.errors import GraphError, ModelStoreError, TrainingError
-from model_store.foreign import ForeignWeights, WeightsError
-from model_store.graph import Graph
-from model_store.injection import inject_channel
 from model_store.manifest import InjectedChannel, MlpRecord
-from model_store.mlp import Mlp, MlpProgress, extract, public_nodes, train_mlp
-from model_store.spec import Combine, ModelSpec
+from projector.forgetting.injection import inject_channel
+from projector.graph.graph import Graph
+from projector.network.spec import Combine, ModelSpec
+from projector.training.mlp import Mlp, MlpProgress, extract, public_nodes, train_mlp
+from projector.training.pretrained import ForeignWeights, WeightsError
 
 SPEC = ModelSpec(mlp_width=16, combine=Combine.CONCAT)
 

@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from model_store.operators import FeatureHops, LabelHops, Operators, SharedSweep
-from model_store.propagation import Propagator
-from model_store.spec import PropagationKind
+from projector.network.operators import FeatureHops, LabelHops, Operators, SharedSweep
+from projector.network.propagation import Propagator
+from projector.network.spec import PropagationKind
 
 CLASSES = 3
 

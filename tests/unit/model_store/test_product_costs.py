@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from model_store.product_costs import LARGEST_H, dense_bytes, keeps_dense, product_costs
-from model_store.sizes import Sizes
-from model_store.spec import Combine, ModelSpec, SolverKind
+from projector.network.product_costs import LARGEST_H, dense_bytes, keeps_dense, product_costs
+from projector.network.sizes import Sizes
+from projector.network.spec import Combine, ModelSpec, SolverKind
 
 LAST = ModelSpec()
 CONCAT = ModelSpec(combine=Combine.CONCAT)

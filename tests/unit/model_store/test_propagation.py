@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from small_graphs import GRAPHS, dense_features, dense_propagation, isolated_nodes, sparse_features
 
 from model_store.errors import DeviceError, GraphError
-from model_store.graph import Graph
-from model_store.propagation import Propagator
-from model_store.spec import PropagationKind
+from projector.graph.graph import Graph
+from projector.network.propagation import Propagator
+from projector.network.spec import PropagationKind
 
 KINDS = list(PropagationKind)
 

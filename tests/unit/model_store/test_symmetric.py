@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from model_store import symmetric
-from model_store.symmetric import symmetrise
+from projector.forgetting import symmetric
+from projector.forgetting.symmetric import symmetrise
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 9, 30])

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import dense
 
-from model_store.datasets import load_dataset
+from model_store.datasets.load import load_dataset
+from model_store.datasets.synthetic import DEFAULT_SYNTHETIC, SyntheticParameters, parse
 from model_store.errors import GraphError
-from model_store.spec import ModelSpec
-from model_store.synthetic import DEFAULT_SYNTHETIC, SyntheticParameters, parse
-from model_store.training import train
+from projector.network.spec import ModelSpec
+from projector.training.fit import train
 
 
 def test_synthetic_parameters_are_read_in_any_order() -> None:

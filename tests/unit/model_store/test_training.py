@@ -22,15 +22,15 @@ from small_graphs import (
 from torch.nn.functional import cross_entropy
 
 from model_store.errors import DeviceError, GraphError, TrainingError
-from model_store.features import FeatureMatrix
-from model_store.graph import Graph, one_hot
-from model_store.inputs import inputs_of
-from model_store.losses import Softmax
-from model_store.objective import Objective
-from model_store.propagation import Propagator
-from model_store.representation import DenseRepresentation, Representation
-from model_store.spec import Combine, ModelSpec, PropagationKind, SolverKind
-from model_store.training import Trained, TrainingProgress, train
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import Graph, one_hot
+from projector.network.inputs import inputs_of
+from projector.network.losses import Softmax
+from projector.network.propagation import Propagator
+from projector.network.representation import DenseRepresentation, Representation
+from projector.network.spec import Combine, ModelSpec, PropagationKind, SolverKind
+from projector.solvers.objective import Objective
+from projector.training.fit import Trained, TrainingProgress, train
 
 CONCAT_ROW = ModelSpec(combine=Combine.CONCAT, propagation=PropagationKind.ROW, hops=3, self_loops=0.5)
 LABELS_CONCAT_ROW = replace(CONCAT_ROW, label_hops=2)

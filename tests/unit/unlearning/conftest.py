@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model_store.build import BuiltModel
-from model_store.graph import Graph
+from projector.graph.graph import Graph
 from tests.unit.unlearning.stored import built, cora_or_small
 
 

@@ -11,20 +11,20 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from model_store.build import BuiltModel, build_model
-from model_store.datasets import load_dataset
+from model_store.datasets.load import load_dataset
 from model_store.erasure import Erasure
-from model_store.graph import Graph
-from model_store.injection import add_canaries, inject_channel
 from model_store.manifest import InjectedChannel
-from model_store.spec import ModelSpec, PropagationKind
 from model_store.versions import VersionRef
+from projector.forgetting.batch import ModelState, Removal
+from projector.forgetting.injection import add_canaries, inject_channel
+from projector.forgetting.repair import RepairOutcome
+from projector.graph.graph import Graph
+from projector.network.spec import ModelSpec, PropagationKind
 from service.domain.states import RepairPolicy, RequestKind
-from service.unlearning.batch import ModelState, Removal
 from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
 from service.unlearning.prepared import Prepared, PreparedRepair
-from service.unlearning.repair import RepairOutcome
 from service.unlearning.resident import Resident
 
 SMALL = "synthetic:n=300,d=120,classes=4,seed=3"

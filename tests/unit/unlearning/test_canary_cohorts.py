@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from model_store.build import BuiltModel
-from model_store.datasets import load_dataset
-from model_store.graph import Graph
-from model_store.spec import Combine, ModelSpec, SolverKind
-from model_store.training import train
+from model_store.datasets.load import load_dataset
+from projector.forgetting.batch import Removal
+from projector.forgetting.projection import Norms
+from projector.graph.graph import Graph
+from projector.network.spec import Combine, ModelSpec, SolverKind
+from projector.training.fit import train
 from service.domain.states import RepairPolicy, RequestKind
-from service.unlearning.batch import Removal
-from service.unlearning.projection import Norms
 from tests.unit.unlearning.stored import SMALL, Oracle, Outcome, StoredModel, built
 
 #: What is left of a column's norm is rounding.

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from model_store.build import BuiltModel
-from model_store.datasets import load_dataset
-from model_store.gram import FactorMethod, factorise
-from model_store.graph import Graph
-from model_store.spec import Combine, ModelSpec, PropagationKind
+from model_store.datasets.load import load_dataset
+from projector.forgetting.batch import Removal
+from projector.forgetting.gram import FactorMethod, factorise
+from projector.graph.graph import Graph
+from projector.network.spec import Combine, ModelSpec, PropagationKind
 from service.domain.states import RequestKind
-from service.unlearning.batch import Removal
 from tests.unit.unlearning.stored import SMALL, Oracle, StoredModel, built
 
 

@@ -13,13 +13,13 @@ import torch
 
 from model_store import gram_checkpoint
 from model_store.build import build_model
-from model_store.datasets import load_dataset
-from model_store.gram import Gram, factorise
+from model_store.datasets.load import load_dataset
 from model_store.gram_checkpoint import CheckpointUnusable
-from model_store.spec import ModelSpec
 from model_store.store import Store
+from projector.forgetting.batch import Removal
+from projector.forgetting.gram import Gram, factorise
+from projector.network.spec import ModelSpec
 from service.domain.states import RequestKind
-from service.unlearning.batch import Removal
 from service.unlearning.loading import version_state
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident

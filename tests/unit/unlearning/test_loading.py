@@ -6,7 +6,7 @@ import pytest
 from stored import SMALL, StoredModel, built
 
 from model_store import memory
-from model_store.datasets import load_dataset
+from model_store.datasets.load import load_dataset
 from model_store.errors import DeviceError
 
 

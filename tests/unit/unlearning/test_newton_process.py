@@ -15,22 +15,22 @@ import psutil
 import pytest
 import torch
 
-from model_store.datasets import load_dataset
-from model_store.features import FeatureMatrix
-from model_store.graph import one_hot
-from model_store.inputs import inputs_of
-from model_store.losses import Softmax, loss_of
-from model_store.newton import Newton
-from model_store.objective import Objective
-from model_store.propagation import Propagator
-from model_store.representation import Representation
-from model_store.spec import Combine, LossKind, ModelSpec
+from model_store.datasets.load import load_dataset
+from projector.forgetting.batch import Removal
+from projector.forgetting.repair import GOAL, stacked
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import one_hot
+from projector.network.inputs import inputs_of
+from projector.network.losses import Softmax, loss_of
+from projector.network.propagation import Propagator
+from projector.network.representation import Representation
+from projector.network.spec import Combine, LossKind, ModelSpec
+from projector.solvers.newton import Newton
+from projector.solvers.objective import Objective
 from service.domain.states import RepairPolicy, RepairStatus, RequestKind
 from service.unlearning import newton_process
-from service.unlearning.batch import Removal
 from service.unlearning.newton_process import NewtonProcess, RemoteNewton, pays
 from service.unlearning.placement import Placement
-from service.unlearning.repair import GOAL, stacked
 from service.unlearning.resident import Resident
 from tests.unit.unlearning.stored import StoredModel, built
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from model_store.blocks import by_block, side_by_side
-from model_store.features import FeatureMatrix
-from model_store.gram import factorise
+from projector.forgetting.batch import InputRows, ModelState, Projection, Removal, carried_columns, project_batch
+from projector.forgetting.gram import factorise
+from projector.forgetting.projection import Norms, SpanState
+from projector.graph.features import FeatureMatrix
+from projector.network.blocks import by_block, side_by_side
 from service.domain.states import RequestKind
-from service.unlearning.batch import InputRows, ModelState, Projection, Removal, carried_columns, project_batch
-from service.unlearning.projection import Norms, SpanState
 from tests.structures import STRUCTURES, Rows, oracle
 
 BLOCKS, CLASSES = 2, 3

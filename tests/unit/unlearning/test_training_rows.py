@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_store import image_rows as pyramid
-from model_store.datasets import load_dataset
-from model_store.spec import Combine, ModelSpec, PropagationKind
+from model_store.datasets.load import load_dataset
+from projector.forgetting.batch import Removal
+from projector.forgetting.training_rows import TrainingRows
+from projector.network import image_rows as pyramid
+from projector.network.spec import Combine, ModelSpec, PropagationKind
 from service.domain.states import RequestKind
-from service.unlearning.batch import Removal
 from service.unlearning.resident import Resident
-from service.unlearning.training_rows import TrainingRows
 from tests.unit.unlearning.stored import StoredModel, built
 
 #: Sparse enough for a node's neighbourhood to be a small part of it.
@@ -79,7 +79,7 @@ def test_only_what_can_have_changed_is_computed_again(tmp_path: Path, monkeypatc
         asked.append((len(arguments[1]), found is not None))  # type: ignore[arg-type]
         return found
 
-    monkeypatch.setattr("service.unlearning.training_rows.image_rows", watched)
+    monkeypatch.setattr("projector.forgetting.training_rows.image_rows", watched)
     rows, partly = kept.on(prepared.live_graph).H(), asked
     assert rows.shape[0] == prepared.live_graph.training_rows.size
     [(count, by_pyramid)] = partly

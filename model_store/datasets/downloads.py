@@ -1,0 +1,53 @@
+"""Datasets fetched through torch-geometric, kept as `.npz`."""
+
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from model_store.datasets.files import from_torch_geometric, write_npz
+from model_store.errors import DatasetNotFound
+
+#: Datasets torch-geometric can fetch: our name -> its class and the name within it.
+DOWNLOADABLE: Mapping[str, tuple[str, str]] = {
+    "cora": ("Planetoid", "Cora"),
+    "citeseer": ("Planetoid", "CiteSeer"),
+    "pubmed": ("Planetoid", "PubMed"),
+    "amazon_photo": ("Amazon", "Photo"),
+    "coauthor_cs": ("Coauthor", "CS"),
+}
+
+#: (our name, a folder to use while fetching) -> attributes of a torch-geometric `Data`.
+Fetch = Callable[[str, Path], Mapping[str, Any]]
+
+
+def fetch(name: str, folder: Path) -> Mapping[str, Any]:
+    """Fetches a dataset of `DOWNLOADABLE` into `folder`; raises whatever the network does."""
+    with warnings.catch_warnings():
+        # torch-geometric calls deprecated functions of torch while it is imported.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch_geometric import datasets
+    kind, inner = DOWNLOADABLE[name]
+    attributes: Mapping[str, Any] = getattr(datasets, kind)(str(folder), inner)[0].to_dict()
+    return attributes
+
+
+def download(name: str, folder: Path, fetch: Fetch = fetch) -> Path:
+    """Fetches the dataset `name` and writes it to `folder`/`name`.npz, whose path it returns.
+
+    Raises DatasetNotFound saying why it could not be fetched.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
+            attributes = fetch(name, Path(scratch))
+    except Exception as error:
+        # Whatever failed below, the dataset could not be had.
+        raise DatasetNotFound(
+            f"The dataset {name!r} could not be downloaded ({type(error).__name__}: {error}).",
+            f"Put {name}.npz into {folder}, or try again where the network allows it.",
+        ) from error
+    path = folder / f"{name}.npz"
+    write_npz(path, from_torch_geometric(attributes, name))
+    return path

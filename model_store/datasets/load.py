@@ -1,0 +1,117 @@
+"""Datasets by name, by path or made up, as graphs to train on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from model_store.datasets.downloads import DOWNLOADABLE, download
+from model_store.datasets.files import read_npz, read_torch_geometric
+from model_store.datasets.synthetic import PREFIX, generate, parse
+from model_store.errors import DatasetNotFound, GraphError
+from projector.graph.graph import Graph, validate
+from projector.graph.raw_graph import Masks, RawGraph
+
+Split = Literal["full", "public"]
+
+#: Shares of training and validation nodes where a dataset has no split.
+_TRAIN_SHARE, _VAL_SHARE = 0.6, 0.2
+_READERS: Mapping[str, Callable[[Path], RawGraph]] = {
+    ".npz": read_npz,
+    ".pt": read_torch_geometric,
+    ".pth": read_torch_geometric,
+}
+
+
+def default_data_dirs(env: Mapping[str, str]) -> list[Path]:
+    """Where datasets are looked for by name: LETHE_DATA_DIR, ../shared/data, ./data, ~/.cache/lethe."""
+    given = [Path(env["LETHE_DATA_DIR"])] if env.get("LETHE_DATA_DIR") else []
+    return [*given, Path("../shared/data"), Path("data"), Path(env.get("HOME") or Path.home()) / ".cache" / "lethe"]
+
+
+def load_dataset(
+    source: str,
+    *,
+    split: Split = "full",
+    data_dirs: Sequence[Path],
+    seed: int = 0,
+    dedupe: bool = False,
+    download: Callable[[str, Path], Path] | None = download,
+) -> Graph:
+    """The graph called `source`, checked by `validate`.
+
+    `source` is a name looked for as `NAME.npz` in `data_dirs`, a path to an `.npz` or a saved torch-geometric `Data`
+    (`.pt`), or `synthetic:n=…,d=…,classes=…,seed=…`. A known name found nowhere is downloaded into the last of
+    `data_dirs`, unless `download` is None.
+
+    With `split` "full", every labelled node outside validation and test is a training node, as in the paper; "public"
+    is the dataset's own split. Where there is none, "full" draws 60/20/20 with `seed`. With `dedupe` an edge that is
+    given several times is taken once; otherwise such a graph is refused.
+
+    Raises DatasetNotFound listing where it looked, or GraphError saying what is wrong with the data.
+    """
+    raw = _read(source, data_dirs, download)
+    graph = _with_split(raw, split, seed, dedupe=dedupe)
+    validate(graph)
+    return graph
+
+
+def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path], Path] | None) -> RawGraph:
+    if source.startswith(PREFIX):
+        return generate(parse(source))
+    path = Path(source)
+    if path.suffix in _READERS:
+        return _READERS[path.suffix](path)
+    name = source.lower()
+    looked = [folder / f"{name}.npz" for folder in data_dirs]
+    for candidate in looked:
+        if path.name == source and candidate.is_file():
+            return read_npz(candidate)
+    places = ", ".join(str(candidate) for candidate in looked) or "no folder"
+    remedy = (
+        "Set LETHE_DATA_DIR to the folder of the .npz, give the path of an .npz or .pt file, "
+        f"or use {PREFIX}n=…,d=…,classes=…,seed=…."
+    )
+    if name not in DOWNLOADABLE or download is None or not data_dirs:
+        raise DatasetNotFound(f"There is no dataset {source!r}; looked for {places}.", remedy)
+    try:
+        return read_npz(download(name, data_dirs[-1]))
+    except DatasetNotFound as error:
+        raise DatasetNotFound(f"{error.detail} Looked for {places}.", remedy) from error
+
+
+def _with_split(raw: RawGraph, split: Split, seed: int, *, dedupe: bool) -> Graph:
+    if raw.masks is None:
+        if split == "public":
+            raise GraphError(f"{raw.origin} has no public split.", "Use --split full.")
+        masks = _drawn_masks(raw, seed)
+    elif split == "public":
+        masks = raw.masks
+    else:
+        masks = replace(raw.masks, train=(raw.labels >= 0) & ~raw.masks.val & ~raw.masks.test)
+    classes = int(raw.labels.max(initial=-1)) + 1
+    return Graph(
+        adjacency=raw.adjacency(dedupe=dedupe),
+        features=raw.features,
+        labels=raw.labels,
+        train_mask=masks.train,
+        val_mask=masks.val,
+        test_mask=masks.test,
+        node_ids=raw.node_ids if raw.node_ids is not None else tuple(str(row) for row in range(raw.nodes)),
+        class_names=tuple(str(label) for label in range(classes)),
+    )
+
+
+def _drawn_masks(raw: RawGraph, seed: int) -> Masks:
+    """60/20/20 of the labelled nodes; the first share is rounded up, so that there is a training node."""
+    labelled = np.flatnonzero(raw.labels >= 0)
+    order = np.random.default_rng(seed).permutation(labelled)
+    train = int(np.ceil(_TRAIN_SHARE * order.size))
+    val = train + int(np.floor(_VAL_SHARE * order.size))
+    parts = (order[:train], order[train:val], order[val:])
+    drawn = [np.zeros(raw.nodes, dtype=np.bool_) for _ in parts]
+    for mask, part in zip(drawn, parts, strict=True):
+        mask[part] = True
+    return Masks(*drawn)

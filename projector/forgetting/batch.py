@@ -1,0 +1,237 @@
+"""One batch of removals: which rows leave which input's span, and what was measured of each request."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from projector.forgetting.gram import FactorMethod
+from projector.forgetting.projection import Norms, SpanState, SpanUpdate, channel_norm, injected_norms, project
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import Features
+from service.domain.states import RequestKind
+
+
+def _no_nodes() -> NDArray[np.int64]:
+    return np.empty(0, dtype=np.int64)
+
+
+def _no_edges() -> NDArray[np.int64]:
+    return np.empty((0, 2), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Removal:
+    """What one request takes away, by row."""
+
+    kind: RequestKind
+    #: Nodes, or the nodes whose features go, (m,); live, and in no other removal of the batch.
+    nodes: NDArray[np.int64] = field(default_factory=_no_nodes)
+    #: Edges, (k, 2).
+    edges: NDArray[np.int64] = field(default_factory=_no_edges)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelState:
+    """One version of the model on the device; never changed in place."""
+
+    version: int
+    features: SpanState
+    #: The labels' span, with label reuse.
+    labels: SpanState | None
+    #: Mask (n,) of the nodes that have not been deleted.
+    live: NDArray[np.bool_]
+    #: C.
+    classes: int
+
+    @property
+    def spans(self) -> tuple[SpanState, ...]:
+        """The spans of all inputs, features first."""
+        return (self.features,) if self.labels is None else (self.features, self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class InputRows:
+    """The rows of one input and their span coefficients (n, blocks * C) as last stored."""
+
+    rows: FeatureMatrix
+    beta: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class InjectedColumn:
+    """A feature column that was added to the dataset's: that of an injected channel, or of a cohort of canaries."""
+
+    column: int
+    #: The rows that are not zero in it, (m,) int64; those of deleted nodes may be among them.
+    carriers: NDArray[np.int64]
+
+
+def carried_columns(features: Features, columns: Sequence[int]) -> tuple[InjectedColumn, ...]:
+    """`columns` of `features` (n, d), with their carriers."""
+    if not columns:
+        return ()
+    chosen = sp.coo_array(features[:, list(columns)])
+    there = chosen.data != 0
+    rows, places = chosen.row[there].astype(np.int64), chosen.col[there]
+    return tuple(InjectedColumn(column, rows[places == place]) for place, column in enumerate(columns))
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """The state after a batch, and what was measured on the way."""
+
+    state: ModelState
+    #: One entry per removal, in the order given.
+    norms: tuple[Norms, ...]
+    #: Directions of the features' span that only deleted rows supported.
+    directions_removed: int
+    #: |Q^T W|_F over all feature blocks, None when no direction was lost.
+    lost_direction_norm_before: float | None
+    lost_direction_norm_after: float | None
+    #: |W_after - W_before|_F / |W_before|_F over all inputs.
+    weight_change: float
+    #: |W - (B + M T)|_F / |W|_F, the largest over inputs.
+    coefficient_residual: float
+    #: How the features' pseudo-inverse was obtained.
+    factor_method: FactorMethod
+    #: Q, (d, k), None when no direction was lost; a trace of the deleted rows.
+    lost_directions: Tensor | None
+    #: For each removal, the injected columns that its rows carry and that no row does after the batch.
+    emptied_columns: tuple[tuple[int, ...], ...]
+
+    def with_weights_of(self, state: ModelState, before: ModelState) -> "Projection":
+        """What was measured, with the figures that are read from the weights after the batch read from `state`.
+
+        `state` has the same span and other weights; `before` is the state before the batch.
+        """
+        norms = tuple(
+            norm if norm.channel_after is None else replace(norm, channel_after=_of_channels(state, columns))
+            for norm, columns in zip(self.norms, self.emptied_columns, strict=True)
+        )
+        return replace(
+            self,
+            state=state,
+            norms=norms,
+            lost_direction_norm_after=_along(self.lost_directions, state),
+            weight_change=_change(before, state),
+        )
+
+
+def project_batch(
+    state: ModelState,
+    features: InputRows,
+    labels: InputRows | None,
+    removals: Sequence[Removal],
+    injected: Sequence[InjectedColumn] = (),
+) -> Projection:
+    """Carries out all removals at once and returns the new state; nothing given is changed.
+
+    A node takes its features and its label out of their spans, a `features` removal only the features; edges change
+    neither. `injected` are columns whose rows of W can be watched: those that the batch takes from the last of their
+    carriers are measured.
+    """
+    nodes = _rows_of(removals, RequestKind.NODE)
+    leaving = [_leaving(removal, state.features.in_span) for removal in removals]
+    update = _projected(state.features, features, np.concatenate([*leaving, _no_nodes()]))
+    label_update = None
+    if state.labels is not None and labels is not None:
+        label_update = _projected(state.labels, labels, nodes[state.labels.in_span[nodes]])
+    live = state.live.copy()
+    live[nodes] = False
+    after = ModelState(
+        version=state.version + 1,
+        features=state.features if update is None else update.state,
+        labels=state.labels if label_update is None else label_update.state,
+        live=live,
+        classes=state.classes,
+    )
+    Q = None if update is None or update.lost_directions.shape[1] == 0 else update.lost_directions
+    updates = [each for each in (update, label_update) if each is not None]
+    emptied = _emptied(leaving, after.features.in_span, injected)
+    return Projection(
+        state=after,
+        norms=_norms(removals, leaving, update, state, after, emptied),
+        directions_removed=0 if Q is None else int(Q.shape[1]),
+        lost_direction_norm_before=_along(Q, state),
+        lost_direction_norm_after=_along(Q, after),
+        weight_change=_change(state, after),
+        coefficient_residual=max((each.coefficient_residual for each in updates), default=0.0),
+        factor_method=FactorMethod.NONE if update is None else update.factor_method,
+        lost_directions=Q,
+        emptied_columns=emptied,
+    )
+
+
+def _rows_of(removals: Sequence[Removal], kind: RequestKind) -> NDArray[np.int64]:
+    return np.concatenate([*(removal.nodes for removal in removals if removal.kind is kind), _no_nodes()])
+
+
+def _leaving(removal: Removal, in_span: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The feature rows that a removal takes out of the span; none for edges."""
+    return removal.nodes[in_span[removal.nodes]]
+
+
+def _projected(span: SpanState, given: InputRows, deleted: NDArray[np.int64]) -> SpanUpdate | None:
+    return project(span, given.rows, given.beta, deleted) if deleted.size else None
+
+
+def _norms(
+    removals: Sequence[Removal],
+    leaving: Sequence[NDArray[np.int64]],
+    update: SpanUpdate | None,
+    before: ModelState,
+    after: ModelState,
+    emptied: Sequence[Sequence[int]],
+) -> tuple[Norms, ...]:
+    owner = np.repeat(np.arange(len(removals)), [rows.size for rows in leaving])
+    norms = [Norms() if removal.kind is RequestKind.EDGE else Norms(0.0, 0.0) for removal in removals]
+    if update is None:
+        return tuple(norms)
+    injected = injected_norms(update.effective_before, owner, len(removals), before.classes)
+    # Rows that a request left in the span would go on carrying weight for it: none, unless the update went wrong.
+    remains = np.flatnonzero(after.features.in_span[np.concatenate(leaving)])
+    left = [0.0] * len(removals)
+    if remains.size:
+        moved = update.deleted_rows[remains] @ (after.features.T - before.features.T)
+        effective = update.effective_before[remains] + moved
+        left = injected_norms(effective, owner[remains], len(removals), before.classes)
+    for index in np.unique(owner).tolist():
+        norms[index] = Norms(injected[index], left[index])
+    for index, columns in enumerate(emptied):
+        if columns:
+            norms[index] = replace(
+                norms[index], channel_before=_of_channels(before, columns), channel_after=_of_channels(after, columns)
+            )
+    return tuple(norms)
+
+
+def _emptied(
+    leaving: Sequence[NDArray[np.int64]], in_span: NDArray[np.bool_], injected: Sequence[InjectedColumn]
+) -> tuple[tuple[int, ...], ...]:
+    """For each removal, those of the columns `injected` that its rows carry and none of the rows `in_span` (n,) do."""
+    emptied = [each for each in injected if not in_span[each.carriers].any()]
+    return tuple(tuple(each.column for each in emptied if np.isin(each.carriers, rows).any()) for rows in leaving)
+
+
+def _of_channels(state: ModelState, columns: Sequence[int]) -> float:
+    return channel_norm(state.features.W, columns, state.classes)
+
+
+def _along(Q: Tensor | None, state: ModelState) -> float | None:
+    """|Q^T W|_F of the feature weights."""
+    return None if Q is None else float(torch.linalg.norm(Q.T @ state.features.W))
+
+
+def _change(before: ModelState, after: ModelState) -> float:
+    pairs = list(zip(before.spans, after.spans, strict=True))
+    if all(new.W is old.W for old, new in pairs):
+        return 0.0
+    moved = math.hypot(*(float(torch.linalg.norm(new.W - old.W)) for old, new in pairs))
+    size = math.hypot(*(float(torch.linalg.norm(old.W)) for old, _ in pairs))
+    return moved / size if size > 0.0 else moved

@@ -1,0 +1,70 @@
+"""How far weights can be from those that retraining on the live graph would give.
+
+F^u, the objective of the remaining graph, is lambda-strongly convex, so for every W, whatever led to it,
+
+    |W - W_u|_F <= |grad F^u(W)|_F / lambda,
+
+with W_u its minimum. The gradient is computed in float64 and carries rounding, which is bounded and added. Rounding
+errors are taken to be independent with mean zero, so that those of a sum of L terms grow as sqrt(L) (Higham and Mary,
+2019, "A new approach to probabilistic rounding error analysis").
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from projector.network.losses import Loss
+from projector.solvers.objective import Objective, Point
+
+#: The relative bound up to which weights count as those of retraining.
+TOLERANCE = 1e-8
+_EPSILON = torch.finfo(torch.float64).eps
+#: Standard deviations of the rounding errors that the bound covers.
+_CONFIDENCE = 4.0
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A bound on the distance of weights W to the minimum W_u of the remaining graph's objective."""
+
+    #: |W - W_u|_F is at most this.
+    bound: float
+    #: `bound` / |W|_F; for W = 0, 0 where the gradient is 0 up to rounding, else None.
+    relative: float | None
+
+    @property
+    def retrained(self) -> bool:
+        """Whether the weights are those of retraining within `TOLERANCE`."""
+        return self.relative is not None and self.relative <= TOLERANCE
+
+
+def certifiable(loss: Loss, regularization: float) -> bool:
+    """Whether the objective of `loss` has a gradient that bounds the distance to its one minimum."""
+    return regularization > 0 and loss.largest_curvature > 0
+
+
+def certify(objective: Objective, point: Point) -> Certificate:
+    """The certificate of the weights at `point`; `objective` is that of the live graph, with lambda > 0."""
+    size = float(torch.linalg.norm(point.W))
+    gradient, rounding = float(torch.linalg.norm(point.gradient)), _CONFIDENCE * _rounding(objective, point, size)
+    bound = (gradient + rounding) / objective.regularization
+    if size > 0.0:
+        return Certificate(bound, bound / size)
+    return Certificate(bound, 0.0 if gradient <= rounding else None)
+
+
+def _rounding(objective: Objective, point: Point, size: float) -> float:
+    """The standard deviation of the computed gradient's error, (1/n) H^T R + lambda W with the residual R.
+
+    Each of the L additions and multiplications of a scalar product a^T b errs by at most half a unit in the last place
+    of what is at most |a| |b|, so their sum has a standard deviation of at most sqrt(L / 6) eps |a| |b|. An error of a
+    logit, with a = h_i, passes through the curvature of its row's loss and then, independent of those of other rows,
+    through H^T.
+    """
+    n, p = objective.weighted_rows, objective.representation.columns
+    row = objective.norm_of_H / math.sqrt(n)
+    curvature = float(torch.linalg.norm(objective.loss.curvature(point.logits, objective.labels)))
+    from_logits = math.sqrt(p / 6) * row * curvature * row * size
+    from_products = math.sqrt(n / 6) * objective.norm_of_H * float(torch.linalg.norm(point.residual))
+    return _EPSILON * ((from_logits + from_products) / n + objective.regularization * size)

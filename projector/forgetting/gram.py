@@ -1,0 +1,335 @@
+"""The Gram matrix of the features and its pseudo-inverse, kept exact while rows leave.
+
+`M = X^T X` and `M+` describe the span of the features of all live nodes. `factorise` computes both from the
+rows; `downdate` takes rows away and says which directions of the span went with them; `pinv_residual` and
+`rank_residual` tell whether a downdated pseudo-inverse is still one.
+
+M+ carries the *strong* directions, those whose eigenvalue of M is above `RANK_TOLERANCE` of the scale at import. A
+direction that rows support more faintly than that is *faint*: it belongs to the span all the same, and only one that
+no surviving row supports is *lost*.
+
+Letters: X (n, d) features, M (d, d) Gram matrix, M+ its Moore-Penrose inverse, D the deleted rows,
+K = X_D M+ X_D^T their leverages, Q (d, k) the lost directions. Everything is float64.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from projector.forgetting.symmetric import symmetrise
+from projector.graph.features import FeatureMatrix
+
+#: Eigenvalues of M at or below this share of `sigma_ref_squared` count as zero (1e-5 on singular values of X).
+RANK_TOLERANCE = 1e-10
+#: Surviving rows whose part along a direction is at or below this share of sigma_ref do not support it: about what
+#: rounding leaves of a direction once its strong part has been taken off.
+SUPPORT_TOLERANCE = 1e-13
+#: Leverages closer to 1 than this are settled on the surviving rows: rounding in K grows like eps cond(X)^2, so
+#: no narrow band around 1 tells a lost direction from one that few other nodes support.
+LEVERAGE_MARGIN = 1e-3
+#: A downdated pseudo-inverse is kept while its residuals stay below these limits, and below this one in any case.
+ACCEPTANCE = 1e-6
+#: Residual that is never worth a recomputation.
+_PRECISE = 1e-9
+#: Residual, in units of eps |M| |M+|, that a recomputation would have as well.
+_ROUNDING = 2 * torch.finfo(torch.float64).eps
+#: Random vectors on which the pseudo-inverse is tested after each downdate.
+_PROBES = 4
+#: Batches of at least this share of d are decomposed at once: about where the two cost the same, for d = 129 to 1,433.
+_LARGE_BATCH = 0.75
+#: A downdated M settles the rank when no eigenvalue is within this factor of the cutoff, on either side.
+_SETTLED = 1e-3
+
+
+class FactorMethod(StrEnum):
+    """How a pseudo-inverse was obtained."""
+
+    #: No row left the span.
+    NONE = "none"
+    #: The rank-revealing Woodbury update.
+    DOWNDATE = "downdate"
+    #: An eigendecomposition of the downdated Gram matrix.
+    DECOMPOSE = "decompose"
+    #: The Gram matrix of the surviving rows, and its eigendecomposition.
+    REFACTORISE = "refactorise"
+
+
+@dataclass(frozen=True, eq=False)
+class Gram:
+    """M, M+ and the rank of the span, with the scale against which every rank decision is taken."""
+
+    #: X^T X over the rows in the span, (d, d).
+    M: Tensor
+    #: Its pseudo-inverse, (d, d).
+    M_pinv: Tensor
+    rank: int
+    #: Largest eigenvalue of M at import; never updated, since later maxima may be noise.
+    sigma_ref_squared: float
+    #: sigma_max / sigma_min over the directions kept when last factorised.
+    condition_number: float
+    rank_tolerance: float = RANK_TOLERANCE
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """A Gram matrix and its eigendecomposition M = V diag(eigenvalues) V^T, until `from_spectrum` uses up V."""
+
+    M: Tensor
+    #: Ascending, (d,).
+    eigenvalues: Tensor
+    #: Orthonormal columns, (d, d).
+    vectors: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Downdate:
+    """What taking rows away did."""
+
+    gram: Gram
+    #: Orthonormal basis of the directions that left M+ and that no surviving row supports, (d, k); k may be 0.
+    lost_directions: Tensor
+    #: Directions that left M+ though surviving rows still support them, if faintly.
+    weakened: int
+    method: FactorMethod
+
+
+def factorise(
+    features: FeatureMatrix,
+    in_span: NDArray[np.bool_],
+    *,
+    sigma_ref_squared: float | None = None,
+    rank_tolerance: float = RANK_TOLERANCE,
+) -> Gram:
+    """Computes M from the rows of the mask `in_span` (n,) and M+ from its eigendecomposition.
+
+    `sigma_ref_squared` is the scale fixed at import; None makes this factorisation the import.
+    """
+    return from_spectrum(spectrum_of(features, in_span), sigma_ref_squared, rank_tolerance)
+
+
+def spectrum_of(features: FeatureMatrix, in_span: NDArray[np.bool_]) -> Spectrum:
+    """The Gram matrix of the rows of the mask `in_span` (n,), and its eigendecomposition."""
+    M = features.gram(in_span)
+    eigenvalues, vectors = torch.linalg.eigh(M)
+    return Spectrum(M, eigenvalues, vectors)
+
+
+def from_spectrum(
+    spectrum: Spectrum, sigma_ref_squared: float | None = None, rank_tolerance: float = RANK_TOLERANCE
+) -> Gram:
+    """The factors that an eigendecomposition gives; None for `sigma_ref_squared` takes its largest eigenvalue.
+
+    The eigenvectors kept are scaled in place, which saves two matrices of that size; the others stay orthonormal.
+    """
+    if sigma_ref_squared is None:
+        sigma_ref_squared = max(float(spectrum.eigenvalues[-1]), 0.0)
+    # Strictly above: with an all-zero matrix the cutoff is 0 and nothing is kept.
+    rank = int((spectrum.eigenvalues > rank_tolerance * sigma_ref_squared).sum())
+    missing = spectrum.eigenvalues.shape[0] - rank
+    values = spectrum.eigenvalues[missing:]
+    scaled = spectrum.vectors[:, missing:].div_(values.sqrt())
+    condition = float((values[-1] / values[0]).sqrt()) if rank else 1.0
+    return Gram(spectrum.M, symmetrise(scaled @ scaled.T), rank, sigma_ref_squared, condition, rank_tolerance)
+
+
+def downdate(
+    gram: Gram,
+    X_D: Tensor,
+    features: FeatureMatrix,
+    surviving: NDArray[np.bool_],
+) -> Downdate:
+    """Takes the rows X_D (m, d) out of the span; `surviving` (n,) masks the rows of `features` that stay.
+
+    The rank-revealing Woodbury update: eigenvectors of the leverages near 1 are candidates for lost directions,
+    and the surviving rows decide which of them are lost. Falls back to `factorise` when a candidate survives or when
+    the result fails the acceptance test; a batch that is large against d gets an eigendecomposition at once, which is
+    then cheaper, of the downdated M, so that the cost does not depend on n.
+    """
+    large = X_D.shape[0] >= _LARGE_BATCH * gram.M.shape[0]
+    # What an attempt allocated is gone before the factors are recomputed.
+    done = _decomposed(gram, X_D, features, surviving) if large else _updated(gram, X_D, features, surviving)
+    if done is not None:
+        return done
+    fresh = factorise(features, surviving, sigma_ref_squared=gram.sigma_ref_squared, rank_tolerance=gram.rank_tolerance)
+    return _recomputed(gram, fresh, X_D, features, surviving, FactorMethod.REFACTORISE)
+
+
+def lost_with(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Tensor:
+    """Orthonormal basis (d, k) of all directions, strong or faint, that the rows X_D (m, d) alone supported.
+
+    `gram` is that of the surviving rows. What X_D holds outside of the strong span is known only up to rounding, so
+    both sides are decided on the rows: none that survives supports the direction, and those of X_D do.
+    """
+    candidates, sizes = _outside(gram, X_D)
+    lost = _unsupported(gram, features, surviving, candidates[:, sizes > _support_limit(gram)])
+    _, sigma, right = torch.linalg.svd(X_D @ lost, full_matrices=False)
+    supported: Tensor = lost @ right[sigma > _support_limit(gram)].T
+    return supported
+
+
+def supports_nothing(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> bool:
+    """Whether no direction at all is left to the surviving rows, whose factors are `gram`."""
+    return gram.rank == 0 and bool(features.gram(surviving).trace() <= _support_limit(gram) ** 2)
+
+
+def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
+    """The Woodbury update; None when a candidate survives, or the result is not accepted."""
+    Y = X_D @ gram.M_pinv
+    K = symmetrise(Y @ X_D.T)
+    identity = torch.eye(K.shape[0], dtype=K.dtype, device=K.device)
+    # A Cholesky factor exists exactly when no leverage eigenvalue reaches 1 - margin.
+    if int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - K).info) == 0:
+        scaled = torch.linalg.solve_triangular(torch.linalg.cholesky(identity - K), Y, upper=False)
+        M_pinv = torch.addmm(gram.M_pinv, scaled.T, scaled)
+        left = gram.M.new_zeros((gram.M.shape[0], 0))
+    else:
+        eigenvalues, vectors = torch.linalg.eigh(K)
+        candidate = eigenvalues >= 1.0 - LEVERAGE_MARGIN
+        left, sigma = _supported(features, surviving, torch.linalg.qr(Y.T @ vectors[:, candidate]).Q)
+        if bool((sigma > (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5).any()):
+            return None
+        others = vectors[:, ~candidate]
+        scaled = (others.T @ Y) / (1.0 - eigenvalues[~candidate]).sqrt()[:, None]
+        M_pinv = _remove(torch.addmm(gram.M_pinv, scaled.T, scaled), left)
+    M = torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0)
+    updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - left.shape[1])
+    return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE) if accepted(updated) else None
+
+
+def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
+    """From the downdated M; None when an eigenvalue is too close to the cutoff to be told from the rounding in M."""
+    M = symmetrise(torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0))
+    spectrum = Spectrum(M, *torch.linalg.eigh(M))
+    cutoff = gram.rank_tolerance * gram.sigma_ref_squared
+    unsettled = (spectrum.eigenvalues > cutoff * _SETTLED) & (spectrum.eigenvalues < cutoff / _SETTLED)
+    if bool(unsettled.any()):
+        return None
+    fresh = from_spectrum(spectrum, gram.sigma_ref_squared, gram.rank_tolerance)
+    if not accepted(fresh):
+        return None
+    return _recomputed(gram, fresh, X_D, features, surviving, FactorMethod.DECOMPOSE)
+
+
+def _recomputed(
+    earlier: Gram,
+    fresh: Gram,
+    X_D: Tensor,
+    features: FeatureMatrix,
+    surviving: NDArray[np.bool_],
+    method: FactorMethod,
+) -> Downdate:
+    """What became of the span when its factors were computed anew, in place of a downdate of `earlier`.
+
+    The old span is the new one plus the deleted rows, so their largest parts outside of the new span are what left it.
+    """
+    left = _outside(fresh, X_D)[0][:, : max(0, earlier.rank - fresh.rank)]
+    return _told_apart(fresh, left, features, surviving, method)
+
+
+def _told_apart(
+    gram: Gram, left: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_], method: FactorMethod
+) -> Downdate:
+    """Parts the directions `left` (d, k) that left M+ into those lost and those that are faint from now on."""
+    lost = _unsupported(gram, features, surviving, left)
+    return Downdate(gram, lost, left.shape[1] - lost.shape[1], method)
+
+
+def accepted(gram: Gram) -> bool:
+    """Whether M+ is a pseudo-inverse of M of the stated rank, as good as a recomputation.
+
+    A fixed limit alone would keep errors from a time when a barely supported direction made M+ large: after it has
+    gone they are no longer small against M+. [Cora, half deleted: 5e-8 under the fixed limit 1e-6.]
+    """
+    rounding = _ROUNDING * gram.sigma_ref_squared * float(torch.linalg.norm(gram.M_pinv))
+    limit = min(ACCEPTANCE, max(_PRECISE, rounding))
+    return pinv_residual(gram) <= limit and rank_residual(gram) <= ACCEPTANCE
+
+
+def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:
+    """|M+ M M+ - M+|_F / |M+|_F, estimated on `probes` Gaussian vectors, or exactly for None.
+
+    The estimate is unbiased for the squared norms and costs O(d^2) instead of O(d^3); see
+    `tests/unit/model_store/test_gram.py` for how close it comes. (|M M+ M - M| would be blind to errors of M+.)
+    """
+    M_pinv = gram.M_pinv
+    if probes is None:
+        applied = M_pinv
+    else:
+        generator = torch.Generator().manual_seed(gram.rank)
+        draws = torch.randn((M_pinv.shape[0], probes), dtype=torch.float64, generator=generator)
+        applied = M_pinv @ draws.to(M_pinv.device)
+    norm = float(torch.linalg.norm(applied))
+    if norm == 0.0:
+        return 0.0
+    return float(torch.linalg.norm(M_pinv @ (gram.M @ applied) - applied)) / norm
+
+
+def rank_residual(gram: Gram) -> float:
+    """|tr(M M+) - rank|: the trace of a projector is its rank."""
+    return abs(float(torch.dot(gram.M.reshape(-1), gram.M_pinv.reshape(-1))) - gram.rank)
+
+
+def _support_limit(gram: Gram) -> float:
+    """Singular values of rows at or below this one are rounding."""
+    return float(SUPPORT_TOLERANCE * gram.sigma_ref_squared**0.5)
+
+
+def _supported(features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> tuple[Tensor, Tensor]:
+    """The span of orthonormal `directions` (d, c) along right singular vectors of the surviving rows, and their sigma.
+
+    Singular values descend; those of c directions along which fewer rows survive are 0.
+    """
+    support = _parts(features, surviving, directions)
+    # Through R: the Gram matrix of `support` would square the singular values below its own rounding. All of `right`:
+    # there may be fewer rows than directions.
+    _, sigma, right = torch.linalg.svd(torch.linalg.qr(support, mode="r").R, full_matrices=True)
+    missing = directions.shape[1] - sigma.shape[0]
+    return directions @ right.T, torch.cat([sigma, sigma.new_zeros(missing)])
+
+
+def _parts(features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> Tensor:
+    """X `directions` (n, c), zero in the rows that do not survive."""
+    parts = features.matmul(directions)
+    parts[torch.from_numpy(~surviving).to(parts.device)] = 0
+    return parts
+
+
+def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> Tensor:
+    """Orthonormal basis (d, k) of the part of the span of orthonormal `directions` (d, c) that no row supports.
+
+    Directions that come from the Gram matrix hold a trace of strong ones, [7e-14 to 7e-9 of sigma_ref at condition
+    numbers from 1e2 to 5e4], which one correction on the rows takes off.
+    """
+    limit = _support_limit(gram)
+    if directions.shape[1] == 0:
+        return directions
+    directions, sigma = _supported(features, surviving, directions)
+    if bool((sigma <= limit).all()):
+        return directions
+    strong = gram.M_pinv @ features.transposed_matmul(_parts(features, surviving, directions))
+    strong -= directions @ (directions.T @ strong)
+    directions, sigma = _supported(features, surviving, torch.linalg.qr(directions - strong).Q)
+    return directions[:, sigma <= limit]
+
+
+def _remove(matrix: Tensor, directions: Tensor) -> Tensor:
+    """Overwrites symmetric `matrix` (d, d) with (I - QQ^T) matrix (I - QQ^T), Q (d, k) orthonormal, by rank 2k."""
+    if directions.shape[1] == 0:
+        return matrix
+    applied = matrix @ directions
+    half = applied - 0.5 * directions @ (directions.T @ applied)
+    left, right = torch.cat([directions, half], dim=1), torch.cat([half, directions], dim=1)
+    return matrix.addmm_(left, right.T, alpha=-1.0)
+
+
+def _outside(gram: Gram, X_D: Tensor) -> tuple[Tensor, Tensor]:
+    """Orthonormal basis of what the rows X_D (m, d) hold outside of the strong span, and its sizes, descending."""
+    rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
+    outside = rows.T - gram.M @ (gram.M_pinv @ rows.T)
+    outside -= gram.M_pinv @ (gram.M @ outside)
+    left, sizes, _ = torch.linalg.svd(outside, full_matrices=False)
+    return left, sizes

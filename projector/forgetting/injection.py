@@ -1,0 +1,139 @@
+"""Feature columns that only chosen nodes carry, by whose rows of W anyone can see what was forgotten.
+
+Two uses: the paper's feature injection test puts a column on nodes of the dataset, and canaries are nodes that are made
+up for it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from model_store.errors import GraphError
+from projector.forgetting.canaries import PREFIX, Canaries
+from projector.graph.graph import Graph, some
+
+#: What the class of `inject_channel` is called.
+INJECTED_CLASS = "injected"
+
+
+def inject_channel(graph: Graph, node_ids: Sequence[str], *, extra_class: bool) -> Graph:
+    """`graph` with one more feature, the last: 1 on the given nodes and 0 elsewhere (the paper's injection test).
+
+    With `extra_class` these nodes are also labelled with a new class of their own. Raises GraphError when an id is
+    unknown or none is given.
+    """
+    row_of = {name: row for row, name in enumerate(graph.node_ids)}
+    unknown = [name for name in node_ids if name not in row_of]
+    if unknown:
+        raise GraphError(
+            f"{len(unknown)} node id(s) to inject a channel on are not in the graph: {some(unknown)}.",
+            "Give ids of nodes of this dataset.",
+        )
+    if not node_ids:
+        raise GraphError("No node is named to inject a channel on.", "Give at least one node id.")
+    rows = np.unique(np.array([row_of[name] for name in node_ids], dtype=np.int64))
+    injected = _with_columns(graph, [rows], value=1.0)
+    if not extra_class:
+        return injected
+    if INJECTED_CLASS in graph.class_names:
+        raise GraphError(f"The dataset has a class {INJECTED_CLASS!r} already.", "Inject a channel without a class.")
+    labels = graph.labels.copy()
+    labels[rows] = graph.num_classes
+    return replace(injected, labels=labels, class_names=(*graph.class_names, INJECTED_CLASS))
+
+
+def add_canaries(graph: Graph, cohorts: int, *, nodes: int, seed: int, tag: str) -> tuple[Graph, Canaries]:
+    """`graph` with `cohorts` cohorts of `nodes` canaries each, after its own nodes, and what they are.
+
+    A canary's only feature is its cohort's column, one of those added after the graph's own; its value is the power of
+    two nearest to the size of a real node's features, so that training treats the two alike and columns are rescaled
+    with canaries only where they would be without. A canary is a training node, in neither validation nor test, and
+    linked to all others of its cohort and to one real training node of its own. `seed` draws these, and the label of
+    each cohort: that of a training node drawn at random, so that the classes keep their shares. `tag` becomes part of
+    the canaries' ids.
+
+    Raises GraphError when an id of `graph` begins as those of canaries do, or when it has fewer training nodes than it
+    would have canaries.
+    """
+    refuse_canary_ids(graph)
+    training = np.flatnonzero(graph.train_mask)
+    count = cohorts * nodes
+    if count > training.size:
+        raise GraphError(
+            f"{cohorts} cohorts of {nodes} canaries are more than the {training.size} training nodes.",
+            "Ask for fewer cohorts or smaller ones: canaries are trained on as real nodes are.",
+        )
+    # Apart from the draws that the seed itself begins, such as that of a split.
+    random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
+    labels = np.repeat(graph.labels[random.choice(training, size=cohorts)], nodes)
+    neighbours = random.choice(training, size=count, replace=False)
+    canaries = Canaries(cohorts=cohorts, nodes=nodes, first_column=graph.num_features, tag=tag)
+    rows = graph.nodes + np.arange(count)
+    by_cohort = rows.reshape(cohorts, nodes)
+    first, second = np.triu_indices(nodes, k=1)
+    within = np.stack([by_cohort[:, first], by_cohort[:, second]], axis=-1).reshape(-1, 2)
+    none = np.zeros(count, dtype=np.bool_)
+    larger = replace(
+        graph,
+        adjacency=_with_edges(graph, count, np.concatenate([within, np.column_stack([neighbours, rows])])),
+        features=_with_empty_rows(graph, count),
+        labels=np.concatenate([graph.labels, labels]),
+        train_mask=np.concatenate([graph.train_mask, ~none]),
+        val_mask=np.concatenate([graph.val_mask, none]),
+        test_mask=np.concatenate([graph.test_mask, none]),
+        node_ids=(*graph.node_ids, *canaries.ids),
+    )
+    return _with_columns(larger, list(by_cohort), value=_row_size(graph)), canaries
+
+
+def refuse_canary_ids(graph: Graph, canaries: Canaries | None = None) -> None:
+    """Raises GraphError when an id of `graph` begins as those of canaries do and is none of `canaries`."""
+    own = set() if canaries is None else set(canaries.ids)
+    taken = [name for name in graph.node_ids if name.startswith(PREFIX) and name not in own]
+    if taken:
+        raise GraphError(
+            f"{len(taken)} node id(s) begin with {PREFIX!r}: {some(taken)}.",
+            "Name these nodes otherwise: such ids are kept for canaries.",
+        )
+
+
+def _with_columns(graph: Graph, carriers: Sequence[NDArray[np.int64]], *, value: float) -> Graph:
+    """`graph` with one more feature for each of `carriers`: `value` on these rows and 0 elsewhere."""
+    rows = np.concatenate(carriers)
+    columns = np.repeat(np.arange(len(carriers)), [each.size for each in carriers])
+    values = np.full(rows.size, value, dtype=graph.features.dtype)
+    added = sp.csr_array((values, (rows, columns)), shape=(graph.nodes, len(carriers)))
+    if isinstance(graph.features, np.ndarray):
+        return replace(graph, features=np.hstack([graph.features, added.toarray()]))
+    return replace(graph, features=sp.hstack([graph.features, added], format="csr"))
+
+
+def _row_size(graph: Graph) -> float:
+    """The root mean square of |x_j|_2 over all nodes, to the nearest power of two; 1 where all features are zero."""
+    stored = graph.features if isinstance(graph.features, np.ndarray) else graph.features.data
+    values = stored.ravel()
+    size = math.sqrt(float(np.einsum("i,i->", values, values, dtype=np.float64)) / graph.nodes)
+    return 2.0 ** round(math.log2(size)) if size > 0 else 1.0
+
+
+def _with_empty_rows(graph: Graph, count: int) -> NDArray[np.float32] | NDArray[np.float64] | sp.csr_array:
+    """The features with `count` more rows of zeros."""
+    shape = (count, graph.num_features)
+    if isinstance(graph.features, np.ndarray):
+        return np.concatenate([graph.features, np.zeros(shape, dtype=graph.features.dtype)])
+    return sp.vstack([graph.features, sp.csr_array(shape, dtype=graph.features.dtype)], format="csr")
+
+
+def _with_edges(graph: Graph, count: int, pairs: NDArray[np.int64]) -> sp.csr_array:
+    """The adjacency with `count` more nodes and the edges `pairs` (k, 2), each given once."""
+    before = graph.adjacency.tocoo()
+    nodes = graph.nodes + count
+    rows = np.concatenate([before.row, pairs[:, 0], pairs[:, 1]])
+    columns = np.concatenate([before.col, pairs[:, 1], pairs[:, 0]])
+    adjacency = sp.csr_array((np.ones(rows.size), (rows, columns)), shape=(nodes, nodes))
+    adjacency.sort_indices()
+    return adjacency

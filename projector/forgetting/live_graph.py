@@ -1,0 +1,75 @@
+"""The graph of the live nodes and the predictions on it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from projector.forgetting.batch import ModelState
+from projector.graph.graph import NO_LABEL
+from projector.network.inputs import Inputs
+from projector.network.losses import Loss
+from projector.network.propagation import Propagator
+from projector.network.representation import Representation
+from projector.solvers.objective import Objective
+from service.unlearning.snapshot import Snapshot
+
+
+@dataclass(frozen=True, eq=False)
+class LiveGraph:
+    """Propagation over the live nodes; removing something gives a new one and leaves this one as it is."""
+
+    #: The inputs' rows as last stored, and their operators over the live nodes.
+    inputs: Inputs
+    propagator: Propagator
+    loss: Loss
+    #: Classes by row, (n,) int64, of the nodes that were trained on; `NO_LABEL` for all others. Not to be written to.
+    targets: NDArray[np.int64]
+
+    def without(
+        self, nodes: NDArray[np.int64], edges: NDArray[np.int64], feature_rows: NDArray[np.int64]
+    ) -> "LiveGraph":
+        """The graph without `nodes` (m,), `edges` (k, 2) and the features of `feature_rows` (l,).
+
+        A node takes its edges, its degree, its label and its prediction with it.
+        """
+        propagator = self.propagator
+        if nodes.size:
+            propagator = propagator.without_nodes(nodes)
+        if edges.size:
+            propagator = propagator.without_edges(edges)
+        targets = self.targets
+        if nodes.size:
+            targets = targets.copy()
+            targets[nodes] = NO_LABEL
+        return LiveGraph(self.inputs.without(nodes, edges, feature_rows, propagator), propagator, self.loss, targets)
+
+    @property
+    def edges(self) -> int:
+        """How many edges there are, each counted once."""
+        return int(self.propagator.neighbours.sum()) // 2
+
+    @property
+    def training_rows(self) -> NDArray[np.int64]:
+        """The live nodes that are trained on, (n_train,), ascending."""
+        return np.flatnonzero(self.targets != NO_LABEL)
+
+    def objective(self, regularization: float) -> Objective:
+        """F^u: the training objective over the live training nodes, on the live graph."""
+        rows = self.training_rows
+        labels = torch.from_numpy(self.targets[rows]).to(self.propagator.device)
+        return Objective(Representation(self.inputs, rows), self.loss, labels, regularization)
+
+    def logits(self, state: ModelState) -> Tensor:
+        """The logits of every node under `state`, (n, C), by sweeps on class columns instead of features."""
+        return self.inputs.logits([span.W for span in state.spans])
+
+    def predictions(self, state: ModelState, logits: Tensor | None = None) -> Snapshot:
+        """Class probabilities of every live node under `state`; `logits` are those of `state` where they are known."""
+        probabilities = self.loss.probabilities(self.logits(state) if logits is None else logits).cpu().numpy()
+        probabilities[~state.live] = 0.0
+        return Snapshot(
+            version=state.version, probabilities=probabilities, live=state.live, edges=self.propagator.edges
+        )

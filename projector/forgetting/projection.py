@@ -1,0 +1,158 @@
+"""Projector with rank loss: weights and span coefficients after rows have left their span.
+
+Letters as in the paper's Algorithm 1: W the weights of one input, X its rows, X_D (m, k) the deleted ones, M+ the
+pseudo-inverse of X^T X. beta are the span coefficients, W = X^T beta; the effective coefficient of node j is
+beta_j + x_j^T T, so that an update touches m rows and two matrices of the size of W instead of n rows. B is X^T beta
+over the rows still in the span.
+
+Weights have a part along faint directions too, which M+ does not carry (`projector.forgetting.gram`). Along them the
+survivors' coefficients stay what they are, and what leaves W is what the deleted rows gave: v - M t for v = X_D^T E, E
+the effective coefficients of the deleted rows, and t = M+ v. [Projecting W on such a direction instead would keep what a
+deleted row taught along it, and dropping it would lose what survivors did: a bound of 7e-4 after the repair.]
+
+Every block is treated alike, so the blocks stand side by side: W, B, T are (k, blocks * C) and beta is
+(n, blocks * C), one matrix product for all of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from projector.forgetting.gram import FactorMethod, Gram, downdate, lost_with, supports_nothing
+from projector.graph.features import FeatureMatrix
+
+#: Above this relative residual of W = B + M T, T is corrected by what is missing; what then remains is faint.
+_REFINEMENT = 1e-11
+#: If it stays above this one, B is summed afresh from the rows first.
+COEFFICIENT_ACCEPTANCE = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class SpanState:
+    """Weights of one input, their coefficients and the span they lie in; never changed in place."""
+
+    #: (k, blocks * C) float64, as `B` and `T`.
+    W: Tensor
+    B: Tensor
+    T: Tensor
+    gram: Gram
+    #: Mask (n,) of the rows in the span.
+    in_span: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class SpanUpdate:
+    """What taking rows out of one input's span did."""
+
+    state: SpanState
+    #: X_D, (m, k), and the effective coefficients of its rows before and after, (m, blocks * C).
+    deleted_rows: Tensor
+    effective_before: Tensor
+    #: Orthonormal basis of the directions only the deleted rows supported, (k, lost).
+    lost_directions: Tensor
+    #: |W - (B + M T)|_F / |W|_F.
+    coefficient_residual: float
+    factor_method: FactorMethod
+
+
+@dataclass(frozen=True)
+class Norms:
+    """What one request's nodes meant to the weights, before and after the batch (DESIGN's injected channel)."""
+
+    injected_before: float | None = None
+    injected_after: float | None = None
+    channel_before: float | None = None
+    channel_after: float | None = None
+
+
+def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray[np.int64]) -> SpanUpdate:
+    """Takes the rows `deleted` (m,), all in the span, out of it; `span` and `beta` (n, blocks * C) stay as they are.
+
+    Costs O(m k^2), whatever n is, unless the Gram factors must be recomputed from the rows.
+    """
+    surviving = span.in_span.copy()
+    surviving[deleted] = False
+    X_D = rows.dense_rows(deleted)
+    down = downdate(span.gram, X_D, rows, surviving)
+    beta_D = beta[torch.from_numpy(deleted).to(X_D.device)]
+    effective = beta_D + X_D @ span.T
+    share = X_D.T @ effective
+    Q = down.lost_directions
+    before = replace(span, B=span.B - X_D.T @ beta_D, gram=down.gram, in_span=surviving)
+    after, residual = _corrected(_without(replace(before, T=before.T + down.gram.M_pinv @ share), Q))
+    if down.weakened or residual > _REFINEMENT:
+        Q = lost_with(down.gram, X_D, rows, surviving)
+        after, residual = _corrected(_without(_less(before, share), Q))
+    if supports_nothing(down.gram, rows, surviving):
+        # What is left of W is rounding, and rounding of deleted rows.
+        nothing = torch.zeros_like(after.W)
+        after, residual = replace(after, W=nothing, B=nothing, T=nothing), 0.0
+    if residual > COEFFICIENT_ACCEPTANCE:
+        after, residual = _corrected(replace(after, B=rows.transposed_matmul(beta, surviving)))
+    return SpanUpdate(after, X_D, effective, Q, residual, down.method)
+
+
+def coefficient_residual(span: SpanState) -> float:
+    """|W - (B + M T)|_F / |W|_F: checks the arithmetic of the coefficients, not what was forgotten."""
+    size = float(torch.linalg.norm(span.W))
+    error = float(torch.linalg.norm(span.W - (span.B + span.gram.M @ span.T)))
+    return error / size if size > 0.0 else error
+
+
+def injected_norms(effective: Tensor, owner: NDArray[np.int64], owners: int, classes: int) -> list[float]:
+    """For each of `owners` requests, the sum over blocks of |sum over its rows of the effective coefficients|_2.
+
+    `effective` (m, blocks * C) are the coefficients of rows of which row i belongs to request `owner`[i].
+    """
+    sums = effective.new_zeros((owners, effective.shape[1]))
+    sums.index_add_(0, torch.from_numpy(owner).to(effective.device), effective)
+    return [float(norm) for norm in _sum_of_block_norms(sums, classes).tolist()]
+
+
+def channel_norm(W: Tensor, columns: Sequence[int], classes: int) -> float:
+    """The norms of W's own rows for physical injected channels, summed over blocks and channels."""
+    return float(_sum_of_block_norms(W[list(columns)], classes).sum())
+
+
+def _without(span: SpanState, Q: Tensor) -> SpanState:
+    """`span` without the lost directions Q (k, lost).
+
+    No surviving row has a part along Q, so stripping T changes no coefficient; but T can be large there, and its
+    rounding would stay for good.
+    """
+    if Q.shape[1] == 0:
+        return span
+    return replace(span, W=span.W - Q @ (Q.T @ span.W), T=span.T - Q @ (Q.T @ span.T))
+
+
+def _less(span: SpanState, share: Tensor) -> SpanState:
+    """`span` without what the deleted rows gave, `share` = X_D^T E: spread over the survivors where M+ reaches it."""
+    M, M_pinv = span.gram.M, span.gram.M_pinv
+    t = M_pinv @ share
+    t += M_pinv @ (share - M @ t)
+    return replace(span, W=span.W - (share - M @ t), T=span.T + t)
+
+
+def _corrected(span: SpanState) -> tuple[SpanState, float]:
+    """`span` with T corrected by M+ (W - B - M T) where rounding has grown, and the residual that remains.
+
+    T is by construction what makes up the difference between W and B, so its update can be corrected by its own
+    residual. While one direction is barely supported M+ is large, and with it the rounding of the update. [Cora, half
+    deleted: a residual of 1e-7, from then on, without the correction.]
+    """
+    residual = coefficient_residual(span)
+    if residual > _REFINEMENT:
+        missing = span.W - (span.B + span.gram.M @ span.T)
+        span = replace(span, T=span.T + span.gram.M_pinv @ missing)
+        residual = coefficient_residual(span)
+    return span, residual
+
+
+def _sum_of_block_norms(rows: Tensor, classes: int) -> Tensor:
+    """For each of `rows` (m, blocks * C), the 2-norms of its blocks added up, (m,)."""
+    norms: Tensor = torch.linalg.vector_norm(rows.reshape(rows.shape[0], -1, classes), dim=2)
+    return norms.sum(dim=1)

@@ -1,0 +1,121 @@
+"""The node features on a device, dense or CSR, as the operations the Gram matrix and the live graph need."""
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from projector.graph.graph import Features
+from projector.network.propagation import csr_tensor
+
+#: Rows turned into float64 at a time when features are stored in float32.
+_CHUNK_ROWS = 32_768
+
+
+class FeatureMatrix:
+    """X, (n, d), kept in the dtype it is stored in; every product is taken in float64."""
+
+    def __init__(self, features: Features, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.nodes, self.num_features = features.shape
+        self._sparse: sp.csr_array | None = None
+        # X^T in CSR, made when first needed: products with it are several times faster than with X transposed.
+        self._transposed: Tensor | None = None
+        if sp.issparse(features):
+            self._sparse = sp.csr_array(features, copy=True)
+            self._matrix = csr_tensor(self._sparse, self.device)
+        else:
+            self._matrix = torch.from_numpy(np.array(features)).to(self.device)
+
+    @property
+    def dense(self) -> bool:
+        """Whether X is stored dense."""
+        return self._sparse is None
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that a product with X reads: its values, and where it is CSR their columns."""
+        if self._sparse is None:
+            return self._matrix.numel() * self._matrix.element_size()
+        return int(self._sparse.data.nbytes + self._sparse.indices.nbytes)
+
+    def dense_rows(self, rows: NDArray[np.int64]) -> Tensor:
+        """X[rows], (m, d) float64 on the device."""
+        if self._sparse is not None:
+            return torch.from_numpy(self._sparse[rows].toarray().astype(np.float64)).to(self.device)
+        return self._matrix[torch.from_numpy(rows).to(self.device)].to(torch.float64)
+
+    def dense_columns(self, start: int, stop: int, rows: NDArray[np.int64]) -> Tensor:
+        """X[rows, start:stop], (m, stop - start) float64 on the device."""
+        if self._sparse is not None:
+            part = self._sparse[:, start:stop][rows].toarray()
+            return torch.from_numpy(part.astype(np.float64, copy=False)).to(self.device)
+        return self._matrix[torch.from_numpy(rows).to(self.device), start:stop].to(torch.float64)
+
+    def matmul(self, right: Tensor) -> Tensor:
+        """X @ right for `right` (d, c) float64: (n, c) float64."""
+        if self._sparse is not None or self._matrix.dtype == torch.float64:
+            return self._matrix @ right
+        out = torch.empty((self.nodes, right.shape[1]), dtype=torch.float64, device=self.device)
+        for start in range(0, self.nodes, _CHUNK_ROWS):
+            out[start : start + _CHUNK_ROWS] = self._matrix[start : start + _CHUNK_ROWS].to(torch.float64) @ right
+        return out
+
+    def transposed_matmul(self, right: Tensor, rows: NDArray[np.bool_] | None = None) -> Tensor:
+        """X^T right for `right` (n, c) float64, over the rows of the mask `rows` (n,) if given: (d, c) float64."""
+        if rows is not None:
+            right = right * torch.from_numpy(rows).to(self.device)[:, None]
+        if self._sparse is not None:
+            if self._transposed is None:
+                self._transposed = csr_tensor(sp.csr_array(self._sparse.T), self.device)
+            return self._transposed @ right
+        if self._matrix.dtype == torch.float64:
+            return self._matrix.T @ right
+        out = torch.zeros((self.num_features, right.shape[1]), dtype=torch.float64, device=self.device)
+        for start in range(0, self.nodes, _CHUNK_ROWS):
+            chunk = slice(start, start + _CHUNK_ROWS)
+            out += self._matrix[chunk].to(torch.float64).T @ right[chunk]
+        return out
+
+    def gram(self, rows: NDArray[np.bool_]) -> Tensor:
+        """X[rows]^T X[rows] for a row mask (n,): (d, d) float64, exactly symmetric."""
+        if self._sparse is not None:
+            kept = self._sparse[np.flatnonzero(rows)].astype(np.float64)
+            return torch.from_numpy((kept.T @ kept).toarray()).to(self.device)
+        out = torch.zeros((self.num_features, self.num_features), dtype=torch.float64, device=self.device)
+        for chosen in _chunks(rows):
+            block = self._matrix[torch.from_numpy(chosen).to(self.device)].to(torch.float64)
+            out.addmm_(block.T, block)
+        return symmetrised(out)
+
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """Overwrites rows with zeros in place, once no state in use needs them any more."""
+        if self._sparse is None:
+            self._matrix[torch.from_numpy(rows).to(self.device)] = 0
+            return
+        self._transposed = None
+        for row in rows:
+            self._sparse.data[self._sparse.indptr[row] : self._sparse.indptr[row + 1]] = 0
+        values = self._matrix.values()
+        starts, ends = self._sparse.indptr[rows], self._sparse.indptr[rows + 1]
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            values[start:end] = 0
+
+    def overwrite(self) -> None:
+        """Overwrites every row with zeros, once nothing needs any of them any more."""
+        if self._sparse is not None:
+            self._sparse.data[:] = 0
+        for matrix in (self._matrix, self._transposed):
+            if matrix is not None:
+                (matrix if self.dense else matrix.values()).zero_()
+
+
+def symmetrised(matrix: Tensor) -> Tensor:
+    """The symmetric part of a (d, d) matrix; the diagonal and the rank are kept."""
+    return (matrix + matrix.T).mul_(0.5)
+
+
+def _chunks(rows: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+    chosen = np.flatnonzero(rows)
+    return [chosen[start : start + _CHUNK_ROWS] for start in range(0, chosen.size, _CHUNK_ROWS)]

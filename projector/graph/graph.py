@@ -1,0 +1,274 @@
+"""The graph a model is trained on, and the checks that it can be."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from model_store.errors import GraphError
+from model_store.node_ids import RULE, is_allowed
+from projector.graph.edges import Edges
+
+#: X, (n, d): dense, or CSR when sparse.
+Features: TypeAlias = NDArray[np.float32] | NDArray[np.float64] | sp.csr_array
+
+#: The label of a node that has none.
+NO_LABEL = -1
+#: The largest feature must lie between this and its inverse: fourth powers and their sums must neither vanish nor
+#: overflow.
+_SMALLEST_LARGEST = 1e-60
+#: How many offenders an error names.
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """n nodes, the edges between them, their features, labels and split. `validate` says what must hold."""
+
+    #: A, (n, n) float64 ones: symmetric, without self loops, column indices sorted.
+    adjacency: sp.csr_array
+    #: X, (n, d) float32 or float64.
+    features: Features
+    #: y, (n,) int64; -1 where a node has no label.
+    labels: NDArray[np.int64]
+    #: (n,) bool, disjoint; every node in one of them has a label.
+    train_mask: NDArray[np.bool_]
+    val_mask: NDArray[np.bool_]
+    test_mask: NDArray[np.bool_]
+    #: External ids, one per row.
+    node_ids: tuple[str, ...]
+    #: What label c is called outside.
+    class_names: tuple[str, ...]
+
+    @property
+    def nodes(self) -> int:
+        """n."""
+        return int(self.adjacency.shape[0])
+
+    @property
+    def edges(self) -> int:
+        """Number of undirected edges."""
+        return int(self.adjacency.nnz) // 2
+
+    def without_edges(self, pairs: NDArray[np.int64]) -> "Graph":
+        """The graph without the edges `pairs` (k, 2), each in one direction or both; absent ones are passed over."""
+        edges = Edges(self.adjacency, np.ones(self.nodes, dtype=np.bool_))
+        entries = edges.entries(np.concatenate([pairs, pairs[:, ::-1]]))
+        adjacency = self.adjacency.copy()
+        adjacency.data[entries[entries >= 0]] = 0.0
+        adjacency.eliminate_zeros()
+        return replace(self, adjacency=adjacency)
+
+    @property
+    def num_features(self) -> int:
+        """d."""
+        return int(self.features.shape[1])
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return len(self.class_names)
+
+
+def feature_rows(features: Features, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Features of the given rows, dense, (m, d) float64."""
+    chosen = features[rows]
+    return np.asarray(chosen if isinstance(chosen, np.ndarray) else chosen.toarray(), dtype=np.float64)
+
+
+def one_hot(labels: NDArray[np.int64], training: NDArray[np.bool_], classes: int) -> sp.csr_array:
+    """Y (n, C), float64: one-hot labels of the nodes in `training` (n,), zero rows for all others.
+
+    Labels of validation and test nodes are never an input. (The official code feeds those of validation nodes.)
+    """
+    rows = np.flatnonzero(training)
+    indptr = np.concatenate([[0], np.cumsum(training, dtype=np.int64)])
+    return sp.csr_array((np.ones(rows.size), labels[rows], indptr), shape=(labels.size, classes))
+
+
+def validate(graph: Graph) -> None:
+    """Raises GraphError, naming examples, unless a model can be trained on `graph`."""
+    _check_node_ids(graph)
+    _check_adjacency(graph)
+    _check_features(graph)
+    _check_labels(graph)
+    _check_split(graph)
+
+
+def validate_live(graph: Graph, live: NDArray[np.bool_]) -> None:
+    """Raises GraphError unless `validate` would have let the nodes `live` (n,) pass; of a split there may be nothing.
+
+    What was deleted has left its rows without ids, edges, features and labels.
+    """
+    rows = np.flatnonzero(live)
+    if not rows.size:
+        return
+    part = replace(
+        graph,
+        adjacency=sp.csr_array(graph.adjacency[rows][:, rows]),
+        features=graph.features[rows],
+        labels=graph.labels[rows],
+        train_mask=graph.train_mask[rows],
+        val_mask=graph.val_mask[rows],
+        test_mask=graph.test_mask[rows],
+        node_ids=tuple(graph.node_ids[row] for row in rows.tolist()),
+    )
+    part.adjacency.sort_indices()
+    _check_node_ids(part)
+    _check_adjacency(part)
+    _check_features(part)
+    _check_labels(part)
+    if part.train_mask.any():
+        _check_split(part)
+
+
+def _check_node_ids(graph: Graph) -> None:
+    ids = graph.node_ids
+    if graph.adjacency.shape != (graph.nodes, graph.nodes) or graph.nodes == 0:
+        raise GraphError(
+            f"The adjacency matrix has shape {graph.adjacency.shape}.", "Give a square matrix of at least one node."
+        )
+    if len(ids) != graph.nodes:
+        raise GraphError(f"{len(ids)} node ids are given for {graph.nodes} nodes.", "Give one id per node.")
+    if len(set(ids)) != len(ids):
+        repeated = [name for name, times in Counter(ids).items() if times > 1]
+        raise GraphError(f"Node ids are not unique: {some(repeated)}.", "Give every node an id of its own.")
+    refused = [row for row, name in enumerate(ids) if not is_allowed(name)]
+    if refused:
+        raise GraphError(
+            f"{len(refused)} node id(s) are none that a request could name, such as those in rows {some(refused)}.",
+            f"Give every node an id of {RULE}, in valid Unicode.",
+        )
+
+
+def _check_adjacency(graph: Graph) -> None:
+    adjacency, ids = graph.adjacency, graph.node_ids
+    if not isinstance(adjacency, sp.csr_array) or adjacency.dtype != np.float64:
+        raise GraphError(
+            f"The adjacency is a {type(adjacency).__name__} of {adjacency.dtype}.",
+            "Give a scipy csr_array of float64 ones.",
+        )
+    rows = np.repeat(np.arange(graph.nodes), np.diff(adjacency.indptr))
+    columns = adjacency.indices
+    if columns.size and (columns.min() < 0 or columns.max() >= graph.nodes):
+        raise GraphError("An edge names a node that does not exist.", "Give edges between existing nodes only.")
+    loops = rows[rows == columns]
+    if loops.size:
+        raise GraphError(
+            f"{loops.size} self loop(s) are stored, such as at {some(ids[i] for i in loops)}.",
+            "Remove them; propagation adds self loops of its own (`self_loops`).",
+        )
+    ascending = (np.diff(columns.astype(np.int64)) > 0) | (np.diff(rows) > 0)
+    if not ascending.all():
+        raise GraphError(
+            "The columns of the adjacency are repeated or unsorted in some rows.",
+            "Give a CSR matrix in canonical format.",
+        )
+    weighted = np.flatnonzero(adjacency.data != 1.0)
+    if weighted.size:
+        i, j, weight = rows[weighted[0]], columns[weighted[0]], adjacency.data[weighted[0]]
+        # Each of them stands in both directions, as far as the graph is symmetric.
+        repeated = np.unique(np.sort(np.column_stack([rows[weighted], columns[weighted]]), axis=1), axis=0)
+        raise GraphError(
+            f"{repeated.shape[0]} edge(s) are repeated or weighted, "
+            f"such as {ids[i]} -> {ids[j]}, given {weight:g} times.",
+            "Give every edge once in either direction, or take each of them once with --dedupe: Lethe works on "
+            "unweighted graphs.",
+        )
+    one_way = sp.coo_array(adjacency > adjacency.T)
+    if one_way.nnz:
+        pairs = zip(one_way.row[:_EXAMPLES], one_way.col[:_EXAMPLES], strict=True)
+        raise GraphError(
+            f"{one_way.nnz} edge(s) are given in one direction only, such as "
+            f"{', '.join(f'{ids[i]} -> {ids[j]}' for i, j in pairs)}.",
+            "Give every edge in both directions: Lethe works on undirected graphs.",
+        )
+
+
+def _check_features(graph: Graph) -> None:
+    features = graph.features
+    if features.ndim != 2 or features.shape[0] != graph.nodes or features.shape[1] == 0:
+        raise GraphError(
+            f"The features have shape {features.shape} for {graph.nodes} nodes.",
+            "Give one row of at least one feature per node.",
+        )
+    if features.dtype not in (np.float32, np.float64):
+        raise GraphError(f"The features are {features.dtype}.", "Give float32 or float64 features.")
+    if isinstance(features, np.ndarray):
+        bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    else:
+        if not features.has_canonical_format or (features.nnz and features.indices.max() >= features.shape[1]):
+            raise GraphError(
+                "The sparse features have repeated, unsorted or out-of-range column indices.",
+                "Give each row's columns once, in ascending order.",
+            )
+        rows = np.repeat(np.arange(graph.nodes), np.diff(features.indptr))
+        bad = np.unique(rows[~np.isfinite(features.data)])
+    if bad.size:
+        raise GraphError(
+            f"{bad.size} node(s) have NaN or infinite features, such as {some(graph.node_ids[i] for i in bad)}.",
+            "Replace these values by finite numbers.",
+        )
+    stored = features if isinstance(features, np.ndarray) else features.data
+    largest = max(float(stored.max(initial=0.0)), -float(stored.min(initial=0.0)))
+    if largest and not _SMALLEST_LARGEST <= largest <= 1 / _SMALLEST_LARGEST:
+        raise GraphError(
+            f"The largest feature is {largest:.1e} in size, and powers of it leave the range of double precision.",
+            "Multiply all features by one number, so that the largest is near 1.",
+        )
+
+
+def _check_labels(graph: Graph) -> None:
+    if graph.num_classes < 2:
+        raise GraphError(f"There are {graph.num_classes} class(es).", "Give labels of at least two classes.")
+    if len(set(graph.class_names)) != graph.num_classes or not all(graph.class_names):
+        raise GraphError("Class names are empty or repeated.", "Give every class a name of its own.")
+    if graph.labels.shape != (graph.nodes,) or graph.labels.dtype != np.int64:
+        raise GraphError(
+            f"The labels are {graph.labels.dtype} of shape {graph.labels.shape} for {graph.nodes} nodes.",
+            "Give one int64 label per node, -1 where there is none.",
+        )
+    outside = np.flatnonzero((graph.labels < -1) | (graph.labels >= graph.num_classes))
+    if outside.size:
+        first = outside[0]
+        raise GraphError(
+            f"{outside.size} label(s) are out of range, such as {graph.labels[first]} of node {graph.node_ids[first]}.",
+            f"Give labels from 0 to {graph.num_classes - 1}, or -1 for a node without one.",
+        )
+
+
+def _check_split(graph: Graph) -> None:
+    masks = {"training": graph.train_mask, "validation": graph.val_mask, "test": graph.test_mask}
+    for name, mask in masks.items():
+        if mask.shape != (graph.nodes,) or mask.dtype != np.bool_:
+            raise GraphError(
+                f"The {name} mask is {mask.dtype} of shape {mask.shape} for {graph.nodes} nodes.",
+                "Give one boolean per node.",
+            )
+        unlabelled = np.flatnonzero(mask & (graph.labels < 0))
+        if unlabelled.size:
+            raise GraphError(
+                f"{unlabelled.size} node(s) of the {name} set have no label, "
+                f"such as {some(graph.node_ids[i] for i in unlabelled)}.",
+                "Take nodes without a label out of the masks.",
+            )
+    shared = np.flatnonzero(graph.train_mask.astype(int) + graph.val_mask + graph.test_mask > 1)
+    if shared.size:
+        raise GraphError(
+            f"{shared.size} node(s) are in more than one of the training, validation and test sets, "
+            f"such as {some(graph.node_ids[i] for i in shared)}.",
+            "Give each node to one set at most.",
+        )
+    if not graph.train_mask.any():
+        raise GraphError("There is no training node.", "Give a training mask with at least one labelled node.")
+
+
+def some(names: Iterable[object]) -> str:
+    """The first few of `names`, comma separated, for an error message."""
+    listed = [str(name) for name in islice(names, _EXAMPLES + 1)]
+    return ", ".join(listed[:_EXAMPLES]) + (", …" if len(listed) > _EXAMPLES else "")

@@ -1,0 +1,136 @@
+"""A graph as files give it, before it is split and checked."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from model_store.errors import GraphError
+from projector.graph.graph import Features
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """A split that comes with the data, (n,) bool each."""
+
+    train: NDArray[np.bool_]
+    val: NDArray[np.bool_]
+    test: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class RawGraph:
+    """Arrays of a dataset, of the right types; `origin` names it in errors."""
+
+    origin: str
+    #: (2, E) int64, each undirected edge in both directions.
+    edge_index: NDArray[np.int64]
+    features: Features
+    #: (n,) int64, -1 where there is no label.
+    labels: NDArray[np.int64]
+    #: None when the dataset has no split of its own.
+    masks: Masks | None
+    #: None for row numbers.
+    node_ids: tuple[str, ...] | None
+
+    @classmethod
+    def of(
+        cls,
+        origin: str,
+        *,
+        edge_index: NDArray[np.generic],
+        features: NDArray[np.generic] | sp.csr_array,
+        labels: NDArray[np.generic],
+        masks: tuple[NDArray[np.generic] | None, ...],
+        node_ids: NDArray[np.generic] | None,
+    ) -> "RawGraph":
+        """Converts arrays of any integer or float type; raises GraphError naming the one that cannot be."""
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
+            raise GraphError(
+                f"{origin}: edge_index is {edge_index.dtype} of shape {edge_index.shape}.",
+                "Give a 2 x E array of row numbers.",
+            )
+        nodes = features.shape[0]
+        edges = edge_index.astype(np.int64)
+        if edges.size and (edges.min() < 0 or edges.max() >= nodes):
+            wrong = int(edges.max()) if edges.max() >= nodes else int(edges.min())
+            raise GraphError(
+                f"{origin}: an edge names row {wrong}, but there are {nodes} nodes.",
+                "Number the nodes from 0, in the order of the features.",
+            )
+        return cls(
+            origin=origin,
+            edge_index=edges,
+            features=_floats(origin, features),
+            labels=_labels(origin, labels, nodes),
+            masks=_masks(origin, masks, nodes),
+            node_ids=None if node_ids is None else _names(origin, node_ids),
+        )
+
+    @property
+    def nodes(self) -> int:
+        """n."""
+        return int(self.features.shape[0])
+
+    def adjacency(self, *, dedupe: bool = False) -> sp.csr_array:
+        """A, (n, n) float64; an edge given k times has the value k, or with `dedupe` 1."""
+        rows, columns = self.edge_index
+        shape = (self.nodes, self.nodes)
+        adjacency = sp.csr_array(sp.coo_array((np.ones(rows.size), (rows, columns)), shape=shape))
+        adjacency.sum_duplicates()
+        if dedupe:
+            adjacency.data[:] = 1.0
+        return adjacency
+
+
+def _floats(origin: str, features: NDArray[np.generic] | sp.csr_array) -> Features:
+    if features.dtype.kind not in "biuf":
+        raise GraphError(f"{origin}: the features are {features.dtype}.", "Give numbers.")
+    dtype = np.float64 if features.dtype == np.float64 else np.float32
+    if isinstance(features, np.ndarray):
+        return np.ascontiguousarray(features, dtype=dtype)
+    converted = sp.csr_array(features, dtype=dtype, copy=True)
+    converted.sort_indices()
+    return converted
+
+
+def _labels(origin: str, labels: NDArray[np.generic], nodes: int) -> NDArray[np.int64]:
+    flat = labels.reshape(-1) if labels.shape == (nodes, 1) else labels
+    if flat.dtype.kind not in "iu" or flat.shape != (nodes,):
+        raise GraphError(
+            f"{origin}: the labels are {labels.dtype} of shape {labels.shape} for {nodes} nodes.",
+            "Give one integer per node, -1 for a node without a label.",
+        )
+    # Classes are counted by the largest label, so a stray one must not make a million of them.
+    if flat.size and int(flat.max()) >= max(nodes, 2):
+        raise GraphError(
+            f"{origin}: the label {flat.max()} of row {flat.argmax()} is out of range.",
+            "Number the classes from 0 without gaps.",
+        )
+    return flat.astype(np.int64)
+
+
+def _masks(origin: str, masks: tuple[NDArray[np.generic] | None, ...], nodes: int) -> Masks | None:
+    given = [mask for mask in masks if mask is not None]
+    if not given:
+        return None
+    if len(given) < len(masks):
+        raise GraphError(
+            f"{origin}: only some of train_mask, val_mask and test_mask are there.", "Give all three, or none."
+        )
+    for mask in given:
+        if mask.dtype != np.bool_ or mask.shape != (nodes,):
+            raise GraphError(
+                f"{origin}: a mask is {mask.dtype} of shape {mask.shape} for {nodes} nodes.",
+                "Give one boolean per node; of several splits, choose one.",
+            )
+    return Masks(*(mask.astype(np.bool_) for mask in given))
+
+
+def _names(origin: str, node_ids: NDArray[np.generic]) -> tuple[str, ...]:
+    if node_ids.ndim != 1 or node_ids.dtype.kind not in "Uiu":
+        raise GraphError(
+            f"{origin}: node_ids are {node_ids.dtype} of shape {node_ids.shape}.", "Give one string per node."
+        )
+    return tuple(str(name) for name in node_ids.tolist())

@@ -1,0 +1,181 @@
+"""The inputs of a model: rows of features, and of labels with label reuse, each with its operators."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_store.manifest import Diffusion
+from projector.graph.features import FeatureMatrix
+from projector.network.diffusion import DiffusionHops
+from projector.network.operators import FeatureHops, LabelHops, Operators, SharedSweep
+from projector.network.propagation import Propagator
+from projector.network.spec import ModelSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """One matrix of per-node rows (n, k), and how the blocks of the representation are made of it."""
+
+    rows: FeatureMatrix
+    operators: Operators
+    #: Mask (n,) of the rows that count, not to be written to; the others are zero whatever is stored. None: all count.
+    kept: NDArray[np.bool_] | None = None
+
+    def matmul(self, right: Tensor) -> Tensor:
+        """X @ right for `right` (k, c) float64: (n, c) float64."""
+        product = self.rows.matmul(right)
+        return product if self._mask is None else product.mul_(self._mask)
+
+    def transposed_matmul(self, right: Tensor) -> Tensor:
+        """X^T right for `right` (n, c) float64: (k, c) float64."""
+        return self.rows.transposed_matmul(right if self._mask is None else right * self._mask)
+
+    def without(self, rows: NDArray[np.int64], operators: Operators) -> "Input":
+        """The input without `rows` (m,), under the operators of the remaining graph."""
+        kept = np.ones(self.rows.nodes, dtype=np.bool_) if self.kept is None else self.kept.copy()
+        kept[rows] = False
+        return Input(self.rows, operators, kept)
+
+    @cached_property
+    def _mask(self) -> Tensor | None:
+        """`kept` as (n, 1) float64 on the device."""
+        if self.kept is None:
+            return None
+        return torch.from_numpy(self.kept).to(self.rows.device, torch.float64)[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """All inputs of a model."""
+
+    features: Input
+    #: None without label reuse.
+    labels: Input | None
+
+    def __iter__(self) -> Iterator[Input]:
+        yield self.features
+        if self.labels is not None:
+            yield self.labels
+
+    def logits(self, weights: Sequence[Tensor]) -> Tensor:
+        """The sum of R_b X W_b over the blocks of all inputs, for every node, (n, C).
+
+        `weights` are those of each input, (k, blocks * C).
+        """
+        features, *labels = (each.matmul(W) for each, W in zip(self, weights, strict=True))
+        if self.labels is None:
+            return self.features.operators.forward(features)
+        if (sweep := self._shared_sweep()) is not None:
+            return sweep.forward(features, labels[0])
+        return self.features.operators.forward(features).add_(self.labels.operators.forward(labels[0]))
+
+    def adjoint(self, R: Tensor) -> list[Tensor]:
+        """[R_b^T R]_b for each input, (n, blocks * C), for R (n, C)."""
+        if (sweep := self._shared_sweep()) is not None:
+            return list(sweep.adjoint(R))
+        return [each.operators.adjoint(R) for each in self]
+
+    def _shared_sweep(self) -> SharedSweep | None:
+        """One sweep for both inputs, where both are propagated by powers of the same P."""
+        features, labels = self.features.operators, None if self.labels is None else self.labels.operators
+        if (
+            isinstance(features, FeatureHops)
+            and isinstance(labels, LabelHops)
+            and features.propagator is labels.propagator
+        ):
+            return SharedSweep(features, labels)
+        return None
+
+    def without(
+        self,
+        nodes: NDArray[np.int64],
+        edges: NDArray[np.int64],
+        feature_rows: NDArray[np.int64],
+        propagator: Propagator,
+    ) -> "Inputs":
+        """The inputs of the graph without `nodes` (m,), `edges` (k, 2) and the features of `feature_rows` (l,).
+
+        `propagator` is that of the remaining graph.
+        """
+        operators = _without(self.features.operators, nodes, edges, feature_rows, propagator)
+        features = self.features.without(np.concatenate([nodes, feature_rows]), operators)
+        if self.labels is None:
+            return Inputs(features, None)
+        operators = _without(self.labels.operators, nodes, edges, feature_rows, propagator)
+        return Inputs(features, self.labels.without(nodes, operators))
+
+
+def inputs_of(
+    spec: ModelSpec,
+    features: FeatureMatrix,
+    labels: sp.csr_array,
+    propagator: Propagator,
+    diffusion: Diffusion | None = None,
+    featured: NDArray[np.bool_] | None = None,
+) -> Inputs:
+    """The inputs that `spec` asks for: `features` (n, d), and `labels` (n, C) as `one_hot` makes them.
+
+    `diffusion` is what adaptive diffusion has learned, if `spec` asks for it; features of nodes outside the mask
+    `featured` (n,) count as zero.
+    """
+    return Inputs(
+        Input(features, feature_operators(spec, features, labels, propagator, diffusion, featured), featured),
+        label_input(spec, labels, propagator),
+    )
+
+
+def feature_operators(
+    spec: ModelSpec,
+    features: FeatureMatrix,
+    labels: sp.csr_array,
+    propagator: Propagator,
+    diffusion: Diffusion | None,
+    featured: NDArray[np.bool_] | None = None,
+) -> FeatureHops | DiffusionHops:
+    """How the feature blocks of `spec` are made: by powers of P, or by adaptive diffusion."""
+    if not spec.diffusion:
+        return FeatureHops(propagator, spec.block_hops)
+    if diffusion is None:
+        raise ValueError("adaptive diffusion needs the sigmas that training learned")
+    return DiffusionHops.build(
+        features,
+        labels,
+        propagator.edges.adjacency,
+        sigmas=diffusion,
+        gamma=spec.gamma,
+        block_hops=spec.block_hops,
+        live=propagator.live,
+        featured=featured,
+    )
+
+
+def label_input(spec: ModelSpec, labels: sp.csr_array, propagator: Propagator) -> Input | None:
+    """The input of label reuse, if `spec` asks for it."""
+    if not spec.label_hops:
+        return None
+    return Input(FeatureMatrix(labels, propagator.device), LabelHops(propagator, spec.label_hops))
+
+
+def _without(
+    operators: Operators,
+    nodes: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    feature_rows: NDArray[np.int64],
+    propagator: Propagator,
+) -> Operators:
+    """The operators of an input over the remaining graph."""
+    match operators:
+        case FeatureHops():
+            return replace(operators, propagator=propagator)
+        case LabelHops():
+            return replace(operators, propagator=propagator)
+        case DiffusionHops():
+            return operators.without(nodes, edges, feature_rows)
+        case _:
+            raise TypeError(f"{type(operators).__name__} cannot be taken to another graph")

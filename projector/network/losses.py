@@ -1,0 +1,203 @@
+"""Losses of the training objective: sums over rows of logits, their derivatives by the logits, and probabilities.
+
+Differences that cancel for confidently classified rows (p_y - 1, log p_y near 0) are never formed: with them the
+gradient would stop falling orders of magnitude above the tolerance when features are large.
+
+The one-vs-rest losses sum over classes a loss of the margins m = s z, where the sign s is 1 for the row's class and -1
+for every other.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from projector.network.spec import LossKind
+
+#: A symmetric linear map of (n, C), which leaves what it is given as it was.
+LinearMap = Callable[[Tensor], Tensor]
+
+
+class Loss(Protocol):
+    """A convex loss of logits (n, C) float64 and labels y (n,) int64, summed over rows."""
+
+    #: No Hessian of a row's loss has a larger eigenvalue; 0 where the loss has no curvature.
+    largest_curvature: float
+    #: Whether the logits of a row act on each other; if so, adding a constant to a row changes nothing.
+    coupled: bool
+
+    def value(self, logits: Tensor, labels: Tensor) -> float:
+        """The sum of the rows' losses."""
+
+    def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Its gradient by the logits, (n, C)."""
+
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """Its Hessian by the logits, as a map of directions (n, C)."""
+
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """At least the largest eigenvalue of each row's Hessian by its logits, (n,)."""
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """What is answered for logits (n, C): rows that sum to 1, larger where the logit is larger, (n, C)."""
+
+
+class Softmax:
+    """Cross-entropy of softmax probabilities p = exp(z) / sum exp(z)."""
+
+    largest_curvature = 0.5
+    coupled = True
+
+    def value(self, logits: Tensor, labels: Tensor) -> float:
+        """- sum log p_y."""
+        margins = logits - logits.gather(1, labels[:, None])
+        largest, position = margins.max(dim=1, keepdim=True)
+        others = (margins - largest).exp().scatter(1, position, 0.0).sum(dim=1)
+        return float((largest[:, 0] + torch.log1p(others)).sum())
+
+    def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """p - onehot(y), (n, C)."""
+        others = torch.softmax(logits, dim=1).scatter(1, labels[:, None], 0.0)
+        return others.scatter(1, labels[:, None], -others.sum(dim=1, keepdim=True))
+
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """(diag(p) - p p^T) in each row; the labels do not matter."""
+        p = torch.softmax(logits, dim=1)
+        largest = p.argmax(dim=1, keepdim=True)
+
+        def product(direction: Tensor) -> Tensor:
+            # Adding a constant to a row of `direction` changes nothing; this one leaves the largest p no cancellation.
+            shifted = direction - direction.gather(1, largest)
+            return shifted.sub_(torch.linalg.vecdot(p, shifted)[:, None]).mul_(p)
+
+        return product
+
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """max_c 2 p_c (1 - p_c), by Gershgorin's theorem, (n,); the labels do not matter."""
+        p = torch.softmax(logits, dim=1)
+        others = p.sum(dim=1, keepdim=True) - p
+        return (2 * p * others).amax(dim=1)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """p, (n, C)."""
+        return torch.softmax(logits, dim=1)
+
+
+class OneVsRest:
+    """One logistic regression per class against the rest, log(1 + exp(-m)): Equation 2 of the paper for each class."""
+
+    largest_curvature = 0.25
+    coupled = False
+
+    def value(self, logits: Tensor, labels: Tensor) -> float:
+        """sum log(1 + exp(-m)) over rows and classes."""
+        return float(-logsigmoid(logits * _signs(logits, labels)).sum())
+
+    def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """-s / (1 + exp(m)), (n, C)."""
+        signs = _signs(logits, labels)
+        return torch.sigmoid(-signs * logits) * -signs
+
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """direction / (1 + exp(z)) / (1 + exp(-z)); the labels do not matter."""
+        return (torch.sigmoid(logits) * torch.sigmoid(-logits)).mul
+
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """max_c 1 / (1 + exp(z_c)) / (1 + exp(-z_c)), (n,); the labels do not matter."""
+        return (torch.sigmoid(logits) * torch.sigmoid(-logits)).amax(dim=1)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The classes' 1 / (1 + exp(-z)) divided by their sum, (n, C)."""
+        # The softmax of logarithms is that quotient, and stays one where every class is all but ruled out.
+        return torch.softmax(logsigmoid(logits), dim=1)
+
+
+class SmoothHinge:
+    """One support vector machine per class against the rest, with the quadratically smoothed hinge.
+
+    0 for m >= 1, (1 - m)^2 / 2 between 0 and 1, 1/2 - m for m <= 0: max(0, 1 - m) smoothed over a width of h = 1
+    (Zhang, 2004; for h = 1 the smooth hinge of Rennie and Srebro, 2005). Rows beyond the margin have residual 0, as in
+    the primal SVM of the paper's appendix.
+    """
+
+    largest_curvature = 1.0
+    coupled = False
+
+    def value(self, logits: Tensor, labels: Tensor) -> float:
+        """The sum over rows and classes."""
+        slack = 1 - logits * _signs(logits, labels)
+        slope = slack.clamp(0, 1)
+        return float((slope * (slack - slope / 2)).sum())
+
+    def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """-s clamp(1 - m, 0, 1), (n, C)."""
+        signs = _signs(logits, labels)
+        return (1 - logits * signs).clamp(0, 1) * -signs
+
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """`direction` where 0 <= m < 1, else 0: a generalised Hessian, since the slope has kinks at 0 and 1.
+
+        m = 0 counts as curved: at W = 0, where training starts, every margin is 0.
+        """
+        margins = logits * _signs(logits, labels)
+        curved = (margins >= 0) & (margins < 1)
+        return lambda direction: torch.where(curved, direction, 0.0)
+
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """1 in every row, (n,): next to a kink the slope may change that much."""
+        return torch.ones_like(logits[:, 0])
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The softmax of the decision values z, (n, C): a support vector machine estimates no probabilities.
+
+        They order the classes as the decision values do and sum to 1, but are not calibrated.
+        """
+        return torch.softmax(logits, dim=1)
+
+
+class PlainHinge:
+    """One support vector machine per class against the rest, max(0, 1 - m): for subgradient descent only."""
+
+    largest_curvature = 0.0
+    coupled = False
+
+    def value(self, logits: Tensor, labels: Tensor) -> float:
+        """The sum over rows and classes."""
+        return float((1 - logits * _signs(logits, labels)).clamp(min=0).sum())
+
+    def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """A subgradient: -s where m < 1, else 0, (n, C)."""
+        signs = _signs(logits, labels)
+        return torch.where(logits * signs < 1, -signs, 0.0)
+
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """0 everywhere: the loss is piecewise linear."""
+        return torch.zeros_like
+
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """0 in every row, (n,)."""
+        return torch.zeros_like(logits[:, 0])
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The softmax of the decision values z, (n, C), with the meaning it has for `SmoothHinge`."""
+        return torch.softmax(logits, dim=1)
+
+
+def _signs(logits: Tensor, labels: Tensor) -> Tensor:
+    """1 for each row's class and -1 for every other, (n, C)."""
+    return torch.full_like(logits, -1.0).scatter_(1, labels[:, None], 1.0)
+
+
+def loss_of(kind: LossKind) -> Loss:
+    """The loss a specification names."""
+    match kind:
+        case LossKind.SOFTMAX:
+            return Softmax()
+        case LossKind.OVR:
+            return OneVsRest()
+        case LossKind.HINGE:
+            return SmoothHinge()
+        case LossKind.PLAIN_HINGE:
+            return PlainHinge()

@@ -1,0 +1,77 @@
+"""What products with the representation H cost, through its factors and with H itself, estimated before any is taken.
+
+H (n_train, p) is dense even where features and propagation are sparse, so on citation graphs its factors need a
+hundredth of its operations. A dense product takes far less time per operation, though: with few features, many classes
+and several hops H itself wins. The estimate depends on sizes alone, so that the same inputs take the same way and give
+the same bits. Its constants were fitted to what `benchmarks/performance/products.py` measured (AMD EPYC, 2 threads).
+"""
+
+from dataclasses import dataclass
+
+from projector.network.sizes import Sizes
+from projector.network.spec import ModelSpec, SolverKind
+
+#: H is kept only if it takes no more bytes than this: it saves time, and is no reason to refuse a model.
+LARGEST_H = 1 << 30
+#: ... and if it is this many times faster by the estimate, which is right to a factor of two.
+_CLEARLY = 2.0
+_WORD = 8
+#: Seconds for each stored value of a dense matrix in a product, and for each multiplication with it.
+_DENSE_VALUE, _DENSE_MULTIPLICATION = 1.2e-9, 0.03e-9
+#: Seconds for each multiplication with a value of a sparse matrix, while the columns it picks from fit the cache and
+#: when they do not.
+_SPARSE_NEAR, _SPARSE_FAR = 0.25e-9, 1.0e-9
+_CACHE = 8 << 20
+#: Seconds for each node and column in all that surrounds a propagation: sums, copies.
+_ELEMENT = 2e-9
+
+
+@dataclass(frozen=True)
+class ProductCosts:
+    """Estimated seconds of H W and H^T R, one each, for W (p, C) and R (n_train, C)."""
+
+    factors: float
+    dense: float
+
+
+def keeps_dense(spec: ModelSpec, sizes: Sizes) -> bool:
+    """Whether training `spec` takes its products with H itself.
+
+    Not with minibatches, which read the rows of H from disk.
+    """
+    if spec.solver is SolverKind.SGD and spec.batch_size:
+        return False
+    costs = product_costs(spec, sizes)
+    return dense_bytes(spec, sizes) <= LARGEST_H and _CLEARLY * costs.dense <= costs.factors
+
+
+def dense_bytes(spec: ModelSpec, sizes: Sizes) -> int:
+    """The size of H, (n_train, p) float64."""
+    return sizes.training * sizes.rows_of_weights(spec) * _WORD
+
+
+def product_costs(spec: ModelSpec, sizes: Sizes) -> ProductCosts:
+    """The estimate for `spec` on a graph of `sizes`."""
+    C = sizes.classes
+    far = sizes.nodes * C * _WORD > _CACHE
+    multiplication = _SPARSE_FAR if far else _SPARSE_NEAR
+    width = C * len(spec.block_hops)
+    if sizes.sparse and not spec.mlp_width:
+        features = multiplication * sizes.stored_values * width
+    else:
+        features = dense_seconds(sizes.nodes * sizes.width(spec), width)
+    propagation = C * (multiplication * (2 * sizes.edges + sizes.nodes) + _ELEMENT * sizes.nodes)
+    once = features + _propagations(spec) * propagation
+    return ProductCosts(factors=2 * once, dense=2 * dense_seconds(sizes.training * sizes.rows_of_weights(spec), C))
+
+
+def dense_seconds(values: int, columns: int) -> float:
+    """The estimate for a dense matrix with so many `values` times one with so many `columns`."""
+    return values * (_DENSE_VALUE + _DENSE_MULTIPLICATION * columns)
+
+
+def _propagations(spec: ModelSpec) -> int:
+    """How often C columns are propagated: once per hop for all blocks, or with diffusion for each not yet dropped."""
+    if not spec.diffusion:
+        return max(spec.hops, spec.label_hops)
+    return spec.label_hops + sum(sum(hop <= last for last in spec.block_hops) for hop in range(1, spec.hops + 1))

@@ -1,0 +1,274 @@
+"""Propagation over the live graph, P = diag(left) (A + sI) diag(right).
+
+Letters: A (n, n) the adjacency, s the weight of self loops, D the degrees of A + sI among live nodes. `sym` is
+D^-1/2 (A + sI) D^-1/2, so left = right = D^-1/2; `row` is D^-1 (A + sI), so left = D^-1 and right = 1. Rows and
+columns of nodes that are not live are zero, as is the row of a node with no edge when s = 0.
+
+Deleting nodes changes n-vectors only: the edges stay in one immutable CSR matrix of A + sI that all versions share.
+Deleting edges sets their values in a copy of the matrix's values to zero; its indices are shared by all versions still.
+The values of P itself are made when it is first applied, so that applying it is one product.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_store.errors import GraphError
+from projector.device import torch_device
+from projector.graph.edges import Edges
+from projector.network.diagonals import diagonal_of_power
+from projector.network.spec import PropagationKind
+
+
+class Propagator:
+    """P of one set of live nodes; immutable."""
+
+    def __init__(
+        self,
+        kind: PropagationKind,
+        self_loops: float,
+        adjacency: sp.csr_array,
+        structure: Tensor,
+        live: NDArray[np.bool_],
+        neighbours: NDArray[np.int64],
+        scales: tuple[Tensor, Tensor],
+    ) -> None:
+        """Use `Propagator.build`."""
+        self.kind = kind
+        self.self_loops = self_loops
+        #: Which nodes are live, (n,) bool. Not to be written to.
+        self.live = live
+        #: Number of live neighbours of each live node, 0 for the others, (n,) int64. Not to be written to.
+        self.neighbours = neighbours
+        #: Which edges there are, by their rows.
+        self.edges = Edges(adjacency, live)
+        #: A + sI, its diagonal stored whatever s is.
+        self._structure = structure
+        self._left, self._right = scales
+
+    @classmethod
+    def build(
+        cls,
+        adjacency: sp.csr_array,
+        kind: PropagationKind,
+        self_loops: float,
+        *,
+        live: NDArray[np.bool_] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> "Propagator":
+        """P over `live` (all nodes by default) of a symmetric adjacency (n, n) of ones without self loops.
+
+        Raises GraphError when `self_loops` is negative or not finite.
+        """
+        if not (np.isfinite(self_loops) and self_loops >= 0):
+            raise GraphError(f"The self loops have weight {self_loops}.", "Give a finite weight of at least 0.")
+        target = torch_device(str(device))
+        nodes = adjacency.shape[0]
+        alive = np.ones(nodes, dtype=np.bool_) if live is None else live.astype(np.bool_)
+        if not adjacency.has_sorted_indices:
+            adjacency = adjacency.sorted_indices()
+        neighbours = np.rint(adjacency @ alive.astype(np.float64)).astype(np.int64)
+        neighbours[~alive] = 0
+        left, right = _scales(kind, self_loops, neighbours, alive)
+        return cls(
+            kind,
+            self_loops,
+            adjacency,
+            csr_tensor(_with_loops(adjacency, self_loops), target),
+            alive,
+            neighbours,
+            (torch.from_numpy(left).to(target), torch.from_numpy(right).to(target)),
+        )
+
+    @property
+    def nodes(self) -> int:
+        """n, deleted nodes included."""
+        return int(self.live.shape[0])
+
+    @property
+    def entries(self) -> int:
+        """How many values of P are stored."""
+        return int(self._structure.values().shape[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Where `apply` expects its argument."""
+        return self._left.device
+
+    def apply(self, Y: Tensor) -> Tensor:
+        """P Y for Y (n, c) float64."""
+        return self._matrix @ Y
+
+    def apply_transpose(self, Y: Tensor) -> Tensor:
+        """P^T Y for Y (n, c) float64."""
+        return self._transposed @ Y
+
+    def hops(self, Y: Tensor, hops: int) -> Iterator[Tensor]:
+        """Y, P Y, …, P^hops Y."""
+        yield Y
+        for _ in range(hops):
+            Y = self.apply(Y)
+            yield Y
+
+    def part(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
+        """P[rows, columns] for rows and columns in ascending order: (len(rows), len(columns))."""
+        left, right = (scale.cpu().numpy() for scale in (self._left, self._right))
+        edges = self.edges.adjacency[rows][:, columns]
+        own = np.isin(columns, rows)
+        loops = sp.csr_array(
+            (np.full(int(own.sum()), self.self_loops), (np.searchsorted(rows, columns[own]), np.flatnonzero(own))),
+            shape=edges.shape,
+        )
+        return sp.csr_array(sp.diags_array(left[rows]) @ (edges + loops) @ sp.diags_array(right[columns]))
+
+    def diagonal_of_power(self, power: int) -> Tensor:
+        """diag P^power, (n,) float64, for `power` 1, 2 or 3; P^power is not formed."""
+        w = (self._left * self._right).cpu().numpy()
+        diagonal = diagonal_of_power(self.edges.adjacency, w, self.self_loops, power)
+        return torch.from_numpy(diagonal).to(self.device)
+
+    def without_nodes(self, rows: NDArray[np.int64]) -> "Propagator":
+        """P of the graph without the nodes `rows`; those already gone are passed over.
+
+        Takes O(n) to copy vectors plus the sum of the nodes' degrees; equal to `build` on the same live nodes.
+        """
+        deleted = np.unique(rows)
+        deleted = deleted[self.live[deleted]]
+        live = self.live.copy()
+        live[deleted] = False
+        touched, times = np.unique(self._neighbours_of(deleted), return_counts=True)
+        neighbours = self.neighbours.copy()
+        neighbours[touched] -= times
+        neighbours[~live] = 0
+        changed = np.union1d(touched, deleted)
+        return self._changed(self.edges.adjacency, self._structure, live, neighbours, changed)
+
+    def without_edges(self, edges: NDArray[np.int64]) -> "Propagator":
+        """P of the graph without `edges` (k, 2), each in one direction or both; those already gone are passed over.
+
+        Takes O(k log degree) plus a copy of the matrix's values; equal to `build` on what remains.
+        """
+        entries = np.unique(self.edges.entries(np.concatenate([edges, edges[:, ::-1]])))
+        entries = entries[entries >= 0]
+        # Each edge is stored twice, so its two ends are the columns of its entries.
+        touched, times = np.unique(self.edges.adjacency.indices[entries].astype(np.int64), return_counts=True)
+        neighbours = self.neighbours.copy()
+        neighbours[touched] -= times
+        adjacency, structure = _with_zeros(self.edges.adjacency, self._structure, entries)
+        return self._changed(adjacency, structure, self.live, neighbours, touched)
+
+    def _changed(
+        self,
+        adjacency: sp.csr_array,
+        structure: Tensor,
+        live: NDArray[np.bool_],
+        neighbours: NDArray[np.int64],
+        changed: NDArray[np.int64],
+    ) -> "Propagator":
+        """P of another graph in which only the rows `changed` have other degrees."""
+        left, right = _scales(self.kind, self.self_loops, neighbours[changed], live[changed])
+        index = torch.from_numpy(changed).to(self.device)
+        scales = (
+            self._left.index_copy(0, index, torch.from_numpy(left).to(self.device)),
+            self._right.index_copy(0, index, torch.from_numpy(right).to(self.device)),
+        )
+        return Propagator(self.kind, self.self_loops, adjacency, structure, live, neighbours, scales)
+
+    def _neighbours_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The neighbours of each of `rows` one after the other, dead ones and repetitions included."""
+        adjacency = self.edges.adjacency
+        starts = adjacency.indptr[rows].astype(np.int64)
+        lengths = adjacency.indptr[rows + 1].astype(np.int64) - starts
+        offsets = np.repeat(starts - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths)
+        entries = offsets + np.arange(offsets.size)
+        return np.asarray(adjacency.indices[entries[adjacency.data[entries] != 0]], dtype=np.int64)
+
+    @cached_property
+    def _matrix(self) -> Tensor:
+        """P, over the indices of all versions."""
+        return _scaled(self._structure, self._left, self._right)
+
+    @cached_property
+    def _transposed(self) -> Tensor:
+        """P^T: A + sI is symmetric."""
+        if self.kind is PropagationKind.SYM:
+            return self._matrix
+        return _scaled(self._structure, self._right, self._left)
+
+
+def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:
+    """`matrix` as a torch CSR tensor of float64 values on `device`, with int32 indices where they are large enough.
+
+    [MKL takes int32, and torch turns wider ones into them at every product: 15 to 20 % of its time.]
+    """
+    large = max(*matrix.shape, matrix.nnz) > np.iinfo(np.int32).max
+    index = np.int64 if large else np.int32
+    return torch.sparse_csr_tensor(
+        torch.from_numpy(matrix.indptr.astype(index)),
+        torch.from_numpy(matrix.indices.astype(index)),
+        torch.from_numpy(matrix.data.astype(np.float64)),
+        size=matrix.shape,
+        device=device,
+        check_invariants=False,
+    )
+
+
+def _with_loops(adjacency: sp.csr_array, self_loops: float) -> sp.csr_array:
+    """A + sI for A (n, n) with ascending columns and no diagonal; a diagonal of zeros is stored as well."""
+    nodes, entries = adjacency.shape[0], adjacency.nnz
+    rows = np.repeat(np.arange(nodes), np.diff(adjacency.indptr))
+    places = _places(np.arange(entries), rows, adjacency.indices)
+    diagonal = np.ones(entries + nodes, dtype=np.bool_)
+    diagonal[places] = False
+    columns, values = np.empty(entries + nodes, dtype=np.int64), np.full(entries + nodes, self_loops)
+    columns[places], values[places] = adjacency.indices, adjacency.data
+    columns[diagonal] = np.arange(nodes)
+    starts = adjacency.indptr.astype(np.int64) + np.arange(nodes + 1)
+    return sp.csr_array((values, columns, starts), shape=adjacency.shape)
+
+
+def _places(entries: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where entries of A, in the given rows and columns, stand in A + sI: each row before has one entry more."""
+    return entries + rows + (columns > rows)
+
+
+def _scaled(structure: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """diag(left) A diag(right) for A CSR; the indices are shared with it."""
+    starts, columns = structure.crow_indices(), structure.col_indices()
+    values = structure.values() * right[columns]
+    values *= left.repeat_interleave(starts.diff())
+    return torch.sparse_csr_tensor(starts, columns, values, size=structure.shape, check_invariants=False)
+
+
+def _with_zeros(adjacency: sp.csr_array, structure: Tensor, entries: NDArray[np.int64]) -> tuple[sp.csr_array, Tensor]:
+    """A and A + sI with zeros at `entries` of A; the indices are shared with those given."""
+    data = adjacency.data.copy()
+    data[entries] = 0
+    rows = np.searchsorted(adjacency.indptr, entries, side="right") - 1
+    places = torch.from_numpy(_places(entries, rows, adjacency.indices[entries])).to(structure.device)
+    tensor = torch.sparse_csr_tensor(
+        structure.crow_indices(),
+        structure.col_indices(),
+        structure.values().index_fill(0, places, 0.0),
+        size=structure.shape,
+        check_invariants=False,
+    )
+    return sp.csr_array((data, adjacency.indices, adjacency.indptr), shape=adjacency.shape, copy=False), tensor
+
+
+def _scales(
+    kind: PropagationKind, self_loops: float, neighbours: NDArray[np.int64], live: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """left and right for nodes with the given numbers of live neighbours."""
+    degrees = neighbours + self_loops
+    reached = live & (degrees > 0)
+    safe = np.where(reached, degrees, 1.0)
+    if kind is PropagationKind.SYM:
+        root = np.where(reached, safe**-0.5, 0.0)
+        return root, root.copy()
+    return np.where(reached, 1.0 / safe, 0.0), live.astype(np.float64)

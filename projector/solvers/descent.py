@@ -1,0 +1,199 @@
+"""Stochastic gradient descent, with the dual variable of its weights.
+
+Weights are linear combinations of the minibatch gradients H_B^T r of the steps, with coefficients that depend neither
+on H nor on the residuals r. Giving each step's residuals to U with the coefficient of that step therefore keeps
+W = H^T U, at an optimum or not, at the cost of a batch per step.
+
+The rows of H are propagated once and read from a temporary file, so that memory holds a batch and not all of H.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_store.errors import TrainingError
+from model_store.scratch import scratch_rows
+from projector.network.spec import LossKind, ModelSpec
+from projector.solvers.objective import Objective, Point
+
+#: The objective may grow to this many times its value at W = 0 before training counts as diverged.
+_DIVERGENCE = 1e3
+_POWER_ITERATIONS = 20
+
+#: (W, row numbers of a batch) -> mean residuals of the batch (m, C), and H_B^T of them (p, C).
+_GradientOf: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Weights after the last epoch and their dual variable."""
+
+    point: Point
+    #: U, (n_train, C), with W = H^T U.
+    dual: Tensor
+
+
+class Steps(Protocol):
+    """A rule of descent from W = 0, with weight decay lambda."""
+
+    #: The weights after the steps taken, (p, C); changed in place.
+    W: Tensor
+
+    def take(self, gradient: Tensor) -> None:
+        """One step, given the gradient (p, C) of a batch's mean loss."""
+
+    def shares(self, count: int) -> NDArray[np.float64]:
+        """(count,): the coefficient of each step's gradient in W after `count` steps."""
+
+
+class MomentumSteps:
+    """v <- momentum v + gradient + lambda W, W <- W - rate v."""
+
+    def __init__(self, start: Tensor, spec: ModelSpec) -> None:
+        self.W = start.clone()
+        self._velocity = torch.zeros_like(start)
+        self._rate, self._momentum, self._decay = spec.learning_rate, spec.momentum, spec.regularization
+
+    def take(self, gradient: Tensor) -> None:
+        """One step."""
+        self._velocity.mul_(self._momentum).add_(self.W, alpha=self._decay).add_(gradient)
+        self.W.sub_(self._velocity, alpha=self._rate)
+
+    def shares(self, count: int) -> NDArray[np.float64]:
+        """What a unit gradient has become after the steps that follow it: the rule itself, on numbers."""
+        # Extended precision, so that hundreds of thousands of steps leave every digit of float64.
+        rate, momentum, decay = (np.longdouble(each) for each in (self._rate, self._momentum, self._decay))
+        velocity, weight = np.longdouble(1), -rate
+        shares = np.empty(count)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for step in range(count - 1, -1, -1):
+                shares[step] = weight
+                velocity = momentum * velocity + decay * weight
+                weight = weight - rate * velocity
+        return shares
+
+
+class PegasosSteps:
+    """W <- (1 - 1/t) W - gradient / (lambda t) in step t, that is W = -(sum of gradients) / (lambda t).
+
+    The step sizes 1 / (lambda t) of Pegasos (Shalev-Shwartz, Singer, Srebro and Cotter, 2011), which need no learning
+    rate and converge for losses without curvature. Its projection onto a ball is optional there and left out: with it
+    W would be no sum of gradients whose coefficients are known beforehand.
+    """
+
+    def __init__(self, start: Tensor, spec: ModelSpec) -> None:
+        self.W = start.clone()
+        self._sum = torch.zeros_like(start)
+        self._decay = spec.regularization
+        self._taken = 0
+
+    def take(self, gradient: Tensor) -> None:
+        """One step."""
+        self._taken += 1
+        self._sum.add_(gradient)
+        torch.div(self._sum, -self._decay * self._taken, out=self.W)
+
+    def shares(self, count: int) -> NDArray[np.float64]:
+        """The same for every step."""
+        return np.full(count, -1 / (self._decay * count))
+
+
+def descend(
+    objective: Objective,
+    spec: ModelSpec,
+    start: Tensor,
+    on_epoch: Callable[[int, Point], None],
+    scratch: Path | None = None,
+) -> Descent:
+    """`spec.epochs` epochs of descent from `start` = 0 (p, C): with momentum, or Pegasos' steps for the plain hinge.
+
+    Minibatches of `spec.batch_size` rows (0: all of them) follow an order drawn anew each epoch from `spec.seed`. Their
+    rows of H lie in a file of n_train * p * 8 bytes in the folder `scratch` (default: that of temporary files), gone
+    when this returns or raises. Raises TrainingError when the objective diverges, DeviceError when that folder fails.
+    """
+    count = objective.representation.rows
+    batch_size = min(spec.batch_size, count) or count
+    generator = torch.Generator().manual_seed(spec.seed)
+    steps = PegasosSteps(start, spec) if spec.loss is LossKind.PLAIN_HINGE else MomentumSteps(start, spec)
+    shares = iter(steps.shares(spec.epochs * -(-count // batch_size)).tolist())
+    U = start.new_zeros((count, start.shape[1]))
+    point = first = objective.at(start)
+    with _gradients(objective, batch_size, scratch) as gradient_of:
+        for epoch in range(spec.epochs):
+            on_epoch(epoch, point)
+            for rows in _batches(count, batch_size, generator):
+                residual, gradient = gradient_of(steps.W, rows)
+                steps.take(gradient)
+                U.index_add_(0, rows.to(U.device), residual, alpha=next(shares))
+            point = objective.at(steps.W.clone())
+            _check_progress(objective, spec, epoch, first, point)
+    on_epoch(spec.epochs, point)
+    return Descent(point, U)
+
+
+def _check_progress(objective: Objective, spec: ModelSpec, epoch: int, first: Point, point: Point) -> None:
+    if spec.loss is LossKind.PLAIN_HINGE:
+        # Its first steps are as long as 1 / lambda, whatever the data, and come back.
+        if not np.isfinite(point.value):
+            raise TrainingError(
+                f"Training left the range of numbers in epoch {epoch + 1}.",
+                "Raise --lambda, whose inverse is the length of the first step, or scale the features down.",
+            )
+    elif not point.value <= _DIVERGENCE * first.value:
+        raise TrainingError(
+            f"Training diverged in epoch {epoch + 1} with a learning rate of {spec.learning_rate:g}.",
+            f"Try a learning rate of {0.5 / _largest_curvature(objective, first.W):.1g} or lower.",
+        )
+
+
+def _batches(count: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Row numbers of each batch of one epoch, ascending; drawn on the CPU, the same for every device."""
+    order = torch.arange(count) if batch_size == count else torch.randperm(count, generator=generator)
+    for start in range(0, count, batch_size):
+        yield order[start : start + batch_size].sort().values
+
+
+@contextmanager
+def _gradients(objective: Objective, batch_size: int, scratch: Path | None) -> Iterator[_GradientOf]:
+    """Gradients of batches: of all rows through the factors of H, of fewer from rows of H on disk."""
+    representation, loss, labels = objective.representation, objective.loss, objective.labels
+
+    def through_factors(W: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        residual = loss.residual(representation.logits(W), labels) / rows.shape[0]
+        return residual, representation.transposed(residual)
+
+    if batch_size == representation.rows:
+        yield through_factors
+        return
+    with scratch_rows(representation.rows, representation.columns, scratch) as H:
+        for start, columns in representation.column_chunks():
+            H.write_columns(start, columns.cpu().numpy())
+
+        def through_rows(W: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            batch = torch.from_numpy(H.read(rows.numpy())).to(W.device)
+            residual = loss.residual(batch @ W, labels[rows.to(W.device)]) / rows.shape[0]
+            return residual, batch.T @ residual
+
+        yield through_rows
+
+
+def _largest_curvature(objective: Objective, direction: Tensor) -> float:
+    """An estimate of the largest eigenvalue that the Hessian has anywhere, by power iteration on H^T H.
+
+    `direction` (p, C) gives shape and device.
+    """
+    representation = objective.representation
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn((direction.shape[0], 1), dtype=torch.float64, generator=generator).to(direction.device)
+    for _ in range(_POWER_ITERATIONS):
+        direction = direction / torch.linalg.norm(direction)
+        direction = representation.transposed(representation.logits(direction))
+    squared = float(torch.linalg.norm(direction))
+    return objective.loss.largest_curvature * squared / representation.rows + objective.regularization

@@ -1,0 +1,148 @@
+"""Training: the weights of a specification on a graph, and their dual variable."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_store.manifest import Diffusion
+from projector.device import enough_memory
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import Features, Graph, one_hot, validate
+from projector.network.inputs import inputs_of
+from projector.network.losses import loss_of
+from projector.network.product_costs import keeps_dense
+from projector.network.propagation import Propagator
+from projector.network.representation import DenseRepresentation, Representation
+from projector.network.sizes import Sizes
+from projector.network.spec import ModelSpec, SolverKind, check_spec
+from projector.solvers.descent import descend
+from projector.solvers.newton import minimise
+from projector.solvers.objective import Objective, Point
+from projector.training.diffusion_learning import learn_diffusion
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """One Newton step or epoch, for a progress bar."""
+
+    #: 0 before the first.
+    iteration: int
+    #: Epochs to come in all; None for `newton`, which stops at its tolerance.
+    iterations: int | None
+    #: The training objective.
+    objective: float
+    #: |grad|_F / lambda / |W|_F; infinite at W = 0.
+    relative_gradient: float
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Trained weights, with W = H^T U."""
+
+    #: Weights of the feature blocks, (blocks, d, C) float64.
+    weights: Tensor
+    #: Weights of the label blocks, (label_hops, C, C) float64.
+    label_weights: Tensor
+    #: What adaptive diffusion learned; None without it.
+    diffusion: Diffusion | None
+    #: U, (n_train, C) float64.
+    dual: Tensor
+    #: The rows of U, (n_train,) int64, ascending.
+    train_rows: NDArray[np.int64]
+    #: H, for what is computed from U.
+    representation: Representation
+    #: Logits of every node, (n, C) float64.
+    logits: Tensor
+    #: |grad|_F / lambda / |W|_F, a bound on the relative distance to the optimum.
+    relative_gradient: float
+    #: |W - H^T U|_F / |W|_F.
+    identity_error: float
+    #: Newton steps, or epochs.
+    iterations: int
+    seconds: float
+
+
+def train(
+    spec: ModelSpec,
+    graph: Graph,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Callable[[TrainingProgress], None] | None = None,
+    scratch: Path | None = None,
+) -> Trained:
+    """Trains from W = 0 on the training nodes of `graph`, in float64 on `device`; the same inputs give the same bits.
+
+    Minibatches are read from a temporary file in the folder `scratch` (default: the system's for temporary files).
+
+    Raises GraphError for a graph that cannot be trained on, TrainingError when a setting is out of range or the solver
+    fails, DeviceError when the device is missing or too small.
+    """
+    validate(graph)
+    check_spec(spec)
+    with enough_memory(device, graph.nodes, graph.num_features):
+        return _train(spec, graph, device, progress or _ignore, scratch)
+
+
+def _train(
+    spec: ModelSpec,
+    graph: Graph,
+    device: torch.device | str,
+    progress: Callable[[TrainingProgress], None],
+    scratch: Path | None,
+) -> Trained:
+    started = time.perf_counter()
+    propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
+    train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
+    labels_input = one_hot(graph.labels, graph.train_mask, graph.num_classes)
+    features = FeatureMatrix(_in_float64(graph.features), propagator.device)
+
+    def report_learning(iteration: int, point: Point) -> None:
+        progress(TrainingProgress(iteration, None, point.value, point.relative_gradient))
+
+    diffusion = learn_diffusion(spec, graph, features, propagator, report_learning) if spec.diffusion else None
+    inputs = inputs_of(spec, features, labels_input, propagator, diffusion)
+    representation = Representation(inputs, train_rows)
+    labels = torch.from_numpy(graph.labels[train_rows]).to(propagator.device)
+    products = DenseRepresentation(inputs, train_rows) if keeps_dense(spec, Sizes.of(graph)) else representation
+    objective = Objective(products, loss_of(spec.loss), labels, spec.regularization)
+    start = torch.zeros((representation.columns, graph.num_classes), dtype=torch.float64, device=propagator.device)
+    total = None if spec.solver is SolverKind.NEWTON else spec.epochs
+
+    def report(iteration: int, point: Point) -> None:
+        progress(TrainingProgress(iteration, total, point.value, point.relative_gradient))
+
+    if spec.solver is SolverKind.NEWTON:
+        minimum = minimise(objective, start, spec.tolerance, report)
+        point, dual, iterations = minimum.point, objective.dual(minimum.point), minimum.iterations
+    else:
+        descent = descend(objective, spec, start, report, scratch)
+        point, dual, iterations = descent.point, descent.dual, spec.epochs
+    weights, *label_weights = representation.split(point.W)
+    return Trained(
+        weights=weights,
+        label_weights=label_weights[0] if label_weights else start.new_zeros((0, graph.num_classes, graph.num_classes)),
+        diffusion=diffusion,
+        dual=dual,
+        train_rows=train_rows,
+        representation=representation,
+        logits=representation.all_logits(point.W),
+        relative_gradient=point.relative_gradient,
+        identity_error=objective.identity_error(point.W, dual),
+        iterations=iterations,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _in_float64(features: Features) -> Features:
+    """Training multiplies by the features many times: widening them once costs less than at every product."""
+    return features.astype(np.float64) if isinstance(features, np.ndarray) else features
+
+
+def _ignore(progress: TrainingProgress) -> None:
+    """Nobody watches."""

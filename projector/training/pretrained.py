@@ -1,0 +1,220 @@
+"""Weights that were trained elsewhere: read from a file, checked against the features, and trained on.
+
+Only at the optimum of the objective is the dual variable known that the span coefficients are made of, so foreign
+weights are where training starts and never what is served as it stands.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from torch import Tensor
+
+from model_store import array_files
+from model_store.array_files import ArraysUnreadable
+from model_store.errors import ModelStoreError
+from projector.device import enough_memory
+from projector.forgetting.gram import Gram
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import Graph, one_hot
+from projector.network.inputs import inputs_of
+from projector.network.losses import loss_of
+from projector.network.product_costs import keeps_dense
+from projector.network.propagation import Propagator
+from projector.network.representation import DenseRepresentation, Representation
+from projector.network.sizes import Sizes
+from projector.network.spec import LossKind, ModelSpec
+from projector.solvers.newton import minimise
+from projector.solvers.objective import Objective, Point
+from projector.training.diffusion_learning import learn_diffusion
+from projector.training.fit import Trained, TrainingProgress
+
+#: Weights with a larger share than this outside the span of the features are refused.
+SPAN_TOLERANCE = 1e-6
+_WEIGHTS, _LABEL_WEIGHTS = "W", "label_W"
+_REMEDY = f"Save the weights as one array {_WEIGHTS!r} of shape (blocks, features, classes)."
+
+
+class WeightsError(ModelStoreError):
+    """Foreign weights that cannot be read, or that do not belong to this graph and specification."""
+
+
+@dataclass(frozen=True, eq=False)
+class ForeignWeights:
+    """Weights for the features as they are in the dataset."""
+
+    #: W, (blocks, d, C) float64.
+    weights: NDArray[np.float64]
+    #: (label_hops, C, C) float64; None when the file has none.
+    label_weights: NDArray[np.float64] | None = None
+
+
+def read_weights(path: Path) -> ForeignWeights:
+    """The array `W`, and `label_W` where there is label reuse, of a `.safetensors` or `.npz` file.
+
+    Raises WeightsError when there is no such file, or it holds something else; pickled objects are refused.
+    """
+    arrays = _arrays(path)
+    if _WEIGHTS not in arrays:
+        raise WeightsError(f"{path} holds no array {_WEIGHTS!r}.", _REMEDY)
+    label_weights = arrays.get(_LABEL_WEIGHTS)
+    return ForeignWeights(
+        _numbers(path, _WEIGHTS, arrays[_WEIGHTS]),
+        None if label_weights is None else _numbers(path, _LABEL_WEIGHTS, label_weights),
+    )
+
+
+def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
+    if not path.is_file():
+        raise WeightsError(f"There is no file {path}.", _REMEDY)
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        if path.suffix == ".npz":
+            return array_files.read_npz(path, (_WEIGHTS, _LABEL_WEIGHTS))
+    except ArraysUnreadable as error:
+        raise WeightsError(error.detail, _REMEDY) from error
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise WeightsError(f"{path} is not a {path.suffix} file of plain arrays: it is damaged.", _REMEDY) from error
+    raise WeightsError(f"{path} ends neither in .safetensors nor in .npz.", _REMEDY)
+
+
+def _numbers(path: Path, name: str, array: NDArray[Any]) -> NDArray[np.float64]:
+    if array.ndim != 3 or not np.issubdtype(array.dtype, np.floating):
+        raise WeightsError(f"{name!r} in {path} is {array.dtype} of shape {array.shape}.", _REMEDY)
+    if not np.isfinite(array).all():
+        raise WeightsError(f"{name!r} in {path} has NaN or infinite values.", "Train these weights again.")
+    return array.astype(np.float64)
+
+
+def starting_point(
+    foreign: ForeignWeights, spec: ModelSpec, graph: Graph, exponents: NDArray[np.int64] | None, gram: Gram
+) -> Tensor:
+    """The foreign weights as W (p, C), on the device of `gram`, exactly within the span.
+
+    `graph` is the one to train on, column j of its features being the dataset's times 2**exponents[j], and `gram`
+    that of its features. Raises WeightsError when the weights are of another shape or outside the span of the
+    features by more than `SPAN_TOLERANCE`.
+    """
+    _check_trainable(spec)
+    _check_shapes(foreign, spec, graph)
+    W = foreign.weights if exponents is None else foreign.weights * np.exp2(-exponents.astype(np.float64))[:, None]
+    blocks = torch.from_numpy(np.ascontiguousarray(W)).to(gram.M.device)
+    within = torch.stack([gram.M_pinv @ (gram.M @ block) for block in blocks])
+    _check_span("features", blocks, within)
+    parts = [within.reshape(-1, graph.num_classes)]
+    if foreign.label_weights is not None:
+        labels = torch.from_numpy(np.ascontiguousarray(foreign.label_weights)).to(gram.M.device)
+        present = np.zeros(graph.num_classes)
+        present[np.unique(graph.labels[graph.train_mask])] = 1.0
+        within = labels * torch.from_numpy(present).to(labels.device)[None, :, None]
+        _check_span("training labels", labels, within)
+        parts.append(within.reshape(-1, graph.num_classes))
+    return torch.cat(parts)
+
+
+def _check_trainable(spec: ModelSpec) -> None:
+    """Nothing in a file of weights says what these parts had learned."""
+    reasons = {
+        "plain hinge loss, at whose optimum no dual variable can be read off": spec.loss is LossKind.PLAIN_HINGE,
+        "adaptive diffusion, whose learned sigmas the file does not have": spec.diffusion,
+        "an MLP, whose own weights the file does not have": spec.mlp_width > 0,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise WeightsError(f"The specification has {reason}.", "Train this model with `./lethe train`.")
+
+
+def _check_shapes(foreign: ForeignWeights, spec: ModelSpec, graph: Graph) -> None:
+    found, expected = foreign.weights.shape, (len(spec.block_hops), graph.num_features, graph.num_classes)
+    names = ("blocks", "features", "classes")
+    wrong = [
+        f"{has} {name} where the model has {needs}"
+        for name, has, needs in zip(names, found, expected, strict=True)
+        if has != needs
+    ]
+    if wrong:
+        raise WeightsError(
+            f"The weights are for {' and '.join(wrong)}: they are of another graph or another specification.",
+            f"Give weights of shape {expected}, or the dataset and settings they were trained with.",
+        )
+    labels = None if foreign.label_weights is None else foreign.label_weights.shape
+    needed = (spec.label_hops, graph.num_classes, graph.num_classes) if spec.label_hops else None
+    if labels != needed:
+        raise WeightsError(
+            f"The weights of the label blocks have shape {labels or 'none'}, the specification asks for "
+            f"{needed or 'none'}.",
+            f"Save them as {_LABEL_WEIGHTS!r} of shape (label hops, classes, classes), or leave them out without "
+            "label reuse.",
+        )
+
+
+def _check_span(of: str, given: Tensor, within: Tensor) -> None:
+    """Raises WeightsError when a block of `given` lies outside the span, `within` being its projection."""
+    sizes = torch.linalg.vector_norm(given, dim=(1, 2))
+    outside = torch.linalg.vector_norm(given - within, dim=(1, 2))
+    residual = float((outside / sizes.clamp_min(torch.finfo(sizes.dtype).tiny)).max())
+    if residual > SPAN_TOLERANCE:
+        raise WeightsError(
+            f"The weights lie outside the span of the {of}: a share of {residual:.1e} of them, above "
+            f"{SPAN_TOLERANCE:.0e}, is on directions that no node of this graph has.",
+            "They come from another graph, from a random initialisation, or from other preprocessing of the features; "
+            "train with `./lethe train`, or give the dataset they were trained on.",
+        )
+
+
+def train_on(
+    spec: ModelSpec,
+    graph: Graph,
+    start: Tensor,
+    *,
+    progress: Callable[[TrainingProgress], None] | None = None,
+) -> Trained:
+    """Trains from W = `start` (p, C) to the optimum, on its device, whatever solver `spec` names.
+
+    Raises TrainingError when the optimum is not reached.
+    """
+    with enough_memory(start.device, graph.nodes, graph.num_features):
+        return _train_on(spec, graph, start, progress or (lambda each: None))
+
+
+def _train_on(spec: ModelSpec, graph: Graph, start: Tensor, progress: Callable[[TrainingProgress], None]) -> Trained:
+    started = time.perf_counter()
+    propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=start.device)
+    train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
+    features = graph.features.astype(np.float64) if isinstance(graph.features, np.ndarray) else graph.features
+    labels_input = one_hot(graph.labels, graph.train_mask, graph.num_classes)
+    rows = FeatureMatrix(features, start.device)
+    labels = torch.from_numpy(graph.labels[train_rows]).to(start.device)
+
+    def report(iteration: int, point: Point) -> None:
+        progress(TrainingProgress(iteration, None, point.value, point.relative_gradient))
+
+    diffusion = learn_diffusion(spec, graph, rows, propagator, report) if spec.diffusion else None
+    inputs = inputs_of(spec, rows, labels_input, propagator, diffusion)
+    representation = Representation(inputs, train_rows)
+    products = DenseRepresentation(inputs, train_rows) if keeps_dense(spec, Sizes.of(graph)) else representation
+    objective = Objective(products, loss_of(spec.loss), labels, spec.regularization)
+    minimum = minimise(objective, start, spec.tolerance, report)
+    point, dual = minimum.point, objective.dual(minimum.point)
+    weights, *label_weights = representation.split(point.W)
+    return Trained(
+        weights=weights,
+        label_weights=label_weights[0] if label_weights else start.new_zeros((0, graph.num_classes, graph.num_classes)),
+        diffusion=diffusion,
+        dual=dual,
+        train_rows=train_rows,
+        representation=representation,
+        logits=representation.all_logits(point.W),
+        relative_gradient=point.relative_gradient,
+        identity_error=objective.identity_error(point.W, dual),
+        iterations=minimum.iterations,
+        seconds=time.perf_counter() - started,
+    )
