@@ -9,8 +9,8 @@ from typing import IO, Any
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from model_store.errors import ModelStoreError
 from model_store.memory import free_memory
+from projector.errors import ProjectorError
 
 #: An archive that unpacks to more than this is read only where it is not mostly repetition (bytes, and bytes per byte).
 _ALWAYS_READ, _MOST_UNPACKED = 256 << 20, 100
@@ -20,7 +20,7 @@ _REMEDY = "Write it again with numpy.savez_compressed, without object arrays."
 _SMALLER = "Save sparse features in CSR form, or the arrays with numpy.savez, which does not compress."
 
 
-class ArraysUnreadable(ModelStoreError):
+class ArraysUnreadable(ProjectorError):
     """A file of arrays that is damaged, holds objects, or is more than can be read."""
 
 

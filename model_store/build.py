@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.errors import GraphError, TrainingError
 from model_store.manifest import (
     Accuracy,
     FeatureDtype,
@@ -25,6 +24,7 @@ from model_store.memory import require_memory, training_needs
 from model_store.node_ids import RULE, is_allowed
 from model_store.store import Store
 from projector.device import enough_memory, torch_device
+from projector.errors import GraphError, TrainingError
 from projector.forgetting.canaries import PREFIX, Canaries
 from projector.forgetting.coefficients import span_coefficients
 from projector.forgetting.gram import Gram

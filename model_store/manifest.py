@@ -7,9 +7,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from model_store.errors import TrainingError
 from model_store.node_ids import RULE, is_allowed
 from model_store.sealed import FORMAT, Document, Fields
+from projector.errors import TrainingError
 from projector.forgetting.canaries import PREFIX, Canaries
 from projector.network.spec import ModelSpec, check_spec
 
@@ -42,20 +42,6 @@ class InjectedChannel:
 
 
 @dataclass(frozen=True)
-class MlpRecord:
-    """The MLP whose outputs Z = relu(relu(X W1) W2) took the place of the dataset's features.
-
-    The model's features are Z: dense, a column per unit, one row per node. Neither the dataset's own features nor W1
-    and W2 are kept in the model.
-    """
-
-    #: Columns of Z.
-    width: int
-    #: How many nodes were declared public; the MLP was trained on nothing else, and they are never deleted.
-    public_nodes: int
-
-
-@dataclass(frozen=True)
 class Accuracy:
     """Shares of nodes predicted rightly at training, in [0, 1]; None for an empty mask."""
 
@@ -75,15 +61,6 @@ class TrainingRecord:
     iterations: int
     seconds: float
     device: str
-
-
-@dataclass(frozen=True)
-class Diffusion:
-    """What adaptive diffusion learned in training; deletions leave it as it is."""
-
-    #: How much distances between features, and between labels, weaken the link between neighbours; at least 0.
-    sigma_h: float
-    sigma_z: float
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from model_store.errors import DeviceError
+from projector.errors import DeviceError
 from projector.network.hop_distances import COLUMNS_BYTES
 from projector.network.losses import loss_of
 from projector.network.product_costs import dense_bytes, keeps_dense

@@ -18,16 +18,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from model_store import tombstones
-from model_store.errors import GraphError, ModelStoreError, StoreForeign
+from model_store.errors import StoreForeign
 from model_store.files import make_folders, remove_tree, rename, sync_folder
 from model_store.plain_folder import require_plain
 from model_store.store import Store
+from projector.errors import GraphError, ProjectorError
 from projector.graph.graph import validate_live
 
 _FOLDER = re.compile(r"(?P<stage>copying|import|replaced)-(?P<id>[0-9a-f-]{36})")
 
 
-class ImportUnderWay(ModelStoreError):
+class ImportUnderWay(ProjectorError):
     """Another process copies a model for the same place."""
 
 

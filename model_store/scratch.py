@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.errors import DeviceError
+from projector.errors import DeviceError
 
 _WORD = 8
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from model_store.errors import ModelStoreError, StoreForeign
+from model_store.errors import StoreForeign
 from model_store.files import TRAIN_AGAIN, damaged, make_folder, read_file, remove_tree, rename, sync_folder, write_file
 from model_store.sealed import FORMAT, read_sealed, seal
+from projector.errors import ProjectorError
 
 _FOLDER = re.compile(r"(?P<version>0|[1-9]\d{0,17})-(?P<fencing>0|[1-9]\d{0,17})", re.ASCII)
 _TEMPORARY = ".tmp-"
@@ -23,7 +24,7 @@ _PARTS = ("weights", "B", "T")
 _TENSORS = {f"{name}.{part}" for name in ("features", "labels") for part in _PARTS} | {"live", "featured"}
 
 
-class StoreConflict(ModelStoreError):
+class StoreConflict(ProjectorError):
     """Another writer, with a higher fencing number, has taken over the store; nothing was changed."""
 
 

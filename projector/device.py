@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from model_store.errors import DeviceError
+from projector.errors import DeviceError
 
 
 def torch_device(name: str) -> torch.device:

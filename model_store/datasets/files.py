@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from model_store import array_files
 from model_store.array_files import ArraysUnreadable
-from model_store.errors import DatasetNotFound, GraphError
+from model_store.errors import DatasetNotFound
+from projector.errors import GraphError
 from projector.graph.raw_graph import RawGraph
 
 _MASKS = ("train_mask", "val_mask", "test_mask")

@@ -10,7 +10,8 @@ import numpy as np
 from model_store.datasets.downloads import DOWNLOADABLE, download
 from model_store.datasets.files import read_npz, read_torch_geometric
 from model_store.datasets.synthetic import PREFIX, generate, parse
-from model_store.errors import DatasetNotFound, GraphError
+from model_store.errors import DatasetNotFound
+from projector.errors import GraphError
 from projector.graph.graph import Graph, validate
 from projector.graph.raw_graph import Masks, RawGraph
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from model_store.errors import GraphError
+from projector.errors import GraphError
 from projector.graph.raw_graph import RawGraph
 
 PREFIX = "synthetic:"

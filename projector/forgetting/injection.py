@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from model_store.errors import GraphError
+from projector.errors import GraphError
 from projector.forgetting.canaries import PREFIX, Canaries
 from projector.graph.graph import Graph, some
 

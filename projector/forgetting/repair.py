@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.errors import ModelStoreError
+from projector.errors import ProjectorError
 from projector.forgetting.batch import ModelState
 from projector.forgetting.certificate import TOLERANCE, Certificate, certifiable, certify
 from projector.forgetting.coefficients import span_coefficients
@@ -51,7 +51,7 @@ _MOST_FACTORS = 8
 _ROUNDING = 1e-12
 
 
-class RepairImpossible(ModelStoreError):
+class RepairImpossible(ProjectorError):
     """The policy `always` for a model whose retrained weights cannot be known to be reached."""
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from model_store.errors import GraphError
 from model_store.node_ids import RULE, is_allowed
+from projector.errors import GraphError
 from projector.graph.edges import Edges
 
 #: X, (n, d): dense, or CSR when sparse.

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from model_store.errors import GraphError
+from projector.errors import GraphError
 from projector.graph.graph import Features
 
 

@@ -25,13 +25,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.manifest import Diffusion
 from projector.graph.features import FeatureMatrix
 from projector.graph.neighbourhoods import Neighbourhoods
 from projector.network.hop_distances import Ball, Pattern, column_chunks, squared_distances
 
 _NONE = np.empty(0, dtype=np.int64)
 _NO_EDGES = np.empty((0, 2), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Diffusion:
+    """What adaptive diffusion learned in training; deletions leave it as it is."""
+
+    #: How much distances between features, and between labels, weaken the link between neighbours; at least 0.
+    sigma_h: float
+    sigma_z: float
 
 
 @dataclass(frozen=True, eq=False)

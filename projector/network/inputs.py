@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.manifest import Diffusion
 from projector.graph.features import FeatureMatrix
-from projector.network.diffusion import DiffusionHops
+from projector.network.diffusion import Diffusion, DiffusionHops
 from projector.network.operators import FeatureHops, LabelHops, Operators, SharedSweep
 from projector.network.propagation import Propagator
 from projector.network.spec import ModelSpec

@@ -18,9 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.errors import GraphError
 from projector.device import torch_device
+from projector.errors import GraphError
 from projector.graph.edges import Edges
+from projector.graph.features import csr_tensor
 from projector.network.diagonals import diagonal_of_power
 from projector.network.spec import PropagationKind
 
@@ -199,23 +200,6 @@ class Propagator:
         if self.kind is PropagationKind.SYM:
             return self._matrix
         return _scaled(self._structure, self._right, self._left)
-
-
-def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:
-    """`matrix` as a torch CSR tensor of float64 values on `device`, with int32 indices where they are large enough.
-
-    [MKL takes int32, and torch turns wider ones into them at every product: 15 to 20 % of its time.]
-    """
-    large = max(*matrix.shape, matrix.nnz) > np.iinfo(np.int32).max
-    index = np.int64 if large else np.int32
-    return torch.sparse_csr_tensor(
-        torch.from_numpy(matrix.indptr.astype(index)),
-        torch.from_numpy(matrix.indices.astype(index)),
-        torch.from_numpy(matrix.data.astype(np.float64)),
-        size=matrix.shape,
-        device=device,
-        check_invariants=False,
-    )
 
 
 def _with_loops(adjacency: sp.csr_array, self_loops: float) -> sp.csr_array:

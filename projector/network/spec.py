@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from model_store.errors import TrainingError
+from projector.errors import TrainingError
 
 #: Label reuse excludes the node's own label at up to this many hops.
 MAX_LABEL_HOPS = 3

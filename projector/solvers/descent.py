@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.errors import TrainingError
 from model_store.scratch import scratch_rows
+from projector.errors import TrainingError
 from projector.network.spec import LossKind, ModelSpec
 from projector.solvers.objective import Objective, Point
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model_store.errors import TrainingError
+from projector.errors import TrainingError
 from projector.solvers.class_curvature import ClassCurvature
 from projector.solvers.line_search import step_length
 from projector.solvers.objective import Objective, Point

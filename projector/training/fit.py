@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.manifest import Diffusion
 from projector.device import enough_memory
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Features, Graph, one_hot, validate
+from projector.network.diffusion import Diffusion
 from projector.network.inputs import inputs_of
 from projector.network.losses import loss_of
 from projector.network.product_costs import keeps_dense

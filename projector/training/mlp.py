@@ -19,11 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from model_store.errors import GraphError, TrainingError
-from model_store.manifest import MlpRecord
-from projector.graph.features import FeatureMatrix
+from projector.errors import GraphError, TrainingError
+from projector.graph.features import FeatureMatrix, csr_tensor
 from projector.graph.graph import Features, Graph, some
-from projector.network.propagation import csr_tensor
 from projector.network.spec import ModelSpec
 
 #: Share of the public training nodes held out to stop on.
@@ -41,6 +39,20 @@ _DROPOUT = 0.5
 #: nodes from all others, and make Z so badly scaled that columns must be rescaled. [Cora, 256 units: up to 7 such
 #: units and a condition number of 2e4 to 7e4 with them, around 1e3 without; validation accuracy 2 points higher.]
 _LEAST_ACTIVE = 0.01
+
+
+@dataclass(frozen=True)
+class MlpRecord:
+    """The MLP whose outputs Z = relu(relu(X W1) W2) took the place of the dataset's features.
+
+    The model's features are Z: dense, a column per unit, one row per node. Neither the dataset's own features nor W1
+    and W2 are kept in the model.
+    """
+
+    #: Columns of Z.
+    width: int
+    #: How many nodes were declared public; the MLP was trained on nothing else, and they are never deleted.
+    public_nodes: int
 
 
 @dataclass(frozen=True)

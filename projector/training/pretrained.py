@@ -19,8 +19,8 @@ from torch import Tensor
 
 from model_store import array_files
 from model_store.array_files import ArraysUnreadable
-from model_store.errors import ModelStoreError
 from projector.device import enough_memory
+from projector.errors import ProjectorError
 from projector.forgetting.gram import Gram
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot
@@ -42,7 +42,7 @@ _WEIGHTS, _LABEL_WEIGHTS = "W", "label_W"
 _REMEDY = f"Save the weights as one array {_WEIGHTS!r} of shape (blocks, features, classes)."
 
 
-class WeightsError(ModelStoreError):
+class WeightsError(ProjectorError):
     """Foreign weights that cannot be read, or that do not belong to this graph and specification."""
 
 

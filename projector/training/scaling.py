@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from model_store.errors import RankError
+from projector.errors import RankError
 from projector.forgetting.gram import Gram, from_spectrum, spectrum_of
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Features

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from model_store.errors import ModelStoreError
+from projector.errors import ProjectorError
 from service.errors import LetheError
 
 _OLDEST_PYTHON = (3, 11)
@@ -34,7 +34,7 @@ def attempt(name: str, look: Callable[[], Finding]) -> Finding:
     """What `look` finds, or the typed error it fails with as a finding of its own."""
     try:
         return look()
-    except (LetheError, ModelStoreError) as error:
+    except (LetheError, ProjectorError) as error:
         return Finding(name, False, error.detail, error.remedy)
     except OSError as error:
         return Finding(name, False, str(error), "Check the path and who may read and write it.")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import typer
 
 from lethe_client import LetheClientError, ProblemError
-from model_store.errors import ModelStoreError
+from projector.errors import ProjectorError
 from service.cli import (
     audit,
     audit_overview,
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
         report(error.detail, error.remedy)
         usage = isinstance(error, ConfigurationError) and not isinstance(error, AlreadyRunning)
         raise SystemExit(2 if usage else 1) from None
-    except (ModelStoreError, LetheClientError) as error:
+    except (ProjectorError, LetheClientError) as error:
         report(error.detail, error.remedy)
         if isinstance(error, ProblemError):
             for line in _listed(error):

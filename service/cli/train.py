@@ -216,7 +216,7 @@ def train_model(
 
     Raises:
         ConfigurationError: there is something at `out`.
-        ModelStoreError: the dataset, the device or the training fails.
+        ProjectorError: the dataset, the device or the training fails.
     """
     from model_store.build import build_model
     from model_store.datasets.load import load_dataset

@@ -31,7 +31,7 @@ async def request_import(
     Raises:
         ImportRefused: the model contains what was deleted.
         ImportUnderWay, Conflict: another import has not ended.
-        ModelStoreError: the model cannot be read, or not be made.
+        ProjectorError: the model cannot be read, or not be made.
     """
     import_id = uuid4()
     replacement = Replacement(served, str(import_id))

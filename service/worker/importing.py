@@ -29,10 +29,10 @@ import numpy as np
 import structlog
 
 from model_store.base_store import Base
-from model_store.errors import ModelStoreError
 from model_store.manifest import Manifest
 from model_store.replacement import Replacement, clear_abandoned
 from model_store.store import Store
+from projector.errors import ProjectorError
 from service import failure_points
 from service.db.engine import Engine
 from service.db.imports import ImportRepository
@@ -152,7 +152,7 @@ class Importer:
             candidate = await self._run(lambda: under_way.staged.write(pointer, fencing))
         except (LeaseLost, Unavailable):
             raise
-        except (LetheError, ModelStoreError) as error:
+        except (LetheError, ProjectorError) as error:
             await self._refuse(wanted, replacement, f"{error.detail} {error.remedy}", keeper)
             return None
         except Exception as error:  # noqa: BLE001 - whatever a model from outside brings about, the served one goes on

@@ -12,9 +12,10 @@ from uuid import uuid4
 
 import structlog
 
-from model_store.errors import DeviceError, ModelStoreError, StoreDamaged, StoreForeign
+from model_store.errors import StoreDamaged, StoreForeign
 from model_store.manifest import Manifest
 from model_store.store import Store
+from projector.errors import DeviceError, ProjectorError
 from projector.forgetting.repair import RepairImpossible
 from service import failure_points
 from service.db import lease as leases
@@ -234,7 +235,7 @@ class Unlearner:
         try:
             # In no variable here: an import replaces it, and its model must leave the memory then.
             await self._serve(await self._start(keeper, stop), keeper, stop)
-        except (ModelStoreError, OSError):
+        except (ProjectorError, OSError):
             # What looks like damage, or a disk that is away, to one that was stopped past its lease is what its
             # successor has done since.
             keeper.check()

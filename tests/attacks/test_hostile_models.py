@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from model_store.erasure import Erasure
-from model_store.errors import ModelStoreError
 from model_store.store import Store
 from model_store.versions import VersionRef
+from projector.errors import ProjectorError
 from projector.network.spec import ModelSpec
 from service.cli.main import main
 from service.cli.train import train_model
@@ -359,7 +359,7 @@ def test_a_model_from_anywhere_is_imported_or_refused_and_nothing_outside_is_tou
             store = Store.open(place / "home" / "model")
             try:
                 store.erase(Erasure(nodes=np.array([0, 1])), fencing=store.fencing() + 1)
-            except ModelStoreError:
+            except ProjectorError:
                 # Typed, at least; what was imported has been read whole, so that this is not to be expected.
                 raise AssertionError("an imported model cannot be erased from") from None
         assert snapshot(place / "outside") == before

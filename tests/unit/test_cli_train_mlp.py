@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from command_line import CommandLine
 
-from model_store.manifest import MlpRecord
 from model_store.store import Store
+from projector.training.mlp import MlpRecord
 
 SYNTHETIC = "synthetic:n=60,d=12,classes=3,seed=1"
 

@@ -6,8 +6,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from model_store.manifest import Accuracy, Diffusion, FeatureDtype, FeatureLayout, Manifest, MlpRecord, TrainingRecord
+from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, Manifest, TrainingRecord
+from projector.network.diffusion import Diffusion
 from projector.network.spec import ModelSpec, SolverKind
+from projector.training.mlp import MlpRecord
 from service.db.repairs import Pending
 from service.domain.records import BatchRecord, RequestNorms
 from service.domain.states import Guarantee, RepairStatus, RequestKind

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from model_store.base_store import Base
 from model_store.erasure import Erasure
-from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, Manifest, MlpRecord, TrainingRecord
+from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, Manifest, TrainingRecord
 from model_store.store import Store
 from projector.graph.graph import Features, Graph
 from projector.network.spec import Combine, ModelSpec
+from projector.training.mlp import MlpRecord
 
 ALPHABET = np.array(list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"))
 

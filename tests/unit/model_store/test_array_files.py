@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 
 from model_store.array_files import ArraysUnreadable, read_npy, read_npz
 from model_store.datasets.load import load_dataset
-from model_store.errors import GraphError
+from projector.errors import GraphError
 from projector.training.pretrained import WeightsError, read_weights
 
 

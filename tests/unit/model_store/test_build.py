@@ -10,8 +10,8 @@ import torch
 from small_graphs import dense, dense_features, dense_representation, graph_of, side_by_side, sparse_features
 
 from model_store.build import BuiltModel, build_model
-from model_store.errors import DeviceError, GraphError, RankError, TrainingError
 from model_store.manifest import FeatureDtype, FeatureLayout, InjectedChannel, Manifest
+from projector.errors import DeviceError, GraphError, RankError, TrainingError
 from projector.forgetting.injection import inject_channel
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec, SolverKind

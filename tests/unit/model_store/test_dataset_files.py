@@ -13,7 +13,8 @@ from small_graphs import dense, dense_features, float32_features, sparse_feature
 
 from model_store.datasets.files import read_npz, write_npz
 from model_store.datasets.load import load_dataset
-from model_store.errors import DatasetNotFound, GraphError
+from model_store.errors import DatasetNotFound
+from projector.errors import GraphError
 from projector.graph.graph import Graph
 from projector.graph.raw_graph import RawGraph
 

@@ -15,7 +15,8 @@ from small_datasets import NO_SPLIT, arrays, load
 from model_store.datasets.downloads import DOWNLOADABLE, download, fetch
 from model_store.datasets.load import default_data_dirs, load_dataset
 from model_store.datasets.synthetic import DEFAULT_SYNTHETIC
-from model_store.errors import DatasetNotFound, GraphError
+from model_store.errors import DatasetNotFound
+from projector.errors import GraphError
 from projector.graph.graph import Graph
 
 

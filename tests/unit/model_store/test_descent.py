@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import dense_features, dense_representation, graph_of, side_by_side, sparse_features
 
-from model_store.errors import DeviceError, TrainingError
+from projector.errors import DeviceError, TrainingError
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot
 from projector.network.inputs import inputs_of

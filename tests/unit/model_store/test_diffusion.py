@@ -9,10 +9,9 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from model_store.manifest import Diffusion
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot
-from projector.network.diffusion import DiffusionHops
+from projector.network.diffusion import Diffusion, DiffusionHops
 
 Array = NDArray[np.float64]
 SIGMAS = Diffusion(sigma_h=0.4, sigma_z=0.7)

@@ -7,12 +7,11 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from model_store.errors import TrainingError
-from model_store.manifest import Diffusion
+from projector.errors import TrainingError
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot
 from projector.network.blocks import side_by_side
-from projector.network.diffusion import DiffusionHops
+from projector.network.diffusion import Diffusion, DiffusionHops
 from projector.network.inputs import Input, Inputs
 from projector.network.losses import loss_of
 from projector.network.representation import Representation

@@ -14,9 +14,10 @@ from store_states import copied, everything_in, names_in, rows, some_edges
 from model_store import base_arrays
 from model_store.base_store import Base
 from model_store.erasure import Erasure
-from model_store.errors import ModelStoreError, StoreDamaged, StoreForeign
+from model_store.errors import StoreDamaged, StoreForeign
 from model_store.store import Store
 from model_store.versions import StoreConflict
+from projector.errors import ProjectorError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -237,7 +238,7 @@ def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(
         try:
             with disk.mounted():
                 overtaken()
-        except (ModelStoreError, FileNotFoundError):
+        except (ProjectorError, FileNotFoundError):
             assert disk.stop_at is None
         if disk.stop_at is not None:
             assert stop_at > 10

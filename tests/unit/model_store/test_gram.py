@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from model_store.errors import RankError
+from projector.errors import RankError
 from projector.forgetting.gram import FactorMethod, Gram, downdate, factorise, pinv_residual, rank_residual
 from projector.graph.features import FeatureMatrix
 from projector.training.scaling import well_scaled

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 from small_graphs import GRAPHS, dense, dense_features, graph_of, isolated_nodes, sparse_features
 
-from model_store.errors import GraphError
+from projector.errors import GraphError
 from projector.graph.graph import Graph, feature_rows, validate
 
 

@@ -10,7 +10,7 @@ from small_graphs import dense, dense_features, float32_features, sparse_feature
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.datasets.synthetic import DEFAULT_SYNTHETIC
-from model_store.errors import GraphError
+from projector.errors import GraphError
 from projector.forgetting.injection import INJECTED_CLASS, add_canaries, inject_channel
 from projector.graph.graph import Graph, validate
 from projector.network.spec import ModelSpec

@@ -10,19 +10,12 @@ from typing import Any
 import pytest
 
 from model_store.errors import StoreDamaged, StoreForeign
-from model_store.manifest import (
-    Accuracy,
-    Diffusion,
-    FeatureDtype,
-    FeatureLayout,
-    InjectedChannel,
-    Manifest,
-    MlpRecord,
-    TrainingRecord,
-)
+from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, InjectedChannel, Manifest, TrainingRecord
 from model_store.sealed import read_sealed, seal
 from projector.forgetting.canaries import Canaries
+from projector.network.diffusion import Diffusion
 from projector.network.spec import Combine, ModelSpec, PropagationKind, SolverKind
+from projector.training.mlp import MlpRecord
 
 MANIFEST = Manifest(
     name="cora",

@@ -11,8 +11,8 @@ import torch
 from small_graphs import dense_features, graph_of, sparse_features
 
 from model_store.build import build_model
-from model_store.errors import DeviceError
 from model_store.memory import Need, available_bytes, require_memory, serving_needs, training_needs
+from projector.errors import DeviceError
 from projector.network.sizes import Sizes
 from projector.network.spec import Combine, ModelSpec, SolverKind
 

@@ -11,12 +11,12 @@ from small_graphs import dense
 
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
-from model_store.errors import GraphError, ModelStoreError, TrainingError
-from model_store.manifest import InjectedChannel, MlpRecord
+from model_store.manifest import InjectedChannel
+from projector.errors import GraphError, ProjectorError, TrainingError
 from projector.forgetting.injection import inject_channel
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec
-from projector.training.mlp import Mlp, MlpProgress, extract, public_nodes, train_mlp
+from projector.training.mlp import Mlp, MlpProgress, MlpRecord, extract, public_nodes, train_mlp
 from projector.training.pretrained import ForeignWeights, WeightsError
 
 SPEC = ModelSpec(mlp_width=16, combine=Combine.CONCAT)
@@ -183,7 +183,7 @@ def test_what_the_operator_should_know_is_said(graph: Graph) -> None:
 # Refused before work starts.
 
 
-def refused(graph: Graph, node_ids: list[str], spec: ModelSpec = SPEC) -> ModelStoreError:
+def refused(graph: Graph, node_ids: list[str], spec: ModelSpec = SPEC) -> ProjectorError:
     with pytest.raises((GraphError, TrainingError)) as caught:
         build_model(graph, spec, name="m", dataset="m", split="full", public=node_ids, progress=_no_work)
     assert caught.value.remedy

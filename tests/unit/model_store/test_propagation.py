@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import GRAPHS, dense_features, dense_propagation, isolated_nodes, sparse_features
 
-from model_store.errors import DeviceError, GraphError
+from projector.errors import DeviceError, GraphError
 from projector.graph.graph import Graph
 from projector.network.propagation import Propagator
 from projector.network.spec import PropagationKind

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_store.errors import DeviceError
 from model_store.scratch import ScratchRows, scratch_rows
+from projector.errors import DeviceError
 
 
 @given(rows=st.integers(0, 7), widths=st.lists(st.integers(1, 4), min_size=1, max_size=4), seed=st.integers(0, 99))

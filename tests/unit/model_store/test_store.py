@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from small_models import assert_same, small_model
 from store_states import same_state
 
-from model_store.errors import GraphError, StoreForeign
+from model_store.errors import StoreForeign
 from model_store.store import Store
 from model_store.versions import SpanArrays, VersionRef, VersionState
+from projector.errors import GraphError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

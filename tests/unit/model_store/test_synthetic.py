@@ -8,7 +8,7 @@ from small_graphs import dense
 
 from model_store.datasets.load import load_dataset
 from model_store.datasets.synthetic import DEFAULT_SYNTHETIC, SyntheticParameters, parse
-from model_store.errors import GraphError
+from projector.errors import GraphError
 from projector.network.spec import ModelSpec
 from projector.training.fit import train
 

@@ -21,7 +21,7 @@ from small_graphs import (
 )
 from torch.nn.functional import cross_entropy
 
-from model_store.errors import DeviceError, GraphError, TrainingError
+from projector.errors import DeviceError, GraphError, TrainingError
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot
 from projector.network.inputs import inputs_of

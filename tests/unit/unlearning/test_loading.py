@@ -7,7 +7,7 @@ from stored import SMALL, StoredModel, built
 
 from model_store import memory
 from model_store.datasets.load import load_dataset
-from model_store.errors import DeviceError
+from projector.errors import DeviceError
 
 
 def test_a_model_larger_than_free_memory_is_refused_when_it_is_loaded(

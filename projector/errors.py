@@ -1,0 +1,26 @@
+"""Errors of the mathematics; each ends in what the user can do."""
+
+
+class ProjectorError(Exception):
+    """Base of the errors of `projector` and what is built on it: what was wrong (`detail`), what to do (`remedy`)."""
+
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(f"{detail} {remedy}")
+        self.detail = detail
+        self.remedy = remedy
+
+
+class GraphError(ProjectorError):
+    """A graph that cannot be trained on: asymmetric edges, NaN features, labels out of range, …"""
+
+
+class TrainingError(ProjectorError):
+    """Training cannot start, diverged, or did not reach its tolerance."""
+
+
+class RankError(ProjectorError):
+    """The Gram matrix cannot tell the rank of the features, even with rescaled columns."""
+
+
+class DeviceError(ProjectorError):
+    """The device asked for is not there, or too small."""
