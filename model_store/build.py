@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,7 +22,7 @@ from model_store.manifest import (
     injected_columns,
 )
 from model_store.memory import require_memory, training_needs
-from model_store.node_ids import RULE, is_allowed
+from model_store.scratch import scratch_rows
 from model_store.store import Store
 from projector.device import enough_memory, torch_device
 from projector.errors import GraphError, TrainingError
@@ -30,6 +31,7 @@ from projector.forgetting.coefficients import span_coefficients
 from projector.forgetting.gram import Gram
 from projector.forgetting.injection import refuse_canary_ids
 from projector.graph.graph import Graph, some, validate
+from projector.graph.node_ids import RULE, is_allowed
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, SolverKind, check_spec
 from projector.solvers.newton import LARGEST_FLOOR
@@ -100,8 +102,8 @@ def build_model(
     `add_canaries` have added to `graph`; injected channels are never rescaled, so that a row of W can be compared with
     the sum of its coefficients. With `foreign`
     weights, for the features of `graph`, training starts there and goes to the optimum whatever solver is named; they
-    cannot be those of an MLP trained here. `scratch` is the folder for the temporary file of minibatches, as in
-    `train`.
+    cannot be those of an MLP trained here. `scratch` is the folder for the temporary file of minibatches
+    (default: the system's for temporary files).
 
     Raises GraphError, TrainingError, DeviceError as `train` does, DeviceError also before any work when that needs more
     memory than there is, RankError when the Gram matrix cannot tell the rank of the features, and WeightsError when
@@ -128,7 +130,7 @@ def build_model(
         scaled = well_scaled(graph.features, everyone, fixed=fixed, device=device)
     graph, gram = replace(graph, features=scaled.features), scaled.gram
     if foreign is None:
-        trained = train(spec, graph, device=device, progress=progress, scratch=scratch)
+        trained = train(spec, graph, device=device, progress=progress, row_store=partial(scratch_rows, folder=scratch))
     else:
         spec = replace(spec, solver=SolverKind.NEWTON)
         start = starting_point(foreign, spec, graph, scaled.exponents, gram)

@@ -7,11 +7,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from model_store.node_ids import RULE, is_allowed
 from model_store.sealed import FORMAT, Document, Fields
 from projector.errors import TrainingError
 from projector.forgetting.canaries import PREFIX, Canaries
+from projector.graph.node_ids import RULE, is_allowed
+from projector.network.diffusion import Diffusion
 from projector.network.spec import ModelSpec, check_spec
+from projector.training.mlp import MlpRecord
 
 #: Powers of two that double precision has in either direction.
 _MOST_SCALE = 1022

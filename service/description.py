@@ -3,12 +3,13 @@
 from collections.abc import Awaitable, Callable
 
 from model_store.manifest import Manifest
+from projector.forgetting.status import RepairStatus
 from service.api.services import ModelInfo
 from service.db.engine import Engine
 from service.db.history import HistoryRepository
 from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
-from service.domain.states import Guarantee, RepairStatus
+from service.domain.states import Guarantee
 from service.errors import Unavailable
 from service.unlearning.resident import Resident
 

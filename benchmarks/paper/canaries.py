@@ -26,7 +26,7 @@ from projector.forgetting.canaries import Canaries, new_tag
 from projector.forgetting.injection import add_canaries
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec
-from service.domain.states import RepairPolicy, RequestKind
+from service.domain.states import RepairPolicy
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def measure(graph: Graph, spec: ModelSpec, accuracy_without: float, *, cohorts: 
     falls = []
     for cohort in range(1, cohorts + 1):
         rows = np.array([resident.rows[name] for name in canaries.cohort_ids(cohort)])
-        prepared = resident.prepare([Removal(RequestKind.NODE, nodes=rows)])
+        prepared = resident.prepare([Removal(nodes=rows)])
         (norms,) = prepared.projection.norms
         assert norms.channel_before is not None
         assert norms.channel_after is not None

@@ -28,7 +28,7 @@ from projector.forgetting.batch import Removal
 from projector.forgetting.injection import inject_channel
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec
-from service.domain.states import RepairPolicy, RequestKind
+from service.domain.states import RepairPolicy
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 from service.unlearning.snapshot import Snapshot
@@ -73,7 +73,7 @@ def measure(graph: Graph, spec: ModelSpec, share: float, *, device: str, seed: i
     )
     resident = resident_of(built, device, RepairPolicy.NEVER)
     before = resident.predictions()
-    prepared = resident.prepare([Removal(RequestKind.NODE, nodes=rows)])
+    prepared = resident.prepare([Removal(nodes=rows)])
     projection = prepared.projection
     (norms,) = projection.norms
     assert norms.channel_before is not None

@@ -34,7 +34,7 @@ def work(dataset: str) -> None:
     from projector.forgetting.batch import Removal
     from projector.forgetting.repair import Repair
     from projector.network.spec import ModelSpec
-    from service.domain.states import RepairPolicy, RequestKind
+    from service.domain.states import RepairPolicy
     from service.unlearning.placement import Placement
     from service.unlearning.resident import Resident
 
@@ -51,7 +51,7 @@ def work(dataset: str) -> None:
     for line in sys.stdin:
         size, seed = map(int, line.split())
         nodes = np.random.default_rng(seed).choice(graph.nodes, size=size, replace=False)
-        removals = [Removal(RequestKind.NODE, nodes=np.array([node])) for node in nodes]
+        removals = [Removal(nodes=np.array([node])) for node in nodes]
         began = time.process_time()
         projected = resident.prepare(removals, budget_s=0.0)
         batch = time.process_time() - began

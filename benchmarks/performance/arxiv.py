@@ -23,7 +23,6 @@ from benchmarks.performance.unlearn import device_name
 from model_store.datasets.load import default_data_dirs
 from model_store.store import Store
 from projector.forgetting.batch import Removal
-from service.domain.states import RequestKind
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 
@@ -93,7 +92,7 @@ def main() -> None:
         for _ in range(_BATCHES):
             rows = rng.choice(np.flatnonzero(resident.state.live), size=_BATCH, replace=False)
             started, before = time.perf_counter(), time.process_time()
-            resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=row) for row in rows[:, None]]))
+            resident.commit(resident.prepare([Removal(nodes=row) for row in rows[:, None]]))
             seconds, processor = time.perf_counter() - started, time.process_time() - before
             print(f"batch of {_BATCH}, all predictions refreshed: {seconds:.2f} s, {processor:.2f} processor s")
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)

@@ -20,12 +20,13 @@ from pathlib import Path
 
 import asyncpg
 
+from projector.forgetting.status import RepairStatus
 from service.audit.commitments import Commitments
 from service.audit.leaf import LoggedEvent, leaf_data
 from service.audit.merkle import Frontier, leaf_hash
 from service.db import migrate
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import EventType, Guarantee, RequestKind, RequestStatus
 from service.embedded import Embedded
 
 MODEL = "generated"

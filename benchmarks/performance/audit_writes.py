@@ -23,13 +23,14 @@ import asyncpg
 from sqlalchemy import URL, make_url
 
 from benchmarks.performance.audit_events import MODEL, NotEmpty, database, generate
+from projector.forgetting.status import RepairStatus
 from service.db.batches import BatchRepository
 from service.db.engine import Engine, create_engine
 from service.db.intake import Intake, NewRequest
 from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import BatchRecord, RequestNorms, Targets
-from service.domain.states import Guarantee, RepairStatus, RequestKind
+from service.domain.states import Guarantee, RequestKind
 from service.vault.request_keys import RequestKeys
 
 _COPIES = ("lethe_with_audit", "lethe_without_audit")

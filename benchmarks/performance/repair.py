@@ -28,7 +28,7 @@ from projector.forgetting.repair import GOAL, Repair, stacked
 from projector.network.spec import LossKind, ModelSpec
 from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective
-from service.domain.states import RepairPolicy, RequestKind
+from service.domain.states import RepairPolicy
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 
@@ -67,7 +67,7 @@ def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: in
             resident.advance_upkeep(math.inf)
         upkeep.append(clock(device) - began)
         nodes = rng.choice(np.flatnonzero(resident.state.live), size=size, replace=False)
-        removals = [Removal(RequestKind.NODE, nodes=np.array([node])) for node in nodes]
+        removals = [Removal(nodes=np.array([node])) for node in nodes]
         began = clock(device)
         projected = resident.prepare(removals, budget_s=0.0)
         project.append(clock(device) - began)

@@ -27,7 +27,6 @@ from projector.forgetting.batch import InputRows, ModelState, Removal, project_b
 from projector.forgetting.gram import Gram, factorise
 from projector.forgetting.projection import SpanState
 from projector.graph.features import FeatureMatrix
-from service.domain.states import RequestKind
 
 #: nodes, features, blocks, classes: the arXiv graph with an injected channel, Pubmed, Cora.
 SHAPES = ((169_343, 129, 4, 41), (19_717, 500, 1, 3), (2_708, 1_433, 1, 7))
@@ -83,7 +82,7 @@ class Setting:
 
 def ours(setting: Setting, rows: np.ndarray) -> str:
     """The whole batch, one request per node."""
-    removals = [Removal(RequestKind.NODE, nodes=row) for row in rows[:, None]]
+    removals = [Removal(nodes=row) for row in rows[:, None]]
     return project_batch(setting.state, setting.features, None, removals).factor_method.value
 
 

@@ -14,7 +14,6 @@ from projector.forgetting.gram import FactorMethod
 from projector.forgetting.projection import Norms, SpanState, SpanUpdate, channel_norm, injected_norms, project
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Features
-from service.domain.states import RequestKind
 
 
 def _no_nodes() -> NDArray[np.int64]:
@@ -29,11 +28,17 @@ def _no_edges() -> NDArray[np.int64]:
 class Removal:
     """What one request takes away, by row."""
 
-    kind: RequestKind
-    #: Nodes, or the nodes whose features go, (m,); live, and in no other removal of the batch.
+    #: Nodes that leave with all that is theirs, (m,); live, and in no other removal of the batch.
     nodes: NDArray[np.int64] = field(default_factory=_no_nodes)
+    #: Nodes of which the features leave, (l,); the same holds of them.
+    features: NDArray[np.int64] = field(default_factory=_no_nodes)
     #: Edges, (k, 2).
     edges: NDArray[np.int64] = field(default_factory=_no_edges)
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The nodes whose features leave, with the node or without, (m + l,)."""
+        return np.concatenate([self.nodes, self.features])
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,11 +137,10 @@ def project_batch(
 ) -> Projection:
     """Carries out all removals at once and returns the new state; nothing given is changed.
 
-    A node takes its features and its label out of their spans, a `features` removal only the features; edges change
-    neither. `injected` are columns whose rows of W can be watched: those that the batch takes from the last of their
+    A node takes its features and its label out of their spans; features alone leave theirs; edges change neither. `injected` are columns whose rows of W can be watched: those that the batch takes from the last of their
     carriers are measured.
     """
-    nodes = _rows_of(removals, RequestKind.NODE)
+    nodes = np.concatenate([*(removal.nodes for removal in removals), _no_nodes()])
     leaving = [_leaving(removal, state.features.in_span) for removal in removals]
     update = _projected(state.features, features, np.concatenate([*leaving, _no_nodes()]))
     label_update = None
@@ -168,13 +172,9 @@ def project_batch(
     )
 
 
-def _rows_of(removals: Sequence[Removal], kind: RequestKind) -> NDArray[np.int64]:
-    return np.concatenate([*(removal.nodes for removal in removals if removal.kind is kind), _no_nodes()])
-
-
 def _leaving(removal: Removal, in_span: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The feature rows that a removal takes out of the span; none for edges."""
-    return removal.nodes[in_span[removal.nodes]]
+    return removal.rows[in_span[removal.rows]]
 
 
 def _projected(span: SpanState, given: InputRows, deleted: NDArray[np.int64]) -> SpanUpdate | None:
@@ -190,7 +190,7 @@ def _norms(
     emptied: Sequence[Sequence[int]],
 ) -> tuple[Norms, ...]:
     owner = np.repeat(np.arange(len(removals)), [rows.size for rows in leaving])
-    norms = [Norms() if removal.kind is RequestKind.EDGE else Norms(0.0, 0.0) for removal in removals]
+    norms = [Norms(0.0, 0.0) if removal.rows.size else Norms() for removal in removals]
     if update is None:
         return tuple(norms)
     injected = injected_norms(update.effective_before, owner, len(removals), before.classes)

@@ -14,7 +14,6 @@ from projector.network.losses import Loss
 from projector.network.propagation import Propagator
 from projector.network.representation import Representation
 from projector.solvers.objective import Objective
-from service.unlearning.snapshot import Snapshot
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +65,11 @@ class LiveGraph:
         """The logits of every node under `state`, (n, C), by sweeps on class columns instead of features."""
         return self.inputs.logits([span.W for span in state.spans])
 
-    def predictions(self, state: ModelState, logits: Tensor | None = None) -> Snapshot:
-        """Class probabilities of every live node under `state`; `logits` are those of `state` where they are known."""
+    def probabilities(self, state: ModelState, logits: Tensor | None = None) -> NDArray[np.float64]:
+        """Class probabilities under `state`, (n, C), zero for nodes that are not live.
+
+        `logits` (n, C) are those of `state` where they are known.
+        """
         probabilities = self.loss.probabilities(self.logits(state) if logits is None else logits).cpu().numpy()
         probabilities[~state.live] = 0.0
-        return Snapshot(
-            version=state.version, probabilities=probabilities, live=state.live, edges=self.propagator.edges
-        )
+        return probabilities

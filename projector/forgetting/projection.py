@@ -7,8 +7,8 @@ over the rows still in the span.
 
 Weights have a part along faint directions too, which M+ does not carry (`projector.forgetting.gram`). Along them the
 survivors' coefficients stay what they are, and what leaves W is what the deleted rows gave: v - M t for v = X_D^T E, E
-the effective coefficients of the deleted rows, and t = M+ v. [Projecting W on such a direction instead would keep what a
-deleted row taught along it, and dropping it would lose what survivors did: a bound of 7e-4 after the repair.]
+the effective coefficients of the deleted rows, and t = M+ v. [Projecting W on such a direction instead would keep what
+a deleted row taught along it, and dropping it would lose what survivors did: a bound of 7e-4 after the repair.]
 
 Every block is treated alike, so the blocks stand side by side: W, B, T are (k, blocks * C) and beta is
 (n, blocks * C), one matrix product for all of them.

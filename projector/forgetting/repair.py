@@ -14,30 +14,27 @@ remaining rows' coefficients say, B + M T, and the certificate is taken of that 
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from projector.errors import ProjectorError
 from projector.forgetting.batch import ModelState
-from projector.forgetting.certificate import TOLERANCE, Certificate, certifiable, certify
+from projector.forgetting.certificate import TOLERANCE, Certificate, certify
 from projector.forgetting.coefficients import span_coefficients
 from projector.forgetting.gram import Gram
 from projector.forgetting.projection import SpanState
+from projector.forgetting.status import RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
-from projector.network.losses import loss_of
-from projector.network.spec import ModelSpec
 from projector.solvers.hessian import HessianFactor, factor_steps, why_no_factor
 from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective, Point
 from projector.solvers.quasi_newton import QuasiNewton
-from service.domain.states import RepairPolicy, RepairStatus
-from service.unlearning.newton_process import NewtonProcess, RemoteNewton
 
 #: The relative gradient to reach; the rounding term of the bound takes the rest of `TOLERANCE`.
 GOAL = TOLERANCE / 2
@@ -51,23 +48,35 @@ _MOST_FACTORS = 8
 _ROUNDING = 1e-12
 
 
-class RepairImpossible(ProjectorError):
-    """The policy `always` for a model whose retrained weights cannot be known to be reached."""
+class Minimisation(Protocol):
+    """A minimisation of F under way, as `Newton` is one."""
+
+    #: The point of smallest relative gradient.
+    best: Point
+    iterations: int
+    #: Products with the Hessian.
+    products: int
+    #: Whether there is nothing left to do, or nothing more that it can do.
+    finished: bool
+    #: Whether it cannot go on, and another can from `best`.
+    interrupted: bool
+
+    @property
+    def converged(self) -> bool:
+        """Whether the best relative gradient is within the tolerance."""
+        ...
+
+    def step(self, until: float, /) -> None:
+        """As much as fits before `time.monotonic()` reaches `until`; at least one product."""
 
 
-def require_repairable(spec: ModelSpec) -> None:
-    """Raises RepairImpossible for a loss with kinks, or without a positive lambda."""
-    if certifiable(loss_of(spec.loss), spec.regularization):
-        return
-    why = (
-        f"its loss {spec.loss.value} has kinks"
-        if spec.regularization > 0
-        else f"its lambda is {spec.regularization:g}, and without regularization there is no unique optimum"
-    )
-    raise RepairImpossible(
-        f"The model cannot be repaired: {why}, so nothing bounds the distance to the retrained weights.",
-        f"Serve it with --repair {RepairPolicy.NEVER.value}: deletions are then projected, with the guarantee span.",
-    )
+#: Begins the minimisation of an objective from a point, to a relative gradient.
+Minimiser: TypeAlias = Callable[[Objective, Point, float], Minimisation]
+
+
+def newton(objective: Objective, start: Point, tolerance: float) -> Newton:
+    """Newton's method with conjugate gradients, in this process."""
+    return Newton(objective, start.W, tolerance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,17 +128,21 @@ class Repair:
         objective: Objective,
         factor: HessianFactor | None,
         rows: TrainingRows,
-        process: NewtonProcess | None = None,
+        *,
+        minimiser: Minimiser = newton,
+        free: int | None = None,
     ) -> None:
         """`objective` and `rows` are those of the live graph of `state`; `factor` may be from before the last batch.
 
-        Conjugate gradients without a factor are left to `process` where that pays.
+        Conjugate gradients without a factor are left to `minimiser`. `free` are the bytes that a factor may take; None
+        where that is not known.
         """
         self._state = state
         self._objective = objective
         self._factor = factor
         self._rows = rows
-        self._process = process
+        self._minimiser = minimiser
+        self._free = free
         #: Whether the factor was made from the remaining data alone.
         self._fresh = False
         self._factors = 0
@@ -143,7 +156,7 @@ class Repair:
         self._best = start
         #: At most one of the two is under way; neither before the way to go on was chosen.
         self._building: Iterator[HessianFactor | None] | None = None
-        self._descent: Newton | RemoteNewton | QuasiNewton | None = None
+        self._descent: Minimisation | QuasiNewton | None = None
         self.finished = start.relative_gradient <= GOAL
         #: How far the repair had come when `advance` last returned; replaced, never changed.
         self.progress = RepairProgress(0, 0, self.before.relative)
@@ -207,14 +220,14 @@ class Repair:
             self._descent = QuasiNewton(objective, self._best, GOAL, self._preconditioned)
             return
         if self._without_factor is None:
-            self._without_factor = why_no_factor(objective.representation, self._state.classes, objective.loss.coupled)
+            self._without_factor = why_no_factor(
+                objective.representation, self._state.classes, objective.loss.coupled, self._free
+            )
         if self._without_factor is None:
             self._factors += 1
             self._building = factor_steps(objective, self._best, self._rows)
-        elif self._process is not None:
-            self._descent = self._process.minimisation(objective, self._best, GOAL)
         else:
-            self._descent = Newton(objective, self._best.W, GOAL)
+            self._descent = self._minimiser(objective, self._best, GOAL)
 
     def _build(self, steps: Iterator[HessianFactor | None]) -> None:
         """One step towards a factor; one that cannot be made is done without."""
@@ -228,7 +241,7 @@ class Repair:
         if factor is not None:
             self._building, self._factor, self._fresh = None, factor, True
 
-    def _descend(self, descent: Newton | RemoteNewton | QuasiNewton, until: float) -> None:
+    def _descend(self, descent: Minimisation | QuasiNewton, until: float) -> None:
         if isinstance(descent, QuasiNewton):
             descent.step()
         else:
@@ -237,9 +250,10 @@ class Repair:
             self._best = descent.best
         if descent.converged or (descent.finished and not isinstance(descent, QuasiNewton)):
             self.finished = True
-        elif isinstance(descent, RemoteNewton) and descent.interrupted:
-            self._stop_descent()
-        elif isinstance(descent, QuasiNewton) and (descent.finished or descent.iterations >= _STEPS_PER_FACTOR):
+        elif not isinstance(descent, QuasiNewton):
+            if descent.interrupted:
+                self._stop_descent()
+        elif descent.finished or descent.iterations >= _STEPS_PER_FACTOR:
             # The factor is too far off; the next one is made where this one has led.
             self._stop_descent()
             self._factor, self._fresh = None, False
@@ -253,7 +267,8 @@ class Repair:
     def _counts(self) -> tuple[int, int]:
         """Steps so far, and products with H and H^T, counted in pairs: gradients and products with the Hessian."""
         steps = 0 if self._descent is None else self._descent.iterations
-        products = steps + (self._descent.products if isinstance(self._descent, Newton | RemoteNewton) else 0)
+        inner = 0 if self._descent is None or isinstance(self._descent, QuasiNewton) else self._descent.products
+        products = steps + inner
         return self._steps_before + steps, self._products_before + products
 
     def _preconditioned(self, gradient: Tensor) -> Tensor:

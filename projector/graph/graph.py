@@ -10,9 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from model_store.node_ids import RULE, is_allowed
 from projector.errors import GraphError
 from projector.graph.edges import Edges
+from projector.graph.node_ids import RULE, is_allowed
 
 #: X, (n, d): dense, or CSR when sparse.
 Features: TypeAlias = NDArray[np.float32] | NDArray[np.float64] | sp.csr_array

@@ -4,13 +4,13 @@ Weights are linear combinations of the minibatch gradients H_B^T r of the steps,
 on H nor on the residuals r. Giving each step's residuals to U with the coefficient of that step therefore keeps
 W = H^T U, at an optimum or not, at the cost of a batch per step.
 
-The rows of H are propagated once and read from a temporary file, so that memory holds a batch and not all of H.
+The rows of H are propagated once and kept where the caller says: in a temporary file memory holds a batch and not all
+of H.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.scratch import scratch_rows
 from projector.errors import TrainingError
 from projector.network.spec import LossKind, ModelSpec
 from projector.solvers.objective import Objective, Point
@@ -38,6 +37,38 @@ class Descent:
     point: Point
     #: U, (n_train, C), with W = H^T U.
     dual: Tensor
+
+
+class RowStore(Protocol):
+    """A matrix that is written by columns and read by rows."""
+
+    def write_columns(self, start: int, values: NDArray[np.float64]) -> None:
+        """Overwrites the columns from `start` on with `values` (rows, width)."""
+
+    def read(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The rows (m,), as (m, columns)."""
+        ...
+
+
+#: A zero matrix of so many rows and columns, for as long as the context lasts.
+RowStoreFactory: TypeAlias = Callable[[int, int], AbstractContextManager[RowStore]]
+
+
+class _RowsInMemory:
+    def __init__(self, rows: int, columns: int) -> None:
+        self._values = np.zeros((rows, columns))
+
+    def write_columns(self, start: int, values: NDArray[np.float64]) -> None:
+        self._values[:, start : start + values.shape[1]] = values
+
+    def read(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._values[rows]
+
+
+@contextmanager
+def rows_in_memory(rows: int, columns: int) -> Iterator[RowStore]:
+    """A zero matrix (rows, columns) of float64 in memory."""
+    yield _RowsInMemory(rows, columns)
 
 
 class Steps(Protocol):
@@ -110,13 +141,13 @@ def descend(
     spec: ModelSpec,
     start: Tensor,
     on_epoch: Callable[[int, Point], None],
-    scratch: Path | None = None,
+    row_store: RowStoreFactory = rows_in_memory,
 ) -> Descent:
     """`spec.epochs` epochs of descent from `start` = 0 (p, C): with momentum, or Pegasos' steps for the plain hinge.
 
     Minibatches of `spec.batch_size` rows (0: all of them) follow an order drawn anew each epoch from `spec.seed`. Their
-    rows of H lie in a file of n_train * p * 8 bytes in the folder `scratch` (default: that of temporary files), gone
-    when this returns or raises. Raises TrainingError when the objective diverges, DeviceError when that folder fails.
+    rows of H, n_train * p * 8 bytes, lie in what `row_store` makes, gone when this returns or raises. Raises
+    TrainingError when the objective diverges, and what `row_store` raises.
     """
     count = objective.representation.rows
     batch_size = min(spec.batch_size, count) or count
@@ -125,7 +156,7 @@ def descend(
     shares = iter(steps.shares(spec.epochs * -(-count // batch_size)).tolist())
     U = start.new_zeros((count, start.shape[1]))
     point = first = objective.at(start)
-    with _gradients(objective, batch_size, scratch) as gradient_of:
+    with _gradients(objective, batch_size, row_store) as gradient_of:
         for epoch in range(spec.epochs):
             on_epoch(epoch, point)
             for rows in _batches(count, batch_size, generator):
@@ -161,8 +192,8 @@ def _batches(count: int, batch_size: int, generator: torch.Generator) -> Iterato
 
 
 @contextmanager
-def _gradients(objective: Objective, batch_size: int, scratch: Path | None) -> Iterator[_GradientOf]:
-    """Gradients of batches: of all rows through the factors of H, of fewer from rows of H on disk."""
+def _gradients(objective: Objective, batch_size: int, row_store: RowStoreFactory) -> Iterator[_GradientOf]:
+    """Gradients of batches: of all rows through the factors of H, of fewer from rows of H that are kept."""
     representation, loss, labels = objective.representation, objective.loss, objective.labels
 
     def through_factors(W: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,7 +203,7 @@ def _gradients(objective: Objective, batch_size: int, scratch: Path | None) -> I
     if batch_size == representation.rows:
         yield through_factors
         return
-    with scratch_rows(representation.rows, representation.columns, scratch) as H:
+    with row_store(representation.rows, representation.columns) as H:
         for start, columns in representation.column_chunks():
             H.write_columns(start, columns.cpu().numpy())
 

@@ -14,12 +14,11 @@ Photo, lambda 1e-4 and 1e-6: as many steps as with float64.]
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from model_store.memory import available_bytes
-from projector.forgetting.training_rows import TrainingRows
 from projector.network.representation import Representation
 from projector.solvers.objective import Objective, Point
 
@@ -27,6 +26,18 @@ from projector.solvers.objective import Objective, Point
 LARGEST_ORDER = 8_192
 #: Applying a factor reads it once; it is not worth that when a product with H reads this many times less.
 _WORTH = 10.0
+
+
+class Rows(Protocol):
+    """H, computed when it is asked for."""
+
+    def steps(self) -> Iterator[None]:
+        """Computes what is not known of H, in short steps."""
+        ...
+
+    def H(self) -> Tensor:
+        """H, (n_train, p), not to be written to."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +70,7 @@ class HessianFactor:
         return outside.add_(self.row_space @ result)
 
 
-def factor_steps(objective: Objective, point: Point, rows: TrainingRows) -> Iterator[HessianFactor | None]:
+def factor_steps(objective: Objective, point: Point, rows: Rows) -> Iterator[HessianFactor | None]:
     """Factorises the Hessian at `point` in short steps: None after each but the last, then the factor.
 
     `rows` are those of the objective's graph. The longest step is a QR or Cholesky factorisation. Raises
@@ -103,8 +114,11 @@ def factor_steps(objective: Objective, point: Point, rows: TrainingRows) -> Iter
     yield HessianFactor(hessian, class_basis, row_space, objective.regularization)
 
 
-def why_no_factor(representation: Representation, classes: int, coupled: bool) -> str | None:
-    """Why the Hessian of this problem is not to be factorised; None if it is."""
+def why_no_factor(representation: Representation, classes: int, coupled: bool, free: int | None = None) -> str | None:
+    """Why the Hessian of this problem is not to be factorised; None if it is.
+
+    `free` are the bytes that can still be allocated; None where that is not known.
+    """
     n, p = representation.rows, representation.columns
     order, factors = min(n, p), classes
     if coupled:
@@ -117,7 +131,6 @@ def why_no_factor(representation: Representation, classes: int, coupled: bool) -
         return "conjugate gradients cost less: products with the features are cheaper than with the factor"
     # H in both precisions, a weighted copy, the matrix and its factor, and a basis of the row space.
     needed = 16 * n * p + 2 * 4 * factors * order**2 + (16 * n * p if n < p else 0)
-    free = available_bytes(representation.inputs.features.rows.device)
     if free is not None and needed > free:
         return f"it needs {needed:,} bytes of memory and {free:,} are free"
     return None

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from projector.network.propagation import Propagator
 from projector.network.representation import DenseRepresentation, Representation
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, SolverKind, check_spec
-from projector.solvers.descent import descend
+from projector.solvers.descent import RowStoreFactory, descend, rows_in_memory
 from projector.solvers.newton import minimise
 from projector.solvers.objective import Objective, Point
 from projector.training.diffusion_learning import learn_diffusion
@@ -74,11 +73,11 @@ def train(
     *,
     device: torch.device | str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,
-    scratch: Path | None = None,
+    row_store: RowStoreFactory = rows_in_memory,
 ) -> Trained:
     """Trains from W = 0 on the training nodes of `graph`, in float64 on `device`; the same inputs give the same bits.
 
-    Minibatches are read from a temporary file in the folder `scratch` (default: the system's for temporary files).
+    Minibatches are read from what `row_store` makes.
 
     Raises GraphError for a graph that cannot be trained on, TrainingError when a setting is out of range or the solver
     fails, DeviceError when the device is missing or too small.
@@ -86,7 +85,7 @@ def train(
     validate(graph)
     check_spec(spec)
     with enough_memory(device, graph.nodes, graph.num_features):
-        return _train(spec, graph, device, progress or _ignore, scratch)
+        return _train(spec, graph, device, progress or _ignore, row_store)
 
 
 def _train(
@@ -94,7 +93,7 @@ def _train(
     graph: Graph,
     device: torch.device | str,
     progress: Callable[[TrainingProgress], None],
-    scratch: Path | None,
+    row_store: RowStoreFactory,
 ) -> Trained:
     started = time.perf_counter()
     propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
@@ -121,7 +120,7 @@ def _train(
         minimum = minimise(objective, start, spec.tolerance, report)
         point, dual, iterations = minimum.point, objective.dual(minimum.point), minimum.iterations
     else:
-        descent = descend(objective, spec, start, report, scratch)
+        descent = descend(objective, spec, start, report, row_store)
         point, dual, iterations = descent.point, descent.dual, spec.epochs
     weights, *label_weights = representation.split(point.W)
     return Trained(

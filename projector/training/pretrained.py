@@ -1,24 +1,18 @@
-"""Weights that were trained elsewhere: read from a file, checked against the features, and trained on.
+"""Weights that were trained elsewhere: checked against the features, and trained on.
 
 Only at the optimum of the objective is the dual variable known that the span coefficients are made of, so foreign
 weights are where training starts and never what is served as it stands.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 from torch import Tensor
 
-from model_store import array_files
-from model_store.array_files import ArraysUnreadable
 from projector.device import enough_memory
 from projector.errors import ProjectorError
 from projector.forgetting.gram import Gram
@@ -38,8 +32,7 @@ from projector.training.fit import Trained, TrainingProgress
 
 #: Weights with a larger share than this outside the span of the features are refused.
 SPAN_TOLERANCE = 1e-6
-_WEIGHTS, _LABEL_WEIGHTS = "W", "label_W"
-_REMEDY = f"Save the weights as one array {_WEIGHTS!r} of shape (blocks, features, classes)."
+_REMEDY = "Give the weights as one array of shape (blocks, features, classes)."
 
 
 class WeightsError(ProjectorError):
@@ -54,44 +47,6 @@ class ForeignWeights:
     weights: NDArray[np.float64]
     #: (label_hops, C, C) float64; None when the file has none.
     label_weights: NDArray[np.float64] | None = None
-
-
-def read_weights(path: Path) -> ForeignWeights:
-    """The array `W`, and `label_W` where there is label reuse, of a `.safetensors` or `.npz` file.
-
-    Raises WeightsError when there is no such file, or it holds something else; pickled objects are refused.
-    """
-    arrays = _arrays(path)
-    if _WEIGHTS not in arrays:
-        raise WeightsError(f"{path} holds no array {_WEIGHTS!r}.", _REMEDY)
-    label_weights = arrays.get(_LABEL_WEIGHTS)
-    return ForeignWeights(
-        _numbers(path, _WEIGHTS, arrays[_WEIGHTS]),
-        None if label_weights is None else _numbers(path, _LABEL_WEIGHTS, label_weights),
-    )
-
-
-def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
-    if not path.is_file():
-        raise WeightsError(f"There is no file {path}.", _REMEDY)
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        if path.suffix == ".npz":
-            return array_files.read_npz(path, (_WEIGHTS, _LABEL_WEIGHTS))
-    except ArraysUnreadable as error:
-        raise WeightsError(error.detail, _REMEDY) from error
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise WeightsError(f"{path} is not a {path.suffix} file of plain arrays: it is damaged.", _REMEDY) from error
-    raise WeightsError(f"{path} ends neither in .safetensors nor in .npz.", _REMEDY)
-
-
-def _numbers(path: Path, name: str, array: NDArray[Any]) -> NDArray[np.float64]:
-    if array.ndim != 3 or not np.issubdtype(array.dtype, np.floating):
-        raise WeightsError(f"{name!r} in {path} is {array.dtype} of shape {array.shape}.", _REMEDY)
-    if not np.isfinite(array).all():
-        raise WeightsError(f"{name!r} in {path} has NaN or infinite values.", "Train these weights again.")
-    return array.astype(np.float64)
 
 
 def starting_point(
@@ -151,7 +106,7 @@ def _check_shapes(foreign: ForeignWeights, spec: ModelSpec, graph: Graph) -> Non
         raise WeightsError(
             f"The weights of the label blocks have shape {labels or 'none'}, the specification asks for "
             f"{needed or 'none'}.",
-            f"Save them as {_LABEL_WEIGHTS!r} of shape (label hops, classes, classes), or leave them out without "
+            "Give them in the shape (label hops, classes, classes), or leave them out without "
             "label reuse.",
         )
 

@@ -5,8 +5,9 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from projector.forgetting.status import RepairStatus
 from service.domain.audit import SeriesStep
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestKind, RequestStatus
 
 #: Of the example.
 _PERCENTILES: dict[str, JsonValue] = {"p50": 0.61, "p95": 1.7, "p99": 2.4}

@@ -7,9 +7,10 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from projector.forgetting.status import RepairStatus
 from service.api.deletion_examples import ACCEPTED, DELETION, PAGE, SEARCH
 from service.domain.records import DeletionRequest, RequestAudit, Targets
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestKind, RequestStatus
 
 
 class Links(BaseModel):

@@ -5,9 +5,10 @@ from typing import Annotated, Any, Literal
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field
 
+from projector.forgetting.status import RepairStatus
 from service.api.fields import Known, Magnitude, Moment, NodeIds, NodePair, Reference
 from service.domain.audit import Figure, Threshold
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestKind, RequestStatus
 
 _UNIQUE: dict[str, Any] = {"uniqueItems": True}
 

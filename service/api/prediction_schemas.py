@@ -4,8 +4,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from projector.forgetting.status import RepairStatus
 from service.api.fields import Known, NodeIds
-from service.domain.states import Guarantee, RepairStatus
+from service.domain.states import Guarantee
 
 
 class PredictRequest(Known):

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from projector.forgetting.canaries import Canaries
 from projector.forgetting.repair import RepairProgress
+from projector.forgetting.status import RepairStatus
 from service.api.auth import KeyMemory
 from service.api.limits import RateLimits
 from service.api.replies import aside
@@ -16,7 +17,7 @@ from service.db.engine import Engine
 from service.db.intake import Intake
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.domain.states import Guarantee, RepairStatus, RequestKind
+from service.domain.states import Guarantee, RequestKind
 from service.observability.metrics import UnlearningMetrics
 from service.reader.predictions import Reader
 from service.settings import Settings

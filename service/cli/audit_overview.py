@@ -12,9 +12,10 @@ from typing import IO, Annotated
 import typer
 
 from lethe_client import AuditSummary, Percentiles
+from projector.forgetting.status import RepairStatus
 from service.cli.console import note, number, stdout, table
 from service.cli.server import Home, Key, Url, connect
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestKind, RequestStatus
 from service.errors import ConfigurationError
 
 _DAY = ["%Y-%m-%d"]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from projector.forgetting.status import RepairStatus
 from service.cli.console import note, stdout
 from service.cli.first_model import require_new_home
 from service.cli.server import Home, read_facts, settings_of
-from service.domain.states import RepairStatus
 from service.errors import ConfigurationError
 from service.settings import Settings
 
@@ -81,7 +81,7 @@ def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
         return partial(copy_model, folder)
 
     from model_store.rebuild import with_weights
-    from projector.training.pretrained import read_weights
+    from model_store.weights_files import read_weights
 
     foreign = read_weights(weights)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from model_store.node_ids import RULE, is_allowed
+from projector.graph.node_ids import RULE, is_allowed
 from projector.network.spec import (
     MAX_HOPS,
     MAX_LABEL_HOPS,

@@ -10,8 +10,9 @@ from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import TypeVar
 
+from projector.forgetting.status import RepairStatus
 from service.domain.audit import AuditFilters, Figure, Threshold
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestKind, RequestStatus
 
 _State = TypeVar("_State", bound=StrEnum)
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from projector.forgetting.status import RepairStatus
 from service.db.events import Event
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import EventType, RequestKind, RequestStatus
 
 #: What a request left when it was applied, and what is erased from the disk for it.
 _LEFT = {

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from projector.forgetting.status import RepairStatus
+from service.domain.states import Guarantee, RequestKind, RequestStatus
 from service.observability.metrics import MOST_RESIDUAL, MOST_UNREPAIRED
 
 

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from projector.forgetting.status import RepairStatus
 from service.db.audit_search import EXPORT_PAGE, Page, export, search
 from service.domain.audit import OpenRequest, Percentiles, SeriesPoint, SeriesStep, Summary
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestKind, RequestStatus
 
 __all__ = ["DEADLINE", "EXPORT_PAGE", "Page", "export", "search", "series", "summary"]
 

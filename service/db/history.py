@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from sqlalchemy import Double, Label, cast, null, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from projector.forgetting.status import RepairStatus
 from service.db.models import BatchRow, ImportRow, RepairRow
-from service.domain.states import RepairStatus
 
 
 @dataclass(frozen=True)

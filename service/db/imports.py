@@ -9,10 +9,11 @@ from sqlalchemy import Row, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from projector.forgetting.status import RepairStatus
 from service.db.events import EventRepository
 from service.db.models import ImportRow
 from service.domain.records import Imported, ModelImport
-from service.domain.states import EventType, ImportStatus, RepairStatus
+from service.domain.states import EventType, ImportStatus
 from service.errors import Conflict
 
 _IMPORTS = ImportRow.__table__

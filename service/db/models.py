@@ -25,17 +25,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from projector.forgetting.status import RepairStatus
 from service.db.base import Base, finite, one_of, sha256
-from service.domain.states import (
-    OF_NO_REQUEST,
-    EventType,
-    Guarantee,
-    ImportStatus,
-    RepairStatus,
-    RequestKind,
-    RequestStatus,
-    Scope,
-)
+from service.domain.states import OF_NO_REQUEST, EventType, Guarantee, ImportStatus, RequestKind, RequestStatus, Scope
 
 _BOUNDS = (
     "distance_bound_before",

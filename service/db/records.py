@@ -5,9 +5,10 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from projector.forgetting.status import RepairStatus
 from service.db.models import BatchRow, RepairRow, RequestAuditRow, RequestRow
 from service.domain.records import BatchRecord, DeletionRequest, QueuedRequest, RepairRecord, RequestNorms
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestKind, RequestStatus
 
 #: The columns `deletion_request` reads.
 REQUEST_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(DeletionRequest))

@@ -8,6 +8,7 @@ from sqlalchemy import Text, Uuid, and_, func, insert, literal, or_, select, upd
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from projector.forgetting.status import RepairStatus
 from service.db.arrays import unnested
 from service.db.events import EventRepository, Payload
 from service.db.models import BatchRow, ImportRow, RepairRow, RequestAuditRow, RequestRow
@@ -20,7 +21,7 @@ from service.db.records import (
     request_norms,
 )
 from service.domain.records import BatchRecord, RepairRecord, RequestNorms
-from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind
+from service.domain.states import EventType, Guarantee, RequestKind
 
 _REQUESTS = RequestRow.__table__
 

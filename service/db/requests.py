@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from projector.forgetting.status import RepairStatus
 from service.db.arrays import unnested
 from service.db.events import EventRepository, Payload
 from service.db.log import LogRepository
@@ -27,7 +28,7 @@ from service.db.records import (
     request_norms,
 )
 from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit
-from service.domain.states import AUDITED, EventType, Guarantee, RepairStatus, RequestStatus
+from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus
 from service.errors import Conflict, NotFound
 
 

@@ -6,8 +6,9 @@ from datetime import date, datetime
 from enum import StrEnum
 from uuid import UUID
 
+from projector.forgetting.status import RepairStatus
 from service.domain.records import DeletionRequest, RequestAudit
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestKind, RequestStatus
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from service.domain.states import Guarantee, ImportStatus, RepairStatus, RequestKind, RequestStatus, Scope
+from projector.forgetting.status import RepairStatus
+from service.domain.states import Guarantee, ImportStatus, RequestKind, RequestStatus, Scope
 
 
 @dataclass(frozen=True)

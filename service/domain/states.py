@@ -32,15 +32,6 @@ class Guarantee(StrEnum):
     GRAPH_ONLY = "graph_only"
 
 
-class RepairStatus(StrEnum):
-    """Whether the weights were brought to the optimum of the remaining graph."""
-
-    NONE = "none"
-    PENDING = "pending"
-    CONVERGED = "converged"
-    NOT_CONVERGED = "not_converged"
-
-
 class RepairPolicy(StrEnum):
     """Whether Lethe repairs a model after each batch; the operator's choice, per model."""
 

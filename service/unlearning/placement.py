@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
+from projector.errors import ProjectorError
+from projector.forgetting.certificate import certifiable
+from projector.network.losses import loss_of
+from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy
 from service.unlearning.newton_process import NewtonProcess
 
@@ -16,3 +20,22 @@ class Placement:
     policy: RepairPolicy = RepairPolicy.NEVER
     #: None: all is computed in this process.
     process: NewtonProcess | None = None
+
+
+class RepairImpossible(ProjectorError):
+    """The policy `always` for a model whose retrained weights cannot be known to be reached."""
+
+
+def require_repairable(spec: ModelSpec) -> None:
+    """Raises RepairImpossible for a loss with kinks, or without a positive lambda."""
+    if certifiable(loss_of(spec.loss), spec.regularization):
+        return
+    why = (
+        f"its loss {spec.loss.value} has kinks"
+        if spec.regularization > 0
+        else f"its lambda is {spec.regularization:g}, and without regularization there is no unique optimum"
+    )
+    raise RepairImpossible(
+        f"The model cannot be repaired: {why}, so nothing bounds the distance to the retrained weights.",
+        f"Serve it with --repair {RepairPolicy.NEVER.value}: deletions are then projected, with the guarantee span.",
+    )

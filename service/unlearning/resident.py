@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model_store.base_store import Base
 from model_store.manifest import Manifest
+from model_store.memory import available_bytes
 from model_store.versions import VersionState
 from projector.forgetting.batch import (
     InjectedColumn,
@@ -31,18 +32,19 @@ from projector.forgetting.repair import (
     RepairOutcome,
     RepairProgress,
     at_optimum,
-    require_repairable,
+    newton,
     stacked,
 )
+from projector.forgetting.status import RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
 from projector.network.representation import Representation
 from projector.solvers.hessian import HessianFactor, factor_steps, why_no_factor
 from projector.solvers.objective import Objective
-from service.domain.states import RepairPolicy, RepairStatus, RequestKind
+from service.domain.states import RepairPolicy
 from service.unlearning.loading import load, on_device
 from service.unlearning.newton_process import NewtonProcess, pays
-from service.unlearning.placement import Placement
+from service.unlearning.placement import Placement, require_repairable
 from service.unlearning.prepared import Prepared, PreparedRepair, finite, require_finite
 from service.unlearning.snapshot import Snapshot
 
@@ -146,7 +148,7 @@ class Resident:
 
     def predictions(self) -> Snapshot:
         """The predictions of the committed state."""
-        return self.live_graph.predictions(self.state)
+        return _snapshot(self.state, self.live_graph)
 
     @property
     def certificate(self) -> Certificate | None:
@@ -170,8 +172,8 @@ class Resident:
         Raises NotFinite when the result is not made of finite numbers.
         """
         projection = project_batch(self.state, self.features, self.labels, removals, self._injected)
-        nodes = _joined([removal.nodes for removal in removals if removal.kind is RequestKind.NODE])
-        feature_rows = _joined([removal.nodes for removal in removals if removal.kind is RequestKind.FEATURES])
+        nodes = _joined([removal.nodes for removal in removals])
+        feature_rows = _joined([removal.features for removal in removals])
         edges = np.concatenate([removal.edges for removal in removals])
         live_graph = self.live_graph.without(nodes, edges, feature_rows)
         require_finite(projection.state)
@@ -186,7 +188,7 @@ class Resident:
         repair_s = time.monotonic() - started
         if state is not projection.state:
             projection = projection.with_weights_of(state, self.state)
-        snapshot = finite(state, live_graph.predictions(state, logits))
+        snapshot = finite(state, _snapshot(state, live_graph, logits))
         return Prepared(nodes, feature_rows, edges, projection, outcome, live_graph, snapshot, repair, rows, repair_s)
 
     def commit(self, prepared: Prepared) -> None:
@@ -207,7 +209,7 @@ class Resident:
     def begin_repair(self) -> None:
         """Starts a repair of the committed state, for `advance_repair` to carry out."""
         objective = self._objective(self.live_graph)
-        self._pending = Repair(self.state, objective, self._factor, self._training_rows, self._process)
+        self._pending = self._repair(self.state, objective, self._training_rows)
 
     @property
     def repairing(self) -> RepairProgress | None:
@@ -227,7 +229,7 @@ class Resident:
         state, outcome = self._pending.repaired()
         state = replace(state, version=self.state.version + 1)
         require_finite(state)
-        snapshot = finite(state, self.live_graph.predictions(state))
+        snapshot = finite(state, _snapshot(state, self.live_graph))
         return PreparedRepair(state, outcome, snapshot, self._pending)
 
     def commit_repair(self, prepared: PreparedRepair) -> None:
@@ -247,7 +249,12 @@ class Resident:
         """Why the Hessian of this version is not factorised, and repairs go without; None if it is."""
         if not self._judged:
             representation = Representation(self.live_graph.inputs, self.live_graph.training_rows)
-            self._no_factor = why_no_factor(representation, self.state.classes, self.live_graph.loss.coupled)
+            self._no_factor = why_no_factor(
+                representation,
+                self.state.classes,
+                self.live_graph.loss.coupled,
+                available_bytes(self.features.rows.device),
+            )
             self._judged = True
         return self._no_factor
 
@@ -285,6 +292,11 @@ class Resident:
         if pays(Representation(self.live_graph.inputs, self.live_graph.training_rows), self.state.classes):
             process.start()
 
+    def _repair(self, state: ModelState, objective: Objective, rows: TrainingRows) -> Repair:
+        minimiser = newton if self._process is None else self._process.minimisation
+        free = available_bytes(self.features.rows.device)
+        return Repair(state, objective, self._factor, rows, minimiser=minimiser, free=free)
+
     def _objective(self, live_graph: LiveGraph) -> Objective:
         return live_graph.objective(self.regularization)
 
@@ -293,7 +305,7 @@ class Resident:
     ) -> tuple[ModelState, RepairOutcome, Repair]:
         """`state` repaired within the budget, or as it is while the repair goes on."""
         objective = self._objective(live_graph)
-        repair = Repair(state, objective, self._factor, rows, self._process)
+        repair = self._repair(state, objective, rows)
         if repair.advance(time.monotonic() + budget_s):
             return *repair.repaired(), repair
         return state, RepairOutcome(RepairStatus.PENDING, repair.before, repair.before), repair
@@ -325,6 +337,11 @@ class Resident:
         self.features = replace(self.features, beta=side_by_side(on_device(coefficients.beta, device)))
         if self.labels is not None:
             self.labels = replace(self.labels, beta=side_by_side(on_device(coefficients.label_beta, device)))
+
+
+def _snapshot(state: ModelState, live_graph: LiveGraph, logits: Tensor | None = None) -> Snapshot:
+    probabilities = live_graph.probabilities(state, logits)
+    return Snapshot(state.version, probabilities, state.live, live_graph.propagator.edges)
 
 
 def _forget(given: InputRows, rows: NDArray[np.int64]) -> None:

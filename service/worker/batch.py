@@ -14,8 +14,8 @@ from uuid import uuid4
 import structlog
 
 from model_store.tombstones import KeptTombstone
-from projector.forgetting.batch import Removal
 from projector.forgetting.repair import RepairOutcome
+from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.db.batches import BatchRepository
 from service.db.engine import Connection, Engine
@@ -24,7 +24,6 @@ from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import BatchRecord, Pointer, RequestNorms, Tombstone
-from service.domain.states import RepairStatus
 from service.failure_points import FailurePoint
 from service.unlearning.prepared import Prepared
 from service.vault.keyring import Keyring
@@ -62,7 +61,7 @@ class BatchWorker:
 
     async def prepare(self, deletions: Sequence[Deletion], watch: Stopwatch) -> Prepared:
         """Step 4: the new state beside the old one; nothing visible changes."""
-        removals = [Removal(deletion.kind, nodes=deletion.nodes, edges=deletion.edges) for deletion in deletions]
+        removals = [deletion.removal for deletion in deletions]
         prepare = partial(self.writer.resident.prepare, removals, budget_s=self._repair_budget_s)
         prepared = await watch.time("project", prepare, self._executor)
         if prepared.outcome.status is not RepairStatus.NONE:

@@ -6,8 +6,9 @@ from uuid import UUID
 
 from model_store.manifest import Manifest
 from projector.forgetting.certificate import TOLERANCE
+from projector.forgetting.status import RepairStatus
 from service.domain.records import BatchRecord
-from service.domain.states import RepairStatus, RequestKind
+from service.domain.states import RequestKind
 
 #: What a request names, one and several.
 _NOUNS = {

@@ -33,6 +33,7 @@ from model_store.manifest import Manifest
 from model_store.replacement import Replacement, clear_abandoned
 from model_store.store import Store
 from projector.errors import ProjectorError
+from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.db.engine import Engine
 from service.db.imports import ImportRepository
@@ -40,7 +41,6 @@ from service.db.pointers import PointerRepository
 from service.db.repairs import RepairRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
 from service.domain.records import ModelImport, Pointer
-from service.domain.states import RepairStatus
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.failure_points import FailurePoint
 from service.queue.outage import Outage

@@ -5,10 +5,11 @@ from dataclasses import dataclass, fields, replace
 from uuid import UUID
 
 from model_store.manifest import Manifest
+from projector.forgetting.status import RepairStatus
 from service.db.repairs import Pending, RepairEnd
 from service.db.requests import AppliedOutcome
 from service.domain.records import BatchRecord, QueuedRequest, RepairRecord, RequestNorms
-from service.domain.states import Guarantee, RepairStatus, RequestKind
+from service.domain.states import Guarantee, RequestKind
 from service.version import VERSION
 from service.worker.explanation import explain
 

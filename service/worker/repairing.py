@@ -25,12 +25,13 @@ from uuid import uuid4
 import numpy as np
 import structlog
 
+from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.db.engine import Connection, Engine
 from service.db.repairs import RepairRepository
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import Pointer, RepairRecord
-from service.domain.states import RepairPolicy, RepairStatus
+from service.domain.states import RepairPolicy
 from service.failure_points import FailurePoint
 from service.observability.metrics import UnlearningMetrics
 from service.queue.outage import Outage

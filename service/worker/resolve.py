@@ -13,6 +13,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from projector.forgetting.batch import Removal
 from projector.graph.edges import Edges
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestKind
@@ -90,6 +91,13 @@ class Deletion:
     def kind(self) -> RequestKind:
         """What is deleted."""
         return self.claimed.kind
+
+    @property
+    def removal(self) -> Removal:
+        """The same for the numerical core."""
+        if self.kind is RequestKind.FEATURES:
+            return Removal(features=self.nodes)
+        return Removal(nodes=self.nodes, edges=self.edges)
 
 
 @dataclass(frozen=True)

@@ -67,11 +67,11 @@ class Tombstoned:
         """The same as one removal per kind, to be carried out together."""
         removals = []
         if self.nodes.size:
-            removals.append(Removal(RequestKind.NODE, nodes=self.nodes))
+            removals.append(Removal(nodes=self.nodes))
         if self.feature_rows.size:
-            removals.append(Removal(RequestKind.FEATURES, nodes=self.feature_rows))
+            removals.append(Removal(features=self.feature_rows))
         if self.edges.size:
-            removals.append(Removal(RequestKind.EDGE, edges=self.edges))
+            removals.append(Removal(edges=self.edges))
         return removals
 
     def erasure(self) -> Erasure:

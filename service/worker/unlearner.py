@@ -16,7 +16,6 @@ from model_store.errors import StoreDamaged, StoreForeign
 from model_store.manifest import Manifest
 from model_store.store import Store
 from projector.errors import DeviceError, ProjectorError
-from projector.forgetting.repair import RepairImpossible
 from service import failure_points
 from service.db import lease as leases
 from service.db.engine import Engine
@@ -29,7 +28,7 @@ from service.queue.backoff import Backoff
 from service.queue.batcher import BatchLimits, Take
 from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream
-from service.unlearning.placement import Placement
+from service.unlearning.placement import Placement, RepairImpossible
 from service.unlearning.resident import Resident
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys

@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 
 from projector.forgetting.canaries import Canaries
 from projector.forgetting.repair import RepairProgress
+from projector.forgetting.status import RepairStatus
 from projector.graph.edges import Edges
 from service.api.application import build
 from service.api.auth import key_memory
@@ -40,7 +41,7 @@ from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.records import Imported, Pointer, RequestNorms, Tombstone
-from service.domain.states import Guarantee, RepairStatus, RequestKind, Scope
+from service.domain.states import Guarantee, RequestKind, Scope
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
 from service.observability.metrics import UnlearningMetrics

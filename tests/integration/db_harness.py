@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import make_url, text
 
+from projector.forgetting.status import RepairStatus
 from service.db.api_keys import ApiKeyRepository
 from service.db.batches import BatchRepository
 from service.db.engine import Engine, create_engine
@@ -18,7 +19,7 @@ from service.db.pointers import PointerRepository
 from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import BatchRecord, Pointer, RequestNorms, Targets
-from service.domain.states import Guarantee, RepairStatus, RequestKind, Scope
+from service.domain.states import Guarantee, RequestKind, Scope
 from service.vault.request_keys import RequestKeys
 
 MODEL = "tiny"

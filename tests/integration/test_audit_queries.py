@@ -16,6 +16,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from benchmarks.performance.audit_events import MODEL as GENERATED
 from benchmarks.performance.audit_events import NotEmpty, generate
+from projector.forgetting.status import RepairStatus
 from service.audit import merkle
 from service.db import roles
 from service.db.audit_queries import series, summary
@@ -26,7 +27,7 @@ from service.db.log import LogRepository
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.audit import SeriesPoint, SeriesStep, Summary
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestKind, RequestStatus
 from tests.databases import Templates
 from tests.integration.db_harness import MODEL, Database, open_database
 

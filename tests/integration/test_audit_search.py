@@ -8,10 +8,11 @@ from uuid import UUID
 import pytest
 from audit_world import UNTIL, AuditWorld, generated
 
+from projector.forgetting.status import RepairStatus
 from service.db import audit_search
 from service.db.audit_queries import export
 from service.domain.audit import AuditEntry, AuditFilters, Figure, Threshold
-from service.domain.states import Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestKind, RequestStatus
 from tests.databases import Templates
 
 FILTERS = {

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from projector.forgetting.status import RepairStatus
 from service.audit.canonical import parse_canonical
 from service.db.engine import create_engine
 from service.db.events import EventRepository
@@ -13,7 +14,7 @@ from service.db.imports import ImportRepository
 from service.db.log import LogRepository
 from service.db.transactions import transaction
 from service.domain.records import Imported
-from service.domain.states import ImportStatus, RepairStatus
+from service.domain.states import ImportStatus
 from service.errors import Conflict
 
 IMPORTED = Imported(

@@ -9,6 +9,7 @@ import pytest
 from db_harness import MODEL, NORMS, Database, batch_record, open_database
 from sqlalchemy.exc import IntegrityError
 
+from projector.forgetting.status import RepairStatus
 from service.audit.canonical import parse_canonical
 from service.db.batches import BatchRepository
 from service.db.events import EventRepository
@@ -19,7 +20,7 @@ from service.db.repairs import Pending, RepairEnd, RepairRepository
 from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import Imported, RepairRecord
-from service.domain.states import EventType, Guarantee, RepairStatus
+from service.domain.states import EventType, Guarantee
 
 PENDING, NOT_CONVERGED, CONVERGED = RepairStatus.PENDING, RepairStatus.NOT_CONVERGED, RepairStatus.CONVERGED
 

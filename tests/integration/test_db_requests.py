@@ -5,6 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from projector.forgetting.status import RepairStatus
 from service.db.audit_queries import search
 from service.db.batches import BatchRepository, RequestsWithdrawn
 from service.db.events import EventRepository
@@ -13,7 +14,7 @@ from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.audit import AuditFilters
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, Guarantee, RepairStatus, RequestStatus
+from service.domain.states import EventType, Guarantee, RequestStatus
 from service.errors import Conflict, NotFound
 from tests.integration.db_harness import MODEL, NORMS, Database, batch_record, open_database, outcome
 

@@ -10,11 +10,11 @@ from db_harness import MODEL, Database, open_database
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
+from projector.forgetting.status import RepairStatus
 from service.api.services import Check
 from service.db import clock
 from service.db.batches import BatchRepository
 from service.db.transactions import transaction
-from service.domain.states import RepairStatus
 from service.observability.metrics import UnlearningMetrics
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage

@@ -22,8 +22,9 @@ from test_repair_end_to_end import (
 )
 
 from model_store.store import Store
+from projector.forgetting.status import RepairStatus
 from service.domain.records import ModelImport
-from service.domain.states import ImportStatus, RepairStatus
+from service.domain.states import ImportStatus
 from service.settings import Settings
 from service.vault.request_keys import RequestKeys
 from service.worker.candidate import Staged

@@ -25,7 +25,6 @@ from projector.network.losses import loss_of
 from projector.network.propagation import Propagator
 from projector.network.spec import Combine, LossKind, ModelSpec
 from projector.solvers.hessian import HessianFactor, factor_steps
-from service.domain.states import RequestKind
 from tests.property.retraining import Problem
 
 Matrix = NDArray[np.float64]
@@ -142,7 +141,7 @@ class FaintModel:
     def delete(self, nodes: NDArray[np.int64]) -> Step:
         """Projects and repairs as the service does, and retrains what is left from zero."""
         factor = self._factor() if self.case.old_factor else None
-        projection = project_batch(self.state, self.features, None, [Removal(RequestKind.NODE, nodes=nodes)])
+        projection = project_batch(self.state, self.features, None, [Removal(nodes=nodes)])
         none = np.empty(0, dtype=np.int64)
         self.graph = self.graph.without(nodes, np.empty((0, 2), dtype=np.int64), none)
         self.rows = self.rows.on(self.graph)

@@ -10,8 +10,9 @@ import pytest
 from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
 from projector.forgetting.gram import FactorMethod
+from projector.forgetting.status import RepairStatus
 from projector.network.spec import Combine, LossKind, ModelSpec
-from service.domain.states import RepairPolicy, RepairStatus, RequestKind
+from service.domain.states import RepairPolicy
 from tests.property.faint_models import Case, FaintModel, Step, random_case
 from tests.unit.unlearning.stored import StoredModel, built
 
@@ -117,7 +118,7 @@ def test_dense_features_that_depend_on_each_other_but_for_float32(tmp_path: Path
     for nodes in ([3], [5, 6, 7], [0]):
         if stored.resident.upkeep_due:
             stored.resident.advance_upkeep(math.inf)
-        step = stored.remove(Removal(RequestKind.NODE, nodes=np.array(nodes)))
+        step = stored.remove(Removal(nodes=np.array(nodes)))
         assert step.prepared.outcome.status is RepairStatus.CONVERGED
         assert step.prepared.projection.directions_removed == 0
         assert step.span_residual <= 1e-10

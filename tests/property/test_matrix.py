@@ -92,7 +92,7 @@ def removals_of(
             edges = np.argwhere(upper)
             if len(edges):
                 chosen = edges[rng.permutation(len(edges))[:3]]
-                removals.append(Removal(RequestKind.EDGE, edges=chosen.astype(np.int64)))
+                removals.append(Removal(edges=chosen.astype(np.int64)))
             continue
         size = int(rng.integers(1, 5))
         removals.append(Removal(RequestKind(kind), nodes=free[:size]))

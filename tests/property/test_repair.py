@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
-from projector.forgetting.repair import RepairImpossible, stacked
+from projector.forgetting.repair import stacked
+from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
 from projector.network.blocks import by_block
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
 from projector.solvers import hessian
-from service.domain.states import RepairPolicy, RepairStatus, RequestKind
-from service.unlearning.placement import Placement
+from service.domain.states import RepairPolicy
+from service.unlearning.placement import Placement, RepairImpossible
 from service.unlearning.prepared import NotFinite
 from service.unlearning.resident import Resident
 from tests.property.configurations import Configuration, every, pairwise
@@ -132,7 +133,7 @@ def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(smal
     oracle = oracle_of(stored.model)
     while stored.resident.upkeep_due:
         stored.resident.advance_upkeep(time.monotonic() + 0.001)
-    first = stored.remove(Removal(RequestKind.NODE, nodes=np.array([3, 4])), budget_s=0.0)
+    first = stored.remove(Removal(nodes=np.array([3, 4])), budget_s=0.0)
     outcome = first.prepared.outcome
     assert outcome.status is RepairStatus.PENDING
     assert outcome.coefficients is None
@@ -142,7 +143,7 @@ def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(smal
     assert progress.bound_relative == pytest.approx(outcome.before.relative if outcome.before else None)
     assert not stored.resident.upkeep_due
     # Overtaken by a batch, it starts again from there.
-    stored.remove(Removal(RequestKind.NODE, nodes=np.array([7])), budget_s=0.0)
+    stored.remove(Removal(nodes=np.array([7])), budget_s=0.0)
     oracle.remove(np.array([3, 4, 7]), np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64))
     before = stored.resident.state.version
     repaired = stored.repair()
@@ -162,7 +163,7 @@ def test_a_factor_leaves_the_memory_with_the_rows_it_was_made_from(small: Graph,
     assert not resident.upkeep_due
     assert resident.factor is not None
     earlier = weakref.ref(resident.factor.cholesky)
-    used = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))])
+    used = resident.prepare([Removal(nodes=np.array([5]))])
     resident.commit(used)
     assert resident.factor is None
     # Also while whoever committed the batch still holds it.
@@ -170,7 +171,7 @@ def test_a_factor_leaves_the_memory_with_the_rows_it_was_made_from(small: Graph,
     assert used.repair is not None
     assert resident.upkeep_due
     # Made by the repair itself, from what remains, it stays.
-    anew = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([6]))])
+    anew = resident.prepare([Removal(nodes=np.array([6]))])
     resident.commit(anew)
     assert resident.factor is not None
     assert not resident.upkeep_due
@@ -180,9 +181,9 @@ def test_a_repair_without_a_factor_goes_on_where_a_slice_cut_it_off(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("projector.forgetting.repair.why_no_factor", lambda *of: "it is not wanted")
-    whole = served(small, tmp_path / "whole").resident.prepare([Removal(RequestKind.NODE, nodes=np.arange(9))])
+    whole = served(small, tmp_path / "whole").resident.prepare([Removal(nodes=np.arange(9))])
     resident = served(small, tmp_path / "sliced").resident
-    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.arange(9))], budget_s=0.0))
+    resident.commit(resident.prepare([Removal(nodes=np.arange(9))], budget_s=0.0))
     prepared, slices = None, 0
     while prepared is None:
         prepared = resident.advance_repair(time.monotonic() + 1e-6)
@@ -206,7 +207,7 @@ def test_rows_that_barely_span_their_directions_do_not_spoil_the_optimum(
     for node in (3, 4):
         if stored.resident.upkeep_due:
             stored.resident.advance_upkeep(math.inf)
-        outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.array([node]))).prepared.outcome
+        outcome = stored.remove(Removal(nodes=np.array([node]))).prepared.outcome
         assert outcome.status is RepairStatus.CONVERGED
 
 
@@ -223,7 +224,7 @@ def test_a_factor_that_cannot_be_made_is_done_without_and_not_tried_again(
     with pytest.raises(ArithmeticError, match="finite"):
         stored.resident.advance_upkeep(math.inf)
     assert not stored.resident.upkeep_due
-    outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.array([3]))).prepared.outcome
+    outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.CONVERGED
     assert outcome.without_factor is not None
     assert "could not be made" in outcome.without_factor
@@ -232,16 +233,16 @@ def test_a_factor_that_cannot_be_made_is_done_without_and_not_tried_again(
 def test_upkeep_under_way_is_given_up_with_the_rows_it_reads(small: Graph, tmp_path: Path) -> None:
     resident = served(small, tmp_path).resident
     resident.advance_upkeep(time.monotonic() + 1e-9)
-    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))], budget_s=0.0))
+    resident.commit(resident.prepare([Removal(nodes=np.array([5]))], budget_s=0.0))
     assert resident._making is None
     assert resident.factor is None
 
 
 def test_a_batch_that_overtakes_a_repair_leaves_nothing_of_it(small: Graph, tmp_path: Path) -> None:
     resident = served(small, tmp_path).resident
-    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))], budget_s=0.0))
+    resident.commit(resident.prepare([Removal(nodes=np.array([5]))], budget_s=0.0))
     assert resident.repairing is not None
-    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([6]))]))
+    resident.commit(resident.prepare([Removal(nodes=np.array([6]))]))
     assert resident.repairing is None
     with pytest.raises(RuntimeError, match="no repair"):
         resident.advance_repair(time.monotonic() + 1)
@@ -256,16 +257,16 @@ def test_a_class_and_then_all_training_nodes_are_lost(
     oracle = oracle_of(stored.model)
     nothing = np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64)
     lost = np.flatnonzero((small.labels == 0) & small.train_mask)
-    stored.remove(Removal(RequestKind.NODE, nodes=lost))
+    stored.remove(Removal(nodes=lost))
     oracle.remove(lost, *nothing)
     assert_retrained(stored, oracle)
     rest = np.flatnonzero(small.train_mask & oracle.live)
-    outcome = stored.remove(Removal(RequestKind.NODE, nodes=rest))
+    outcome = stored.remove(Removal(nodes=rest))
     assert outcome.prepared.outcome.status is RepairStatus.CONVERGED
     assert not stacked(stored.resident.state).any()
     assert stored.resident.certificate is not None
     assert stored.resident.certificate.bound == 0.0
-    stored.remove(Removal(RequestKind.NODE, nodes=np.flatnonzero(stored.resident.state.live)[:1]))
+    stored.remove(Removal(nodes=np.flatnonzero(stored.resident.state.live)[:1]))
 
 
 def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +274,7 @@ def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, m
     monkeypatch.setattr("projector.forgetting.repair._MOST_FACTORS", 1)
     stored = served(small, tmp_path)
     monkeypatch.setattr("projector.solvers.newton.MAX_ITERATIONS", 1)
-    outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.arange(30))).prepared.outcome
+    outcome = stored.remove(Removal(nodes=np.arange(30))).prepared.outcome
     assert outcome.status is RepairStatus.NOT_CONVERGED
     assert outcome.before is not None
     assert outcome.after is not None
@@ -285,10 +286,10 @@ def test_a_factor_that_does_not_fit_is_done_without(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = served(small, tmp_path)
-    monkeypatch.setattr("projector.solvers.hessian.available_bytes", lambda device: 10_000)
+    monkeypatch.setattr("service.unlearning.resident.available_bytes", lambda device: 10_000)
     assert stored.resident.why_no_factor is not None
     assert not stored.resident.upkeep_due
-    outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.array([3]))).prepared.outcome
+    outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.CONVERGED
     assert outcome.without_factor is not None
     assert "needs" in outcome.without_factor
@@ -301,14 +302,14 @@ def test_numbers_that_are_not_finite_fail_the_batch_and_change_nothing(small: Gr
     broken = replace(resident.state.features, W=torch.full_like(resident.state.features.W, torch.nan))
     resident.state = replace(resident.state, features=broken)
     with pytest.raises(NotFinite):
-        resident.prepare([Removal(RequestKind.NODE, nodes=np.array([1]))])
+        resident.prepare([Removal(nodes=np.array([1]))])
     resident.state = before
-    resident.prepare([Removal(RequestKind.NODE, nodes=np.array([1]))])
+    resident.prepare([Removal(nodes=np.array([1]))])
 
 
 def test_stale_coefficients_are_rebuilt_at_a_load(small: Graph, tmp_path: Path) -> None:
     stored = served(small, tmp_path)
-    stored.remove(Removal(RequestKind.NODE, nodes=np.array([3])))
+    stored.remove(Removal(nodes=np.array([3])))
     base = stored.store.load_base()
     garbled = replace(base, beta=np.zeros_like(base.beta))
     version = stored.store.read_version(stored.ref)
@@ -324,13 +325,13 @@ def test_the_plain_hinge_cannot_be_repaired(small: Graph, tmp_path: Path) -> Non
     assert "--repair never" in refused.value.remedy
     never = StoredModel(tmp_path / "never", built(small, spec))
     assert never.resident.certificate is None
-    assert never.remove(Removal(RequestKind.NODE, nodes=np.array([1]))).prepared.outcome.after is None
+    assert never.remove(Removal(nodes=np.array([1]))).prepared.outcome.after is None
 
 
 def test_under_never_the_bound_is_stated_and_nothing_moves(small: Graph, tmp_path: Path) -> None:
     stored = StoredModel(tmp_path / "model", built(small))
     before = stacked(stored.resident.state)
-    outcome = stored.remove(Removal(RequestKind.NODE, nodes=np.array([3]))).prepared.outcome
+    outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.NONE
     assert outcome.after is not None
     assert outcome.after == outcome.before == stored.resident.certificate
@@ -344,7 +345,7 @@ def test_cora_is_retrained_batch_after_batch(data_dir: Path | None, tmp_path: Pa
     rng = np.random.default_rng(5)
     for size in (1, 16, 64):
         nodes = rng.choice(np.flatnonzero(stored.resident.state.live), size=size, replace=False)
-        outcome = stored.remove(Removal(RequestKind.NODE, nodes=nodes))
+        outcome = stored.remove(Removal(nodes=nodes))
         assert outcome.prepared.outcome.status is RepairStatus.CONVERGED
         assert outcome.span_residual <= 1e-8
     live = stored.resident.live_graph

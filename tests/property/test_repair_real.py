@@ -9,8 +9,9 @@ import pytest
 from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
 from projector.forgetting.repair import stacked
+from projector.forgetting.status import RepairStatus
 from projector.network.spec import ModelSpec
-from service.domain.states import RepairPolicy, RepairStatus, RequestKind
+from service.domain.states import RepairPolicy
 from tests.property.retraining import Problem
 from tests.unit.unlearning.stored import StoredModel, built
 
@@ -40,7 +41,7 @@ def test_a_real_graph_is_as_if_retrained(
             # Most batches of a run come before the Hessian was factorised, some after.
             resident.advance_upkeep(math.inf)
         nodes = rng.choice(np.flatnonzero(resident.state.live), size=size, replace=False)
-        outcome = stored.remove(Removal(RequestKind.NODE, nodes=nodes))
+        outcome = stored.remove(Removal(nodes=nodes))
         certificate, lost = resident.certificate, outcome.prepared.projection.lost_direction_norm_after
         assert outcome.prepared.outcome.status is RepairStatus.CONVERGED
         assert outcome.span_residual <= 1e-8

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from projector.forgetting.status import RepairStatus
 from service.api.deletion_answers import AuditAnswer
 from service.dashboard.clock import clock_of
 from service.dashboard.filters import list_filters
@@ -15,7 +16,7 @@ from service.dashboard.wording import FIGURES, WORDS
 from service.db.events import Event
 from service.domain.audit import Figure, Threshold
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, Guarantee, RepairStatus, RequestKind, RequestStatus
+from service.domain.states import EventType, Guarantee, RequestKind, RequestStatus
 
 RECEIVED = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 MONTH = timedelta(days=30)

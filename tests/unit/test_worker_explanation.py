@@ -7,12 +7,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, Manifest, TrainingRecord
+from projector.forgetting.status import RepairStatus
 from projector.network.diffusion import Diffusion
 from projector.network.spec import ModelSpec, SolverKind
 from projector.training.mlp import MlpRecord
 from service.db.repairs import Pending
 from service.domain.records import BatchRecord, RequestNorms
-from service.domain.states import Guarantee, RepairStatus, RequestKind
+from service.domain.states import Guarantee, RequestKind
 from service.worker.explanation import explain, frozen_parts, nothing_left
 from service.worker.outcomes import Repair, ended, guarantee, without_version
 

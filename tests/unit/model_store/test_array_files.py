@@ -12,8 +12,9 @@ from numpy.lib import format as npy
 
 from model_store.array_files import ArraysUnreadable, read_npy, read_npz
 from model_store.datasets.load import load_dataset
+from model_store.weights_files import read_weights
 from projector.errors import GraphError
-from projector.training.pretrained import WeightsError, read_weights
+from projector.training.pretrained import WeightsError
 
 
 def declaring(shape: tuple[int, ...], body: bytes, dtype: str = "<f8") -> bytes:

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from model_store.node_ids import MAX_CHARACTERS, is_allowed
+from projector.graph.node_ids import MAX_CHARACTERS, is_allowed
 from service.api.fields import NodeId
 
 ALLOWED = ["1", "a b", "/../", "Zoë 🙂", "a" * MAX_CHARACTERS]

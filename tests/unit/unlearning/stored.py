@@ -20,7 +20,7 @@ from projector.forgetting.injection import add_canaries, inject_channel
 from projector.forgetting.repair import RepairOutcome
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec, PropagationKind
-from service.domain.states import RepairPolicy, RequestKind
+from service.domain.states import RepairPolicy
 from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
@@ -91,7 +91,7 @@ class StoredModel:
     def delete(self, *requests: Sequence[int]) -> Outcome:
         """One batch of these requests' nodes, through to the measurement from disk."""
         rows = [np.asarray(request, dtype=np.int64) for request in requests]
-        return self.remove(*(Removal(RequestKind.NODE, nodes=request) for request in rows))
+        return self.remove(*(Removal(nodes=request) for request in rows))
 
     def remove(self, *removals: Removal, budget_s: float = math.inf) -> Outcome:
         """One batch of requests of any kind, through to the measurement from disk."""

@@ -16,7 +16,7 @@ from projector.forgetting.projection import Norms
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec, SolverKind
 from projector.training.fit import train
-from service.domain.states import RepairPolicy, RequestKind
+from service.domain.states import RepairPolicy
 from tests.unit.unlearning.stored import SMALL, Oracle, Outcome, StoredModel, built
 
 #: What is left of a column's norm is rounding.
@@ -143,7 +143,7 @@ def test_a_cohort_that_goes_in_parts_is_measured_with_its_last_part(tmp_path: Pa
     assert (parted[0].channel_before, parted[0].channel_after) == (None, None)
     assert_fallen(parted[1], small, 2)
     model.resident = model.reloaded()
-    last = model.remove(Removal(RequestKind.FEATURES, nodes=first[3:])).prepared.projection.norms[0]
+    last = model.remove(Removal(features=first[3:])).prepared.projection.norms[0]
     assert_fallen(last, small, 1)
 
 

@@ -14,7 +14,6 @@ from projector.forgetting.batch import Removal
 from projector.forgetting.gram import FactorMethod, factorise
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec, PropagationKind
-from service.domain.states import RequestKind
 from tests.unit.unlearning.stored import SMALL, Oracle, StoredModel, built
 
 
@@ -129,9 +128,9 @@ def test_nodes_features_and_edges_leave_a_stored_model_for_good(
         nodes, features = order[turn * 40 : turn * 40 + 20], order[turn * 40 + 20 : turn * 40 + 40]
         edges = joined[oracle.live[joined].all(axis=1) & ~np.isin(joined, nodes).any(axis=1)][turn::40]
         outcome = model.remove(
-            Removal(RequestKind.NODE, nodes=nodes),
-            Removal(RequestKind.FEATURES, nodes=features),
-            Removal(RequestKind.EDGE, edges=edges),
+            Removal(nodes=nodes),
+            Removal(features=features),
+            Removal(edges=edges),
         )
         oracle.delete(nodes.tolist(), features=features.tolist(), edges=[(i, j) for i, j in edges.tolist()])
         assert outcome.span_residual <= 1e-8

@@ -19,7 +19,6 @@ from model_store.store import Store
 from projector.forgetting.batch import Removal
 from projector.forgetting.gram import Gram, factorise
 from projector.network.spec import ModelSpec
-from service.domain.states import RequestKind
 from service.unlearning.loading import version_state
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
@@ -103,7 +102,7 @@ def test_after_a_deletion_the_factors_are_no_longer_those_of_the_checkpoint(trai
     store = Store.open(trained)
     resident = loaded(store, loaded(store).state.features.gram)
     assert resident.from_checkpoint
-    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([7]))]))
+    resident.commit(resident.prepare([Removal(nodes=np.array([7]))]))
     assert not resident.from_checkpoint
 
 
@@ -139,7 +138,7 @@ def test_a_checkpoint_is_written_once_a_version_has_settled_and_an_overtaken_one
         assert checkpointer.due
         asyncio.run(checkpointer.step())
         assert not (tmp_path / gram_checkpoint.FILE).exists()
-        resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([7]))]))
+        resident.commit(resident.prepare([Removal(nodes=np.array([7]))]))
         assert not checkpointer.due
         now[0] += 5.0
         while checkpointer.due:
@@ -178,7 +177,7 @@ def test_a_checkpoint_leaves_the_disk_with_its_version(trained: Path, tmp_path: 
     # A start that died while writing has left this.
     (store.folder_of(first) / ".gram").write_bytes(b"half")
     assert Store.open(store.path).read_version(first).rank == resident.state.features.gram.rank
-    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([7]))]))
+    resident.commit(resident.prepare([Removal(nodes=np.array([7]))]))
     second = VersionRef(1, 1)
     store.write_version(second, version_state(resident.state))
     store.set_current(second)

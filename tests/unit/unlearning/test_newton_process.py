@@ -18,6 +18,7 @@ import torch
 from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
 from projector.forgetting.repair import GOAL, stacked
+from projector.forgetting.status import RepairStatus
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import one_hot
 from projector.network.inputs import inputs_of
@@ -27,7 +28,7 @@ from projector.network.representation import Representation
 from projector.network.spec import Combine, LossKind, ModelSpec
 from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective
-from service.domain.states import RepairPolicy, RepairStatus, RequestKind
+from service.domain.states import RepairPolicy
 from service.unlearning import newton_process
 from service.unlearning.newton_process import NewtonProcess, RemoteNewton, pays
 from service.unlearning.placement import Placement
@@ -90,7 +91,7 @@ def test_a_repair_is_left_to_it(process: NewtonProcess, tmp_path: Path) -> None:
     stored = StoredModel(tmp_path / "model", built(load_dataset(CITATIONS, data_dirs=[])), RepairPolicy.ALWAYS)
     alone = stored.resident
     helped = loaded(stored, process)
-    removal = Removal(RequestKind.NODE, nodes=np.array([1, 2, 3]))
+    removal = Removal(nodes=np.array([1, 2, 3]))
     here, there = alone.prepare([removal]), helped.prepare([removal])
     assert there.outcome.status is RepairStatus.CONVERGED
     assert there.outcome.products == here.outcome.products
@@ -100,7 +101,7 @@ def test_a_repair_is_left_to_it(process: NewtonProcess, tmp_path: Path) -> None:
 def test_a_repair_that_lost_its_place_begins_there_again(process: NewtonProcess, tmp_path: Path) -> None:
     resident = overtaken(tmp_path, process)
     begun(resident)
-    withdrawn = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))], budget_s=0.01)
+    withdrawn = resident.prepare([Removal(nodes=np.array([5]))], budget_s=0.01)
     assert withdrawn.outcome.status is RepairStatus.PENDING
     repaired = resident.advance_repair(math.inf)
     assert repaired is not None
@@ -116,9 +117,9 @@ def test_every_batch_that_is_committed_has_it_forget_what_it_holds(
     monkeypatch.setattr(process, "_send", lambda request: (sent.append(request), send(request))[1])
     begun(resident)
     assert sent[-1] is not None
-    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([5]))], budget_s=0.0))
+    resident.commit(resident.prepare([Removal(nodes=np.array([5]))], budget_s=0.0))
     assert sent[-1] is None
-    resident.prepare([Removal(RequestKind.NODE, nodes=np.array([6]))], budget_s=0.01)
+    resident.prepare([Removal(nodes=np.array([6]))], budget_s=0.01)
     resident.leave_repairs_to(process)
     assert sent[-1] is None
 
@@ -254,7 +255,7 @@ def overtaken(folder: Path, process: NewtonProcess) -> Resident:
     """A model whose repair, of a batch that was committed without, is left to the process."""
     stored = StoredModel(folder / "model", built(load_dataset(CITATIONS, data_dirs=[])), RepairPolicy.ALWAYS)
     resident = loaded(stored, process)
-    resident.commit(resident.prepare([Removal(RequestKind.NODE, nodes=np.array([1, 2]))], budget_s=0.0))
+    resident.commit(resident.prepare([Removal(nodes=np.array([1, 2]))], budget_s=0.0))
     return resident
 
 

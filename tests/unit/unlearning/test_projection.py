@@ -15,7 +15,6 @@ from projector.forgetting.gram import factorise
 from projector.forgetting.projection import Norms, SpanState
 from projector.graph.features import FeatureMatrix
 from projector.network.blocks import by_block, side_by_side
-from service.domain.states import RequestKind
 from tests.structures import STRUCTURES, Rows, oracle
 
 BLOCKS, CLASSES = 2, 3
@@ -41,7 +40,7 @@ class Model:
 
     def projected(self, requests: Sequence[NDArray[np.int64]], injected: Sequence[int] = ()) -> Projection:
         """What deleting would do; nothing changes."""
-        removals = [Removal(RequestKind.NODE, nodes=rows) for rows in requests]
+        removals = [Removal(nodes=rows) for rows in requests]
         columns = carried_columns(self.X, injected)
         return project_batch(self.state, self.input, None, removals, columns)
 

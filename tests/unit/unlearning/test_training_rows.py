@@ -11,7 +11,6 @@ from projector.forgetting.batch import Removal
 from projector.forgetting.training_rows import TrainingRows
 from projector.network import image_rows as pyramid
 from projector.network.spec import Combine, ModelSpec, PropagationKind
-from service.domain.states import RequestKind
 from service.unlearning.resident import Resident
 from tests.unit.unlearning.stored import StoredModel, built
 
@@ -29,12 +28,12 @@ SPECS = {
 def random_removals(resident: Resident, rng: np.random.Generator) -> list[Removal]:
     live = rng.permutation(np.flatnonzero(resident.state.live & resident.state.features.in_span))
     removals = [
-        Removal(RequestKind.NODE, nodes=live[:2]),
-        Removal(RequestKind.FEATURES, nodes=live[2:3]),
+        Removal(nodes=live[:2]),
+        Removal(features=live[2:3]),
     ]
     edges = np.argwhere(np.triu(resident.live_graph.propagator.edges.adjacency.toarray(), 1))
     usable = edges[~np.isin(edges, live[:3]).any(axis=1) & resident.state.live[edges].all(axis=1)]
-    return [*removals, Removal(RequestKind.EDGE, edges=rng.permutation(usable)[:1])]
+    return [*removals, Removal(edges=rng.permutation(usable)[:1])]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_only_what_can_have_changed_is_computed_again(tmp_path: Path, monkeypatc
     kept.H()
     neighbours = resident.live_graph.propagator.neighbours
     quiet = int(np.flatnonzero(neighbours == 1)[0])
-    prepared = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([quiet]))])
+    prepared = resident.prepare([Removal(nodes=np.array([quiet]))])
     asked = []
 
     def watched(*arguments: object) -> object:
@@ -92,7 +91,7 @@ def test_the_rows_of_what_was_deleted_leave_the_memory(tmp_path: Path) -> None:
     kept = TrainingRows(resident.live_graph)
     H = kept.H()
     node = int(resident.live_graph.training_rows[5])
-    prepared = resident.prepare([Removal(RequestKind.NODE, nodes=np.array([node]))])
+    prepared = resident.prepare([Removal(nodes=np.array([node]))])
     assert H[5].any()
     kept.on(prepared.live_graph).forget()
     assert not H[5].any()
