@@ -137,8 +137,9 @@ def project_batch(
 ) -> Projection:
     """Carries out all removals at once and returns the new state; nothing given is changed.
 
-    A node takes its features and its label out of their spans; features alone leave theirs; edges change neither. `injected` are columns whose rows of W can be watched: those that the batch takes from the last of their
-    carriers are measured.
+    A node takes its features and its label out of their spans; features alone leave theirs; edges change neither.
+    `injected` are columns whose rows of W can be watched: those that the batch takes from the last of their carriers
+    are measured.
     """
     nodes = np.concatenate([*(removal.nodes for removal in removals), _no_nodes()])
     leaving = [_leaving(removal, state.features.in_span) for removal in removals]

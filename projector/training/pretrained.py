@@ -106,8 +106,7 @@ def _check_shapes(foreign: ForeignWeights, spec: ModelSpec, graph: Graph) -> Non
         raise WeightsError(
             f"The weights of the label blocks have shape {labels or 'none'}, the specification asks for "
             f"{needed or 'none'}.",
-            "Give them in the shape (label hops, classes, classes), or leave them out without "
-            "label reuse.",
+            "Give them in the shape (label hops, classes, classes), or leave them out without label reuse.",
         )
 
 

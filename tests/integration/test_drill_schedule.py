@@ -120,7 +120,8 @@ async def test_of_two_that_make_the_key_at_once_neither_is_in_the_others_way(
     before = await api.count("api_keys")
     with capture_logs() as lines:
         looks = await asyncio.gather(*(schedule(api, NOW).look() for _ in range(2)))
-    assert [line["event"] for line in lines] == ["drill.started"]
+    # Redis, which limits are counted in, is away here.
+    assert [line["event"] for line in lines if line["event"] != "limits.local"] == ["drill.started"]
     assert [look.cohort for look in looks if look is not None] == [1]
     assert await api.count("api_keys") == before + 1
 

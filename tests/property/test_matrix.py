@@ -21,7 +21,6 @@ from projector.forgetting.projection import Norms
 from projector.graph.graph import Graph
 from projector.network.blocks import by_block
 from projector.network.spec import LossKind, SolverKind
-from service.domain.states import RequestKind
 from tests.property.configurations import Configuration, every, pairwise
 from tests.property.oracle import Oracle, Side
 from tests.unit.unlearning.stored import StoredModel
@@ -95,19 +94,23 @@ def removals_of(
                 removals.append(Removal(edges=chosen.astype(np.int64)))
             continue
         size = int(rng.integers(1, 5))
-        removals.append(Removal(RequestKind(kind), nodes=free[:size]))
+        removals.append(of_kind(kind, free[:size]))
         free = free[size:]
     return removals
+
+
+def of_kind(kind: str, rows: NDArray[np.int64]) -> Removal:
+    return Removal(features=rows) if kind == "features" else Removal(nodes=rows)
 
 
 def drill(configuration: Configuration, model: BuiltModel, cohort: int) -> list[Removal]:
     """A cohort of canaries, or its features; none where only edges are deleted, or there is no such cohort."""
     canaries = model.manifest.canaries
-    kinds = [RequestKind(kind) for kind in configuration.kinds if kind != "edge"]
+    kinds = [kind for kind in configuration.kinds if kind != "edge"]
     if canaries is None or not kinds or not 1 <= cohort <= canaries.cohorts:
         return []
     rows = [model.graph.node_ids.index(name) for name in canaries.cohort_ids(cohort)]
-    return [Removal(kinds[0], nodes=np.array(rows, dtype=np.int64))]
+    return [of_kind(kinds[0], np.array(rows, dtype=np.int64))]
 
 
 def assert_drilled(model: BuiltModel, cohort: int, norms: Norms, W: NDArray[np.float64]) -> None:
@@ -160,12 +163,11 @@ def check(configuration: Configuration, path: Path) -> None:
         drilled = drill(configuration, model, cohort=step)
         removals = [*drilled, *removals_of(configuration, oracle, rng, deletable)]
         expected = [
-            np.linalg.norm(oracle.features.effective[:, removal.nodes].sum(axis=1), axis=1).sum()
-            for removal in removals
+            np.linalg.norm(oracle.features.effective[:, removal.rows].sum(axis=1), axis=1).sum() for removal in removals
         ]
         outcome = stored.remove(*removals)
         for norms, removal, before in zip(outcome.prepared.projection.norms, removals, expected, strict=True):
-            if removal.kind is RequestKind.EDGE:
+            if removal.edges.size:
                 assert norms.injected_before is None
             else:
                 assert norms.injected_before == pytest.approx(before, rel=1e-6, abs=1e-9)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import dense_features, dense_representation, graph_of, side_by_side, sparse_features
 
+from model_store.scratch import scratch_rows
 from projector.errors import DeviceError, TrainingError
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot
@@ -46,7 +48,7 @@ def descended(
 ) -> Descent:
     objective = objective_of(graph, spec)
     start = torch.zeros((objective.representation.columns, graph.num_classes), dtype=torch.float64)
-    return descend(objective, spec, start, on_epoch, scratch)
+    return descend(objective, spec, start, on_epoch, partial(scratch_rows, folder=scratch))
 
 
 def batches(count: int, spec: ModelSpec) -> list[np.ndarray]:
@@ -207,7 +209,7 @@ def test_minibatches_take_memory_for_a_batch_and_not_for_the_representation(tmp_
     objective.at(start)
     Path("/proc/self/clear_refs").write_text("5")
     before = peak_since_reset()
-    descend(objective, replace(SGD, batch_size=64, epochs=1), start, ignore, tmp_path)
+    descend(objective, replace(SGD, batch_size=64, epochs=1), start, ignore, partial(scratch_rows, folder=tmp_path))
     assert peak_since_reset() - before <= whole / 2
 
 
@@ -239,5 +241,7 @@ def test_minibatches_without_a_folder_to_write_to_are_refused(tmp_path: Path) ->
 
 def test_training_keeps_its_rows_where_it_is_told(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="missing"):
-        train(SGD, dense_features(), scratch=tmp_path / "missing")
-    assert side_by_side(train(SGD, dense_features(), scratch=tmp_path).weights.numpy()).any()
+        train(SGD, dense_features(), row_store=partial(scratch_rows, folder=tmp_path / "missing"))
+    on_disk = train(SGD, dense_features(), row_store=partial(scratch_rows, folder=tmp_path))
+    assert side_by_side(on_disk.weights.numpy()).any()
+    assert torch.equal(on_disk.weights, train(SGD, dense_features()).weights)

@@ -148,8 +148,10 @@ def test_products_with_h_itself_and_through_its_factors_train_the_same_model(
 ) -> None:
     found = []
     for dense_products in (False, True):
-        for module in ("training", "diffusion_learning"):
-            monkeypatch.setattr(f"model_store.{module}.keeps_dense", lambda spec, sizes, kept=dense_products: kept)
+        for module in ("fit", "diffusion_learning"):
+            monkeypatch.setattr(
+                f"projector.training.{module}.keeps_dense", lambda spec, sizes, kept=dense_products: kept
+            )
         found.append(train(spec, sparse_features()))
     through_factors, with_h = found
     assert type(with_h.representation) is Representation, "H is not kept once training has ended"
