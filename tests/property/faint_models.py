@@ -123,7 +123,7 @@ class FaintModel:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.live = np.ones(len(case.X), dtype=np.bool_)
-        self.classes = int(case.labels.max()) + 1
+        self.classes = max(int(case.labels.max()) + 1, 2)
         rows = FeatureMatrix(case.X)
         propagator = Propagator.build(sp.csr_array(case.adjacency), case.spec.propagation, case.spec.self_loops)
         inputs = inputs_of(case.spec, rows, sp.csr_array((len(case.X), self.classes)), propagator)
@@ -183,7 +183,8 @@ class FaintModel:
         X = self.case.X * self.live[:, None]
         W = state.features.W.numpy()
         explained = X.T @ (beta.numpy() + X @ state.features.T.numpy())
-        return float(np.linalg.norm(W - explained)) / max(float(np.linalg.norm(W)), 1e-300)
+        # Next to W = 0 a share of W means nothing.
+        return float(np.linalg.norm(W - explained)) / max(float(np.linalg.norm(W)), 1e-8 * self.largest_optimum)
 
     def retrained(self) -> tuple[Matrix, float]:
         """W_u (p, C) of the remaining graph, by a dense factor and gradients in extended precision, and its error."""
