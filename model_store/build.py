@@ -24,21 +24,21 @@ from model_store.manifest import (
 from model_store.memory import require_memory, training_needs
 from model_store.scratch import scratch_rows
 from model_store.store import Store
-from projector.device import enough_memory, torch_device
+from projector.device import torch_device
 from projector.errors import GraphError, TrainingError
 from projector.forgetting.canaries import PREFIX, Canaries
-from projector.forgetting.coefficients import span_coefficients
 from projector.forgetting.gram import Gram
 from projector.forgetting.injection import refuse_canary_ids
 from projector.graph.graph import Graph, some, validate
 from projector.graph.node_ids import RULE, is_allowed
 from projector.network.sizes import Sizes
-from projector.network.spec import ModelSpec, SolverKind, check_spec
+from projector.network.spec import ModelSpec, check_spec
 from projector.solvers.newton import LARGEST_FLOOR
-from projector.training.fit import Trained, TrainingProgress, train
+from projector.training.fit import Trained, TrainingProgress
+from projector.training.fitted import fit_graph
 from projector.training.mlp import MlpProgress, extract, public_nodes
-from projector.training.pretrained import ForeignWeights, WeightsError, starting_point, train_on
-from projector.training.scaling import CONDITION_LIMIT, well_scaled
+from projector.training.pretrained import ForeignWeights, WeightsError
+from projector.training.scaling import CONDITION_LIMIT
 
 #: One epoch of the MLP, then one step of the solver after another.
 BuildProgress: TypeAlias = MlpProgress | TrainingProgress
@@ -124,19 +124,18 @@ def build_model(
         graph, mlp = extracted.graph, extracted.record
         injected_channels, canaries = _moved(injected_channels, canaries, to=spec.mlp_width)
         warnings.extend(extracted.warnings)
-    everyone = np.ones(graph.nodes, dtype=np.bool_)
-    fixed = [channel.column for channel in injected_channels]
-    with enough_memory(device, graph.nodes, graph.num_features):
-        scaled = well_scaled(graph.features, everyone, fixed=fixed, device=device)
-    graph, gram = replace(graph, features=scaled.features), scaled.gram
-    if foreign is None:
-        trained = train(spec, graph, device=device, progress=progress, row_store=partial(scratch_rows, folder=scratch))
-    else:
-        spec = replace(spec, solver=SolverKind.NEWTON)
-        start = starting_point(foreign, spec, graph, scaled.exponents, gram)
-        trained = train_on(spec, graph, start, progress=progress)
-        warnings.append(_distance(start, trained))
-    beta, *label_beta = span_coefficients(trained.representation, trained.dual)
+    fitted = fit_graph(
+        graph,
+        spec,
+        pretrained=foreign,
+        fixed=[channel.column for channel in injected_channels],
+        device=device,
+        progress=progress,
+        row_store=partial(scratch_rows, folder=scratch),
+    )
+    graph, spec, gram, trained = fitted.graph, fitted.spec, fitted.gram, fitted.trained
+    if fitted.start is not None:
+        warnings.append(_distance(fitted.start, trained))
     manifest = Manifest(
         name=name,
         created_at=datetime.now(UTC),
@@ -162,20 +161,20 @@ def build_model(
             device=device,
         ),
         diffusion=trained.diffusion,
-        column_scale=None if scaled.exponents is None else tuple(scaled.exponents.tolist()),
+        column_scale=None if fitted.exponents is None else tuple(fitted.exponents.tolist()),
         injected_channels=tuple(injected_channels),
         canaries=canaries,
         mlp=mlp,
-        warnings=(*warnings, *_warnings(graph, gram, trained, rescaled=scaled.exponents is not None)),
+        warnings=(*warnings, *_warnings(graph, gram, trained, rescaled=fitted.exponents is not None)),
     )
     return BuiltModel(
         manifest=manifest,
         graph=graph,
         weights=trained.weights.cpu().numpy(),
         dual=trained.dual.cpu().numpy(),
-        beta=beta.cpu().numpy(),
+        beta=fitted.beta.cpu().numpy(),
         label_weights=trained.label_weights.cpu().numpy(),
-        label_beta=label_beta[0].cpu().numpy() if label_beta else np.zeros((0, graph.nodes, graph.num_classes)),
+        label_beta=fitted.label_beta.cpu().numpy(),
         public=declared,
     )
 

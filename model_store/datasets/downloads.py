@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from model_store.datasets.files import from_torch_geometric, write_npz
+from model_store.datasets.files import write_npz
 from model_store.errors import DatasetNotFound
+from projector.graph.tensors import from_torch_geometric
 
 #: Datasets torch-geometric can fetch: our name -> its class and the name within it.
 DOWNLOADABLE: Mapping[str, tuple[str, str]] = {

@@ -18,8 +18,8 @@ from model_store.array_files import ArraysUnreadable
 from model_store.errors import DatasetNotFound
 from projector.errors import GraphError
 from projector.graph.raw_graph import RawGraph
+from projector.graph.tensors import MASKS, from_torch_geometric
 
-_MASKS = ("train_mask", "val_mask", "test_mask")
 _SPARSE_PARTS = ("x_indptr", "x_indices", "x_data", "x_shape")
 _PLAIN = (
     "Save one plain torch_geometric.data.Data of tensors with torch.save, and node_ids, if any, as a list of str: "
@@ -28,8 +28,6 @@ _PLAIN = (
 #: What torch calls an object that it does not unpickle, and the codes by which it makes letters bold.
 _UNSAFE = re.compile(r"GLOBAL (\S+)")
 _TERMINAL = re.compile("\x1b\\[[0-9;]*m")
-#: Dense features with at most this share of non-zeros are turned into CSR.
-_SPARSE_SHARE = 0.2
 
 
 def read_npz(path: Path) -> RawGraph:
@@ -47,7 +45,7 @@ def read_npz(path: Path) -> RawGraph:
         edge_index=arrays["edge_index"],
         features=_npz_features(path, arrays),
         labels=arrays["y"],
-        masks=tuple(arrays.get(name) for name in _MASKS),
+        masks=tuple(arrays.get(name) for name in MASKS),
         node_ids=arrays.get("node_ids"),
     )
 
@@ -62,7 +60,7 @@ def write_npz(path: Path, graph: RawGraph) -> None:
         parts = (X.indptr, X.indices, X.data, np.array(X.shape))
         arrays |= dict(zip(_SPARSE_PARTS, parts, strict=True))
     if graph.masks is not None:
-        arrays |= dict(zip(_MASKS, (graph.masks.train, graph.masks.val, graph.masks.test), strict=True))
+        arrays |= dict(zip(MASKS, (graph.masks.train, graph.masks.val, graph.masks.test), strict=True))
     if graph.node_ids is not None:
         arrays["node_ids"] = np.array(graph.node_ids)
     partial = path.with_name(f".{path.name}.partial.npz")
@@ -99,29 +97,11 @@ def read_torch_geometric(path: Path) -> RawGraph:
     return from_torch_geometric(data.to_dict(), str(path))
 
 
-def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
-    """The graph in the attributes of a torch-geometric `Data`; sparse features become CSR."""
-    for name in ("edge_index", "x", "y"):
-        if not isinstance(data.get(name), torch.Tensor):
-            raise GraphError(f"{origin}: the Data has no tensor {name!r}.", "Set edge_index, x and y.")
-    try:
-        return RawGraph.of(
-            origin,
-            edge_index=_array(data["edge_index"]),
-            features=_tensor_features(data["x"]),
-            labels=_array(data["y"]),
-            masks=tuple(None if data.get(name) is None else _array(data[name]) for name in _MASKS),
-            node_ids=None if data.get("node_ids") is None else _array(data["node_ids"]),
-        )
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise GraphError(f"{origin} has attributes that are no arrays: {_first_line(error)}.", _PLAIN) from error
-
-
 def _npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise DatasetNotFound(f"There is no file {path}.", "Check the path.")
     try:
-        return array_files.read_npz(path, ("edge_index", "x", "y", "node_ids", *_MASKS, *_SPARSE_PARTS))
+        return array_files.read_npz(path, ("edge_index", "x", "y", "node_ids", *MASKS, *_SPARSE_PARTS))
     except ArraysUnreadable as error:
         raise GraphError(error.detail, error.remedy) from error
 
@@ -168,30 +148,6 @@ def _told(error: Exception) -> str:
     if unsafe is not None:
         return f"it holds Python objects ({unsafe[1]}), which are not read because they could run a program"
     return _first_line(error)
-
-
-def _array(value: object) -> NDArray[Any]:
-    """A tensor, or a list, as an array; ValueError for a tensor that repeats its values and may be of any size."""
-    if not isinstance(value, torch.Tensor):
-        return np.asarray(value)
-    plain = value.detach()
-    if plain.numel() * plain.element_size() > plain.untyped_storage().nbytes():
-        raise ValueError(f"a tensor of shape {tuple(plain.shape)} has more values than are stored")
-    return plain.numpy()
-
-
-def _tensor_features(x: torch.Tensor) -> NDArray[Any] | sp.csr_array:
-    if x.layout is not torch.strided:
-        # By its coordinates: the dense matrix may not fit in memory.
-        entries = x.detach().to_sparse().coalesce()
-        if entries.sparse_dim() != 2 or entries.dense_dim():
-            raise ValueError(f"the features have shape {tuple(x.shape)}")
-        indices = entries.indices().numpy()
-        return sp.csr_array(sp.coo_array((entries.values().numpy(), (indices[0], indices[1])), shape=tuple(x.shape)))
-    dense = _array(x)
-    if dense.ndim == 2 and np.count_nonzero(dense) <= _SPARSE_SHARE * dense.size:
-        return sp.csr_array(dense)
-    return dense
 
 
 def _first_line(error: Exception) -> str:

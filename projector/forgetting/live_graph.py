@@ -8,11 +8,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.forgetting.batch import ModelState
-from projector.graph.graph import NO_LABEL
-from projector.network.inputs import Inputs
-from projector.network.losses import Loss
+from projector.forgetting.gram import Gram, factorise
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import NO_LABEL, Graph, one_hot
+from projector.network.diffusion import Diffusion
+from projector.network.inputs import Inputs, inputs_of
+from projector.network.losses import Loss, loss_of
 from projector.network.propagation import Propagator
 from projector.network.representation import Representation
+from projector.network.spec import ModelSpec
 from projector.solvers.objective import Objective
 
 
@@ -26,6 +30,25 @@ class LiveGraph:
     loss: Loss
     #: Classes by row, (n,) int64, of the nodes that were trained on; `NO_LABEL` for all others. Not to be written to.
     targets: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        spec: ModelSpec,
+        diffusion: Diffusion | None,
+        *,
+        live: NDArray[np.bool_],
+        featured: NDArray[np.bool_],
+        device: torch.device | str,
+    ) -> "LiveGraph":
+        """The nodes `live` (n,) of `graph`, of which `featured` (n,) still have their features, on `device`."""
+        propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, live=live, device=device)
+        training = graph.train_mask & live
+        labels = one_hot(graph.labels, training, graph.num_classes)
+        rows = FeatureMatrix(graph.features, device)
+        inputs = inputs_of(spec, rows, labels, propagator, diffusion, featured)
+        return cls(inputs, propagator, loss_of(spec.loss), np.where(training, graph.labels, NO_LABEL))
 
     def without(
         self, nodes: NDArray[np.int64], edges: NDArray[np.int64], feature_rows: NDArray[np.int64]
@@ -73,3 +96,10 @@ class LiveGraph:
         probabilities = self.loss.probabilities(self.logits(state) if logits is None else logits).cpu().numpy()
         probabilities[~state.live] = 0.0
         return probabilities
+
+
+def label_gram(graph: Graph, live: NDArray[np.bool_], rows: FeatureMatrix) -> tuple[Gram, NDArray[np.bool_]]:
+    """The Gram factors of the label input `rows` (n, C), and the mask (n,) of its rows that count."""
+    training = graph.train_mask & live
+    # Counts of training nodes by class: n bounds them for good, and a class that has one is never lost in it.
+    return factorise(rows, training, sigma_ref_squared=float(graph.nodes)), training

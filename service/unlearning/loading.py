@@ -14,14 +14,9 @@ from model_store.memory import require_memory, serving_needs
 from model_store.versions import SpanArrays, VersionState
 from projector.forgetting.batch import InputRows, ModelState
 from projector.forgetting.gram import Gram, factorise
-from projector.forgetting.live_graph import LiveGraph
+from projector.forgetting.live_graph import LiveGraph, label_gram
 from projector.forgetting.projection import SpanState
-from projector.graph.features import FeatureMatrix
-from projector.graph.graph import NO_LABEL, one_hot
 from projector.network.blocks import by_block, side_by_side
-from projector.network.inputs import inputs_of
-from projector.network.losses import loss_of
-from projector.network.propagation import Propagator
 from projector.network.sizes import Sizes
 
 
@@ -49,19 +44,10 @@ def load(
     """
     graph, live = base.graph, version.live
     require_memory("Serving", serving_needs(manifest.spec, Sizes.of(graph)), device)
-    propagator = Propagator.build(
-        graph.adjacency, manifest.spec.propagation, manifest.spec.self_loops, live=live, device=device
+    live_graph = LiveGraph.of(
+        graph, manifest.spec, manifest.diffusion, live=live, featured=version.featured, device=device
     )
-    training = graph.train_mask & live
-    labels = one_hot(graph.labels, training, graph.num_classes)
-    inputs = inputs_of(
-        manifest.spec,
-        FeatureMatrix(graph.features, device),
-        labels,
-        propagator,
-        manifest.diffusion,
-        version.featured,
-    )
+    inputs = live_graph.inputs
     features = InputRows(inputs.features.rows, side_by_side(on_device(base.beta, device)))
     from_checkpoint = gram is not None and fits(gram, features.rows, version.featured, manifest.sigma_ref_squared)
     if gram is None or not from_checkpoint:
@@ -81,11 +67,8 @@ def load(
     label_rows = None
     if inputs.labels is not None:
         label_rows = InputRows(inputs.labels.rows, side_by_side(on_device(base.label_beta, device)))
-        # Counts of training nodes by class: n bounds them for good, and a class that has one is never lost in it.
-        gram = factorise(label_rows.rows, training, sigma_ref_squared=float(graph.nodes))
+        gram, training = label_gram(graph, live, label_rows.rows)
         state = replace(state, labels=_span(version.labels, gram, training, device))
-    targets = np.where(training, graph.labels, NO_LABEL)
-    live_graph = LiveGraph(inputs, propagator, loss_of(manifest.spec.loss), targets)
     return Loaded(features, label_rows, state, live_graph, from_checkpoint)
 
 

@@ -20,14 +20,15 @@ from projector.forgetting.batch import (
     ModelState,
     Removal,
     carried_columns,
-    project_batch,
 )
 from projector.forgetting.canaries import Canaries
-from projector.forgetting.certificate import Certificate, certifiable, certify
+from projector.forgetting.certificate import Certificate
+from projector.forgetting.forget import HeldModel, RepairPlan, forget, require_finite
 from projector.forgetting.gram import Gram
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.repair import (
     Coefficients,
+    Minimiser,
     Repair,
     RepairOutcome,
     RepairProgress,
@@ -45,7 +46,7 @@ from service.domain.states import RepairPolicy
 from service.unlearning.loading import load, on_device
 from service.unlearning.newton_process import NewtonProcess, pays
 from service.unlearning.placement import Placement, require_repairable
-from service.unlearning.prepared import Prepared, PreparedRepair, finite, require_finite
+from service.unlearning.prepared import Prepared, PreparedRepair, finite
 from service.unlearning.snapshot import Snapshot
 
 
@@ -153,9 +154,8 @@ class Resident:
     @property
     def certificate(self) -> Certificate | None:
         """How far the committed weights can be from those of retraining; None for a loss without certificate."""
-        if self._certificate is None and certifiable(self.live_graph.loss, self.regularization):
-            objective = self._objective(self.live_graph)
-            self._certificate = certify(objective, objective.at(stacked(self.state)))
+        if self._certificate is None:
+            self._certificate = self._held().certificate()
         return self._certificate
 
     def coefficients(self) -> Coefficients:
@@ -171,25 +171,12 @@ class Resident:
 
         Raises NotFinite when the result is not made of finite numbers.
         """
-        projection = project_batch(self.state, self.features, self.labels, removals, self._injected)
-        nodes = _joined([removal.nodes for removal in removals])
-        feature_rows = _joined([removal.features for removal in removals])
-        edges = np.concatenate([removal.edges for removal in removals])
-        live_graph = self.live_graph.without(nodes, edges, feature_rows)
-        require_finite(projection.state)
-        rows = self._training_rows.on(live_graph)
-        started = time.monotonic()
-        state, repair, logits = projection.state, None, None
+        plan = None
         if self._policy is RepairPolicy.ALWAYS:
-            state, outcome, repair = self._repaired(state, live_graph, rows, budget_s)
-        else:
-            logits = live_graph.logits(state)
-            outcome = self._unrepaired(state, live_graph, logits)
-        repair_s = time.monotonic() - started
-        if state is not projection.state:
-            projection = projection.with_weights_of(state, self.state)
-        snapshot = finite(state, _snapshot(state, live_graph, logits))
-        return Prepared(nodes, feature_rows, edges, projection, outcome, live_graph, snapshot, repair, rows, repair_s)
+            plan = RepairPlan(budget_s, *self._means())
+        forgotten = forget(self._held(), removals, plan)
+        snapshot = finite(forgotten.state, _snapshot(forgotten.state, forgotten.live_graph, forgotten.logits))
+        return Prepared(**vars(forgotten), snapshot=snapshot)
 
     def commit(self, prepared: Prepared) -> None:
         """Makes `prepared` the committed state and forgets the removed rows in memory, with all computed from them."""
@@ -209,7 +196,8 @@ class Resident:
     def begin_repair(self) -> None:
         """Starts a repair of the committed state, for `advance_repair` to carry out."""
         objective = self._objective(self.live_graph)
-        self._pending = self._repair(self.state, objective, self._training_rows)
+        minimiser, free = self._means()
+        self._pending = Repair(self.state, objective, self._factor, self._training_rows, minimiser=minimiser, free=free)
 
     @property
     def repairing(self) -> RepairProgress | None:
@@ -292,32 +280,19 @@ class Resident:
         if pays(Representation(self.live_graph.inputs, self.live_graph.training_rows), self.state.classes):
             process.start()
 
-    def _repair(self, state: ModelState, objective: Objective, rows: TrainingRows) -> Repair:
+    def _means(self) -> tuple[Minimiser, int | None]:
+        """By what repairs go without a factor, and the bytes that one may take."""
         minimiser = newton if self._process is None else self._process.minimisation
-        free = available_bytes(self.features.rows.device)
-        return Repair(state, objective, self._factor, rows, minimiser=minimiser, free=free)
+        return minimiser, available_bytes(self.features.rows.device)
+
+    def _held(self) -> HeldModel:
+        return HeldModel(
+            self.state, self.features, self.labels, self.live_graph, self.regularization, self._training_rows,
+            self._injected, self._factor,
+        )  # fmt: skip
 
     def _objective(self, live_graph: LiveGraph) -> Objective:
         return live_graph.objective(self.regularization)
-
-    def _repaired(
-        self, state: ModelState, live_graph: LiveGraph, rows: TrainingRows, budget_s: float
-    ) -> tuple[ModelState, RepairOutcome, Repair]:
-        """`state` repaired within the budget, or as it is while the repair goes on."""
-        objective = self._objective(live_graph)
-        repair = self._repair(state, objective, rows)
-        if repair.advance(time.monotonic() + budget_s):
-            return *repair.repaired(), repair
-        return state, RepairOutcome(RepairStatus.PENDING, repair.before, repair.before), repair
-
-    def _unrepaired(self, state: ModelState, live_graph: LiveGraph, logits: Tensor) -> RepairOutcome:
-        """What holds of `state` as it is; `logits` (n, C) are its own."""
-        if not certifiable(live_graph.loss, self.regularization):
-            return RepairOutcome(RepairStatus.NONE, None, None)
-        objective = self._objective(live_graph)
-        rows = torch.from_numpy(live_graph.training_rows).to(logits.device)
-        certificate = certify(objective, objective.at(stacked(state), logits[rows]))
-        return RepairOutcome(RepairStatus.NONE, certificate, certificate)
 
     def _settle(self, repair: Repair | None, outcome: RepairOutcome) -> None:
         """Keeps of what was computed what holds of the state just committed."""
@@ -347,7 +322,3 @@ def _snapshot(state: ModelState, live_graph: LiveGraph, logits: Tensor | None = 
 def _forget(given: InputRows, rows: NDArray[np.int64]) -> None:
     given.rows.forget(rows)
     given.beta[torch.from_numpy(rows).to(given.beta.device)] = 0.0
-
-
-def _joined(rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate([*rows, np.empty(0, dtype=np.int64)])

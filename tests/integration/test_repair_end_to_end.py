@@ -23,6 +23,7 @@ from test_kinds_end_to_end import ask, together
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.store import Store
+from projector.forgetting.forget import NotFinite
 from projector.forgetting.repair import Repair
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import LossKind, ModelSpec, SolverKind
@@ -30,7 +31,7 @@ from service.db.repairs import RepairRepository
 from service.errors import LetheError, Unavailable
 from service.settings import Settings
 from service.unlearning.placement import RepairImpossible
-from service.unlearning.prepared import NotFinite, PreparedRepair
+from service.unlearning.prepared import PreparedRepair
 from service.unlearning.resident import Resident
 from service.worker.repairing import Repairer
 from tests.preloaded import Preloaded

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
+from projector.forgetting.forget import NotFinite
 from projector.forgetting.repair import stacked
 from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
@@ -21,7 +22,6 @@ from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
 from projector.solvers import hessian
 from service.domain.states import RepairPolicy
 from service.unlearning.placement import Placement, RepairImpossible
-from service.unlearning.prepared import NotFinite
 from service.unlearning.resident import Resident
 from tests.property.configurations import Configuration, every, pairwise
 from tests.property.oracle import Oracle

@@ -1,0 +1,153 @@
+"""One batch of removals, whole: projection, remaining graph, repair. Nothing that is given changes."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, Projection, Removal, project_batch
+from projector.forgetting.certificate import Certificate, certifiable, certify
+from projector.forgetting.live_graph import LiveGraph
+from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, RepairProgress, newton, stacked
+from projector.forgetting.status import RepairStatus
+from projector.forgetting.training_rows import TrainingRows
+from projector.solvers.hessian import HessianFactor
+from projector.solvers.objective import Objective
+
+#: Seconds between two calls of a callback that follows a repair.
+_REPORT_S = 0.2
+
+
+class NotFinite(ArithmeticError):
+    """A batch led to weights, coefficients or predictions that are not finite numbers; nothing was changed."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldModel:
+    """One version of a model, with all that is needed to delete from it."""
+
+    state: ModelState
+    features: InputRows
+    #: None for a model without labels among its inputs.
+    labels: InputRows | None
+    live_graph: LiveGraph
+    #: lambda.
+    regularization: float
+    training_rows: TrainingRows
+    #: Columns of the features whose rows of W are watched.
+    injected: Sequence[InjectedColumn] = ()
+    #: Of the Hessian, from this version or an earlier one; None where there is none.
+    factor: HessianFactor | None = None
+
+    def objective(self) -> Objective:
+        """F^u, the objective of the live graph."""
+        return self.live_graph.objective(self.regularization)
+
+    def certificate(self) -> Certificate | None:
+        """How far the weights can be from those of retraining; None for a loss without certificate."""
+        if not certifiable(self.live_graph.loss, self.regularization):
+            return None
+        objective = self.objective()
+        return certify(objective, objective.at(stacked(self.state)))
+
+
+@dataclass(frozen=True)
+class RepairPlan:
+    """How a batch is repaired."""
+
+    #: Seconds after which the repair is left to be gone on with.
+    budget_s: float = math.inf
+    minimiser: Minimiser = newton
+    #: Bytes that a factor of the Hessian may take; None where that is not known.
+    free: int | None = None
+    progress: Callable[[RepairProgress], None] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Forgotten:
+    """A batch computed beside the model it was taken from, and what was measured."""
+
+    #: Nodes that leave, (m,), nodes whose features leave, (l,), and edges that leave, (k, 2).
+    nodes: NDArray[np.int64]
+    feature_rows: NDArray[np.int64]
+    edges: NDArray[np.int64]
+    #: With the figures of the weights as they are in the end, repaired where `outcome` says so.
+    projection: Projection
+    outcome: RepairOutcome
+    live_graph: LiveGraph
+    training_rows: TrainingRows
+    #: The repair, finished or not; None where there was to be none.
+    repair: Repair | None
+    #: Logits of every node, (n, C), where they are known.
+    logits: Tensor | None
+    #: How much of the time went into the repair (seconds).
+    repair_s: float
+
+    @property
+    def state(self) -> ModelState:
+        """What the model becomes."""
+        return self.projection.state
+
+
+def forget(model: HeldModel, removals: Sequence[Removal], repair: RepairPlan | None) -> Forgotten:
+    """Takes all `removals` away at once; None for `repair` leaves the projected weights as they are.
+
+    Raises NotFinite when the projection is not made of finite numbers.
+    """
+    projection = project_batch(model.state, model.features, model.labels, removals, model.injected)
+    require_finite(projection.state)
+    nodes, feature_rows = (
+        _joined(parts) for parts in zip(*((one.nodes, one.features) for one in removals), strict=True)
+    )
+    edges = np.concatenate([removal.edges for removal in removals])
+    live_graph = model.live_graph.without(nodes, edges, feature_rows)
+    rows = model.training_rows.on(live_graph)
+    objective = live_graph.objective(model.regularization)
+    began = time.monotonic()
+    state, logits, run = projection.state, None, None
+    if repair is None:
+        logits = live_graph.logits(state)
+        outcome = _unrepaired(objective, live_graph, state, logits)
+    else:
+        run = Repair(state, objective, model.factor, rows, minimiser=repair.minimiser, free=repair.free)
+        if _finished(run, repair, began):
+            state, outcome = run.repaired()
+            projection = projection.with_weights_of(state, model.state)
+        else:
+            outcome = RepairOutcome(RepairStatus.PENDING, run.before, run.before)
+    seconds = time.monotonic() - began
+    return Forgotten(nodes, feature_rows, edges, projection, outcome, live_graph, rows, run, logits, seconds)
+
+
+def require_finite(state: ModelState) -> None:
+    """Raises NotFinite unless weights and coefficients are finite numbers."""
+    parts = [part for span in state.spans for part in (span.W, span.B, span.T)]
+    if not all(bool(part.isfinite().all()) for part in parts):
+        raise NotFinite("The batch leads to weights or coefficients that are not finite; it was not applied.")
+
+
+def _finished(run: Repair, plan: RepairPlan, began: float) -> bool:
+    until = began + plan.budget_s
+    if plan.progress is None:
+        return run.advance(until)
+    while not run.advance(min(until, time.monotonic() + _REPORT_S)) and time.monotonic() < until:
+        plan.progress(run.progress)
+    return run.finished
+
+
+def _unrepaired(objective: Objective, live_graph: LiveGraph, state: ModelState, logits: Tensor) -> RepairOutcome:
+    """What holds of `state` as it is; `logits` (n, C) are its own."""
+    if not certifiable(objective.loss, objective.regularization):
+        return RepairOutcome(RepairStatus.NONE, None, None)
+    rows = torch.from_numpy(live_graph.training_rows).to(logits.device)
+    certificate = certify(objective, objective.at(stacked(state), logits[rows]))
+    return RepairOutcome(RepairStatus.NONE, certificate, certificate)
+
+
+def _joined(rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([*rows, np.empty(0, dtype=np.int64)])

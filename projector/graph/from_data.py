@@ -1,0 +1,72 @@
+"""Graphs as users of the library have them: arrays, or a torch-geometric `Data`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from projector.errors import GraphError
+from projector.graph.graph import Graph
+from projector.graph.raw_graph import RawGraph
+from projector.graph.tensors import MASKS, from_torch_geometric
+
+
+def graph(
+    edge_index: ArrayLike,
+    features: Any,
+    labels: ArrayLike,
+    *,
+    train_mask: ArrayLike | None = None,
+) -> Graph:
+    """A graph from arrays.
+
+    `edge_index` is (2, E), or a scipy sparse adjacency (n, n); `features` (n, d) are dense or scipy CSR; `labels` (n,)
+    are -1 where there is none; `train_mask` is (n,) bool (default: every node with a label). An edge that is given in
+    one direction is taken in both. Raises GraphError naming what is wrong.
+    """
+    if hasattr(edge_index, "tocoo"):
+        entries = edge_index.tocoo()
+        pairs = np.stack([entries.row, entries.col]).astype(np.int64)
+    else:
+        pairs = np.asarray(edge_index)
+    pairs = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
+    raw = RawGraph.of(
+        "the graph", edge_index=pairs, features=features, labels=np.asarray(labels), masks=(), node_ids=None
+    )
+    return _with_masks(raw, None if train_mask is None else np.asarray(train_mask))
+
+
+def graph_of(data: Any) -> Graph:
+    """The graph in a torch-geometric `Data`, or anything with its attributes or keys. Raises GraphError."""
+    given: Mapping[str, Any]
+    if isinstance(data, Mapping):
+        given = data
+    elif hasattr(data, "to_dict"):
+        given = data.to_dict()
+    else:
+        given = {name: getattr(data, name, None) for name in ("edge_index", "x", "y", *MASKS)}
+    raw = from_torch_geometric({**given, **dict.fromkeys(MASKS)}, "data")
+    mask = given.get("train_mask")
+    return _with_masks(raw, None if mask is None else np.asarray(mask))
+
+
+def _with_masks(raw: RawGraph, train: NDArray[Any] | None) -> Graph:
+    if train is None:
+        train = raw.labels >= 0
+    if train.dtype != np.bool_ or train.shape != (raw.nodes,):
+        raise GraphError(
+            f"{raw.origin}: train_mask is {train.dtype} of shape {train.shape} for {raw.nodes} nodes.",
+            "Give one boolean per node.",
+        )
+    nobody = np.zeros(raw.nodes, dtype=np.bool_)
+    return Graph(
+        adjacency=raw.adjacency(),
+        features=raw.features,
+        labels=raw.labels,
+        train_mask=train,
+        val_mask=nobody,
+        test_mask=nobody,
+        node_ids=tuple(map(str, range(raw.nodes))),
+        class_names=tuple(map(str, range(int(raw.labels.max(initial=-1)) + 1))),
+    )

@@ -1,0 +1,72 @@
+"""From a graph to a model at hand: columns scaled where the Gram matrix asks for it, weights, span coefficients."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from projector.device import enough_memory
+from projector.forgetting.coefficients import span_coefficients
+from projector.forgetting.gram import Gram
+from projector.graph.graph import Graph
+from projector.network.spec import ModelSpec, SolverKind
+from projector.solvers.descent import RowStoreFactory, rows_in_memory
+from projector.training.fit import Trained, TrainingProgress, train
+from projector.training.pretrained import ForeignWeights, starting_point, train_on
+from projector.training.scaling import well_scaled
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A trained model, and what deleting from it starts with."""
+
+    #: With the features that were trained on: those given, with column j times 2**exponents[j].
+    graph: Graph
+    #: As given, but for the solver where training went on from pretrained weights.
+    spec: ModelSpec
+    #: (d,); None when nothing was rescaled.
+    exponents: NDArray[np.int64] | None
+    gram: Gram
+    trained: Trained
+    #: Span coefficients, (blocks, n, C) float64, with W_b = X^T beta_b.
+    beta: Tensor
+    #: The same of the label blocks, (label_hops, n, C).
+    label_beta: Tensor
+    #: The pretrained weights that training started from, (p, C); None where it started from 0.
+    start: Tensor | None
+
+
+def fit_graph(
+    graph: Graph,
+    spec: ModelSpec,
+    *,
+    pretrained: ForeignWeights | None = None,
+    fixed: Sequence[int] = (),
+    device: str = "cpu",
+    progress: Callable[[TrainingProgress], None] | None = None,
+    row_store: RowStoreFactory = rows_in_memory,
+) -> Fitted:
+    """Rescales the features where their Gram matrix needs it, trains, and computes span coefficients, on `device`.
+
+    The columns `fixed` are never rescaled. With `pretrained` weights, for the features of `graph`, training starts
+    there and goes to the optimum whatever solver is named.
+
+    Raises GraphError, TrainingError, DeviceError as `train` does, RankError when the Gram matrix cannot tell the rank
+    of the features, and WeightsError when `pretrained` does not belong to this graph and specification.
+    """
+    everyone = np.ones(graph.nodes, dtype=np.bool_)
+    with enough_memory(device, graph.nodes, graph.num_features):
+        scaled = well_scaled(graph.features, everyone, fixed=fixed, device=device)
+    graph = replace(graph, features=scaled.features)
+    start = None
+    if pretrained is None:
+        trained = train(spec, graph, device=device, progress=progress, row_store=row_store)
+    else:
+        spec = replace(spec, solver=SolverKind.NEWTON)
+        start = starting_point(pretrained, spec, graph, scaled.exponents, scaled.gram)
+        trained = train_on(spec, graph, start, progress=progress)
+    beta, *labels = span_coefficients(trained.representation, trained.dual)
+    label_beta = labels[0] if labels else beta.new_zeros((0, graph.nodes, graph.num_classes))
+    return Fitted(graph, spec, scaled.exponents, scaled.gram, trained, beta, label_beta, start)
