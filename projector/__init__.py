@@ -1,0 +1,34 @@
+"""Projector: linear graph neural networks that forget nodes, edges and features, with a bound on what is left.
+
+    model = fit(data)                               # a torch_geometric Data, or graph(edges, features, labels)
+    model, report = model.forget(nodes=[3, 14])     # the weights of retraining without them, to report.bound_after
+    model.predict([0, 1, 2])
+
+See `fit`, `graph`, `Model`, `Report`, `SpanFigures`, `ModelSpec`, `Certificate` and `ProjectorError`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from projector.errors import ProjectorError
+    from projector.forgetting.certificate import Certificate
+    from projector.graph.from_data import graph
+    from projector.model import Model, Report, SpanFigures, fit
+    from projector.network.spec import ModelSpec
+
+__all__ = ["Certificate", "Model", "ModelSpec", "ProjectorError", "Report", "SpanFigures", "fit", "graph"]
+
+_FROM = {
+    "Certificate": "projector.forgetting.certificate",
+    "ModelSpec": "projector.network.spec",
+    "graph": "projector.graph.from_data",
+    "ProjectorError": "projector.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The names above, once they are asked for: who needs an enum alone does not wait for torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'projector' has no attribute {name!r}")
+    return getattr(import_module(_FROM.get(name, "projector.model")), name)
