@@ -1,10 +1,10 @@
 """Projector: linear graph neural networks that forget nodes, edges and features, with a bound on what is left.
 
-    model = fit(data)                               # a torch_geometric Data, or graph(edges, features, labels)
+    model = fit(data)                    # a torch_geometric Data, or from_arrays(edges, features, labels)
     model, report = model.forget(nodes=[3, 14])     # the weights of retraining without them, to report.bound_after
     model.predict([0, 1, 2])
 
-See `fit`, `graph`, `Model`, `Report`, `SpanFigures`, `ModelSpec`, `Certificate` and `ProjectorError`.
+See `fit`, `from_arrays`, `Model`, `Report`, `SpanFigures`, `ModelSpec`, `Certificate` and `ProjectorError`.
 """
 
 from importlib import import_module
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from projector.errors import ProjectorError
     from projector.forgetting.certificate import Certificate
-    from projector.graph.from_data import graph
+    from projector.graph.from_data import from_arrays
     from projector.model import Model, Report, SpanFigures, fit
     from projector.network.spec import ModelSpec
 
-__all__ = ["Certificate", "Model", "ModelSpec", "ProjectorError", "Report", "SpanFigures", "fit", "graph"]
+__all__ = ["Certificate", "Model", "ModelSpec", "ProjectorError", "Report", "SpanFigures", "fit", "from_arrays"]
 
 _FROM = {
     "Certificate": "projector.forgetting.certificate",
     "ModelSpec": "projector.network.spec",
-    "graph": "projector.graph.from_data",
+    "from_arrays": "projector.graph.from_data",
     "ProjectorError": "projector.errors",
 }
 

@@ -231,7 +231,7 @@ def fit(
 
     `data` is a `torch_geometric.data.Data`, or anything with its attributes or keys: `edge_index` (2, E) with both
     directions of each edge, `x` (n, d), `y` (n,) with -1 where there is no label, and `train_mask` (n,) bool (default:
-    every node with a label); or a `Graph`, from `graph`.
+    every node with a label); or a `Graph`, from `from_arrays`.
 
     With `weights` W (blocks, d, C), and `label_weights` where there is label reuse, training goes on from there. The
     spec's `seed` and `tolerance` say how it is trained.

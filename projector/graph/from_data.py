@@ -12,7 +12,7 @@ from projector.graph.raw_graph import RawGraph
 from projector.graph.tensors import MASKS, from_torch_geometric
 
 
-def graph(
+def from_arrays(
     edge_index: ArrayLike,
     features: Any,
     labels: ArrayLike,

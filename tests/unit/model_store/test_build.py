@@ -125,7 +125,7 @@ def test_running_out_of_device_memory_names_the_device(monkeypatch: pytest.Monke
     def exhausted(*arguments: object, **options: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    for step in ("projector.training.fit.minimise", "model_store.build.well_scaled"):
+    for step in ("projector.training.fit.minimise", "projector.training.fitted.well_scaled"):
         monkeypatch.setattr(step, exhausted)
         with pytest.raises(DeviceError, match="cpu has too little memory"):
             build(dense_features())

@@ -1,0 +1,223 @@
+"""The face of the library, held against retraining and against the service's own path."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from model_store.datasets.load import load_dataset
+from projector import Certificate, Model, ModelSpec, ProjectorError, fit, from_arrays
+from projector.errors import GraphError, TrainingError
+from projector.forgetting.repair import RepairProgress
+from projector.forgetting.status import RepairStatus
+from projector.graph.graph import Graph
+from projector.network.spec import Combine, LossKind, SolverKind
+from tests.property.retraining import Problem
+
+#: What an api process must not have to load, nor who uses the library alone to install.
+NOT_NEEDED = ("fastapi", "sqlalchemy", "redis", "pydantic", "structlog", "torch_geometric", "model_store", "service")
+
+
+@pytest.fixture(scope="module")
+def small() -> Graph:
+    return load_dataset("synthetic:n=120,d=30,classes=3,seed=2", data_dirs=[])
+
+
+@pytest.fixture(scope="module")
+def model(small: Graph) -> Model:
+    return fit(small)
+
+
+def retrained(small: Graph, spec: ModelSpec, nodes: list[int], features: list[int]) -> np.ndarray:
+    """W of the remaining graph by another solver, (d, C)."""
+    X = np.asarray(small.features.toarray(), dtype=np.float64)
+    live = np.ones(small.nodes, dtype=bool)
+    live[nodes] = False
+    X[[*nodes, *features]] = 0.0
+    A = small.adjacency.toarray() * np.outer(live, live) + np.diag(live.astype(float))
+    scale = np.sqrt(np.divide(1.0, A.sum(axis=1), out=np.zeros(len(A)), where=live))
+    P = A * np.outer(scale, scale)
+    H = (P @ P @ X)[small.train_mask & live]
+    labels = small.labels[small.train_mask & live]
+    return Problem(H, labels, small.num_classes, spec.loss, spec.regularization).minimum(1e-10)
+
+
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+def test_what_is_left_is_the_model_of_retraining(small: Graph, loss: LossKind) -> None:
+    spec = ModelSpec(loss=loss)
+    before = fit(small, spec)
+    kept = before.weights
+    after, report = before.forget(nodes=[3, 14], features=[20])
+    best = retrained(small, spec, [3, 14], [20])
+    distance = float(np.linalg.norm(after.weights[0] - best))
+    assert report.bound_after is not None
+    assert distance <= report.bound_after.bound + 1e-8 * np.linalg.norm(best)
+    assert report.bound_after.retrained
+    assert report.bound_before is not None
+    assert report.bound_before.bound >= np.linalg.norm(before.weights[0] - best) * 0.999
+    assert (report.repair, report.nodes, report.edges, report.features) == (RepairStatus.CONVERGED, 2, 0, 1)
+    assert (report.injected_norm_before or 0) > 0.0 == report.injected_norm_after
+    assert after.certificate == report.bound_after
+    assert np.array_equal(before.weights, kept)
+    assert before.live.all()
+    assert np.flatnonzero(~after.live).tolist() == [3, 14]
+
+
+def test_a_sequence_of_deletions_equals_one(model: Model) -> None:
+    one, _ = model.forget(nodes=[1, 2, 3])
+    step = model
+    for node in (3, 1, 2):
+        step, report = step.forget(nodes=[node])
+        assert report.bound_after is not None
+        assert report.bound_after.retrained
+    assert np.linalg.norm(one.weights - step.weights) <= 2e-8 * np.linalg.norm(one.weights)
+    assert np.abs(one.predict() - step.predict()).max() <= 1e-7
+
+
+def test_the_projection_alone_moves_nothing_where_no_direction_is_lost(model: Model) -> None:
+    after, report = model.forget(nodes=[5], repair=False)
+    assert report.repair is RepairStatus.NONE
+    assert np.array_equal(after.weights, model.weights)
+    assert report.bound_before == report.bound_after
+    assert report.bound_after is not None
+    assert not report.bound_after.retrained
+
+
+def test_figures_of_the_span_are_those_that_forgetting_reports(small: Graph) -> None:
+    X = np.hstack([np.asarray(small.features.toarray()), np.zeros((small.nodes, 1))])
+    X[7, -1] = 1.0
+    model = fit(replace(small, features=X))
+    figures = model.span([7, 8])
+    _, report = model.forget(nodes=[7, 8])
+    assert figures.directions == report.directions_removed == 1
+    assert figures.lost_direction_norm == report.lost_direction_norm_before
+    assert figures.injected_norm == report.injected_norm_before
+    assert figures.leverages[0] == pytest.approx(1.0)
+    assert 0.0 < figures.leverages[1] < 1.0
+
+
+def test_arrays_mappings_and_data_are_the_same_graph(small: Graph) -> None:
+    edges = np.stack(small.adjacency.nonzero())
+    arrays = from_arrays(small.adjacency, small.features, small.labels, train_mask=small.train_mask)
+    one_way = from_arrays(edges[:, edges[0] < edges[1]], small.features, small.labels, train_mask=small.train_mask)
+    tensors = {
+        "edge_index": torch.from_numpy(edges.astype(np.int64)),
+        "x": torch.from_numpy(small.features.toarray()),
+        "y": torch.from_numpy(small.labels),
+        "train_mask": torch.from_numpy(small.train_mask),
+    }
+    expected = fit(small).weights
+    for data in (arrays, one_way, tensors, SimpleNamespace(**tensors)):
+        assert np.array_equal(fit(data).weights, expected)
+
+
+def test_training_goes_on_from_pretrained_weights(small: Graph) -> None:
+    spec = ModelSpec(solver=SolverKind.SGD, epochs=5, combine=Combine.CONCAT, seed=3)
+    rough = fit(small, spec)
+    assert rough.certificate is not None
+    assert not rough.certificate.retrained
+    fine = fit(small, spec, weights=rough.weights)
+    assert fine.certificate is not None
+    assert fine.certificate.relative is not None
+    assert fine.certificate.relative <= 1e-9
+
+
+def test_rescaled_columns_are_not_seen_from_outside(small: Graph) -> None:
+    X = np.asarray(small.features.toarray(), dtype=np.float64)
+    X[:, 0] *= 1e6
+    model = fit(replace(small, features=X))
+    A = small.adjacency.toarray() + np.eye(small.nodes)
+    scale = np.sqrt(1.0 / A.sum(axis=1))
+    P = A * np.outer(scale, scale)
+    logits = P @ P @ (X @ model.weights[0])
+    chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+    assert np.allclose(model.predict(), chances / chances.sum(axis=1, keepdims=True), atol=1e-9)
+
+
+def test_progress_is_told(small: Graph) -> None:
+    steps: list[float] = []
+    fit(small, progress=lambda each: steps.append(each.objective))
+    assert steps[0] > steps[-1]
+    told: list[RepairProgress] = []
+    fit(small).forget(nodes=[1], progress=told.append)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"nodes": [120]}, "no node 120"),
+        ({"nodes": [-1]}, "no node -1"),
+        ({"nodes": [1, 1]}, "twice"),
+        ({"nodes": ["1"]}, "row numbers"),
+        ({"nodes": [1], "features": [1]}, "whole and for its features"),
+        ({"edges": [[0, 0]]}, "no edge"),
+        ({"edges": [[0, 500]]}, "row that the graph does not have"),
+        ({}, "Nothing is named"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_a_remedy(model: Model, wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(GraphError, match=said) as refused:
+        model.forget(**wrong)  # type: ignore[arg-type]
+    assert refused.value.remedy
+
+
+def test_what_was_forgotten_cannot_be_asked_for_again(small: Graph, model: Model) -> None:
+    edge = [[10, int(small.adjacency[[10]].indices[0])]]
+    after, _ = model.forget(nodes=[4], features=[5], edges=edge)
+    for again in ({"nodes": [4]}, {"features": [5]}, {"edges": edge}, {"edges": [edge[0][::-1]]}):
+        with pytest.raises(GraphError):
+            after.forget(**again)  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="no node 4"):
+        after.predict([4])
+    with pytest.raises(GraphError, match="no node 4"):
+        after.span([4])
+    assert not after.predict()[4].any()
+
+
+def test_the_plain_hinge_has_no_certificate_and_no_repair(small: Graph) -> None:
+    model = fit(small, ModelSpec(loss=LossKind.PLAIN_HINGE, solver=SolverKind.SGD, epochs=3))
+    assert model.certificate is None
+    with pytest.raises(TrainingError, match="kinks"):
+        model.forget(nodes=[1])
+    _, report = model.forget(nodes=[1], repair=False)
+    assert report.bound_after is None
+
+
+def test_data_that_cannot_be_trained_on_is_refused(small: Graph) -> None:
+    for wrong in (
+        {"edge_index": torch.zeros((2, 0), dtype=torch.int64)},
+        SimpleNamespace(edge_index=None, x=None, y=None),
+        replace(small, train_mask=np.zeros(small.nodes, dtype=bool)),
+    ):
+        with pytest.raises(ProjectorError):
+            fit(wrong)
+    with pytest.raises(GraphError, match="train_mask"):
+        from_arrays(sp.csr_array(small.adjacency), small.features, small.labels, train_mask=[1, 0])
+    with pytest.raises(TrainingError, match="public"):
+        fit(small, ModelSpec(mlp_width=8))
+
+
+def test_label_reuse_and_diffusion_are_forgotten_too(small: Graph) -> None:
+    for spec in (ModelSpec(label_hops=2), ModelSpec(diffusion=True)):
+        model, report = fit(small, spec).forget(nodes=[9, 11], features=[30])
+        assert isinstance(report.bound_after, Certificate)
+        assert report.bound_after.retrained
+        model, report = model.forget(nodes=[31])
+        assert report.bound_after is not None
+        assert report.bound_after.retrained
+
+
+def test_the_library_needs_nothing_of_the_service() -> None:
+    code = (
+        "import sys; from projector import fit, from_arrays, Model, ModelSpec; import projector.model; "
+        f"print([name for name in {NOT_NEEDED!r} if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+    light = "import sys; from projector.forgetting.status import RepairStatus; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", light], capture_output=True, text=True, check=True).stdout == "False\n"
