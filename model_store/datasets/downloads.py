@@ -11,7 +11,6 @@ from model_store.errors import DatasetNotFound
 
 #: Datasets torch-geometric can fetch: our name -> its class and the name within it.
 DOWNLOADABLE: Mapping[str, tuple[str, str]] = {
-    "cora": ("Planetoid", "Cora"),
     "citeseer": ("Planetoid", "CiteSeer"),
     "pubmed": ("Planetoid", "PubMed"),
     "amazon_photo": ("Amazon", "Photo"),

@@ -56,12 +56,9 @@ def cloned(folder: Path) -> Path:
     return folder
 
 
-def test_a_fresh_clone_serves_after_one_command_and_a_second_start_serves_the_same_model(
-    tmp_path: Path, data_dir: Path | None
-) -> None:
+def test_a_fresh_clone_serves_cora_after_one_command_and_a_second_start_serves_the_same_model(tmp_path: Path) -> None:
     clone = cloned(tmp_path / "clone")
-    dataset = {"dataset": SMALL} if data_dir is None else {"data_dir": data_dir}
-    lethe = LetheProcess(fresh(str(clone / "lethe")), clone / "var", admin_key="", repair="", **dataset)
+    lethe = LetheProcess(fresh(str(clone / "lethe")), clone / "var", admin_key="", repair="")
     with lethe:
         lethe.start()
         assert "There is no model yet. Training one" in lethe.log()
@@ -71,6 +68,7 @@ def test_a_fresh_clone_serves_after_one_command_and_a_second_start_serves_the_sa
         with lethe.client(key_file.read_text().strip()) as client:
             assert client.wait(client.request_deletion(["7"]).id).audit is not None
             model, prediction = client.model(), client.predict("8")
+            assert (model.name, model.nodes, model.edges) == ("cora", 2708, 5278)
         stored = digests(lethe.model)
         ended = lethe.stop()
         assert (ended.status, "[error" in ended.stderr) == (0, False), ended.stderr

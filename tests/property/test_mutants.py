@@ -1,6 +1,6 @@
 """Broken copies of the numerical code must fail the tests that guard them; the unbroken copy must pass.
 
-Each mutant is the source with one passage exchanged. The copy finds no dataset, so it trains on a small made-up graph.
+Each mutant is the source with one passage exchanged. The copy trains on Cora, which it holds.
 """
 
 import os
@@ -130,7 +130,6 @@ def python() -> Iterator[Preloaded]:
 def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -> dict[str, str]:
     """The outcome of each test of a file, `PASSED` or `FAILED`, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment.pop("LETHE_DATA_DIR", None)
     flags = ("-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "-p", "no:schemathesis")
     # Of modules that were imported already only the assertions of others are spelled out less.
     start = python.python("-m", "pytest", *flags, "-W", "ignore::pytest.PytestAssertRewriteWarning")
