@@ -66,9 +66,10 @@ def test_a_fresh_clone_serves_cora_after_one_command_and_a_second_start_serves_t
         assert str(key_file) in lethe.printed
         assert f"{lethe.url}/docs" in lethe.printed
         with lethe.client(key_file.read_text().strip()) as client:
+            trained = client.model()
+            assert (trained.name, trained.nodes, trained.edges) == ("cora", 2708, 5278)
             assert client.wait(client.request_deletion(["7"]).id).audit is not None
             model, prediction = client.model(), client.predict("8")
-            assert (model.name, model.nodes, model.edges) == ("cora", 2708, 5278)
         stored = digests(lethe.model)
         ended = lethe.stop()
         assert (ended.status, "[error" in ended.stderr) == (0, False), ended.stderr

@@ -1,6 +1,6 @@
 """Broken copies of the numerical code must fail the tests that guard them; the unbroken copy must pass.
 
-Each mutant is the source with one passage exchanged. The copy trains on Cora, which it holds.
+Each mutant is the source with one passage exchanged. In Cora's place the copy holds a small made-up graph.
 """
 
 import os
@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from model_store.datasets.files import write_npz
+from model_store.datasets.synthetic import generate, parse
 from tests.preloaded import ROOT, Preloaded
+from tests.unit.unlearning.stored import SMALL
 
 FORGETTING = "tests/unit/unlearning/test_forgetting.py"
 FAINT = "tests/property/test_faint.py"
@@ -114,6 +117,7 @@ def copied(target: Path) -> Path:
     for package in ("projector", "model_store", "service", "tests"):
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "static"))
     shutil.copy(ROOT / "pyproject.toml", target)
+    write_npz(target / "model_store" / "datasets" / "cora.npz", generate(parse(SMALL)))
     return target
 
 
