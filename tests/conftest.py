@@ -1,6 +1,5 @@
-"""Fixtures shared by all tests: real Postgres and Valkey servers, empty for each test, and the datasets' folder."""
+"""Fixtures shared by all tests: real Postgres and Valkey servers, empty for each test."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -107,13 +106,3 @@ def preloaded() -> Iterator[Preloaded]:
 def lethe_start(preloaded: Preloaded) -> Start:
     """Starts Lethe's command line."""
     return preloaded.python("-m", "service.cli")
-
-
-@pytest.fixture(scope="session")
-def data_dir() -> Path | None:
-    """The folder that holds `cora.npz`, or None."""
-    root = Path(__file__).resolve().parents[1]
-    candidates = [root.parent / "shared" / "data", root / "data"]
-    if os.environ.get("LETHE_DATA_DIR"):
-        candidates.insert(0, Path(os.environ["LETHE_DATA_DIR"]))
-    return next((folder for folder in candidates if (folder / "cora.npz").is_file()), None)

@@ -12,7 +12,6 @@ from projector.graph.tensors import from_torch_geometric
 
 #: Datasets torch-geometric can fetch: our name -> its class and the name within it.
 DOWNLOADABLE: Mapping[str, tuple[str, str]] = {
-    "cora": ("Planetoid", "Cora"),
     "citeseer": ("Planetoid", "CiteSeer"),
     "pubmed": ("Planetoid", "PubMed"),
     "amazon_photo": ("Amazon", "Photo"),

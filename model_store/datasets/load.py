@@ -17,6 +17,8 @@ from projector.graph.raw_graph import Masks, RawGraph
 
 Split = Literal["full", "public"]
 
+#: The folder of what ships with Lethe: `cora.npz`, its source and licence in `cora.txt`.
+_SHIPPED = Path(__file__).parent
 #: Shares of training and validation nodes where a dataset has no split.
 _TRAIN_SHARE, _VAL_SHARE = 0.6, 0.2
 _READERS: Mapping[str, Callable[[Path], RawGraph]] = {
@@ -27,9 +29,9 @@ _READERS: Mapping[str, Callable[[Path], RawGraph]] = {
 
 
 def default_data_dirs(env: Mapping[str, str]) -> list[Path]:
-    """Where datasets are looked for by name: LETHE_DATA_DIR, ../shared/data, ./data, ~/.cache/lethe."""
+    """Where datasets are looked for by name: LETHE_DATA_DIR, ./data, ~/.cache/lethe."""
     given = [Path(env["LETHE_DATA_DIR"])] if env.get("LETHE_DATA_DIR") else []
-    return [*given, Path("../shared/data"), Path("data"), Path(env.get("HOME") or Path.home()) / ".cache" / "lethe"]
+    return [*given, Path("data"), Path(env.get("HOME") or Path.home()) / ".cache" / "lethe"]
 
 
 def load_dataset(
@@ -43,9 +45,9 @@ def load_dataset(
 ) -> Graph:
     """The graph called `source`, checked by `validate`.
 
-    `source` is a name looked for as `NAME.npz` in `data_dirs`, a path to an `.npz` or a saved torch-geometric `Data`
-    (`.pt`), or `synthetic:n=…,d=…,classes=…,seed=…`. A known name found nowhere is downloaded into the last of
-    `data_dirs`, unless `download` is None.
+    `source` is a name looked for as `NAME.npz` in `data_dirs` and then among what ships with Lethe (`cora`), a path to
+    an `.npz` or a saved torch-geometric `Data` (`.pt`), or `synthetic:n=…,d=…,classes=…,seed=…`. A known name found
+    nowhere is downloaded into the last of `data_dirs`, unless `download` is None.
 
     With `split` "full", every labelled node outside validation and test is a training node, as in the paper; "public"
     is the dataset's own split. Where there is none, "full" draws 60/20/20 with `seed`. With `dedupe` an edge that is
@@ -66,14 +68,15 @@ def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path]
     if path.suffix in _READERS:
         return _READERS[path.suffix](path)
     name = source.lower()
-    looked = [folder / f"{name}.npz" for folder in data_dirs]
+    # What the user put somewhere comes before what ships.
+    looked = [folder / f"{name}.npz" for folder in (*data_dirs, _SHIPPED)]
     for candidate in looked:
         if path.name == source and candidate.is_file():
             return read_npz(candidate)
-    places = ", ".join(str(candidate) for candidate in looked) or "no folder"
+    places = ", ".join(str(candidate) for candidate in looked)
     remedy = (
         "Set LETHE_DATA_DIR to the folder of the .npz, give the path of an .npz or .pt file, "
-        f"or use {PREFIX}n=…,d=…,classes=…,seed=…."
+        f"or use cora, which ships with Lethe, or {PREFIX}n=…,d=…,classes=…,seed=…."
     )
     if name not in DOWNLOADABLE or download is None or not data_dirs:
         raise DatasetNotFound(f"There is no dataset {source!r}; looked for {places}.", remedy)

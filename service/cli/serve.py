@@ -7,16 +7,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from model_store.errors import DatasetNotFound
 from projector.network.spec import ModelSpec
 from service.cli.console import note
 from service.cli.first_model import require_new_home
 from service.embedded.home import Home, HomeLock
 from service.errors import ConfigurationError
 from service.settings import Settings, load_settings, variable_name
-
-#: What is trained on when the default dataset cannot be found; large enough that every page has something to show.
-_SYNTHETIC = "synthetic:n=2000,d=64,classes=5,seed=0"
 
 
 def command() -> Callable[..., None]:
@@ -54,9 +50,10 @@ def ensure_model(settings: Settings) -> None:
     Raises:
         ConfigurationError: a folder was named in which there is no model, or the model that was served is not there.
         AlreadyRunning: another process trains or serves in this LETHE_HOME.
-        DatasetNotFound: a dataset was named that cannot be found.
+        DatasetNotFound: the dataset cannot be found.
     """
     from model_store.replacement import finish_move
+    from service.cli.train import train_and_report
 
     folder = settings.model_dir
     if not _is_empty(folder):
@@ -76,7 +73,7 @@ def ensure_model(settings: Settings) -> None:
             )
         require_new_home(settings, "one that `./lethe train --out DIR` has written")
         note(f"There is no model yet. Training one on {settings.dataset}.")
-        _train(settings, folder)
+        train_and_report(settings.dataset, folder, ModelSpec(), device=settings.device, data_dir=settings.data_dir)
     finally:
         lock.release()
 
@@ -84,18 +81,6 @@ def ensure_model(settings: Settings) -> None:
 def _is_empty(folder: Path) -> bool:
     """Whether a model may be written there. A damaged one, whatever it has lost, is never taken for none."""
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-
-
-def _train(settings: Settings, folder: Path) -> None:
-    from service.cli.train import train_and_report
-
-    try:
-        train_and_report(settings.dataset, folder, ModelSpec(), device=settings.device, data_dir=settings.data_dir)
-    except DatasetNotFound as error:
-        if "dataset" in settings.model_fields_set:
-            raise
-        note(f"{error.detail}\nWARNING: training on SYNTHETIC data instead; its predictions mean nothing.")
-        train_and_report(_SYNTHETIC, folder, ModelSpec(), device=settings.device, data_dir=settings.data_dir)
 
 
 def _option(name: str) -> inspect.Parameter:

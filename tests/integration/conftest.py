@@ -11,8 +11,8 @@ from tests.preloaded import Start
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory, data_dir: Path | None) -> Models:
-    return Models(tmp_path_factory.mktemp("models"), data_dir)
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture

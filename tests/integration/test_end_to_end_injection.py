@@ -13,9 +13,9 @@ from trained_models import Models, training_nodes
 def test_a_feature_that_only_the_deleted_nodes_had_leaves_the_weights(
     share: float, models: Models, serve: Callable[..., LetheProcess]
 ) -> None:
-    channel = training_nodes(models.graph(models.large), share, seed=0)
-    model = models.trained(models.large, channel)
-    scratch = models.recomputation(models.large, channel)
+    channel = training_nodes(models.graph("cora"), share, seed=0)
+    model = models.trained("cora", channel)
+    scratch = models.recomputation("cora", channel)
     test_nodes = scratch.nodes(scratch.graph.test_mask)
     lethe = serve(model)
     before = scratch.accuracy(lethe.predict(test_nodes))

@@ -50,8 +50,8 @@ def node_alone_with_a_feature(scratch: Recomputation, spared: set[str]) -> str:
 def test_every_training_nodes_request_is_measured_and_every_batch_loses_the_directions_it_should(
     models: Models, serve: Callable[..., LetheProcess]
 ) -> None:
-    scratch = models.recomputation(models.large)
-    lethe = serve(models.trained(models.large), max_batch_nodes=BATCH, max_wait_ms=60_000)
+    scratch = models.recomputation("cora")
+    lethe = serve(models.trained("cora"), max_batch_nodes=BATCH, max_wait_ms=60_000)
     order = training_nodes(scratch.graph, 1.0, seed=1)
     single = [[node] for node in order[: 2 * BATCH]]
     together = order[2 * BATCH : 3 * BATCH - 1]
@@ -99,8 +99,8 @@ def test_a_batch_larger_than_the_span_is_recorded_like_any_other(
 def test_every_training_node_carries_weight_until_it_is_deleted(
     models: Models, serve: Callable[..., LetheProcess]
 ) -> None:
-    scratch = models.recomputation(models.large)
-    lethe = serve(models.trained(models.large), max_batch_nodes=64)
+    scratch = models.recomputation("cora")
+    lethe = serve(models.trained("cora"), max_batch_nodes=64)
     order = training_nodes(scratch.graph, 1.0, seed=2)
 
     results = completed(lethe, [[node] for node in order])

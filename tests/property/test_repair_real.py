@@ -6,17 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
 from projector.forgetting.repair import stacked
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy
 from tests.property.retraining import Problem
-from tests.unit.unlearning.stored import StoredModel, built
+from tests.unit.unlearning.stored import StoredModel, built, real_graph
 
-#: What stands in for a graph whose file is not there: one of Cora's size.
-STAND_IN = "synthetic:n=2708,d=1433,classes=7,seed=0"
 #: One batch of each size, then 50 in a row.
 SIZES = (1, 16, 64, 256, *(1, 2, 4, 8, 16) * 10)
 
@@ -25,11 +22,8 @@ SIZES = (1, 16, 64, 256, *(1, 2, 4, 8, 16) * 10)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("regularization", [1e-4, 1e-6])
 @pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "amazon_photo"])
-def test_a_real_graph_is_as_if_retrained(
-    name: str, regularization: float, tmp_path: Path, data_dir: Path | None
-) -> None:
-    known = data_dir is not None and (data_dir / f"{name}.npz").is_file()
-    graph = load_dataset(name if known else STAND_IN, data_dirs=[data_dir] if data_dir else [])
+def test_a_real_graph_is_as_if_retrained(name: str, regularization: float, tmp_path: Path) -> None:
+    graph = real_graph(name)
     stored = StoredModel(
         tmp_path / "model", built(graph, ModelSpec(regularization=regularization)), RepairPolicy.ALWAYS
     )

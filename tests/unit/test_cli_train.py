@@ -265,24 +265,23 @@ def test_the_first_start_trains_on_the_dataset_named(lethe: CommandLine, tmp_pat
     assert Store.open(settings.model_dir).manifest.nodes == 60
 
 
-def test_the_first_start_says_loudly_that_it_falls_back_to_synthetic_data(
-    lethe: CommandLine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_first_start_trains_on_cora_with_no_dataset_at_hand(
+    lethe: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def not_found(*_: object, **__: object) -> None:
-        raise DatasetNotFound("There is no dataset 'cora'.", "Name another.")
-
-    real = train_model
-
-    def without_cora(dataset: str, *arguments: object, **options: object) -> object:
-        return (not_found if dataset == "cora" else real)(dataset, *arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("service.cli.train.train_model", without_cora)
+    monkeypatch.setenv("HOME", str(tmp_path))
     settings = Settings(home=tmp_path / "home")
     ensure_model(settings)
-    assert "SYNTHETIC" in capsys.readouterr().err
-    assert Store.open(settings.model_dir).manifest.dataset.startswith("synthetic:")
-    with pytest.raises(DatasetNotFound):
-        ensure_model(Settings(home=tmp_path / "other", dataset="cora"))
+    manifest = Store.open(settings.model_dir).manifest
+    assert (manifest.dataset, manifest.nodes, manifest.edges) == ("cora", 2708, 5278)
+
+
+def test_a_first_start_on_a_dataset_that_is_nowhere_is_refused_and_trains_on_no_other(
+    lethe: CommandLine, tmp_path: Path
+) -> None:
+    settings = Settings(home=tmp_path / "home", dataset="unheard_of")
+    with pytest.raises(DatasetNotFound, match="unheard_of"):
+        ensure_model(settings)
+    assert not settings.model_dir.exists()
 
 
 def test_two_first_starts_do_not_train_into_one_folder(lethe: CommandLine, tmp_path: Path) -> None:

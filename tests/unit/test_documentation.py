@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from service.observability.access import AccessLog
 from service.readiness import probes
 
 ROOT = Path(__file__).resolve().parents[2]
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -46,6 +48,31 @@ def test_every_place_in_the_code_that_is_named_exists(document: Path) -> None:
     for path, names in re.findall(r"`((?:\w+/)*\w+\.py)(?::([\w.]+))?`", document.read_text()):
         assert (ROOT / path).is_file(), path
         assert set(names.split(".") if names else []) <= set(defined_in(ROOT / path)), f"{path}:{names}"
+
+
+def test_every_file_folder_and_program_that_is_named_exists(document: Path) -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"docker", "docs", "migrations"}
+    text = document.read_text()
+    for path in re.findall(rf"`((?:{'|'.join(sorted(packages))})(?:/[\w.-]+)+/?)`", text):
+        assert (ROOT / path).exists(), path
+    for module in re.findall(r"\bpython -m (\w+(?:\.\w+)+)", text):
+        assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), module
+
+
+def test_the_table_of_layers_is_that_of_the_import_contracts() -> None:
+    """Each layer's modules stand in one row, and the rows in the order of the contracts."""
+    contracts = ConfigParser()
+    contracts.read(ROOT / ".importlinter")
+    layers = [
+        [part.strip() for part in re.split(r"[:|]", line)]
+        for contract in ("directions", "library")
+        for line in contracts[f"importlinter:contract:{contract}"]["layers"].splitlines()
+        if line
+    ]
+    assert layers.pop(layers.index(["projector"])) == ["projector"]  # a row for each of its own layers
+    rows = re.findall(r"^\| (?:service|model_store|projector)? ?\| (`.*?) \| ", ARCHITECTURE, re.MULTILINE)
+    named = [[path.removesuffix(".py").replace("/", ".") for path in re.findall(r"`(.*?)`", row)] for row in rows]
+    assert [sorted(row) for row in named] == [sorted(layer) for layer in layers]
 
 
 def test_every_link_leads_somewhere(document: Path) -> None:

@@ -39,7 +39,8 @@ if "install" in sys.argv:
 TELL = """
 import json, os, sys
 print(json.dumps({"arguments": sys.argv[1:], "cwd": os.getcwd(), "file": __file__,
-                  "threads": os.environ["OMP_NUM_THREADS"], "wait": os.environ["OMP_WAIT_POLICY"]}))
+                  "threads": os.environ["OMP_NUM_THREADS"], "wait": os.environ["OMP_WAIT_POLICY"],
+                  "data": os.environ.get("LETHE_DATA_DIR")}))
 """
 
 
@@ -256,6 +257,19 @@ def test_numerical_threads_are_bounded_and_may_be_chosen(clone: Clone) -> None:
     clone.environment |= {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "active"}
     told = clone.told("serve")
     assert (told["threads"], told["wait"]) == ("3", "active")
+
+
+@pytest.mark.parametrize("command", ["serve", "test"])
+def test_the_datasets_beside_a_checkout_are_used_unless_the_user_names_a_folder(command: str, clone: Clone) -> None:
+    assert clone.told(command)["data"] is None
+
+    beside = clone.root.parent / "shared" / "data"
+    beside.mkdir(parents=True)
+    assert clone.told(command)["data"] == str(beside)
+    clone.environment["LETHE_DATA_DIR"] = ""
+    assert clone.told(command)["data"] == str(beside)
+    clone.environment["LETHE_DATA_DIR"] = "/the user's own"
+    assert clone.told(command)["data"] == "/the user's own"
 
 
 def test_the_exit_status_is_the_commands_own(clone: Clone) -> None:

@@ -11,18 +11,14 @@ from small_datasets import arrays
 
 from model_store.build import BuiltModel, build_model
 from model_store.datasets.load import load_dataset
-from model_store.datasets.synthetic import DEFAULT_SYNTHETIC
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec
 from projector.training.fit import Trained, train
 
 
 @pytest.fixture(scope="session")
-def cora(data_dir: Path | None) -> Graph:
-    """Cora, or a synthetic graph of its size where Cora is not at hand."""
-    if data_dir is None:
-        return load_dataset(DEFAULT_SYNTHETIC, data_dirs=[])
-    return load_dataset("cora", data_dirs=[data_dir])
+def cora() -> Graph:
+    return load_dataset("cora", data_dirs=[])
 
 
 @pytest.fixture(scope="session")

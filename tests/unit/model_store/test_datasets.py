@@ -1,5 +1,6 @@
 """Datasets by name and their splits."""
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_datasets import NO_SPLIT, arrays, load
 
+import model_store.datasets
 from model_store.datasets.downloads import DOWNLOADABLE, download, fetch
 from model_store.datasets.load import default_data_dirs, load_dataset
 from model_store.datasets.synthetic import DEFAULT_SYNTHETIC
@@ -59,7 +61,7 @@ def test_a_public_split_that_does_not_exist_is_refused(save: Callable[..., Path]
 
 def test_datasets_are_looked_for_where_the_design_says() -> None:
     env = {"LETHE_DATA_DIR": "/data/sets", "HOME": "/home/eva"}
-    places = ["/data/sets", "../shared/data", "data", "/home/eva/.cache/lethe"]
+    places = ["/data/sets", "data", "/home/eva/.cache/lethe"]
     assert [str(folder) for folder in default_data_dirs(env)] == places
     assert [str(folder) for folder in default_data_dirs({"HOME": "/home/eva"})] == places[1:]
     assert default_data_dirs(os.environ)[-1].name == "lethe"
@@ -74,12 +76,31 @@ def test_a_name_is_found_in_the_first_folder_that_has_it(tmp_path: Path, save: C
         assert load_dataset(name, data_dirs=[tmp_path / "empty", tmp_path], download=None).nodes == 6
 
 
-@pytest.mark.parametrize("source", ["cora", "unheard_of", "", ".."])
+def test_cora_ships_with_the_package_and_is_found_without_a_folder_or_a_network(tmp_path: Path) -> None:
+    def forbidden(name: str, folder: Path) -> Path:
+        raise AssertionError(name)
+
+    for folders in ([], [tmp_path]):
+        cora = load_dataset("Cora", split="public", data_dirs=folders, download=forbidden)
+        assert (cora.nodes, cora.edges, cora.num_features, cora.num_classes) == (2708, 5278, 1433, 7)
+        assert [int(mask.sum()) for mask in (cora.train_mask, cora.val_mask, cora.test_mask)] == [140, 500, 1000]
+
+
+def test_what_ships_has_its_source_its_licence_and_the_digest_it_states() -> None:
+    folder = Path(model_store.datasets.__file__).parent
+    stated = (folder / "cora.txt").read_text()
+    assert hashlib.sha256((folder / "cora.npz").read_bytes()).hexdigest() in stated
+    assert "https://github.com/kimiyoung/planetoid" in stated
+    assert "The MIT License (MIT)\nCopyright (c) 2016 Zhilin Yang" in stated
+    assert [path.name for path in folder.glob("*.npz")] == ["cora.npz"]
+
+
+@pytest.mark.parametrize("source", ["citeseer", "unheard_of", "", ".."])
 def test_a_dataset_found_nowhere_is_refused_with_every_place_that_was_searched(source: str, tmp_path: Path) -> None:
     folders = [tmp_path / "one", tmp_path / "two"]
     with pytest.raises(DatasetNotFound) as refused:
         load_dataset(source, data_dirs=folders, download=None)
-    for folder in folders:
+    for folder in (*folders, Path(model_store.datasets.__file__).parent):
         assert str(folder) in refused.value.detail
     assert "LETHE_DATA_DIR" in refused.value.remedy
     assert "synthetic:" in refused.value.remedy
@@ -93,10 +114,10 @@ def fetched(name: str, folder: Path) -> Mapping[str, Any]:
 
 def test_a_known_name_is_downloaded_once_and_leaves_one_file(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    graph = load_dataset("cora", data_dirs=[tmp_path, cache], download=lambda name, to: download(name, to, fetched))
+    graph = load_dataset("pubmed", data_dirs=[tmp_path, cache], download=lambda name, to: download(name, to, fetched))
     assert (graph.nodes, graph.num_features) == (6, 30)
-    assert [path.name for path in cache.iterdir()] == ["cora.npz"]
-    assert load_dataset("cora", data_dirs=[tmp_path, cache], download=None).nodes == 6
+    assert [path.name for path in cache.iterdir()] == ["pubmed.npz"]
+    assert load_dataset("pubmed", data_dirs=[tmp_path, cache], download=None).nodes == 6
 
 
 def test_a_download_that_fails_says_why_and_where_else_it_looked(tmp_path: Path) -> None:
@@ -143,7 +164,7 @@ def test_every_downloadable_name_is_fetched_from_the_class_that_has_it(
     assert made == list(DOWNLOADABLE.values())
 
 
-def test_a_real_dataset_has_the_published_size(cora: Graph, data_dir: Path | None) -> None:
-    assert cora.edges == 5278 or data_dir is None
+def test_a_real_dataset_has_the_published_size(cora: Graph) -> None:
+    assert cora.edges == 5278
     held_out = int(cora.val_mask.sum() + cora.test_mask.sum())
     assert int(cora.train_mask.sum()) + held_out == cora.nodes

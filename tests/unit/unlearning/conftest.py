@@ -1,18 +1,17 @@
 """Models that are trained once for all tests here; tests write to copies on disk, never to these."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from model_store.build import BuiltModel
+from model_store.datasets.load import load_dataset
 from projector.graph.graph import Graph
-from tests.unit.unlearning.stored import built, cora_or_small
+from tests.unit.unlearning.stored import built
 
 
 @pytest.fixture(scope="session")
-def graph(data_dir: Path | None) -> Graph:
-    return cora_or_small(data_dir)
+def graph() -> Graph:
+    return load_dataset("cora", data_dirs=[])
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """A model on disk and on the device, deleted from as the service does it, without the service."""
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from model_store.build import BuiltModel, build_model
-from model_store.datasets.load import load_dataset
+from model_store.datasets.load import default_data_dirs, load_dataset
+from model_store.datasets.synthetic import DEFAULT_SYNTHETIC
 from model_store.erasure import Erasure
+from model_store.errors import DatasetNotFound
 from model_store.manifest import InjectedChannel
 from model_store.versions import VersionRef
 from projector.forgetting.batch import ModelState, Removal
@@ -30,11 +33,12 @@ from service.unlearning.resident import Resident
 SMALL = "synthetic:n=300,d=120,classes=4,seed=3"
 
 
-def cora_or_small(data_dir: Path | None) -> Graph:
-    """Cora where it is found, a small made-up citation graph otherwise."""
-    if data_dir is None:
-        return load_dataset(SMALL, data_dirs=[])
-    return load_dataset("cora", data_dirs=[data_dir])
+def real_graph(name: str) -> Graph:
+    """The dataset, or a made-up graph of Cora's size where its file is not there: only Cora's is everywhere."""
+    try:
+        return load_dataset(name, data_dirs=default_data_dirs(os.environ), download=None)
+    except DatasetNotFound:
+        return load_dataset(DEFAULT_SYNTHETIC, data_dirs=[])
 
 
 def built(
