@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVICE = ("projector", "model_store", "service", "lethe_client", "migrations")
+SERVICE = ("projector", "model_store", "service", "lethe_client")
 #: What nobody imports by name here, and who loads it.
 LOADED = {
     "uvloop": "uvicorn, for its event loop",
