@@ -1,4 +1,4 @@
 """Which Lethe this is."""
 
-#: As in `pyproject.toml`.
+#: The wheels take it from here.
 VERSION = "0.1.0"

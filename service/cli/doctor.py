@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -17,11 +16,7 @@ from service.settings import Settings
 _MARKS = {True: Text("ok", "green"), False: Text("wrong", "bold red"), None: Text("-", "dim")}
 
 
-def command(
-    home: Home = Path("var"),
-    requirements: Annotated[Path, typer.Option(hidden=True, help="The pinned packages.")] = Path(__file__).parents[2]
-    / "requirements.txt",
-) -> None:
+def command(home: Home = Path("var")) -> None:
     """Look whether everything is in order, and say what to do where it is not.
 
     Starts nothing and changes nothing. Exits with 1 when something is wrong.
@@ -31,7 +26,7 @@ def command(
     settings = settings_of(home)
     found = [
         findings.python_version(),
-        attempt("packages", lambda: findings.packages(requirements)),
+        attempt("packages", lambda: findings.packages(Path(__file__).parents[2])),
         attempt("device", lambda: findings.device(settings.device)),
         attempt("disk space", lambda: findings.disk(settings.home)),
         attempt("keys", lambda: findings.keys(settings.home / "keys")),

@@ -2,9 +2,9 @@
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from projector.errors import ProjectorError
@@ -48,10 +48,17 @@ def python_version() -> Finding:
     return Finding("python", False, found, "Install Python 3.11 or newer and remove .venv; ./lethe makes it anew.")
 
 
-def packages(requirements: Path) -> Finding:
-    """Whether the packages installed are the pinned ones; a local suffix such as `+cpu` does not count."""
-    lines = [line.partition("#")[0].strip() for line in requirements.read_text().splitlines()]
-    pins = [line.partition("==")[::2] for line in lines if "==" in line]
+def packages(root: Path) -> Finding:
+    """Whether the packages installed are the pinned ones; a local suffix such as `+cpu` does not count.
+
+    `root` is the folder that `service` was imported from: a checkout, or where Lethe's wheel was installed.
+    """
+    is_checkout = (root / "lethe").is_file()
+    lines = (root / "requirements.txt").read_text().splitlines() if is_checkout else _requirements_of_the_wheel()
+    pins = [line.partition("#")[0].strip().partition("==")[::2] for line in lines if "==" in line]
+    again = "Remove .venv; ./lethe makes it anew." if is_checkout else "Install lethe-service in a new environment."
+    if not pins:
+        return Finding("packages", False, "nothing here says which are needed", again)
     wrong: list[str] = []
     for name, pinned in pins:
         try:
@@ -63,7 +70,14 @@ def packages(requirements: Path) -> Finding:
     if not wrong:
         return Finding("packages", True, f"all {len(pins)} as pinned")
     more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-    return Finding("packages", False, ", ".join(wrong[:_NAMED]) + more, "Remove .venv; ./lethe makes it anew.")
+    return Finding("packages", False, ", ".join(wrong[:_NAMED]) + more, again)
+
+
+def _requirements_of_the_wheel() -> Sequence[str]:
+    try:
+        return requires("lethe-service") or ()
+    except PackageNotFoundError:
+        return ()
 
 
 def device(name: str) -> Finding:

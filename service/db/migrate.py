@@ -22,6 +22,7 @@ from service.errors import ConfigurationError
 _MIGRATION_LOCK = 0x6C65746865
 #: SQLSTATE of a missing right.
 _NO_RIGHT = "42501"
+_MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 async def upgrade(url: str, revision: str = "head") -> None:
@@ -93,7 +94,9 @@ async def _run(url: str, work: Callable[[Connection], None]) -> None:
 
 
 def _config(connection: Connection | None) -> Config:
-    config = Config(Path(__file__).parents[2] / "alembic.ini")
+    # In code, not from a file of Alembic's: there is none beside an installed Lethe.
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     if connection is not None:
         config.attributes["connection"] = connection
     return config

@@ -168,11 +168,16 @@ class NewtonProcess:
             for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
                 ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(_PATIENCE_S), 0))
             environment = {name: value for name, value in os.environ.items() if not name.startswith(_PRIVATE)}
+            # A checkout, or where the wheel was installed; last, and without the current folder (-P), since what else
+            # lies there must not stand in for the standard library's.
+            code = (
+                f"import sys; sys.path.append({str(Path(__file__).parents[2])!r}); "
+                f"from {__name__} import serve; serve({theirs.fileno()})"
+            )
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
+                [sys.executable, "-P", "-c", code],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                cwd=Path(__file__).parents[2],
                 env=environment | {"OMP_NUM_THREADS": "1"},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C is for the service, which may have a batch to finish

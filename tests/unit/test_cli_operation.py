@@ -1,6 +1,7 @@
 """keys, migrate and doctor against real servers."""
 
 import asyncio
+import importlib
 import json
 import os
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from command_line import CommandLine
 from lethe_stub import LetheStub
 
 from service.cli import findings
+from service.cli.findings import Finding
 from service.db import lease as leases
 from service.db import migrate
 from service.db.api_keys import ApiKeyRepository
@@ -232,11 +234,36 @@ def test_clocks_apart_are_wrong_and_the_time_of_asking_is_not() -> None:
         assert least_apart(noon, there, answered) == 6 > MOST_APART_S
 
 
+PINS = ("torch==2.13.0", "httpx==0.0.1", "no-such-package==1.0")
+
+
 def test_packages_that_differ_from_their_pins_are_named(tmp_path: Path) -> None:
-    pins = tmp_path / "requirements.txt"
-    pins.write_text("# a comment\ntorch==2.13.0\nhttpx==0.0.1\nno-such-package==1.0\n")
-    found = findings.packages(pins)
+    (tmp_path / "lethe").touch()
+    (tmp_path / "requirements.txt").write_text("\n".join(("# a comment", *PINS)))
+    found = findings.packages(tmp_path)
     assert found.ok is False
     assert "httpx" in found.found
     assert "no-such-package absent instead of 1.0" in found.found
     assert "torch" not in found.found
+    assert "./lethe" in found.remedy
+
+
+def test_packages_of_an_installed_wheel_are_compared_with_what_it_requires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    assert findings.packages(tmp_path).ok is False
+
+    about = tmp_path / "lethe_service-0.1.0.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text("\n".join(("Name: lethe-service", "Version: 0.1.0", *(f"Requires-Dist: {pin}" for pin in PINS))))
+    importlib.invalidate_caches()
+    found = findings.packages(tmp_path)
+    assert found.ok is False
+    assert "httpx" in found.found
+    assert "no-such-package absent instead of 1.0" in found.found
+    assert "torch" not in found.found
+    assert "a new environment" in found.remedy
+
+    about.write_text("Name: lethe-service\nVersion: 0.1.0\nRequires-Dist: torch==2.13.0\n")
+    assert findings.packages(tmp_path) == Finding("packages", True, "all 1 as pinned")

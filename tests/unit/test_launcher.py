@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.threads import set_threads
+
 LAUNCHER = Path(__file__).resolve().parents[2] / "lethe"
 TOOLS = ("sh", "cat", "cmp", "dirname", "getconf", "mkdir", "mv", "nproc", "readlink", "rm", "sort", "wc")
 #: Makes real virtual environments, but with a pip that only takes notes: what is tested is when it is called.
@@ -270,6 +272,14 @@ def test_the_datasets_beside_a_checkout_are_used_unless_the_user_names_a_folder(
     assert clone.told(command)["data"] == str(beside)
     clone.environment["LETHE_DATA_DIR"] = "/the user's own"
     assert clone.told(command)["data"] == "/the user's own"
+
+
+def test_an_installed_lethe_takes_the_threads_that_the_launcher_gives(clone: Clone) -> None:
+    for chosen in ({}, {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "active"}):
+        clone.environment |= chosen
+        told, environment = clone.told("serve"), dict(chosen)
+        set_threads(environment)
+        assert environment == {"OMP_NUM_THREADS": told["threads"], "OMP_WAIT_POLICY": told["wait"]}
 
 
 def test_the_exit_status_is_the_commands_own(clone: Clone) -> None:

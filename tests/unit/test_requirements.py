@@ -3,14 +3,16 @@
 import ast
 import re
 import sys
+import tomllib
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVICE = ("projector", "model_store", "service", "lethe_client", "migrations")
+SERVICE = ("projector", "model_store", "service", "lethe_client")
 #: What nobody imports by name here, and who loads it.
 LOADED = {
     "uvloop": "uvicorn, for its event loop",
@@ -66,3 +68,13 @@ def test_what_is_pinned_is_what_is_used_or_needed() -> None:
     assert {name for name in used - pinned("requirements.txt") if not name.startswith(("nvidia-", "triton"))} <= {
         "setuptools"
     }
+
+
+@pytest.mark.parametrize(("part", "package"), [("projector", "projector"), ("client", "lethe_client")])
+def test_a_wheel_of_its_own_requires_what_its_package_imports(part: str, package: str) -> None:
+    project = tomllib.loads((ROOT / "wheels" / part / "pyproject.toml").read_text())["project"]
+    required = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    assert required == imported(package) - {project["name"]}
+    for line in project["dependencies"]:
+        need = Requirement(line)
+        assert need.specifier.contains(distribution(need.name).version.partition("+")[0])
