@@ -218,3 +218,28 @@ def test_a_request_of_deleted_and_live_nodes_deletes_the_rest(lethe: LetheProces
     assert deletion.audit.deleted == 2
     assert "1 of the 3 nodes that the request names was gone already" in deletion.explanation
     assert lethe.predict(["5", "6", "7"]).deleted == ["5", "6", "7"]
+
+
+def test_nothing_that_the_key_can_read_tells_what_was_deleted_from_what_was_there(
+    lethe: LetheProcess, writing: httpx.Client
+) -> None:
+    lethe.delete(["5"])
+    # As from elsewhere: on the machine itself the metrics are open.
+    writing.headers["Via"] = "1.1 proxy"
+    places = [operations for operations in writing.get("/openapi.json").json()["paths"] if "{" not in operations]
+
+    def seen() -> dict[str, Any]:
+        answers = {place: writing.get(place) for place in (*places, "/log/proof/0", "/log/consistency?from=1")}
+        assert {answers[place].status_code for place in ("/log/checkpoint", "/metrics", "/model")} == {403}
+        checks = {check["name"]: check["detail"] for check in answers["/readyz"].json()["checks"]}
+        # What differs from one moment to the next, whatever is deleted.
+        return {place: answer.json() for place, answer in answers.items() if place != "/readyz"} | {
+            "/readyz": {name: detail for name, detail in checks.items() if name not in ("clock", "disk")}
+        }
+
+    before = seen()
+    for node in ("5", "6"):
+        asked = writing.post("/deletions", json=node_body(node)).json()
+        with lethe.client() as client:
+            assert client.wait(asked["id"], timeout_s=60).status == "completed"
+        assert seen() == before
