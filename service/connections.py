@@ -35,8 +35,8 @@ class Member(Protocol):
 class Connections:
     """Keeps count of connections, and looks at each every `SWEEP_S`.
 
-    Where there are too many, the one that has waited longest for a request makes room; where all are at work, the new
-    one is refused.
+    Where there are too many, the one that has waited longest for a request makes room; where all are at work, or have
+    an answer that is being read, the new one is refused.
     """
 
     def __init__(self, most: int, most_of_one: int, proxies: Sequence[Network] = ()) -> None:
@@ -112,6 +112,9 @@ class Connections:
 
     def _cut_first(self, candidates: Iterable[Member]) -> bool:
         for connection in candidates:
+            if connection.transport.get_write_buffer_size():
+                # Of its last answer.
+                continue
             self.count("room")
             self.leave(connection)
             connection.transport.abort()
