@@ -40,8 +40,8 @@ _HEADER = "`Authorization: Bearer lethe_…`"
 _CALLER = "lethe.caller"
 #: Header fields that proxies add, or clients to look like a proxy.
 _FORWARDING = re.compile(
-    r"forwarded|via|x-forwarded\b.*|x-original-.*|cf-.*|x-envoy-.*|x-appengine-.*"
-    r"|.*(client|connecting|real|remote|user)-?(ip|addr)\b.*"
+    r"forwarded|via|x-host|x-forwarded\b.*|x-original-.*|cdn-loop|cf-.*|x-envoy-.*|x-appengine-.*"
+    r"|.*(client|connecting|originating|real|remote|user)-?(ip|addr)\b.*"
 )
 
 
@@ -249,7 +249,7 @@ def _is_from_elsewhere(request: Request) -> bool:
     """
     client = request.client
     local = client is not None and _is_loopback(client.host) and _is_loopback(_host_of(request))
-    return not local or any(_FORWARDING.fullmatch(name) for name in request.headers)
+    return not local or any(_FORWARDING.fullmatch(name.replace("_", "-")) for name in request.headers)
 
 
 def _host_of(request: Request) -> str:
