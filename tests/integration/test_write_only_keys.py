@@ -13,6 +13,7 @@ from lethe_process import LetheProcess
 from test_api_deletions import node_body, refused
 from trained_models import SMALL, Models
 
+from service.api.limits import PROBES
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
 from service.db.requests import RequestRepository
@@ -141,6 +142,23 @@ async def test_repeating_a_request_does_not_tell_how_far_it_has_come(api: Api, w
     again = (await writer.post("/deletions", json=node_body("1"), headers=headers)).json()
     # Salts are erased by then, as `completed` promises.
     assert again == first | {"salts": None}
+
+
+async def test_a_repeated_request_is_answered_as_the_first_time_whatever_has_gone_since(
+    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+) -> None:
+    headers = {"Idempotency-Key": "one"}
+    first = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
+    # Takes the edge along: by itself it would be refused from now on.
+    await gone(api, reader, "11")
+    refused(await writer.post("/deletions", json=edges(("11", "12"))), *UNKNOWN)
+    again = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
+    assert (again.status_code, again.json()) == (202, first.json())
+    # Nor do refusals in between, as many as there may be.
+    for _ in range(PROBES.item.amount):
+        await writer.post("/deletions", json=node_body("nobody"))
+    refused(await writer.post("/deletions", json=node_body("1")), 429, "too-many-attempts")
+    assert (await writer.post("/deletions", json=edges(("11", "12")), headers=headers)).json() == first.json()
 
 
 async def test_too_late_to_cancel_is_all_that_is_said(
