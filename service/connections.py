@@ -4,7 +4,7 @@ import asyncio
 import resource
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Protocol
 
 import structlog
@@ -96,19 +96,10 @@ class Connections:
         self._cut[what] += 1
 
     def _origin(self, host: str) -> str:
-        """What shares a limit: an address, or the smallest network that is given out with IPv6; "" for a proxy."""
-        try:
-            address = ip_address(host)
-        except ValueError:
-            return host
-        if isinstance(address, IPv6Address):
-            if address.ipv4_mapped is None:
-                return "" if self._is_proxy(address) else str(ip_network((int(address) >> 64 << 64, 64)))
-            address = address.ipv4_mapped
-        return "" if self._is_proxy(address) else str(address)
-
-    def _is_proxy(self, address: object) -> bool:
-        return any(address in network for network in self._proxies)
+        """What shares a limit; "" for a proxy."""
+        address = _address(host)
+        is_proxy = address is not None and any(address in network for network in self._proxies)
+        return "" if is_proxy else subscriber(host)
 
     def _cut_first(self, candidates: Iterable[Member]) -> bool:
         for connection in candidates:
@@ -132,6 +123,23 @@ class Connections:
             self._told_at = now
             self._log.warning("connections.cut", **self._cut)
             self._cut.clear()
+
+
+def subscriber(host: str) -> str:
+    """What stands for whoever has `host`: an address, or with IPv6 the smallest network that is given out (/64)."""
+    address = _address(host)
+    if isinstance(address, IPv6Address):
+        return str(ip_network((int(address) >> 64 << 64, 64)))
+    return host if address is None else str(address)
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """The address that `host` is, of IPv4 also where it is written as one of IPv6; None when it is none."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 
 def most_connections() -> int:
