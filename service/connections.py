@@ -4,10 +4,12 @@ import asyncio
 import resource
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network
 from typing import Protocol
 
 import structlog
+
+from service.api.addresses import address_of, subscriber
 
 Network = IPv4Network | IPv6Network
 
@@ -97,7 +99,7 @@ class Connections:
 
     def _origin(self, host: str) -> str:
         """What shares a limit; "" for a proxy."""
-        address = _address(host)
+        address = address_of(host)
         is_proxy = address is not None and any(address in network for network in self._proxies)
         return "" if is_proxy else subscriber(host)
 
@@ -123,23 +125,6 @@ class Connections:
             self._told_at = now
             self._log.warning("connections.cut", **self._cut)
             self._cut.clear()
-
-
-def subscriber(host: str) -> str:
-    """What stands for whoever has `host`: an address, or with IPv6 the smallest network that is given out (/64)."""
-    address = _address(host)
-    if isinstance(address, IPv6Address):
-        return str(ip_network((int(address) >> 64 << 64, 64)))
-    return host if address is None else str(address)
-
-
-def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that `host` is, of IPv4 also where it is written as one of IPv6; None when it is none."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return None
-    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 
 def most_connections() -> int:

@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 
 from fastapi import Security
@@ -15,6 +14,7 @@ from fastapi.security.base import SecurityBase
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.api.addresses import address_of
 from service.api.limits import GUESSES, network_of
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine
@@ -260,11 +260,5 @@ def _host_of(request: Request) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    address = address_of(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)

@@ -18,7 +18,7 @@ from limits.errors import StorageError
 from redis.asyncio import Redis
 from starlette.requests import Request
 
-from service.connections import subscriber
+from service.api.addresses import subscriber
 from service.errors import TooManyAttempts
 
 #: Seconds for which Redis is left alone once it has failed: nobody waits for it twice.
