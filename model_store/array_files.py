@@ -1,5 +1,6 @@
 """Arrays of `.npz` and `.npy` files from anywhere: what they declare is held against the file before it is read."""
 
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterable
@@ -17,6 +18,10 @@ _ALWAYS_READ, _MOST_UNPACKED = 256 << 20, 100
 #: Copies of what is read that are held at once while it is turned into a graph.
 _COPIES = 2
 _REMEDY = "Write it again with numpy.savez_compressed, without object arrays."
+#: Of other methods, zipfile unpacks a piece to whatever it grows to before it looks at what was declared.
+_BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: The codes by which a terminal makes letters bold.
+_TERMINAL = re.compile("\x1b\\[[0-9;]*m")
 _SMALLER = "Save sparse features in CSR form, or the arrays with numpy.savez, which does not compress."
 
 
@@ -35,6 +40,8 @@ def read_npz(
             require_room(path, (info.file_size for info in chosen.values()), free_bytes=free_bytes)
             arrays = {}
             for name, info in chosen.items():
+                if info.compress_type not in _BOUNDED:
+                    raise ValueError(f"{info.filename} is compressed by another method than DEFLATE")
                 with archive.open(info) as member:
                     _require_declared(member, info.file_size)
                 with archive.open(info) as member:
@@ -44,7 +51,7 @@ def read_npz(
         OSError, ValueError, TypeError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error,
     ) as error:  # fmt: skip
         raise ArraysUnreadable(
-            f"{path} cannot be read as an .npz of plain arrays: {_first_line(error)}.", _REMEDY
+            f"{path} cannot be read as an .npz of plain arrays: {first_line(error)}.", _REMEDY
         ) from error
 
 
@@ -59,7 +66,7 @@ def read_npy(path: Path) -> NDArray[Any]:
             return npy.read_array(file, allow_pickle=False)
     except (OSError, ValueError, TypeError, EOFError) as error:
         raise ArraysUnreadable(
-            f"{path} cannot be read as an .npy of a plain array: {_first_line(error)}.",
+            f"{path} cannot be read as an .npy of a plain array: {first_line(error)}.",
             "Write it again with numpy.save, without objects.",
         ) from error
 
@@ -85,6 +92,9 @@ def _require_declared(file: IO[bytes], size: int) -> None:
     shape, _, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
+    if not dtype.itemsize:
+        # Nothing in the file bounds how many there are.
+        raise ValueError(f"its elements ({dtype}) have no bytes")
     declared = dtype.itemsize
     for length in shape:
         declared *= length
@@ -92,5 +102,6 @@ def _require_declared(file: IO[bytes], size: int) -> None:
         raise ValueError(f"it declares {declared:,} bytes of {dtype} where {size - file.tell():,} follow")
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+def first_line(error: Exception) -> str:
+    """What an error says, in a line that more words can follow."""
+    return (_TERMINAL.sub("", str(error)).splitlines() or [type(error).__name__])[0].rstrip(". ")

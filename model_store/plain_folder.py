@@ -25,9 +25,14 @@ def require_plain(folder: Path, *, free_bytes: Callable[[], int | None] = free_m
     It may hold files and folders alone, no links, pipes, sockets or devices, and no more bytes than can be read into
     the memory that `free_bytes` tells of.
     """
-    needed = sum(
-        status.st_size * (_PER_JSON_BYTE if path.suffix == ".json" else _PER_BYTE) for path, status in _files(folder)
-    )
+    try:
+        files = list(_files(folder))
+    except OSError as error:
+        raise StoreForeign(
+            f"{error.filename or folder} cannot be looked into ({error.strerror}).",
+            "Give the folder that `./lethe train` wrote, and see that this user may read all of it.",
+        ) from error
+    needed = sum(status.st_size * (_PER_JSON_BYTE if path.suffix == ".json" else _PER_BYTE) for path, status in files)
     free = free_bytes()
     if free is not None and needed > free:
         raise StoreForeign(

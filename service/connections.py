@@ -4,10 +4,12 @@ import asyncio
 import resource
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network
 from typing import Protocol
 
 import structlog
+
+from service.api.addresses import address_of, subscriber
 
 Network = IPv4Network | IPv6Network
 
@@ -35,8 +37,8 @@ class Member(Protocol):
 class Connections:
     """Keeps count of connections, and looks at each every `SWEEP_S`.
 
-    Where there are too many, the one that has waited longest for a request makes room; where all are at work, the new
-    one is refused.
+    Where there are too many, the one that has waited longest for a request makes room; where all are at work, or have
+    an answer that is being read, the new one is refused.
     """
 
     def __init__(self, most: int, most_of_one: int, proxies: Sequence[Network] = ()) -> None:
@@ -96,22 +98,16 @@ class Connections:
         self._cut[what] += 1
 
     def _origin(self, host: str) -> str:
-        """What shares a limit: an address, or the smallest network that is given out with IPv6; "" for a proxy."""
-        try:
-            address = ip_address(host)
-        except ValueError:
-            return host
-        if isinstance(address, IPv6Address):
-            if address.ipv4_mapped is None:
-                return "" if self._is_proxy(address) else str(ip_network((int(address) >> 64 << 64, 64)))
-            address = address.ipv4_mapped
-        return "" if self._is_proxy(address) else str(address)
-
-    def _is_proxy(self, address: object) -> bool:
-        return any(address in network for network in self._proxies)
+        """What shares a limit; "" for a proxy."""
+        address = address_of(host)
+        is_proxy = address is not None and any(address in network for network in self._proxies)
+        return "" if is_proxy else subscriber(host)
 
     def _cut_first(self, candidates: Iterable[Member]) -> bool:
         for connection in candidates:
+            if connection.transport.get_write_buffer_size():
+                # Of its last answer.
+                continue
             self.count("room")
             self.leave(connection)
             connection.transport.abort()

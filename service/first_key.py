@@ -73,6 +73,13 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
     return None
 
 
+def refuse_weak_first_start(settings: Settings) -> None:
+    """Raises ConfigurationError where `ensure_first_key` is sure to, before there is a database to look into."""
+    may_have_keys = settings.database_url is not None or (settings.home / "keys").exists()
+    if not is_loopback(settings.host) and not (settings.admin_key is None and may_have_keys):
+        _refuse_weak(settings, {})
+
+
 def _refuse_weak(settings: Settings, valid: Mapping[str, ApiKey]) -> None:
     """Raises ConfigurationError for a first key that is not good enough for others than this machine."""
     where = f"Lethe does not listen on {settings.host} with"

@@ -20,12 +20,14 @@ from service.connections import SWEEP_S, Connections, Network, most_connections
 
 #: Largest head, line of a chunk, or trailers of a request (bytes).
 MAX_HEAD_BYTES = 32 * 1024
+#: Most header fields of a request: each takes many times its bytes.
+MAX_FIELDS = 100
 #: Longest wait for a head, counted from its first byte or from when one could have come (seconds).
 HEAD_S = 10.0
 #: Longest wait for a body; each `BODY_RATE` bytes of it give another second.
 BODY_S = 10.0
 BODY_RATE = 32 * 1024
-#: Longest time for which a client may leave a full buffer of answers unread (seconds).
+#: Longest time for which a client may read nothing of a full buffer of answers, or of a last answer (seconds).
 UNREAD_S = 60.0
 #: What is still read of a body that was answered before it had come, so that its sender sees the answer (bytes).
 MAX_IGNORED_BYTES = 2 * 1024 * 1024
@@ -51,7 +53,7 @@ _REFUSALS: dict[int, tuple[str, str, str, str]] = {
     431: (
         "head-too-large",
         "Head too large",
-        f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.",
+        f"The head of the request is larger than {MAX_HEAD_BYTES} bytes, or has more than {MAX_FIELDS} fields.",
         "Send fewer or shorter header fields, and ids in a body.",
     ),
     503: (
@@ -93,7 +95,9 @@ class Connection(HttpToolsProtocol):
         #: Bytes of the head, line of a chunk or trailers so far, and of a body that nobody will read.
         self._head_bytes = self._ignored_bytes = 0
         self._deadline = float("inf")
+        #: When the client last read of the answers, as far as was seen, and the bytes that it had left then.
         self._unread_since = float("inf")
+        self._unread_bytes = 0
         #: The request that is being answered.
         self._at_work: RequestResponseCycle | None = None
 
@@ -139,8 +143,9 @@ class Connection(HttpToolsProtocol):
                 rest = bytes(piece[upgrade.args[0] :])
                 self._unparsed = memoryview(rest + bytes(self._unparsed))
             except httptools.HttpParserError:
-                self._connections.count("malformed")
-                self._refuse(400)
+                is_large = self.headers is not None and len(self.headers) > MAX_FIELDS
+                self._connections.count("too_large" if is_large else "malformed")
+                self._refuse(431 if is_large else 400)
             else:
                 if self._head_bytes > MAX_HEAD_BYTES:
                     self._connections.count("too_large")
@@ -162,6 +167,9 @@ class Connection(HttpToolsProtocol):
         if self._in_body:
             return
         super().on_header(name, value)
+        if len(self.headers) > MAX_FIELDS:
+            # Ends the parsing, with an error.
+            raise ValueError("too many fields")
         if name.lower() == b"content-length":
             self._body_left = int(value)
 
@@ -205,6 +213,7 @@ class Connection(HttpToolsProtocol):
         """Called when an answer has been written."""
         super().on_response_complete()
         self._deadline = self.loop.time() + HEAD_S
+        self._count_unread()
         if self.cycle.response_complete:
             self._connections.waits(self)
 
@@ -214,16 +223,17 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         """Called by asyncio when the client leaves a buffer of answers unread."""
-        self._unread_since = self.loop.time()
+        self._count_unread()
         super().pause_writing()
 
     def look(self, now: float) -> None:
         """End the connection when its client has kept it waiting too long."""
-        if self.transport.is_closing():
-            # What its client does not read keeps it from being closed.
-            if now > self._deadline:
-                self.transport.abort()
-        elif self.flow.write_paused:
+        unread = self.transport.get_write_buffer_size()
+        if unread < self._unread_bytes:
+            self._unread_since = now
+        self._unread_bytes = unread
+        # What its client does not read keeps one that is closing from being closed.
+        if self.transport.is_closing() or self.flow.write_paused:
             if now - self._unread_since > UNREAD_S:
                 self._connections.count("unread")
                 self.transport.abort()
@@ -261,9 +271,13 @@ class Connection(HttpToolsProtocol):
             self.transport.write(_refusal(status))
             self._end()
 
+    def _count_unread(self) -> None:
+        self._unread_since = self.loop.time()
+        self._unread_bytes = self.transport.get_write_buffer_size()
+
     def _end(self) -> None:
         self._over = True
-        self._deadline = self.loop.time() + HEAD_S
+        self._count_unread()
         self._unparsed = memoryview(b"")
         self.transport.close()
 

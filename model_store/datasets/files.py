@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from model_store import array_files
-from model_store.array_files import ArraysUnreadable
+from model_store.array_files import ArraysUnreadable, first_line
 from model_store.errors import DatasetNotFound
 from projector.errors import GraphError
 from projector.graph.raw_graph import RawGraph
@@ -25,9 +25,8 @@ _PLAIN = (
     "Save one plain torch_geometric.data.Data of tensors with torch.save, and node_ids, if any, as a list of str: "
     "[str(name) for name in ids]."
 )
-#: What torch calls an object that it does not unpickle, and the codes by which it makes letters bold.
+#: What torch calls an object that it does not unpickle.
 _UNSAFE = re.compile(r"GLOBAL (\S+)")
-_TERMINAL = re.compile("\x1b\\[[0-9;]*m")
 
 
 def read_npz(path: Path) -> RawGraph:
@@ -121,7 +120,7 @@ def _npz_features(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any
         features.check_format(full_check=True)
     except (ValueError, TypeError, OverflowError) as error:
         raise GraphError(
-            f"{path}: the CSR parts of x do not fit together: {_first_line(error)}.", "Save them again."
+            f"{path}: the CSR parts of x do not fit together: {first_line(error)}.", "Save them again."
         ) from error
     return features
 
@@ -137,7 +136,7 @@ def _require_saved_by_torch(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             array_files.require_room(path, (info.file_size for info in archive.infolist()))
     except (OSError, zipfile.BadZipFile) as error:
-        raise GraphError(f"{path} cannot be read as a file of torch.save: {_first_line(error)}.", _PLAIN) from error
+        raise GraphError(f"{path} cannot be read as a file of torch.save: {first_line(error)}.", _PLAIN) from error
     except ArraysUnreadable as error:
         raise GraphError(error.detail, error.remedy) from error
 
@@ -147,8 +146,4 @@ def _told(error: Exception) -> str:
     unsafe = _UNSAFE.search(str(error))
     if unsafe is not None:
         return f"it holds Python objects ({unsafe[1]}), which are not read because they could run a program"
-    return _first_line(error)
-
-
-def _first_line(error: Exception) -> str:
-    return (_TERMINAL.sub("", str(error)).splitlines() or [type(error).__name__])[0].rstrip(". ")
+    return first_line(error)

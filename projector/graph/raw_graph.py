@@ -65,7 +65,7 @@ class RawGraph:
             features=_floats(origin, features),
             labels=_labels(origin, labels, nodes),
             masks=_masks(origin, masks, nodes),
-            node_ids=None if node_ids is None else _names(origin, node_ids),
+            node_ids=None if node_ids is None else _names(origin, node_ids, nodes),
         )
 
     @property
@@ -128,9 +128,11 @@ def _masks(origin: str, masks: tuple[NDArray[np.generic] | None, ...], nodes: in
     return Masks(*(mask.astype(np.bool_) for mask in given))
 
 
-def _names(origin: str, node_ids: NDArray[np.generic]) -> tuple[str, ...]:
+def _names(origin: str, node_ids: NDArray[np.generic], nodes: int) -> tuple[str, ...]:
     if node_ids.ndim != 1 or node_ids.dtype.kind not in "Uiu":
         raise GraphError(
             f"{origin}: node_ids are {node_ids.dtype} of shape {node_ids.shape}.", "Give one string per node."
         )
+    if node_ids.size != nodes:
+        raise GraphError(f"{origin}: {node_ids.size} node ids are given for {nodes} nodes.", "Give one id per node.")
     return tuple(str(name) for name in node_ids.tolist())

@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 
 from fastapi import Security
@@ -15,6 +14,7 @@ from fastapi.security.base import SecurityBase
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.api.addresses import address_of
 from service.api.limits import GUESSES, network_of
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine
@@ -40,8 +40,8 @@ _HEADER = "`Authorization: Bearer lethe_…`"
 _CALLER = "lethe.caller"
 #: Header fields that proxies add, or clients to look like a proxy.
 _FORWARDING = re.compile(
-    r"forwarded|via|x-forwarded\b.*|x-original-.*|cf-.*|x-envoy-.*|x-appengine-.*"
-    r"|.*(client|connecting|real|remote|user)-?(ip|addr)\b.*"
+    r"forwarded|via|x-host|x-forwarded\b.*|x-original-.*|cdn-loop|cf-.*|x-envoy-.*|x-appengine-.*"
+    r"|.*(client|connecting|originating|real|remote|user)-?(ip|addr)\b.*"
 )
 
 
@@ -166,6 +166,10 @@ class BearerKey(SecurityBase):
         return key
 
 
+#: Live nodes and versions are counted for keys that see them in other answers, too.
+_READING = BearerKey((Scope.AUDIT_READ, Scope.DELETIONS_READ, Scope.PREDICTIONS_READ), any)
+
+
 def requires(*scopes: Scope) -> Any:
     """The `Annotated` metadata of a parameter that holds a caller with all of `scopes`."""
     return Security(BearerKey(scopes, all), scopes=[scope.value for scope in scopes])
@@ -226,15 +230,26 @@ async def _found(request: Request) -> ApiKey:
 
 
 async def local_or_keyed(request: Request) -> None:
-    """Let a request pass that comes from this very machine, or presents any valid key.
+    """Let a request pass that comes from this very machine, or presents any valid key."""
+    if _is_from_elsewhere(request):
+        await caller_of(request)
+
+
+async def local_or_reading(request: Request) -> None:
+    """Let a request pass that comes from this very machine, or presents a key that may do more than delete."""
+    if _is_from_elsewhere(request):
+        await _READING(request)
+
+
+def _is_from_elsewhere(request: Request) -> bool:
+    """Whether a request does not come from this very machine.
 
     One that a proxy forwarded counts as one from elsewhere, wherever the proxy runs; so does one that names another
     host, as a page does whose name was made to lead here.
     """
     client = request.client
     local = client is not None and _is_loopback(client.host) and _is_loopback(_host_of(request))
-    if not local or any(_FORWARDING.fullmatch(name) for name in request.headers):
-        await caller_of(request)
+    return not local or any(_FORWARDING.fullmatch(name.replace("_", "-")) for name in request.headers)
 
 
 def _host_of(request: Request) -> str:
@@ -245,11 +260,5 @@ def _host_of(request: Request) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    address = address_of(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.auth import local_or_keyed
+from service.api.auth import local_or_reading
 from service.api.documents import Problem, problems
 from service.api.problems import MEDIA_TYPE, problem
 from service.api.replies import reply
@@ -100,9 +100,9 @@ async def readyz(request: Request) -> Response:
 @router.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format"}, **problems(401)},
+    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format"}, **problems(401, 403)},
     summary="Metrics for Prometheus",
 )
-async def metrics(request: Request, allowed: Annotated[None, Depends(local_or_keyed)]) -> Response:
-    """Open to callers on this very machine; from elsewhere with any valid key. No label ever holds an id."""
+async def metrics(request: Request, allowed: Annotated[None, Depends(local_or_reading)]) -> Response:
+    """Open to callers on this very machine; from elsewhere with a key that may read. No label ever holds an id."""
     return Response(generate_latest(services_of(request).registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

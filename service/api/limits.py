@@ -1,22 +1,24 @@
 """How often something may go wrong for one address or one key: counted in Redis, and here while Redis is away."""
 
 import hmac
-import ipaddress
 import math
 import time
+from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
-from limits import RateLimitItem, RateLimitItemPerMinute, RateLimitItemPerSecond, WindowStats
-from limits.aio.storage import MemoryStorage, RedisStorage
+from limits import RateLimitItem, RateLimitItemPerMinute, WindowStats
+from limits.aio.storage import RedisStorage
 from limits.aio.strategies import MovingWindowRateLimiter
 from limits.errors import StorageError
 from redis.asyncio import Redis
 from starlette.requests import Request
 
+from service.api.addresses import subscriber
 from service.errors import TooManyAttempts
 
 #: Seconds for which Redis is left alone once it has failed: nobody waits for it twice.
@@ -38,9 +40,33 @@ class Budget:
 #: given a wrong one, or for a tool that tries whether keys are asked for.
 GUESSES = Budget(RateLimitItemPerMinute(300, namespace="guesses"), "unknown API keys from your address")
 #: The same where a person types them.
-SIGN_INS = Budget(RateLimitItemPerSecond(10, 30, namespace="sign-ins"), "failed attempts to sign in from your address")
+SIGN_INS = Budget(RateLimitItemPerMinute(10, 5, namespace="sign-ins"), "failed attempts to sign in from your address")
 #: Requests for deletions that a key without deletions:read is refused for what they name.
 PROBES = Budget(RateLimitItemPerMinute(30, namespace="probes"), "refused deletion requests with this API key")
+
+
+class _LocalWindows:
+    """Moving windows in this process; those of the library are forgotten by a task that may not be interfered with."""
+
+    def __init__(self) -> None:
+        #: When each failure was (seconds since 1970), the oldest first.
+        self._failures: dict[tuple[str, str], array[float]] = {}
+
+    def stats(self, item: RateLimitItem, name: str) -> WindowStats:
+        """When the window of `name` ends, and how many failures are left in it."""
+        now, lasts_s = time.time(), item.get_expiry()
+        failures = self._failures.get((item.namespace, name), array("d"))
+        del failures[: bisect_right(failures, now - lasts_s)]
+        return WindowStats((failures[0] if failures else now) + lasts_s, max(0, item.amount - len(failures)))
+
+    def hit(self, item: RateLimitItem, name: str) -> None:
+        """Count a failure."""
+        failures = self._failures.setdefault((item.namespace, name), array("d"))
+        failures.append(time.time())
+        # Those before have no say.
+        del failures[: -item.amount]
+        while len(self._failures) > _MOST_REMEMBERED:
+            del self._failures[next(iter(self._failures))]
 
 
 class RateLimits:
@@ -59,8 +85,7 @@ class RateLimits:
                 connection_pool=redis.connection_pool,  # type: ignore[arg-type]
             )
         )
-        self._memory = MemoryStorage()
-        self._local = MovingWindowRateLimiter(self._memory)
+        self._local = _LocalWindows()
         self._away_until = -math.inf
         #: Attempts that have begun and may fail yet.
         self._under_way: Counter[tuple[str, str]] = Counter()
@@ -99,7 +124,7 @@ class RateLimits:
                 return await self._shared.get_window_stats(budget.item, name)
             except StorageError as error:
                 self._leave_alone(error)
-        return await self._local.get_window_stats(budget.item, name)
+        return self._local.stats(budget.item, name)
 
     async def _hit(self, budget: Budget, name: str) -> None:
         if self._is_there():
@@ -108,9 +133,7 @@ class RateLimits:
                 return
             except StorageError as error:
                 self._leave_alone(error)
-        await self._local.hit(budget.item, name)
-        while len(self._memory.events) > _MOST_REMEMBERED:
-            await self._memory.clear(next(iter(self._memory.events)))
+        self._local.hit(budget.item, name)
 
     def _is_there(self) -> bool:
         return time.monotonic() >= self._away_until
@@ -122,12 +145,4 @@ class RateLimits:
 
 def network_of(request: Request) -> str:
     """The address that a request came from; of IPv6, the network (/64) that one subscriber has."""
-    address = "unknown" if request.client is None else request.client.host
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv6Address):
-        mapped = parsed.ipv4_mapped
-        return str(ipaddress.ip_network((parsed, 64), strict=False)) if mapped is None else str(mapped)
-    return address
+    return "unknown" if request.client is None else subscriber(request.client.host)

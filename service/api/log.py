@@ -1,4 +1,8 @@
-"""The transparency log: its newest checkpoint, and proofs against it. It names nobody, so any key may ask."""
+"""The transparency log: its newest checkpoint, and proofs against it.
+
+It names nobody. But it grows by more for a node that was there than for one that is gone, so a key that may only ask
+for deletions sees nothing of it.
+"""
 
 from typing import Annotated, Any
 
@@ -7,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.auth import requires
+from service.api.auth import requires_any
 from service.api.documents import problems
 from service.api.replies import reply
 from service.api.services import services_of
@@ -17,11 +21,12 @@ from service.db.engine import Connection
 from service.db.log import LogRepository
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
+from service.domain.states import Scope
 from service.errors import InvalidRequest, NotFound, Unavailable
 
 router = APIRouter(prefix="/log", tags=["log"])
 
-Caller = Annotated[ApiKey, requires()]
+Caller = Annotated[ApiKey, requires_any(Scope.DELETIONS_READ, Scope.AUDIT_READ)]
 
 #: No log has more leaves: beyond it a JSON number is not exact.
 _LARGEST = 2**53 - 1
@@ -65,7 +70,7 @@ _NOTE: dict[int | str, dict[str, Any]] = {
 @router.get(
     "/checkpoint",
     response_class=Response,
-    responses={**_NOTE, **problems(401, 503)},
+    responses={**_NOTE, **problems(401, 403, 503)},
     summary="The log's newest signed checkpoint",
 )
 async def checkpoint(request: Request, caller: Caller) -> Response:
@@ -78,7 +83,7 @@ async def checkpoint(request: Request, caller: Caller) -> Response:
 @router.get(
     "/consistency",
     response_model=ConsistencyAnswer,
-    responses=problems(401, 422, 503),
+    responses=problems(401, 403, 422, 503),
     summary="Prove that the log only grew",
 )
 async def consistency(
@@ -106,7 +111,7 @@ async def consistency(
 @router.get(
     "/proof/{index}",
     response_model=InclusionAnswer,
-    responses=problems(401, 404, 422, 503),
+    responses=problems(401, 403, 404, 422, 503),
     summary="Prove that a leaf is in the log",
 )
 async def inclusion(

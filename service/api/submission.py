@@ -15,7 +15,7 @@ from service.api.limits import PROBES
 from service.api.problems import MOST_FAULTS
 from service.api.public import PublicNodes
 from service.api.services import Services, Subject
-from service.api.targets import UnknownTargets, deleted_earlier, ends_of, require_deletable
+from service.api.targets import UnknownTargets, deleted_earlier, require_deletable
 from service.db.intake import Accepted, NewRequest
 from service.db.refusals import Refusal, record
 from service.db.requests import RequestRepository
@@ -24,6 +24,7 @@ from service.domain.drills import NewDrill
 from service.domain.records import ApiKey, DeletionRequest, Targets
 from service.domain.states import RequestKind, RequestStatus, Scope
 from service.errors import BodyTooLarge, InvalidRequest, Unavailable, UnknownEdges, UnknownNodes
+from service.vault.keyring import ends_of
 
 #: What stands for the body of `POST /drills`, which has none: which cohort is next is not the caller's to say.
 DRILL_BODY = b"POST /drills"
@@ -85,6 +86,13 @@ async def submit(
     subjects = _subjects(body)
     _check(services, subjects)
     is_told = Scope.DELETIONS_READ in caller.scopes
+    canonical = _canonical(body) if drill is None else DRILL_BODY
+    digest = None if idempotency_key is None else services.keyring.body_digest(canonical)
+    if idempotency_key is not None and digest is not None:
+        # Before it is judged: what it named may be gone by now, by itself or by others.
+        first = await services.intake.find(caller.id, idempotency_key, digest)
+        if first is not None:
+            return await _replay(services, first, kind, subjects, is_told=is_told)
     earlier: Mapping[Subject, UUID] = {}
     try:
         if is_told:
@@ -96,7 +104,6 @@ async def submit(
         await _record(services, Refusal(services.model, caller.id, kind, len(subjects), refusal.slug))
         raise
     rest = [subject for subject in subjects if subject not in earlier]
-    canonical = _canonical(body) if drill is None else DRILL_BODY
     accepted = await services.intake.accept(
         NewRequest(
             model=services.model,
@@ -105,15 +112,13 @@ async def submit(
             reference=body.reference,
             api_key_id=caller.id,
             idempotency_key=idempotency_key,
-            body_digest=None if idempotency_key is None else services.keyring.body_digest(canonical),
+            body_digest=digest,
             drill=drill,
         )
     )
     if accepted.replayed:
-        submission = _replay(accepted, earlier)
-        # The answer of the first time: how far the request has come since is not for this key to know.
-        asked = replace(accepted.request, status=RequestStatus.QUEUED)
-        return submission if is_told else replace(submission, request=asked)
+        # It was asked for twice at the same moment.
+        return await _replay(services, accepted, kind, subjects, is_told=is_told)
     already_deleted = {_label(subject): earlier[subject] for subject in subjects if subject in earlier}
     if rest:
         return Submission(accepted.request, accepted.targets, already_deleted)
@@ -180,8 +185,17 @@ def _canonical(body: DeletionBody) -> bytes:
     return orjson.dumps(body.model_dump(), option=orjson.OPT_SORT_KEYS)
 
 
-def _replay(accepted: Accepted, earlier: Mapping[Subject, UUID]) -> Submission:
-    """The answer of the first time: what this very request deleted is not `already_deleted`."""
+async def _replay(
+    services: Services, accepted: Accepted, kind: RequestKind, subjects: Sequence[Subject], *, is_told: bool
+) -> Submission:
+    """The answer of the first time: what this very request deleted is not `already_deleted`.
+
+    How far the request has come since, and what else is gone, is told to a key with deletions:read alone.
+    """
+    if not is_told:
+        asked = replace(accepted.request, status=RequestStatus.QUEUED)
+        return Submission(asked, accepted.targets, {}, replayed=True)
+    earlier = await deleted_earlier(services, kind, subjects)
     own = {*accepted.targets.nodes, *accepted.targets.edges} if accepted.targets is not None else set()
     already_deleted = {
         _label(subject): request_id

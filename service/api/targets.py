@@ -9,6 +9,7 @@ from service.api.public import is_public, refuse_public
 from service.api.services import Services, Subject
 from service.domain.states import RequestKind
 from service.errors import NotFound, UnknownEdges, UnknownNodes
+from service.vault.keyring import ends_of
 
 
 class UnknownTargets(NotFound):
@@ -16,11 +17,6 @@ class UnknownTargets(NotFound):
 
     slug: ClassVar[str] = "unknown-targets"
     title: ClassVar[str] = "Unknown targets"
-
-
-def ends_of(subject: Subject) -> tuple[str, ...]:
-    """The node, or the two ends of the edge."""
-    return (subject,) if isinstance(subject, str) else subject
 
 
 async def require_deletable(services: Services, kind: RequestKind, subjects: Sequence[Subject]) -> None:

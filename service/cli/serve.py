@@ -48,12 +48,14 @@ def ensure_model(settings: Settings) -> None:
     """Train a model into the folder that is served when nothing is there; what is there is for the service to judge.
 
     Raises:
-        ConfigurationError: a folder was named in which there is no model, or the model that was served is not there.
+        ConfigurationError: a folder was named in which there is no model, or the model that was served is not there; or
+            others are to reach a first start whose first key they could guess.
         AlreadyRunning: another process trains or serves in this LETHE_HOME.
         DatasetNotFound: the dataset cannot be found.
     """
     from model_store.replacement import finish_move
     from service.cli.train import train_and_report
+    from service.first_key import refuse_weak_first_start
 
     folder = settings.model_dir
     if not _is_empty(folder):
@@ -72,6 +74,7 @@ def ensure_model(settings: Settings) -> None:
                 f"There is no model in {folder}.", f"Train one with `./lethe train --dataset cora --out {folder}`."
             )
         require_new_home(settings, "one that `./lethe train --out DIR` has written")
+        refuse_weak_first_start(settings)
         note(f"There is no model yet. Training one on {settings.dataset}.")
         train_and_report(settings.dataset, folder, ModelSpec(), device=settings.device, data_dir=settings.data_dir)
     finally:

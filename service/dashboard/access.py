@@ -87,6 +87,8 @@ async def form_of(request: Request, form_token: str) -> dict[str, str]:
     """
     if not _same_origin(request):
         raise ForeignForm("The form was sent by another site.", "Open the dashboard itself, and try again there.")
+    if not form_token:
+        raise _too_old()
     too_large = ForeignForm("The form is larger than any of the dashboard's.", "Go back and try again.")
     body = bytearray()
     async for chunk in request.stream():
@@ -98,11 +100,15 @@ async def form_of(request: Request, form_token: str) -> dict[str, str]:
     except ValueError:
         raise too_large from None
     presented = fields.pop("form_token", "")
-    if not form_token or not hmac.compare_digest(presented.encode(), form_token.encode()):
-        raise ForeignForm(
-            "The page that this form belongs to is too old.", "Go back, load the page again, and repeat what you did."
-        )
+    if not hmac.compare_digest(presented.encode(), form_token.encode()):
+        raise _too_old()
     return fields
+
+
+def _too_old() -> ForeignForm:
+    return ForeignForm(
+        "The page that this form belongs to is too old.", "Go back, load the page again, and repeat what you did."
+    )
 
 
 def new_form_token() -> str:

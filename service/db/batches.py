@@ -81,11 +81,15 @@ class BatchRepository:
         )
         return (await self._conn.execute(finished)).rowcount == 1
 
-    async def newest_duration_s(self, model: str) -> float:
-        """Return how long (seconds) the newest batch of a model took; 0 when there is none."""
+    async def newest_duration_s(self, model: str, *, repair_budget_s: float) -> float:
+        """Return how long (seconds) the newest batch of a model took; 0 when there is none.
+
+        Of its repair, what goes beyond the budget was done in the background, once the batch was complete.
+        """
         query = select(BatchRow.durations_ms).where(BatchRow.model == model, BatchRow.finished_at.is_not(None))
-        durations = await self._conn.scalar(query.order_by(BatchRow.model_version_after.desc()).limit(1))
-        return sum((durations or {}).values()) / 1000
+        durations = await self._conn.scalar(query.order_by(BatchRow.model_version_after.desc()).limit(1)) or {}
+        beyond = max(0.0, durations.get("repair", 0.0) - 1000 * repair_budget_s)
+        return (sum(durations.values()) - beyond) / 1000
 
     async def unfinished(self, model: str) -> UnfinishedBatch | None:
         """Return the batch that a crash may have left between commit and erasure; there is at most one per model."""

@@ -15,7 +15,7 @@ from projector.forgetting.status import RepairStatus
 from service.db.arrays import unnested
 from service.db.events import EventRepository, Payload
 from service.db.log import LogRepository
-from service.db.models import BatchRow, OutboxRow, RequestAuditRow, RequestRow
+from service.db.models import ApiKeyRow, BatchRow, OutboxRow, RequestAuditRow, RequestRow
 from service.db.outbox import OUTBOX_CHANNEL
 from service.db.records import (
     BATCH_COLUMNS,
@@ -28,7 +28,7 @@ from service.db.records import (
     request_norms,
 )
 from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit
-from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus
+from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus, Scope
 from service.errors import Conflict, NotFound
 
 
@@ -109,6 +109,12 @@ class RequestRepository:
             .values(taken_at=func.now())
         )
         return set((await self._conn.execute(taken.returning(RequestRow.id))).scalars())
+
+    async def all_may_know(self, ids: Collection[UUID]) -> bool:
+        """Whether the keys of all these requests may know what is deleted."""
+        query = select(func.bool_and(ApiKeyRow.scopes.contains([Scope.DELETIONS_READ.value])))
+        query = query.join(RequestRow, RequestRow.api_key_id == ApiKeyRow.id).where(RequestRow.id == _any(ids))
+        return bool(await self._conn.scalar(query))
 
     async def in_batch(self, batch_id: UUID) -> list[QueuedRequest]:
         """Return the requests of a batch, oldest first."""

@@ -25,6 +25,11 @@ _IDENTIFIED = {
 }
 
 
+def ends_of(subject: Subject) -> tuple[str, ...]:
+    """The node, or the two ends of the edge."""
+    return (subject,) if isinstance(subject, str) else subject
+
+
 class Keyring:
     """The keys in `LETHE_HOME/keys`: tombstone keys by number, the pepper of API keys, body and cursor keys."""
 

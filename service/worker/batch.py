@@ -53,7 +53,7 @@ class BatchWorker:
         self._keyring = keyring
         self._request_keys = request_keys
         self._executor = executor
-        self._repair_budget_s = repair_budget_s
+        self.repair_budget_s = repair_budget_s
         #: Why the last repair had no factor of the Hessian; at the start the log says why there will be none.
         self._without_factor = writer.resident.why_no_factor
         self._log = structlog.get_logger(__name__)
@@ -62,7 +62,7 @@ class BatchWorker:
     async def prepare(self, deletions: Sequence[Deletion], watch: Stopwatch) -> Prepared:
         """Step 4: the new state beside the old one; nothing visible changes."""
         removals = [deletion.removal for deletion in deletions]
-        prepare = partial(self.writer.resident.prepare, removals, budget_s=self._repair_budget_s)
+        prepare = partial(self.writer.resident.prepare, removals, budget_s=self.repair_budget_s)
         prepared = await watch.time("project", prepare, self._executor)
         if prepared.outcome.status is not RepairStatus.NONE:
             watch.split("project", "repair", prepared.repair_s)

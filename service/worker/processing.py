@@ -32,6 +32,8 @@ _UNREADABLE = (
     "What this request names cannot be read: the key of its encrypted id list is missing or does not fit. Restore the "
     "key folder, or send the request again."
 )
+#: Longest time for which requests that have nothing to delete hold up the others (seconds).
+_LONGEST_WAIT_S = 30.0
 
 
 class Processor:
@@ -102,17 +104,14 @@ class Processor:
     async def _settle(self, resolution: Resolution) -> None:
         """Ends the requests that have nothing to delete, with the batch that took them.
 
-        Where nothing else was in it, after as long as a batch takes: a key that may only write sees in the answer to a
-        repeated request when it is completed, and would know from that whether a node was there still.
+        Where nothing else was in it, after as long as a batch takes, if any is of a key that may only write: that sees
+        in the answer to a repeated request when it is completed, and would know whether a node was there still.
         """
         if not resolution.already_deleted:
             return
-        waited = {each.request.id for each, _ in resolution.already_deleted} <= self._deferred
-        if not resolution.deletions and not waited:
-            async with transaction(self._engine) as connection:
-                usual_s = await BatchRepository(connection).newest_duration_s(self._worker.writer.pointer.model)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), usual_s)
+        settled = [each.request.id for each, _ in resolution.already_deleted]
+        if not resolution.deletions and not self._deferred.issuperset(settled):
+            await self._wait_as_a_batch(settled)
         async with fenced_transaction(self._engine, self._worker.writer.lease) as connection:
             requests = RequestRepository(connection)
             for each, gone in resolution.already_deleted:
@@ -129,8 +128,18 @@ class Processor:
                         ),
                         payload={"kind": each.kind.value, "already_deleted_by": [str(request) for request in gone.by]},
                     )
-        settled = [each.request.id for each, _ in resolution.already_deleted]
         await asyncio.to_thread(self._request_keys.destroy, settled)
+
+    async def _wait_as_a_batch(self, requests: Sequence[UUID]) -> None:
+        """Waits as long as the newest batch took, unless the keys of all `requests` may know that there was none."""
+        async with transaction(self._engine) as connection:
+            if await RequestRepository(connection).all_may_know(requests):
+                return
+            usual_s = await BatchRepository(connection).newest_duration_s(
+                self._worker.writer.pointer.model, repair_budget_s=self._worker.repair_budget_s
+            )
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), min(usual_s, _LONGEST_WAIT_S))
 
     @contextlib.contextmanager
     def _unless_ended(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from projector.forgetting.batch import Removal
 from projector.graph.edges import Edges
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestKind
-from service.vault.keyring import Subject
+from service.vault.keyring import Subject, ends_of
 
 #: From the widest deletion to the narrowest.
 _PRECEDENCE = (RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE)
@@ -125,11 +125,6 @@ class Resolution:
     deferred: tuple[Claimed, ...]
     #: Requests that name what this model has never had, with how much of it.
     unknown: Mapping[UUID, int]
-
-
-def ends_of(subject: Subject) -> tuple[str, ...]:
-    """The node, or the two ends of the edge."""
-    return (subject,) if isinstance(subject, str) else subject
 
 
 def absent(claimed: Sequence[Claimed], present: Present) -> dict[RequestKind, set[Subject]]:

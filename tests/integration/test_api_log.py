@@ -264,9 +264,12 @@ async def test_what_is_written_into_a_page_is_text_and_not_markup(api: Api, unle
     assert "<script" not in page
 
 
-async def test_checkpoints_and_proofs_are_for_any_key(api: Api, unlearner: Unlearner) -> None:
-    owner, reader = await api.client(*OWNER), await api.client(Scope.PREDICTIONS_READ)
+async def test_checkpoints_and_proofs_are_for_whoever_may_know_of_deletions(api: Api, unlearner: Unlearner) -> None:
+    owner, reader = await api.client(*OWNER), await api.client(Scope.AUDIT_READ)
     refused(await (await api.client_with(None)).get("/log/checkpoint"), 401, "unauthenticated")
+    for scope in (Scope.DELETIONS_WRITE, Scope.PREDICTIONS_READ):
+        for place in ("/log/checkpoint", "/log/consistency?from=1", "/log/proof/0"):
+            refused(await (await api.client(scope)).get(place), 403, "missing-scope")
     refused(await reader.get("/log/checkpoint"), 503, "unavailable")
     assert await unlearner.sign() == 0
     sizes = {}

@@ -30,6 +30,7 @@ FORWARDING = (
     *("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded", "X-Real-IP"),
     *("CF-Connecting-IP", "CF-Ray", "True-Client-IP", "Client-IP", "X-Client-IP", "X-Cluster-Client-IP"),
     *("Fastly-Client-IP", "X-Original-Forwarded-For", "X-Original-Host", "X-Envoy-External-Address", "X-Remote-Addr"),
+    *("X-Originating-IP", "X_Forwarded_For", "X-Forwarded_For", "CDN-Loop", "X-Host"),
 )
 ELSEWHERE = ("203.0.113.9", 4711)
 

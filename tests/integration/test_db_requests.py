@@ -1,11 +1,13 @@
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
 from projector.forgetting.status import RepairStatus
+from service.db.api_keys import ApiKeyRepository
 from service.db.audit_queries import search
 from service.db.batches import BatchRepository, RequestsWithdrawn
 from service.db.events import EventRepository
@@ -14,7 +16,7 @@ from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.audit import AuditFilters
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, Guarantee, RequestStatus
+from service.domain.states import EventType, Guarantee, RequestStatus, Scope
 from service.errors import Conflict, NotFound
 from tests.integration.db_harness import MODEL, NORMS, Database, batch_record, open_database, outcome
 
@@ -284,6 +286,28 @@ async def test_a_finished_batch_keeps_its_residual_and_all_durations(db: Databas
     assert found[1] is not None
     assert found[1].batch.span_residual == 3e-15
     assert found[1].batch.durations_ms == {"project": 1.9, "erase": 2.5}
+
+
+async def test_what_is_repaired_after_a_batch_is_complete_counts_as_none_of_its_time(db: Database) -> None:
+    for version, (repair_ms, seconds) in enumerate([(400.0, 1.4), (600_000.0, 6.0)], start=1):
+        batch_id = await db.applied([await db.accept("1")], version)
+        async with transaction(db.engine) as conn:
+            durations_ms = {"project": 1000.0, "repair": repair_ms}
+            await BatchRepository(conn).finish(batch_id, span_residual=0.0, durations_ms=durations_ms)
+        async with transaction(db.engine) as conn:
+            found = await BatchRepository(conn).newest_duration_s(MODEL, repair_budget_s=5.0)
+        assert found == pytest.approx(seconds)
+
+
+async def test_requests_of_keys_that_may_know_what_is_deleted_are_told_from_others(db: Database) -> None:
+    informed, writer = await db.accept("1"), uuid4()
+    async with transaction(db.engine) as conn:
+        await ApiKeyRepository(conn).create(writer, "writer", [Scope.DELETIONS_WRITE], b"w" * 32)
+    other = (await db.intake.accept(replace(db.new("2"), api_key_id=writer))).request.id
+    async with transaction(db.engine) as conn:
+        requests = RequestRepository(conn)
+        assert await requests.all_may_know([informed])
+        assert not await requests.all_may_know([informed, other])
 
 
 async def test_a_batch_of_a_thousand_requests_goes_through(db: Database) -> None:

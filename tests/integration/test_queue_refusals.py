@@ -1,5 +1,6 @@
 """A Redis that answers and does not do its work: readiness and a metric say so, with the cause, until it does."""
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -7,12 +8,15 @@ from uuid import uuid4
 import pytest
 from db_harness import until
 from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError
 from test_api_end_to_end import Lethe, running, settings, small_model
+from test_rate_limits import FAILURES, fail, is_refused, limits_of
 from valkey_process import ValkeyProcess
 
 from service import gauges, readiness
 from service.errors import Unavailable
 from service.queue.connection import connect
+from service.queue.refusal import refusal
 from service.queue.stream import DeletionStream
 from service.settings import Settings
 
@@ -50,19 +54,25 @@ async def test_why_redis_refuses_is_told_in_words_without_naming_a_request(
     await redis.execute_command(*told.split())
     request_id = uuid4()
     async with connect(server.url) as other:
-        with pytest.raises(Unavailable) as refusal:
+        with pytest.raises(Unavailable) as refused:
             await DeletionStream(other, "small").publish([request_id])
     cause, remedy = REFUSALS[told]
-    assert cause in refusal.value.detail
-    assert remedy in refusal.value.remedy
-    assert str(request_id) not in str(refusal.value)
+    assert cause in refused.value.detail
+    assert remedy in refused.value.remedy
+    assert str(request_id) not in str(refused.value)
 
 
-async def test_the_rights_that_the_remedy_names_are_all_that_the_queue_needs(
+async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_need(
     server: ValkeyProcess, redis: Redis
 ) -> None:
-    await redis.execute_command("ACL", "SETUSER", "default", "-@all", "+@stream", "+@transaction", "+@connection")
+    named = re.search("`(.*)`", refusal(NoPermissionError(), KEY).remedy)
+    assert named is not None
+    await redis.execute_command("ACL", "SETUSER", "default", "resetkeys", "-@all", *named[1].split())
     await redis.connection_pool.disconnect()
+    async with limits_of(server.url) as first, limits_of(server.url) as second:
+        await fail(first, "192.0.2.7", FAILURES)
+        # In Redis, where another process sees it.
+        assert await is_refused(second, "192.0.2.7")
     async with connect(server.url) as other:
         stream = DeletionStream(other, "small")
         await stream.ping()
@@ -77,10 +87,10 @@ async def test_the_rights_that_the_remedy_names_are_all_that_the_queue_needs(
 
 async def test_a_redis_that_is_not_there_is_told_without_its_address(server: ValkeyProcess) -> None:
     async with connect("redis://127.0.0.1:1/0") as nowhere:
-        with pytest.raises(Unavailable) as refusal:
+        with pytest.raises(Unavailable) as refused:
             await DeletionStream(nowhere, "small").publish([uuid4()])
-    assert "it does not answer (Connection refused)" in refusal.value.detail
-    assert "127.0.0.1" not in str(refusal.value)
+    assert "it does not answer (Connection refused)" in refused.value.detail
+    assert "127.0.0.1" not in str(refused.value)
 
 
 async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(

@@ -1,5 +1,6 @@
 """Guessing is limited by address and by key, in Redis and without it; whoever has a valid key is left alone."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -109,7 +110,12 @@ async def test_memory_of_those_who_fail_is_bounded() -> None:
     async with limits_of("redis://127.0.0.1:1") as limits:
         for number in range(_MOST_REMEMBERED + 50):
             await fail(limits, f"host-{number}")
-        assert len(limits._memory.events) == _MOST_REMEMBERED
+        await fail(limits, "last", FAILURES)
+        assert len(limits._local._failures) == _MOST_REMEMBERED
+        assert max(map(len, limits._local._failures.values())) == FAILURES
+        assert await is_refused(limits, "last")
+    # Nothing was left to a task that could fail where nobody sees it.
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def test_an_address_is_one_for_itself_and_a_network_of_one_subscriber_is_one() -> None:

@@ -13,6 +13,7 @@ from lethe_process import LetheProcess
 from test_api_deletions import node_body, refused
 from trained_models import SMALL, Models
 
+from service.api.limits import PROBES
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
 from service.db.requests import RequestRepository
@@ -143,6 +144,23 @@ async def test_repeating_a_request_does_not_tell_how_far_it_has_come(api: Api, w
     assert again == first | {"salts": None}
 
 
+async def test_a_repeated_request_is_answered_as_the_first_time_whatever_has_gone_since(
+    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+) -> None:
+    headers = {"Idempotency-Key": "one"}
+    first = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
+    # Takes the edge along: by itself it would be refused from now on.
+    await gone(api, reader, "11")
+    refused(await writer.post("/deletions", json=edges(("11", "12"))), *UNKNOWN)
+    again = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
+    assert (again.status_code, again.json()) == (202, first.json())
+    # Nor do refusals in between, as many as there may be.
+    for _ in range(PROBES.item.amount):
+        await writer.post("/deletions", json=node_body("nobody"))
+    refused(await writer.post("/deletions", json=node_body("1")), 429, "too-many-attempts")
+    assert (await writer.post("/deletions", json=edges(("11", "12")), headers=headers)).json() == first.json()
+
+
 async def test_too_late_to_cancel_is_all_that_is_said(
     api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
 ) -> None:
@@ -218,3 +236,28 @@ def test_a_request_of_deleted_and_live_nodes_deletes_the_rest(lethe: LetheProces
     assert deletion.audit.deleted == 2
     assert "1 of the 3 nodes that the request names was gone already" in deletion.explanation
     assert lethe.predict(["5", "6", "7"]).deleted == ["5", "6", "7"]
+
+
+def test_nothing_that_the_key_can_read_tells_what_was_deleted_from_what_was_there(
+    lethe: LetheProcess, writing: httpx.Client
+) -> None:
+    lethe.delete(["5"])
+    # As from elsewhere: on the machine itself the metrics are open.
+    writing.headers["Via"] = "1.1 proxy"
+    places = [operations for operations in writing.get("/openapi.json").json()["paths"] if "{" not in operations]
+
+    def seen() -> dict[str, Any]:
+        answers = {place: writing.get(place) for place in (*places, "/log/proof/0", "/log/consistency?from=1")}
+        assert {answers[place].status_code for place in ("/log/checkpoint", "/metrics", "/model")} == {403}
+        checks = {check["name"]: check["detail"] for check in answers["/readyz"].json()["checks"]}
+        # What differs from one moment to the next, whatever is deleted.
+        return {place: answer.json() for place, answer in answers.items() if place != "/readyz"} | {
+            "/readyz": {name: detail for name, detail in checks.items() if name not in ("clock", "disk")}
+        }
+
+    before = seen()
+    for node in ("5", "6"):
+        asked = writing.post("/deletions", json=node_body(node)).json()
+        with lethe.client() as client:
+            assert client.wait(asked["id"], timeout_s=60).status == "completed"
+        assert seen() == before

@@ -284,6 +284,19 @@ def test_a_first_start_on_a_dataset_that_is_nowhere_is_refused_and_trains_on_no_
     assert not settings.model_dir.exists()
 
 
+@pytest.mark.parametrize("key", [None, "12345678"])
+def test_a_weak_first_key_is_refused_before_anything_is_trained(tmp_path: Path, key: str | None) -> None:
+    weak = Settings(home=tmp_path / "home", dataset=SYNTHETIC, host="0.0.0.0", admin_key=key)
+    with pytest.raises(ConfigurationError, match="LETHE_ADMIN_KEY"):
+        ensure_model(weak)
+    assert not weak.model_dir.exists()
+    if key is None:
+        # There may be other keys in a database that was in use before.
+        (weak.home / "keys").mkdir()
+        ensure_model(weak)
+        assert weak.model_dir.exists()
+
+
 def test_two_first_starts_do_not_train_into_one_folder(lethe: CommandLine, tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.prepare()

@@ -158,7 +158,8 @@ async def serving(
         for client in site.clients:
             client.writer.transport.abort()
         for connection in site.made:
-            connection.transport.abort()
+            if connection.parser is not None:
+                connection.transport.abort()
         await until(lambda: all(connection.parser is None for connection in site.made))
         for task in tuple(state.tasks):
             task.cancel()
@@ -279,6 +280,33 @@ async def test_answers_that_nobody_reads_end_the_connection() -> None:
         await until(lambda: client.server.parser is None)
 
 
+@pytest.mark.parametrize("field", [b"", b"Connection: close\r\n"], ids=["stays", "is closed"])
+async def test_a_long_answer_arrives_whole_however_slowly_it_is_read(field: bytes) -> None:
+    async with serving(answer_at_length) as site:
+        client = await site.client()
+        await client.send((GET % 0).replace(b"\r\n\r\n", b"\r\n" + field + b"\r\n"))
+        await until(lambda: client.server.flow.write_paused)
+        now, read, transport = asyncio.get_running_loop().time(), 0, client.server.transport
+        while before := transport.get_write_buffer_size():
+            while transport.get_write_buffer_size() == before:
+                read += len(await client.reader.read(1 << 16))
+            now += limits.UNREAD_S - 1
+            client.server.look(now)
+        while read < 16 << 20:
+            more = await client.reader.read(1 << 16)
+            assert more
+            read += len(more)
+
+
+@pytest.mark.parametrize(("fields", "status"), [(limits.MAX_FIELDS, 200), (limits.MAX_FIELDS + 1, 431)])
+async def test_the_fields_of_a_head_are_counted(fields: int, status: int) -> None:
+    async with serving() as site:
+        client = await site.client()
+        await client.send(b"GET /0 HTTP/1.1\r\n" + b"a: b\r\n" * fields + b"\r\n")
+        assert [found for found, _ in await client.answers(1)] == [status]
+        assert len(site.scopes) == (status == 200)
+
+
 @pytest.mark.parametrize(
     "endless",
     [
@@ -364,6 +392,18 @@ async def test_of_too_many_the_one_that_waits_longest_makes_room() -> None:
         again = await site.client()
         await again.send(GET % 4)
         assert await again.answers(1) == [(200, b"/4")]
+
+
+async def test_whoever_reads_an_answer_makes_no_room() -> None:
+    async with serving(answer_at_length, most=2) as site:
+        reading = await site.client()
+        await reading.send(GET % 0)
+        await until(lambda: bool(site.scopes) and reading.server.cycle.response_complete)
+        idle = await site.client()
+        await site.client()
+        assert await idle.rest() == b""
+        [(status, body)] = await reading.answers(1)
+        assert (status, len(body)) == (200, 16 << 20)
 
 
 @pytest.mark.parametrize(("proxies", "served"), [((), False), (("127.0.0.0/8",), True)])

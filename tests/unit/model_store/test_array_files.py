@@ -14,6 +14,7 @@ from model_store.array_files import ArraysUnreadable, read_npy, read_npz
 from model_store.datasets.load import load_dataset
 from model_store.weights_files import read_weights
 from projector.errors import GraphError
+from projector.graph.raw_graph import RawGraph
 from projector.training.pretrained import WeightsError
 
 
@@ -36,6 +37,8 @@ DECLARED = {
     "less than it holds": declaring((2,), bytes(80)),
     "a negative length": declaring((-1,), bytes(80)),
     "objects": declaring((1,), bytes(8), "|O"),
+    "20 million strings of no bytes": declaring((20_000_000,), b"", "<U0"),
+    "20 million nothings": declaring((20_000_000,), b"", "|V0"),
     "no array": b"hello",
     "nothing": b"",
 }
@@ -67,6 +70,28 @@ def test_an_archive_that_unpacks_to_hundreds_of_times_its_size_is_refused(tmp_pa
     with pytest.raises(ArraysUnreadable, match="unpack") as refused:
         read_npz(tmp_path / "bomb.npz", ["x"])
     assert "CSR" in refused.value.remedy
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_is_read_only_where_unpacking_it_is_bounded(method: int, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", method) as file:
+        file.writestr("x.npy", declaring((1,), bytes(8)))
+    with pytest.raises(ArraysUnreadable, match="another method than DEFLATE"):
+        read_npz(tmp_path / "a.npz", ["x"])
+    torch.save({"x": torch.ones(3)}, tmp_path / "plain.pt")
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "a.pt", "w", method) as file:
+        for name in plain.namelist():
+            file.writestr(name, plain.read(name))
+    # torch itself unpacks no other: of the plain one it is said that it holds a dict.
+    with pytest.raises(GraphError, match=r"a\.pt cannot be read"):
+        load_dataset(str(tmp_path / "a.pt"), data_dirs=[])
+
+
+def test_node_ids_are_counted_before_each_becomes_a_string(tmp_path: Path) -> None:
+    ids = np.broadcast_to(np.array(["a"]), 10**9)
+    graph = {"edge_index": np.array([[0, 1], [1, 0]]), "features": np.eye(2), "labels": np.array([0, 1])}
+    with pytest.raises(GraphError, match="1000000000 node ids are given for 2 nodes"):
+        RawGraph.of("x", **graph, masks=(None,) * 3, node_ids=ids)
 
 
 def test_an_archive_is_not_unpacked_into_memory_that_is_not_there(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Folders that somebody else has made: nothing outside of them is read, copied or overwritten by an import."""
 
+import errno
 import os
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +121,29 @@ def test_what_is_no_file_is_refused_by_name_wherever_it_lies(
 ) -> None:
     make(model / where)
     with pytest.raises(StoreForeign, match=where):
+        check_store(model)
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [("missing", "No such file"), ("m/manifest.json", "Not a directory"), ("x" * 300, "too long")],
+)
+def test_what_is_no_folder_is_refused_by_name(model: Path, folder: str, said: str) -> None:
+    with pytest.raises(StoreForeign, match=f"{folder}.*{said}"):
+        check_store(model.parent / folder)
+
+
+def test_a_folder_that_may_not_be_read_is_refused_by_name(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    iterdir = Path.iterdir
+
+    def refusing(path: Path) -> Iterator[Path]:
+        if path.name == "base":
+            # The tests may run as root, to whom nothing is forbidden.
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", refusing)
+    with pytest.raises(StoreForeign, match=r"m/base cannot be looked into \(Permission denied\)"):
         check_store(model)
 
 
