@@ -14,6 +14,9 @@ from sklearn.svm import LinearSVC
 from projector.network.spec import LossKind, ModelSpec, PropagationKind
 from tests.property.retraining import Matrix, Problem
 
+#: Entries of H above which active sets and Hessians of all classes at once take too long.
+LARGE = 100_000
+
 
 def dense_representation(spec: ModelSpec, X: Matrix, adjacency: Matrix, live: NDArray[np.bool_]) -> Matrix:
     """H of every node, (n, p), without diffusion and label blocks, in the precision of X (n, d)."""
@@ -29,7 +32,12 @@ def dense_representation(spec: ModelSpec, X: Matrix, adjacency: Matrix, live: ND
 
 
 def reference(problem: Problem) -> Matrix:
-    """The weights (p, C) of scikit-learn or, for the smoothed hinge, which it does not have, of scipy."""
+    """The weights (p, C) of scikit-learn or, for the smoothed hinge, which it does not have, of scipy's.
+
+    Where H is too large for scipy's, the smoothed hinge goes by Newton's method as it is written out in `Problem`.
+    """
+    if problem.loss is LossKind.HINGE and problem.H.size > LARGE:
+        return problem.minimum(1e-10)
     if problem.loss is LossKind.SOFTMAX:
         return _softmax(problem)
     per_class = {
@@ -49,18 +57,20 @@ def _given(problem: Problem) -> tuple[Matrix, float]:
 def _softmax(problem: Problem) -> Matrix:
     H, strength = _given(problem)
     if problem.classes > 2:
-        return np.asarray(_regression(strength).fit(*_with_zeros(H, problem.labels, problem.classes)).coef_.T)
+        return np.asarray(_regression(H, strength).fit(*_with_zeros(H, problem.labels, problem.classes)).coef_.T)
     # Of two classes it fits the difference v of both columns: at the optimum they are v/2 and -v/2, |W|^2 = |v|^2 / 2.
-    v = _regression(2.0 * strength).fit(*_with_zeros(H, problem.labels, 2)).coef_[0]
+    v = _regression(H, 2.0 * strength).fit(*_with_zeros(H, problem.labels, 2)).coef_[0]
     return np.column_stack([-v / 2, v / 2])
 
 
 def _logistic(H: Matrix, signs: Matrix, strength: float) -> Matrix:
-    return np.asarray(_regression(strength).fit(*_with_zeros(H, (signs > 0).astype(np.int64), 2)).coef_[0])
+    return np.asarray(_regression(H, strength).fit(*_with_zeros(H, (signs > 0).astype(np.int64), 2)).coef_[0])
 
 
-def _regression(strength: float) -> LogisticRegression:
-    return LogisticRegression(C=strength, fit_intercept=False, solver="newton-cholesky", tol=1e-14, max_iter=1_000)
+def _regression(H: Matrix, strength: float) -> LogisticRegression:
+    # Near rounding, steps that conjugate gradients find do not reach what those of a factor do.
+    solver, tolerance = ("newton-cg", 1e-12) if H.size > LARGE else ("newton-cholesky", 1e-14)
+    return LogisticRegression(C=strength, fit_intercept=False, solver=solver, tol=tolerance, max_iter=1_000)
 
 
 def _plain_hinge(H: Matrix, signs: Matrix, strength: float) -> Matrix:

@@ -7,6 +7,7 @@ is off is bounded by its gradient, in extended precision; what the code under te
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -16,14 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model_store.datasets.load import load_dataset
 from projector.forgetting.certificate import TOLERANCE, certifiable, certify
 from projector.forgetting.repair import stacked
-from projector.graph.graph import Features
+from projector.graph.graph import Features, Graph
 from projector.network.spec import Combine, LossKind, ModelSpec, PropagationKind
 from projector.solvers.class_curvature import ClassCurvature
 from projector.solvers.descent import descend
 from projector.solvers.hessian import factor_steps
 from projector.solvers.newton import Newton, minimise
+from projector.solvers.objective import Objective
 from projector.solvers.quasi_newton import QuasiNewton
 from tests.property.configurations import covering, products
 from tests.property.references import dense_representation, reference
@@ -33,6 +36,8 @@ from tests.structures import STRUCTURES, Rows
 
 #: How far the reference may be off, relative to its weights, to be one.
 CLOSE = 1e-6
+#: What stands in for Cora where its file is not there: a graph of its size.
+STAND_IN = "synthetic:n=2708,d=1433,classes=7,seed=0"
 #: Of sums in double precision, relative to their size.
 ROUNDING = 1e-12
 #: Factors that a repair makes at most.
@@ -115,6 +120,23 @@ def world_of(cell: Cell) -> World:
         spec=spec,
         order=rng.permutation(n),
         noise=rng.standard_normal((X.shape[1] * len(spec.block_hops), classes)),
+    )
+
+
+def world_on(graph: Graph, spec: ModelSpec) -> World:
+    """A dataset, with what is written out in double precision."""
+    adjacency = graph.adjacency.toarray()
+    X = np.asarray(graph.features.toarray(), dtype=np.float64)
+    rng = np.random.default_rng(0)
+    return World(
+        model=SmallModel(graph.features, adjacency, graph.labels, graph.train_mask, spec, graph.num_classes),
+        X=X,
+        adjacency=adjacency,
+        labels=graph.labels,
+        training=graph.train_mask,
+        spec=spec,
+        order=rng.permutation(graph.nodes),
+        noise=rng.standard_normal((X.shape[1] * len(spec.block_hops), graph.num_classes)),
     )
 
 
@@ -213,68 +235,78 @@ class Compared:
     size: float
 
 
-def compared(world: World, W: Tensor) -> Compared:
-    """The certificate of W holds against the reference's weights, and against the formula's gradient."""
-    problem, objective = world.problem, world.model.objective()
-    expected = reference(problem)
-    found = Compared(
-        distance=float(np.linalg.norm(W.numpy() - expected)),
-        bound=certify(objective, objective.at(W)).bound,
-        slack=problem.distance_bound(expected.astype(problem.H.dtype)),
-        size=float(np.linalg.norm(expected)),
-    )
-    assert found.slack <= CLOSE * found.size
-    assert found.distance <= found.bound + found.slack
-    assert problem.distance_bound(W.numpy().astype(problem.H.dtype)) <= found.bound
-    return found
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What weights of a world, as it is now, are compared with."""
 
+    problem: Problem
+    objective: Objective
+    #: The reference's weights, (p, C).
+    expected: Matrix
 
-def compared_by_duality(world: World, W: Tensor, dual: Tensor) -> Compared:
-    """The same for the plain hinge: |W - W*|^2 <= 2 (F(W) - D) / lambda, with D the value of the dual at U."""
-    problem, expected = world.problem, reference(world.problem)
-    n, strength = len(problem.H), problem.regularization
-    a = strength * n * problem.signs * dual.numpy()
-    assert a.min() >= -ROUNDING
-    # The last minibatch of an epoch may be smaller, and its rows weigh more than others.
-    a = a / max(float(a.max()), 1.0)
-    spanned = problem.H.T @ (problem.signs * a) / (strength * n)
-    lowest = float(a.sum()) / n - strength / 2 * float((spanned**2).sum())
+    @classmethod
+    def of(cls, world: World) -> "Target":
+        problem = world.problem
+        return cls(problem, world.model.objective(), reference(problem))
 
-    def radius(V: Matrix) -> float:
-        slack = np.clip(1.0 - problem.signs * (problem.H @ V), 0.0, None)
-        value = float(slack.sum()) / n + strength / 2 * float((V**2).sum())
-        return float(np.sqrt(2 * max(value - lowest, ROUNDING) / strength))
+    def compared(self, W: Tensor) -> Compared:
+        """The certificate of W holds against the reference's weights, and against the formula's gradient."""
+        found = Compared(
+            distance=float(np.linalg.norm(W.numpy() - self.expected)),
+            bound=certify(self.objective, self.objective.at(W)).bound,
+            slack=self.problem.distance_bound(self.expected.astype(self.problem.H.dtype)),
+            size=float(np.linalg.norm(self.expected)),
+        )
+        assert found.slack <= CLOSE * found.size
+        assert found.distance <= found.bound + found.slack
+        assert self.problem.distance_bound(W.numpy().astype(self.problem.H.dtype)) <= found.bound
+        return found
 
-    found = Compared(
-        distance=float(np.linalg.norm(W.numpy() - expected)),
-        bound=radius(W.numpy()),
-        slack=radius(expected),
-        size=float(np.linalg.norm(expected)),
-    )
-    assert found.distance <= found.bound + found.slack
-    # The reference's objective is the smaller one, or it were none.
-    assert found.slack <= found.bound
-    return found
+    def compared_by_duality(self, W: Tensor, dual: Tensor) -> Compared:
+        """The same for the plain hinge: |W - W*|^2 <= 2 (F(W) - D) / lambda, with D the value of the dual at U."""
+        problem = self.problem
+        n, strength = len(problem.H), problem.regularization
+        a = strength * n * problem.signs * dual.numpy()
+        assert a.min() >= -ROUNDING
+        # The last minibatch of an epoch may be smaller, and its rows weigh more than others.
+        a = a / max(float(a.max()), 1.0)
+        spanned = problem.H.T @ (problem.signs * a) / (strength * n)
+        lowest = float(a.sum()) / n - strength / 2 * float((spanned**2).sum())
 
+        def radius(V: Matrix) -> float:
+            slack = np.clip(1.0 - problem.signs * (problem.H @ V), 0.0, None)
+            value = float(slack.sum()) / n + strength / 2 * float((V**2).sum())
+            return float(np.sqrt(2 * max(value - lowest, ROUNDING) / strength))
 
-def identity_error(world: World, W: Tensor, dual: Tensor) -> float:
-    """|W - H^T U|, with H as it is written out."""
-    return float(np.linalg.norm(W.numpy() - world.problem.H.T @ dual.numpy()))
+        found = Compared(
+            distance=float(np.linalg.norm(W.numpy() - self.expected)),
+            bound=radius(W.numpy()),
+            slack=radius(self.expected),
+            size=float(np.linalg.norm(self.expected)),
+        )
+        assert found.distance <= found.bound + found.slack
+        # The reference's objective is the smaller one, or it were none.
+        assert found.slack <= found.bound
+        return found
+
+    def identity_error(self, W: Tensor, dual: Tensor) -> float:
+        """|W - H^T U|, with H as it is written out."""
+        return float(np.linalg.norm(W.numpy() - self.problem.H.T @ dual.numpy()))
 
 
 def check_solver(cell: Cell) -> Compared:
     """A solver's weights are the reference's, as near as their certificate says, and W = H^T U."""
     world = world_of(cell)
     W, dual = cell.solver(world)
-    plain = cell.loss is LossKind.PLAIN_HINGE
-    assert certifiable(world.model.graph.loss, world.spec.regularization) is not plain
-    found = compared_by_duality(world, W, dual) if plain else compared(world, W)
+    target, plain = Target.of(world), cell.loss is LossKind.PLAIN_HINGE
+    assert certifiable(target.objective.loss, world.spec.regularization) is not plain
+    found = target.compared_by_duality(W, dual) if plain else target.compared(W)
     if cell.solver in (descent, sgd):
-        assert identity_error(world, W, dual) <= ROUNDING * found.size
+        assert target.identity_error(W, dual) <= ROUNDING * found.size
         # Nearer than where it started, at zero.
-        assert found.distance <= 0.9 * found.size
+        assert found.distance <= 0.95 * found.size
     else:
-        assert identity_error(world, W, dual) <= found.bound
+        assert target.identity_error(W, dual) <= found.bound
         assert found.bound <= TOLERANCE * found.size
     return found
 
@@ -286,13 +318,14 @@ def check_forgetting(world: World, solve: Solver, batches: Sequence[NDArray[np.i
     found = []
     for nodes in batches:
         model.project(nodes)
-        compared(world, stacked(model.state))
+        target = Target.of(world)
+        target.compared(stacked(model.state))
         outcome = model.repair()
-        W, objective = stacked(model.state), model.objective()
-        found.append(compared(world, W))
+        W = stacked(model.state)
+        found.append(target.compared(W))
         assert outcome.after is not None
         assert outcome.after.retrained
-        assert identity_error(world, W, objective.dual(objective.at(W))) <= found[-1].bound
+        assert target.identity_error(W, target.objective.dual(target.objective.at(W))) <= found[-1].bound
     return found
 
 
@@ -323,3 +356,11 @@ def test_forgetting_ends_at_the_weights_of_the_reference_on_the_remaining_graph(
 def test_all_forgetting_ends_at_the_weights_of_the_reference_on_the_remaining_graph(cell: Cell) -> None:
     world = world_of(cell)
     check_forgetting(world, cell.solver, two_batches(world))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+def test_forgetting_on_cora_ends_at_the_weights_of_the_reference(loss: LossKind, data_dir: Path | None) -> None:
+    graph = load_dataset("cora" if data_dir else STAND_IN, data_dirs=[data_dir] if data_dir else [])
+    world = world_on(graph, ModelSpec(loss=loss))
+    check_forgetting(world, newton, np.split(world.order[:60], [20]))
