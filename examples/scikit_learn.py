@@ -81,7 +81,10 @@ def representation(graph: Graph, nodes: NDArray[np.int64], spec: ModelSpec) -> t
 
 
 def scikit_learn(H: Matrix, y: NDArray[np.int64], regularization: float) -> tuple[Matrix, float]:
-    """The weights (d, C) of scikit-learn for H (n, d) and y (n,), and how far their gradient says they may be off."""
+    """The weights (d, C) of scikit-learn for H (n, d) and y (n,), and how far their gradient says they may be off.
+
+    For three classes or more: of two, scikit-learn fits the difference of both columns alone.
+    """
     model = LogisticRegression(C=1.0 / (regularization * len(H)), fit_intercept=False, solver="newton-cg", tol=1e-12)
     model.fit(H, y)
     W = model.coef_.T
