@@ -1,6 +1,6 @@
 """All configurations of a model and a request, and few of them that cover every pair of choices."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
@@ -62,23 +62,32 @@ def allowed(choice: Mapping[str, object]) -> bool:
 
 def every() -> list[Configuration]:
     """The whole matrix."""
-    return [_configuration(choice) for choice in _products() if allowed(choice)]
+    return [_configuration(choice) for choice in products(CHOICES) if allowed(choice)]
 
 
 def pairwise() -> list[Configuration]:
-    """A few configurations in which every allowed pair of choices occurs, found greedily; always the same ones."""
-    candidates = [choice for choice in _products() if allowed(choice)]
-    missing = {pair for choice in candidates for pair in _pairs(choice)}
+    """A few configurations in which every allowed pair of choices occurs."""
+    return [_configuration(choice) for choice in covering(CHOICES, allowed)]
+
+
+def covering(
+    choices: Mapping[str, Sequence[object]], allowed: Callable[[Mapping[str, object]], bool]
+) -> list[dict[str, object]]:
+    """A few allowed products of `choices` in which every allowed pair occurs, found greedily; always the same ones."""
+    candidates = [choice for choice in products(choices) if allowed(choice)]
+    pairs = [set(_pairs(choice)) for choice in candidates]
+    missing = set().union(*pairs)
     chosen = []
     while missing:
-        best = max(candidates, key=lambda choice: sum(pair in missing for pair in _pairs(choice)))
-        missing -= set(_pairs(best))
-        chosen.append(_configuration(best))
+        best = max(range(len(candidates)), key=lambda number: len(pairs[number] & missing))
+        missing -= pairs[best]
+        chosen.append(candidates[best])
     return chosen
 
 
-def _products() -> Iterator[dict[str, object]]:
-    return (dict(zip(CHOICES, values, strict=True)) for values in product(*CHOICES.values()))
+def products(choices: Mapping[str, Sequence[object]]) -> Iterator[dict[str, object]]:
+    """One value of each, in every combination."""
+    return (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
 
 
 def _pairs(choice: Mapping[str, object]) -> list[tuple[tuple[str, object], tuple[str, object]]]:

@@ -7,25 +7,17 @@ yet the retrained optimum has a part along it.
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from projector.forgetting.batch import InputRows, ModelState, Projection, Removal, project_batch
-from projector.forgetting.gram import factorise
-from projector.forgetting.live_graph import LiveGraph
-from projector.forgetting.projection import SpanState
-from projector.forgetting.repair import Repair, RepairOutcome, at_optimum, stacked
-from projector.forgetting.training_rows import TrainingRows
-from projector.graph.features import FeatureMatrix
-from projector.graph.graph import NO_LABEL
+from projector.forgetting.batch import InputRows, ModelState, Projection
+from projector.forgetting.repair import RepairOutcome, at_optimum, stacked
 from projector.network.blocks import side_by_side
-from projector.network.inputs import inputs_of
-from projector.network.losses import loss_of
-from projector.network.propagation import Propagator
 from projector.network.spec import Combine, LossKind, ModelSpec
 from projector.solvers.hessian import HessianFactor, factor_steps
+from tests.property.references import dense_representation
 from tests.property.retraining import Problem
+from tests.property.small_models import SmallModel
 
 Matrix = NDArray[np.float64]
 KINDS = ("private column", "dependent column", "faint for all", "fading", "duplicates", "float32", "scaled")
@@ -117,42 +109,26 @@ class Step:
     slack: float
 
 
-class FaintModel:
+class FaintModel(SmallModel):
     """A model at its optimum, in memory, from which the code under test deletes."""
 
     def __init__(self, case: Case) -> None:
+        super().__init__(
+            case.X, case.adjacency, case.labels, case.training, case.spec, classes=max(int(case.labels.max()) + 1, 2)
+        )
         self.case = case
-        self.live = np.ones(len(case.X), dtype=np.bool_)
-        self.classes = max(int(case.labels.max()) + 1, 2)
-        rows = FeatureMatrix(case.X)
-        propagator = Propagator.build(sp.csr_array(case.adjacency), case.spec.propagation, case.spec.self_loops)
-        inputs = inputs_of(case.spec, rows, sp.csr_array((len(case.X), self.classes)), propagator)
-        targets = np.where(case.training, case.labels, NO_LABEL)
-        self.graph = LiveGraph(inputs, propagator, loss_of(case.spec.loss), targets)
-        self.rows = TrainingRows(self.graph)
-        objective = self.graph.objective(case.spec.regularization)
+        objective = self.objective()
         optimum = objective.at(torch.from_numpy(self.retrained()[0]))
-        W = side_by_side(objective.representation.split(optimum.W)[0])
-        span = SpanState(W, torch.zeros_like(W), torch.zeros_like(W), factorise(rows, self.live), self.live)
-        state = ModelState(0, span, None, self.live, self.classes)
-        self.state, coefficients = at_optimum(state, objective, optimum)
-        self.features = InputRows(rows, side_by_side(torch.from_numpy(coefficients.beta)))
+        self.begin(optimum.W, objective.dual(optimum))
+        self.state, coefficients = at_optimum(self.state, objective, optimum)
+        self.features = InputRows(self.stored, side_by_side(torch.from_numpy(coefficients.beta)))
 
     def delete(self, nodes: NDArray[np.int64]) -> Step:
         """Projects and repairs as the service does, and retrains what is left from zero."""
         factor = self._factor() if self.case.old_factor else None
-        projection = project_batch(self.state, self.features, None, [Removal(nodes=nodes)])
-        none = np.empty(0, dtype=np.int64)
-        self.graph = self.graph.without(nodes, np.empty((0, 2), dtype=np.int64), none)
-        self.rows = self.rows.on(self.graph)
-        self.live = projection.state.live
-        self.features.beta[torch.from_numpy(nodes)] = 0.0
+        projection = self.project(nodes)
         projected = self.span_residual(projection.state, self.features.beta)
-        repair = Repair(projection.state, self.graph.objective(self.case.spec.regularization), factor, self.rows)
-        repair.advance()
-        self.state, outcome = repair.repaired()
-        assert outcome.coefficients is not None
-        self.features = InputRows(self.features.rows, side_by_side(torch.from_numpy(outcome.coefficients.beta)))
+        outcome = self.repair(factor)
         best, slack = self.retrained()
         return Step(
             projection,
@@ -188,16 +164,13 @@ class FaintModel:
 
     def retrained(self) -> tuple[Matrix, float]:
         """W_u (p, C) of the remaining graph, by a dense factor and gradients in extended precision, and its error."""
-        A = self.case.adjacency * np.outer(self.live, self.live) + np.diag(self.case.spec.self_loops * self.live)
-        scale = np.sqrt(np.divide(1.0, A.sum(axis=1), out=np.zeros(len(A)), where=self.live))
-        P, X = A * np.outer(scale, scale), self.case.X * self.live[:, None]
         rows = self.case.training & self.live
-        H = np.hstack([(np.linalg.matrix_power(P, hop) @ X)[rows] for hop in self.case.spec.block_hops])
+        H = dense_representation(self.case.spec, self.case.X, self.case.adjacency, self.live)[rows]
         labels, spec = self.case.labels[rows], self.case.spec
         return Problem(H, labels, self.classes, spec.loss, spec.regularization).precise_minimum()
 
     def _factor(self) -> HessianFactor | None:
-        objective = self.graph.objective(self.case.spec.regularization)
+        objective = self.objective()
         if objective.representation.rows == 0:
             return None
         *_, factor = factor_steps(objective, objective.at(stacked(self.state)), self.rows)

@@ -1,0 +1,80 @@
+"""A small model in memory, from which the code under test forgets nodes as the service does."""
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from projector.forgetting.batch import InputRows, ModelState, Projection, Removal, project_batch
+from projector.forgetting.coefficients import span_coefficients
+from projector.forgetting.gram import factorise
+from projector.forgetting.live_graph import LiveGraph
+from projector.forgetting.projection import SpanState
+from projector.forgetting.repair import Repair, RepairOutcome
+from projector.forgetting.training_rows import TrainingRows
+from projector.graph.features import FeatureMatrix
+from projector.graph.graph import NO_LABEL, Features
+from projector.network.blocks import side_by_side
+from projector.network.inputs import inputs_of
+from projector.network.losses import loss_of
+from projector.network.propagation import Propagator
+from projector.network.spec import ModelSpec
+from projector.solvers.hessian import HessianFactor
+from projector.solvers.objective import Objective
+
+
+class SmallModel:
+    """The graph of the nodes that are left; `state` and `features` once `begin` was given weights."""
+
+    state: ModelState
+    features: InputRows
+
+    def __init__(
+        self,
+        features: Features,
+        adjacency: NDArray[np.float64],
+        labels: NDArray[np.int64],
+        training: NDArray[np.bool_],
+        spec: ModelSpec,
+        classes: int,
+    ) -> None:
+        n = len(labels)
+        self.spec, self.classes = spec, classes
+        self.live = np.ones(n, dtype=np.bool_)
+        self.stored = FeatureMatrix(features)
+        propagator = Propagator.build(sp.csr_array(adjacency), spec.propagation, spec.self_loops)
+        inputs = inputs_of(spec, self.stored, sp.csr_array((n, classes)), propagator)
+        self.graph = LiveGraph(inputs, propagator, loss_of(spec.loss), np.where(training, labels, NO_LABEL))
+        self.rows = TrainingRows(self.graph)
+
+    def objective(self) -> Objective:
+        """F^u."""
+        return self.graph.objective(self.spec.regularization)
+
+    def begin(self, W: Tensor, dual: Tensor) -> None:
+        """Takes weights W (p, C) = H^T U with their dual variable U (n_train, C)."""
+        representation = self.objective().representation
+        beta = side_by_side(span_coefficients(representation, dual)[0])
+        columns, gram = side_by_side(representation.split(W)[0]), factorise(self.stored, self.live)
+        span = SpanState(columns, self.stored.transposed_matmul(beta), torch.zeros_like(columns), gram, self.live)
+        self.state = ModelState(0, span, None, self.live, self.classes)
+        self.features = InputRows(self.stored, beta)
+
+    def project(self, nodes: NDArray[np.int64]) -> Projection:
+        """Takes `nodes` (m,) out of the graph and projects the weights."""
+        projection = project_batch(self.state, self.features, None, [Removal(nodes=nodes)])
+        self.graph = self.graph.without(nodes, np.empty((0, 2), dtype=np.int64), np.empty(0, dtype=np.int64))
+        self.rows = self.rows.on(self.graph)
+        self.state, self.live = projection.state, projection.state.live
+        self.features.beta[torch.from_numpy(nodes)] = 0.0
+        return projection
+
+    def repair(self, factor: HessianFactor | None = None) -> RepairOutcome:
+        """Brings the weights to those of retraining; `factor` may be from before the last projection."""
+        repair = Repair(self.state, self.objective(), factor, self.rows)
+        repair.advance()
+        self.state, outcome = repair.repaired()
+        assert outcome.coefficients is not None
+        self.features = InputRows(self.features.rows, side_by_side(torch.from_numpy(outcome.coefficients.beta)))
+        return outcome
