@@ -8,64 +8,19 @@ forgetting left the certificate, for scikit-learn's the norm of their gradient o
 
 import os
 import sys
-from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from model_store.datasets.load import default_data_dirs, load_dataset
-from projector.forgetting.batch import InputRows, ModelState, Removal, project_batch
-from projector.forgetting.coefficients import span_coefficients
-from projector.forgetting.gram import factorise
-from projector.forgetting.live_graph import LiveGraph
-from projector.forgetting.projection import SpanState
-from projector.forgetting.repair import Repair, stacked
-from projector.forgetting.training_rows import TrainingRows
-from projector.graph.features import FeatureMatrix
-from projector.graph.graph import NO_LABEL, Graph
-from projector.network.blocks import side_by_side
-from projector.network.losses import loss_of
-from projector.network.propagation import Propagator
-from projector.network.spec import ModelSpec
-from projector.training.fit import train
+from projector import ModelSpec, fit
+from projector.graph.graph import Graph
 
 Matrix = NDArray[np.float64]
 
 FORGOTTEN = 20
-
-
-@dataclass(frozen=True)
-class Forgotten:
-    """Weights (d, C) before and after forgetting."""
-
-    trained: Matrix
-    remaining: Matrix
-    #: Of the distance from `remaining` to the weights of retraining, by the certificate.
-    bound: float
-
-
-def forget(graph: Graph, spec: ModelSpec, nodes: NDArray[np.int64]) -> Forgotten:
-    """Trains on `graph`, forgets `nodes` (m,) and repairs; the Projector's part of this example."""
-    trained = train(spec, graph)
-    X, live = FeatureMatrix(graph.features), np.ones(graph.nodes, dtype=np.bool_)
-    W = side_by_side(trained.weights)
-    beta = side_by_side(span_coefficients(trained.representation, trained.dual)[0])
-    span = SpanState(W, X.transposed_matmul(beta), torch.zeros_like(W), factorise(X, live), live)
-    before = ModelState(0, span, None, live, graph.num_classes)
-    projected = project_batch(before, InputRows(X, beta), None, [Removal(nodes=nodes)]).state
-    propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops)
-    targets = np.where(graph.train_mask, graph.labels, NO_LABEL)
-    live_graph = LiveGraph(trained.representation.inputs, propagator, loss_of(spec.loss), targets).without(
-        nodes, np.empty((0, 2), dtype=np.int64), np.empty(0, dtype=np.int64)
-    )
-    repair = Repair(projected, live_graph.objective(spec.regularization), None, TrainingRows(live_graph))
-    repair.advance()
-    after, outcome = repair.repaired()
-    assert outcome.after is not None
-    return Forgotten(stacked(before).numpy(), stacked(after).numpy(), outcome.after.bound)
 
 
 def representation(graph: Graph, nodes: NDArray[np.int64], spec: ModelSpec) -> tuple[Matrix, NDArray[np.int64]]:
@@ -100,17 +55,19 @@ def main() -> None:
     training = np.flatnonzero(graph.train_mask)
     nodes = np.sort(np.random.default_rng(0).choice(training, FORGOTTEN, replace=False))
 
-    forgotten = forget(graph, spec, nodes)
+    model = fit(graph, spec)
+    remaining, report = model.forget(nodes=nodes)
+    assert report.bound_after is not None
     before, before_off = scikit_learn(*representation(graph, np.empty(0, dtype=np.int64), spec), spec.regularization)
     after, after_off = scikit_learn(*representation(graph, nodes, spec), spec.regularization)
 
-    W, W_u = forgotten.trained, forgotten.remaining
+    W, W_u = model.weights[0], remaining.weights[0]
     print(f"{source}: {graph.nodes} nodes, {training.size} of them trained on, weights of {W.shape[0]} x {W.shape[1]}")
     print(f"trained              |W| = {np.linalg.norm(W):.6f}")
     print(f"  to scikit-learn's  {np.linalg.norm(W - before):.1e}, whose gradient allows {before_off:.1e}")
     print(f"{FORGOTTEN} nodes forgotten   |W| = {np.linalg.norm(W_u):.6f}, moved by {np.linalg.norm(W_u - W):.6f}")
     print(f"  to scikit-learn's  {np.linalg.norm(W_u - after):.1e}, whose gradient allows {after_off:.1e}")
-    print(f"  to retraining      {forgotten.bound:.1e} at most, by the certificate")
+    print(f"  to retraining      {report.bound_after.bound:.1e} at most, by the certificate")
 
 
 if __name__ == "__main__":
