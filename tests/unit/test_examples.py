@@ -1,22 +1,16 @@
 """The examples run as they stand, and what they print is true."""
 
-import os
 import re
 import runpy
 import sys
-from pathlib import Path
 
 import pytest
 
 
-@pytest.mark.parametrize(
-    "source", ["synthetic:n=300,d=40,classes=3,seed=1", pytest.param("cora", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("source", ["synthetic:n=300,d=40,classes=3,seed=1", "cora"])
 def test_scikit_learn_finds_the_weights_that_forgetting_leaves(
-    source: str, data_dir: Path | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if data_dir is not None:
-        monkeypatch.setitem(os.environ, "LETHE_DATA_DIR", str(data_dir))
     monkeypatch.setattr(sys, "argv", ["scikit_learn.py", source])
     runpy.run_module("examples.scikit_learn", run_name="__main__")
     printed = capsys.readouterr().out
