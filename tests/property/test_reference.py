@@ -7,7 +7,6 @@ is off is bounded by its gradient, in extended precision; what the code under te
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -37,7 +36,6 @@ from tests.structures import STRUCTURES, Rows
 #: How far the reference may be off, relative to its weights, to be one.
 CLOSE = 1e-6
 #: What stands in for Cora where its file is not there: a graph of its size.
-STAND_IN = "synthetic:n=2708,d=1433,classes=7,seed=0"
 #: Of sums in double precision, relative to their size.
 ROUNDING = 1e-12
 #: Factors that a repair makes at most.
@@ -359,7 +357,7 @@ def test_all_forgetting_ends_at_the_weights_of_the_reference_on_the_remaining_gr
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
-def test_forgetting_on_cora_ends_at_the_weights_of_the_reference(loss: LossKind, data_dir: Path | None) -> None:
-    graph = load_dataset("cora" if data_dir else STAND_IN, data_dirs=[data_dir] if data_dir else [])
+def test_forgetting_on_cora_ends_at_the_weights_of_the_reference(loss: LossKind) -> None:
+    graph = load_dataset("cora", data_dirs=[])
     world = world_on(graph, ModelSpec(loss=loss))
     check_forgetting(world, newton, np.split(world.order[:60], [20]))
