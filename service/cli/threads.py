@@ -5,7 +5,9 @@ import os
 from collections.abc import MutableMapping
 from pathlib import Path
 
-#: More threads than this gain nothing, with products as small as ours.
+import psutil
+
+#: As in the launcher.
 _MOST = 8
 
 
@@ -22,15 +24,13 @@ def set_threads(environment: MutableMapping[str, str]) -> None:
 
 def cores() -> int:
     """Cores that compute: no hyperthreads, no more than this process may use, and at most 8."""
-    import psutil
-
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
     return max(1, min(physical, allowed, _quota(), _MOST))
 
 
 def _quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Processors' worth of time that the control group gets, rounded up; beyond `_MOST` where it is not limited."""
+    """Processors' worth of time that the control group gets, rounded up; `_MOST` where it is not limited."""
     try:
         quota, period = file.read_text().split()
     except OSError:
