@@ -299,8 +299,8 @@ def check_solver(cell: Cell) -> Compared:
     found = target.compared_by_duality(W, dual) if plain else target.compared(W)
     if cell.solver in (descent, sgd):
         assert target.identity_error(W, dual) <= ROUNDING * found.size
-        # Nearer than where it started, at zero.
-        assert found.distance <= 0.95 * found.size
+        # Nearer than where it started, at zero; Pegasos' steps come near whatever the curvature.
+        assert found.distance <= (0.3 if plain else 0.95) * found.size
     else:
         assert target.identity_error(W, dual) <= found.bound
         assert found.bound <= TOLERANCE * found.size
@@ -321,6 +321,7 @@ def check_forgetting(world: World, solve: Solver, batches: Sequence[NDArray[np.i
         found.append(target.compared(W))
         assert outcome.after is not None
         assert outcome.after.retrained
+        assert found[-1].bound <= TOLERANCE * found[-1].size
         assert target.identity_error(W, target.objective.dual(target.objective.at(W))) <= found[-1].bound
     return found
 
