@@ -24,8 +24,6 @@ from tests.preloaded import Start
 
 #: Seconds that each way of asking gets.
 _BUDGET_S = float(os.environ.get("ATTACK_SECONDS", "600"))
-#: Longest wait of a legitimate client while one hostile body is refused (seconds).
-_PATIENCE_S = 1.0
 _BODY = b'{"nodes":[' + b",".join([b"1"] * 520_000) + b"]}"
 
 #: Answers to requests that fit the schema, for what no schema can say: cursors are the server's own, windows end after
@@ -58,17 +56,18 @@ def lethe(
 
 @contextmanager
 def unharmed(lethe: LetheProcess) -> Iterator[None]:
-    """Ask for a prediction all the while: each must be answered, in time, and the log must hold no traceback."""
-    slowest, stop = 0.0, threading.Event()
+    """Ask for a prediction all the while: each must be answered, and the log must hold no traceback.
+
+    A process that stalls for seconds loses its lease, and predictions are 503. (`benchmarks.performance.attacks` says
+    how long a client waits.)
+    """
+    stop = threading.Event()
     statuses: set[int] = set()
 
     def ask() -> None:
-        nonlocal slowest
         with lethe.http() as client:
             while not stop.is_set():
-                started = time.monotonic()
                 statuses.add(client.get("/predict/5").status_code)
-                slowest = max(slowest, time.monotonic() - started)
                 stop.wait(0.02)
 
     asking = threading.Thread(target=ask)
@@ -79,7 +78,6 @@ def unharmed(lethe: LetheProcess) -> Iterator[None]:
         stop.set()
         asking.join()
     assert statuses <= {200, 410}, statuses
-    assert slowest <= _PATIENCE_S, slowest
     lethe.assert_runs()
     assert "Traceback" not in lethe.log()
     assert "unexpected_error" not in lethe.log()
