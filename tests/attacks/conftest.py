@@ -18,7 +18,7 @@ DESCRIPTORS = 512
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Models(tmp_path_factory.mktemp("model"), None).trained(SMALL)
+    return Models(tmp_path_factory.mktemp("model")).trained(SMALL)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def lethe(
     lethe_start: Start, database_url: str, redis_url: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LetheProcess]:
     home = tmp_path / "home"
-    copied(Models(tmp_path_factory.mktemp("models"), None).trained(SMALL), home / "model")
+    copied(Models(tmp_path_factory.mktemp("models")).trained(SMALL), home / "model")
     with LetheProcess(lethe_start, home, database_url=database_url, redis_url=redis_url) as process:
         yield process.start()
 

@@ -57,7 +57,7 @@ def lethe(
     """
     home = tmp_path_factory.mktemp("dashboard") / "home"
     home.mkdir()
-    copied(Models(tmp_path_factory.mktemp("trained"), None).trained(SMALL, cohorts=COHORTS), home / "model")
+    copied(Models(tmp_path_factory.mktemp("trained")).trained(SMALL, cohorts=COHORTS), home / "model")
     with LetheProcess(lethe_start, home, repair="always", database_url=dashboard_database).start() as process:
         for number, nodes in enumerate((["1"], ["2", "3"], ["5"])):
             process.delete(nodes, reference=f"DSR-{number}")

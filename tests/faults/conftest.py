@@ -12,7 +12,7 @@ from tests.preloaded import Preloaded
 def people(tmp_path_factory: pytest.TempPathFactory, preloaded: Preloaded) -> People:
     folder = tmp_path_factory.mktemp("people")
     dataset = str(private_graph(folder / "people.npz"))
-    models = Models(folder, None)
+    models = Models(folder)
     return People.of(models.graph(dataset), template_of(preloaded, models.trained(dataset), folder / "template"))
 
 

@@ -82,7 +82,7 @@ def test_nothing_is_left_after_a_crash_in_the_middle_of_an_erasure_and_a_restart
     preloaded: Preloaded, tmp_path: Path, make: Callable[[Path], Path], killed_at: int
 ) -> None:
     dataset = make(tmp_path / "people.npz")
-    models = Models(tmp_path, None)
+    models = Models(tmp_path)
     graph = models.graph(str(dataset))
     home = tmp_path / "home"
     template_of(preloaded, models.trained(str(dataset)), tmp_path / "template").rename(home)
