@@ -156,11 +156,12 @@ class Model:
 
     def _after(self, done: Forgotten) -> HeldModel:
         held = self._held
-        removed = torch.from_numpy(np.concatenate([done.nodes, done.feature_rows]))
         given = [held.features] if held.labels is None else [held.features, held.labels]
         coefficients = done.outcome.coefficients
         if coefficients is None:
-            betas = [one.beta.index_fill(0, removed.to(one.beta.device), 0.0) for one in given]
+            # Features alone take no label along.
+            leaving = (np.concatenate([done.nodes, done.feature_rows]), done.nodes)
+            betas = [_without_rows(one.beta, rows) for one, rows in zip(given, leaving, strict=False)]
         else:
             betas = [_coefficients(held, part) for part in (coefficients.beta, coefficients.label_beta)[: len(given)]]
         features, *labels = [replace(one, beta=beta) for one, beta in zip(given, betas, strict=True)]
@@ -270,6 +271,10 @@ def _held(fitted: Fitted, device: str) -> HeldModel:
         rows = InputRows(labels.rows, side_by_side(fitted.label_beta))
     given = InputRows(features.rows, side_by_side(fitted.beta))
     return HeldModel(state, given, rows, live_graph, fitted.spec.regularization, TrainingRows(live_graph))
+
+
+def _without_rows(beta: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    return beta.index_fill(0, torch.from_numpy(rows).to(beta.device), 0.0)
 
 
 def _coefficients(held: HeldModel, beta: NDArray[np.float64]) -> Tensor:

@@ -212,6 +212,19 @@ def test_label_reuse_and_diffusion_are_forgotten_too(small: Graph) -> None:
         assert report.bound_after.retrained
 
 
+def test_features_alone_take_no_label_along_without_a_repair_either(small: Graph) -> None:
+    node = int(np.flatnonzero(small.train_mask)[0])
+    model, _ = fit(small, ModelSpec(label_hops=1)).forget(features=[node], repair=False)
+    held = model._held
+    assert held.labels is not None
+    span = held.state.labels
+    assert span is not None
+    Y = held.labels.rows.matmul(torch.eye(small.num_classes, dtype=torch.float64))
+    Y[torch.from_numpy(~span.in_span)] = 0.0
+    explained = Y.T @ (held.labels.beta + Y @ span.T)
+    assert torch.linalg.norm(span.W - explained) <= 1e-9 * torch.linalg.norm(span.W)
+
+
 def test_the_library_needs_nothing_of_the_service() -> None:
     code = (
         "import sys; from projector import fit, from_arrays, Model, ModelSpec; import projector.model; "
