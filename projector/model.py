@@ -77,7 +77,9 @@ class SpanFigures:
 class Model:
     """A trained linear graph neural network on a graph; immutable, `forget` returns another.
 
-    Nodes are the rows of the graph that was given, 0 to n - 1, before and after any deletion.
+    Nodes are the rows of the graph that was given, 0 to n - 1, before and after any deletion. What is forgotten leaves
+    the weights, the graph and every prediction; its rows stay in memory, since the model before shares them. To have
+    them gone, as the service does, drop both and fit again from what remains.
     """
 
     def __init__(self, held: HeldModel, graph: Graph, exponents: NDArray[np.int64] | None) -> None:
@@ -138,11 +140,14 @@ class Model:
     ) -> tuple["Model", Report]:
         """The model without `nodes` (m,), `edges` (k, 2) and the features of the nodes `features` (l,), and a report.
 
+        Each row of `edges` is one edge, in either direction.
+
         The projection of the paper, then (unless `repair` is False) the minimum of the objective on the remaining
         graph: the weights that retraining would give, to a relative bound of 1e-8. `progress` is told how far it has
         come.
 
-        Raises GraphError for what is not in the graph (any more) or named twice, TrainingError for `repair` with the
+        Raises GraphError for what is not in the graph (any more) or named twice, NotFinite when numbers overflow, and
+        TrainingError for `repair` with the
         plain hinge, for which nothing bounds the distance to retraining.
         """
         began = time.perf_counter()
@@ -185,7 +190,12 @@ class Model:
         spent = feature_rows[~self._held.state.features.in_span[feature_rows]]
         if spent.size:
             raise GraphError(f"The features of {some(spent)} have been forgotten.", "Leave them out.")
-        pairs = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
+        pairs = np.asarray(edges)
+        if pairs.size and (pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2):
+            raise GraphError(
+                f"Edges are {pairs.dtype} of shape {pairs.shape}.", "Give pairs of row numbers, (k, 2): an edge a row."
+            )
+        pairs = pairs.astype(np.int64).reshape(-1, 2)
         if pairs.size and (pairs.min() < 0 or pairs.max() >= self._graph.nodes):
             raise GraphError(
                 "An edge names a row that the graph does not have.", f"Rows are 0 to {self._graph.nodes - 1}."

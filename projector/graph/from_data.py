@@ -27,9 +27,13 @@ def from_arrays(
     """
     if hasattr(edge_index, "tocoo"):
         entries = edge_index.tocoo()
-        pairs = np.stack([entries.row, entries.col]).astype(np.int64)
+        pairs = np.stack([entries.row, entries.col]).astype(np.int64)[:, entries.data != 0]
     else:
         pairs = np.asarray(edge_index)
+        if pairs.ndim != 2 or pairs.shape[0] != 2:
+            raise GraphError(f"edge_index has shape {pairs.shape}.", "Give a 2 x E array of row numbers.")
+    if not hasattr(features, "tocsr"):
+        features = np.asarray(features)
     pairs = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
     raw = RawGraph.of(
         "the graph", edge_index=pairs, features=features, labels=np.asarray(labels), masks=(), node_ids=None
@@ -48,7 +52,7 @@ def graph_of(data: Any) -> Graph:
         given = {name: getattr(data, name, None) for name in ("edge_index", "x", "y", *MASKS)}
     raw = from_torch_geometric({**given, **dict.fromkeys(MASKS)}, "data")
     mask = given.get("train_mask")
-    return _with_masks(raw, None if mask is None else np.asarray(mask))
+    return _with_masks(raw, None if mask is None else np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask))
 
 
 def _with_masks(raw: RawGraph, train: NDArray[Any] | None) -> Graph:

@@ -157,6 +157,8 @@ def test_progress_is_told(small: Graph) -> None:
         ({"nodes": [1], "features": [1]}, "whole and for its features"),
         ({"edges": [[0, 0]]}, "no edge"),
         ({"edges": [[0, 500]]}, "row that the graph does not have"),
+        ({"edges": [[0, 4, 9], [117, 99, 3]]}, "an edge a row"),
+        ({"edges": [[0.5, 1.0]]}, "an edge a row"),
         ({}, "Nothing is named"),
     ],
 )
@@ -198,6 +200,8 @@ def test_data_that_cannot_be_trained_on_is_refused(small: Graph) -> None:
             fit(wrong)
     with pytest.raises(GraphError, match="train_mask"):
         from_arrays(sp.csr_array(small.adjacency), small.features, small.labels, train_mask=[1, 0])
+    with pytest.raises(GraphError, match="2 x E"):
+        from_arrays([1, 2, 3], small.features, small.labels)
     with pytest.raises(TrainingError, match="public"):
         fit(small, ModelSpec(mlp_width=8))
 
