@@ -23,12 +23,13 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, aliased, mapped_column
 
 from service.db.base import Base, one_of
-from service.db.models import BatchRow, ImportRow, RequestAuditRow, RequestRow
+from service.db.models import RequestAuditRow, RequestRow
+from service.db.versions import VersionRow
 from service.domain.drills import Drill, DrillTrigger, NewDrill
-from service.domain.states import AUDITED, RequestStatus
+from service.domain.states import AUDITED, Cause, RequestStatus
 from service.errors import Conflict
 
 #: Advisory lock of whoever records a drill (the bytes of "drill").
@@ -140,22 +141,23 @@ def _drills() -> Select[*tuple[Any, ...]]:
         )
         .join(RequestRow, RequestRow.id == DrillRow.request_id)
         .join(RequestAuditRow, audited, isouter=True)
-        .join(BatchRow, BatchRow.id == RequestAuditRow.batch_id, isouter=True)
+        .join(VersionRow, VersionRow.id == RequestAuditRow.batch_id, isouter=True)
     )
 
 
-def _replaced_at() -> ScalarSelect[datetime | None]:
+def _replaced_at() -> ScalarSelect[datetime]:
     """When the first import after the version that a drill was applied to was committed, or after it was asked for."""
+    imported = aliased(VersionRow)
     is_after = case(
-        (BatchRow.id.is_not(None), ImportRow.version_after > BatchRow.model_version_after),
-        else_=ImportRow.committed_at > DrillRow.requested_at,
+        (VersionRow.id.is_not(None), imported.number > VersionRow.number),
+        else_=imported.committed_at > DrillRow.requested_at,
     )
     return (
-        select(ImportRow.committed_at)
-        .where(ImportRow.model == DrillRow.model, ImportRow.committed_at.is_not(None), is_after)
-        .order_by(ImportRow.version_after)
+        select(imported.committed_at)
+        .where(imported.model == DrillRow.model, imported.cause == Cause.IMPORT, is_after)
+        .order_by(imported.number)
         .limit(1)
-        .correlate(DrillRow, BatchRow)
+        .correlate(DrillRow, VersionRow)
         .scalar_subquery()
     )
 

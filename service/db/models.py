@@ -15,7 +15,6 @@ from sqlalchemy import (
     ForeignKey,
     Identity,
     Index,
-    Integer,
     SmallInteger,
     Text,
     UniqueConstraint,
@@ -27,22 +26,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from projector.forgetting.status import RepairStatus
 from service.db.base import Base, finite, one_of, sha256
-from service.domain.states import OF_NO_REQUEST, EventType, Guarantee, ImportStatus, RequestKind, RequestStatus, Scope
+from service.domain.states import OF_NO_REQUEST, EventType, Guarantee, RequestKind, RequestStatus, Scope
 
-_BOUNDS = (
-    "distance_bound_before",
-    "distance_bound_after",
-    "distance_bound_before_relative",
-    "distance_bound_after_relative",
-)
-_FIGURES = (
-    "lost_direction_norm_before",
-    "lost_direction_norm_after",
-    "weight_change",
-    "coefficient_residual",
-    "span_residual",
-    *_BOUNDS,
-)
 _OF_NO_REQUEST = "(" + ", ".join(f"'{event}'" for event in OF_NO_REQUEST) + ")"
 _NORMS = ("injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
 
@@ -105,124 +90,6 @@ class PointerRow(Base):
     moved_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
-class BatchRow(Base):
-    """One update of a model: what was measured, and whether its erasure is finished."""
-
-    __tablename__ = "batches"
-    __table_args__ = (
-        CheckConstraint("fencing > 0 AND requests > 0 AND nodes >= 0 AND features >= 0 AND edges >= 0", name="size"),
-        CheckConstraint(
-            "model_version_before >= 0 AND model_version_after > model_version_before", name="model_versions"
-        ),
-        CheckConstraint(
-            f"{sha256('weights_sha256_before')} AND {sha256('weights_sha256_after')}", name="weights_digests"
-        ),
-        CheckConstraint("rank_after >= 0 AND rank_before >= 0 AND directions_removed >= 0", name="ranks"),
-        CheckConstraint("factor_method IN ('none', 'decompose', 'downdate', 'refactorise')", name="factor_method"),
-        CheckConstraint(finite(_FIGURES), name="figures"),
-        CheckConstraint(finite(("distance_bound_start_relative",)), name="start"),
-        CheckConstraint("jsonb_typeof(durations_ms) = 'object'", name="durations_ms"),
-        CheckConstraint("(finished_at IS NULL) = (span_residual IS NULL)", name="finished"),
-        CheckConstraint(one_of("repair", RepairStatus), name="repair"),
-        CheckConstraint("repair_iterations >= 0", name="repair_iterations"),
-        CheckConstraint(
-            "(repair_version IS NULL) = (repair_weights_sha256 IS NULL)"
-            " AND (repair_version IS NOT NULL OR repair <> 'converged')"
-            f" AND repair_version >= model_version_after AND {sha256('repair_weights_sha256')}",
-            name="repair_version",
-        ),
-        CheckConstraint(finite(("repair_weight_change",)), name="repair_weight_change"),
-        CheckConstraint("live_nodes >= 0", name="live_nodes"),
-        UniqueConstraint("model", "model_version_after"),
-        Index("batches_unfinished", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
-        Index(
-            "batches_committed_at",
-            "model",
-            "committed_at",
-            postgresql_include=["rank_after", "live_nodes", "distance_bound_after_relative"],
-        ),
-    )
-
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    model: Mapped[str] = mapped_column(ForeignKey("pointers.model"))
-    fencing: Mapped[int] = mapped_column(BigInteger)
-    requests: Mapped[int] = mapped_column(Integer)
-    nodes: Mapped[int] = mapped_column(Integer)
-    features: Mapped[int] = mapped_column(Integer)
-    edges: Mapped[int] = mapped_column(Integer)
-    model_version_before: Mapped[int] = mapped_column(BigInteger)
-    model_version_after: Mapped[int] = mapped_column(BigInteger)
-    weights_sha256_before: Mapped[str]
-    weights_sha256_after: Mapped[str]
-    rank_before: Mapped[int]
-    rank_after: Mapped[int]
-    directions_removed: Mapped[int]
-    lost_direction_norm_before: Mapped[float | None]
-    lost_direction_norm_after: Mapped[float | None]
-    weight_change: Mapped[float]
-    coefficient_residual: Mapped[float]
-    factor_method: Mapped[str]
-    device: Mapped[str]
-    durations_ms: Mapped[dict[str, float]] = mapped_column(JSONB)
-    span_residual: Mapped[float | None]
-    distance_bound_before: Mapped[float | None]
-    distance_bound_after: Mapped[float | None]
-    distance_bound_before_relative: Mapped[float | None]
-    distance_bound_after_relative: Mapped[float | None]
-    repair_iterations: Mapped[int | None]
-    committed_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    finished_at: Mapped[datetime | None]
-    repair: Mapped[str] = mapped_column(server_default=RepairStatus.NONE.value)
-    repair_version: Mapped[int | None] = mapped_column(BigInteger)
-    repair_weights_sha256: Mapped[str | None]
-    repair_weight_change: Mapped[float | None]
-    live_nodes: Mapped[int | None] = mapped_column(Integer)
-    distance_bound_start_relative: Mapped[float | None]
-
-
-class RepairRow(Base):
-    """A repair that ended in a version of its own."""
-
-    __tablename__ = "repairs"
-    __table_args__ = (
-        CheckConstraint("status IN ('converged', 'not_converged')", name="status"),
-        CheckConstraint("fencing > 0 AND requests >= 0 AND iterations >= 0 AND products >= 0", name="size"),
-        CheckConstraint(
-            "model_version_before >= 0 AND model_version_after > model_version_before", name="model_versions"
-        ),
-        CheckConstraint(
-            f"{sha256('weights_sha256_before')} AND {sha256('weights_sha256_after')}", name="weights_digests"
-        ),
-        CheckConstraint(finite(("weight_change", *_BOUNDS, "span_residual")), name="figures"),
-        CheckConstraint("jsonb_typeof(durations_ms) = 'object'", name="durations_ms"),
-        CheckConstraint("(finished_at IS NULL) = (span_residual IS NULL)", name="finished"),
-        UniqueConstraint("model", "model_version_after"),
-        Index("repairs_unfinished", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
-    )
-
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    model: Mapped[str] = mapped_column(ForeignKey("pointers.model"))
-    fencing: Mapped[int] = mapped_column(BigInteger)
-    status: Mapped[str]
-    requests: Mapped[int] = mapped_column(Integer)
-    model_version_before: Mapped[int] = mapped_column(BigInteger)
-    model_version_after: Mapped[int] = mapped_column(BigInteger)
-    weights_sha256_before: Mapped[str]
-    weights_sha256_after: Mapped[str]
-    iterations: Mapped[int]
-    products: Mapped[int]
-    weight_change: Mapped[float]
-    distance_bound_before: Mapped[float]
-    distance_bound_after: Mapped[float]
-    distance_bound_before_relative: Mapped[float | None]
-    distance_bound_after_relative: Mapped[float | None]
-    device: Mapped[str]
-    durations_ms: Mapped[dict[str, float]] = mapped_column(JSONB)
-    span_residual: Mapped[float | None]
-    committed_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    finished_at: Mapped[datetime | None]
-
-
 class RequestRow(Base):
     """One deletion request; what it names is only in `ciphertext`, under a key kept outside the database."""
 
@@ -256,8 +123,7 @@ class RequestRow(Base):
             name="completed",
         ),
         CheckConstraint(
-            "(already_deleted_by IS NOT NULL OR deleted_by_unknown) = (status = 'completed' AND batch_id IS NULL)"
-            " AND already_deleted_by <> id",
+            "already_deleted_by IS NULL OR (status = 'completed' AND batch_id IS NULL AND already_deleted_by <> id)",
             name="already_deleted_by",
         ),
         CheckConstraint(
@@ -338,8 +204,6 @@ class RequestRow(Base):
     explanation: Mapped[str | None]
     failure: Mapped[str | None]
     already_deleted_by: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
-    #: Whether that is a request which the database, restored from an older backup, does not know.
-    deleted_by_unknown: Mapped[bool] = mapped_column(server_default=text("false"))
     #: What the log holds in place of what the request names and of its reference; see `service.audit.commitments`.
     subject_commitments: Mapped[bytes | None]
     reference_commitment: Mapped[bytes | None]
@@ -403,19 +267,27 @@ class VaultKeyRow(Base):
 
 
 class TombstoneRow(Base):
-    """The keyed hash of an id that was deleted, and the request that deleted it first."""
+    """The keyed hash of an id that was deleted, with the request that deleted it first.
+
+    Or, where the database was restored from an older backup and the store alone knew of it, with the recovery that
+    brought it here.
+    """
 
     __tablename__ = "tombstones"
     __table_args__ = (
         CheckConstraint(one_of("kind", RequestKind), name="kind"),
         CheckConstraint("octet_length(hash) = 32", name="hash"),
+        CheckConstraint("num_nonnulls(request_id, recovery_id) = 1", name="deleted_by"),
         Index("tombstones_request", "request_id"),
+        Index("tombstones_model", "model"),
     )
 
     hash: Mapped[bytes] = mapped_column(primary_key=True)
+    model: Mapped[str]
     kind: Mapped[str]
     key_number: Mapped[int] = mapped_column(SmallInteger, ForeignKey("tombstone_keys.number"))
-    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
+    request_id: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
+    recovery_id: Mapped[UUID | None] = mapped_column(ForeignKey("recoveries.id"))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -498,105 +370,3 @@ class LogKeyRow(Base):
     number: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
     public_key: Mapped[str]
     registered_at: Mapped[datetime] = mapped_column(server_default=func.now())
-
-
-class RecoveryRow(Base):
-    """One recovery of a store and a database that were not of the same moment; once finished it is never changed."""
-
-    __tablename__ = "recoveries"
-    __table_args__ = (
-        CheckConstraint("fencing > 0 AND version >= 0", name="numbers"),
-        CheckConstraint(
-            "nodes >= 0 AND features >= 0 AND edges >= 0 AND unknown_nodes >= 0 AND directions_removed >= 0",
-            name="counts",
-        ),
-        CheckConstraint(
-            f"{sha256('weights_sha256_before')} AND {sha256('weights_sha256_after')}", name="weights_digests"
-        ),
-        CheckConstraint("(finished_at IS NULL) = (requests_failed IS NULL)", name="finished"),
-        CheckConstraint("requests_failed >= 0", name="requests_failed"),
-        CheckConstraint("rank_after >= 0 AND live_nodes >= 0", name="left"),
-        Index("recoveries_open", "model", postgresql_where=text("finished_at IS NULL")),
-    )
-
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    model: Mapped[str]
-    fencing: Mapped[int] = mapped_column(BigInteger)
-    #: The version that the database had committed; null when it knew of none.
-    database_before: Mapped[str | None]
-    #: The version that the store was at.
-    store_before: Mapped[str]
-    version: Mapped[int] = mapped_column(BigInteger)
-    weights_sha256_before: Mapped[str]
-    weights_sha256_after: Mapped[str]
-    nodes: Mapped[int]
-    features: Mapped[int]
-    edges: Mapped[int]
-    directions_removed: Mapped[int]
-    unknown_nodes: Mapped[int]
-    requests_failed: Mapped[int | None]
-    committed_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    finished_at: Mapped[datetime | None]
-    rank_after: Mapped[int | None] = mapped_column(Integer)
-    live_nodes: Mapped[int | None] = mapped_column(Integer)
-
-
-class ImportRow(Base):
-    """One import of a newly trained model; once finished it is never changed."""
-
-    __tablename__ = "imports"
-    __table_args__ = (
-        CheckConstraint(one_of("status", ImportStatus), name="status"),
-        CheckConstraint("(status = 'refused') = (refusal IS NOT NULL)", name="refused"),
-        CheckConstraint("(status IN ('completed', 'refused')) = (finished_at IS NOT NULL)", name="finished"),
-        CheckConstraint("(status IN ('committed', 'completed')) = (committed_at IS NOT NULL)", name="committed"),
-        CheckConstraint(
-            "num_nulls(committed_at, version_before, version_after, weights_sha256_before, weights_sha256_after, nodes,"
-            " excluded_nodes, excluded_features, excluded_edges, directions_removed, span_residual) IN (0, 11)",
-            name="imported",
-        ),
-        CheckConstraint("version_before >= 0 AND version_after > version_before", name="versions"),
-        CheckConstraint(
-            f"{sha256('weights_sha256_before')} AND {sha256('weights_sha256_after')}", name="weights_digests"
-        ),
-        CheckConstraint(
-            "nodes > 0 AND excluded_nodes >= 0 AND excluded_features >= 0 AND excluded_edges >= 0"
-            " AND directions_removed >= 0",
-            name="counts",
-        ),
-        CheckConstraint(finite(("span_residual",)), name="figures"),
-        CheckConstraint(one_of("repair", RepairStatus), name="repair"),
-        CheckConstraint("repair_iterations >= 0", name="repair_iterations"),
-        CheckConstraint(finite(_BOUNDS), name="bounds"),
-        CheckConstraint("rank_after >= 0 AND live_nodes >= 0", name="left"),
-        UniqueConstraint("model", "version_after"),
-        Index("imports_open", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
-    )
-
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    #: Without a foreign key: the import may come before the model is served for the first time.
-    model: Mapped[str]
-    status: Mapped[str] = mapped_column(server_default=ImportStatus.PENDING.value)
-    exclude_deleted: Mapped[bool]
-    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    version_before: Mapped[int | None] = mapped_column(BigInteger)
-    version_after: Mapped[int | None] = mapped_column(BigInteger)
-    weights_sha256_before: Mapped[str | None]
-    weights_sha256_after: Mapped[str | None]
-    nodes: Mapped[int | None] = mapped_column(Integer)
-    excluded_nodes: Mapped[int | None] = mapped_column(Integer)
-    excluded_features: Mapped[int | None] = mapped_column(Integer)
-    excluded_edges: Mapped[int | None] = mapped_column(Integer)
-    directions_removed: Mapped[int | None] = mapped_column(Integer)
-    span_residual: Mapped[float | None]
-    refusal: Mapped[str | None]
-    committed_at: Mapped[datetime | None]
-    finished_at: Mapped[datetime | None]
-    repair: Mapped[str] = mapped_column(server_default=RepairStatus.NONE.value)
-    repair_iterations: Mapped[int | None]
-    distance_bound_before: Mapped[float | None]
-    distance_bound_after: Mapped[float | None]
-    distance_bound_before_relative: Mapped[float | None]
-    distance_bound_after_relative: Mapped[float | None]
-    rank_after: Mapped[int | None] = mapped_column(Integer)
-    live_nodes: Mapped[int | None] = mapped_column(Integer)

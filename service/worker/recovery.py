@@ -1,20 +1,19 @@
 """Which version is committed: at start, where store and database must agree, and after an unanswered commit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model_store.store import Store
 from model_store.versions import VersionRef
-from service.db.batches import UnfinishedBatch
 from service.db.engine import Connection, Engine
 from service.db.imports import ImportRepository
 from service.db.lease import settle
 from service.db.pointers import PointerRepository
 from service.db.recoveries import RecoveryRepository
 from service.db.transactions import fenced_transaction, transaction
-from service.domain.records import Lease, Pointer
+from service.domain.records import Lease, Pointer, QueuedRequest
 from service.domain.states import ImportStatus, RequestKind
 from service.errors import KeyMissing, StateMismatch, Unavailable
 from service.queue.outage import Outage
@@ -116,7 +115,7 @@ async def pointer_moved(engine: Engine, keeper: LeaseKeeper, pointer: Pointer, o
             return found == pointer
 
 
-def deleted_edges(unfinished: UnfinishedBatch | None, request_keys: RequestKeys) -> list[tuple[str, str]]:
+def deleted_edges(batch: Iterable[QueuedRequest], request_keys: RequestKeys) -> list[tuple[str, str]]:
     """The edges, by external ids, that a committed batch deleted and that may still be on disk.
 
     A version says which nodes and features are gone, and nothing of edges: what a batch deletes of them is known from
@@ -125,7 +124,7 @@ def deleted_edges(unfinished: UnfinishedBatch | None, request_keys: RequestKeys)
     Raises KeyMissing when a request cannot be opened: the graph of the committed version is not known then.
     """
     edges: list[tuple[str, str]] = []
-    for request in unfinished.requests if unfinished is not None else ():
+    for request in batch:
         if request.kind is not RequestKind.EDGE:
             continue
         targets = opened(request, request_keys)

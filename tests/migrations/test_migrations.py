@@ -12,29 +12,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.db import audit_totals, drills, migrate, models, refusals, request_search  # noqa: F401 (they declare the tables)
-from service.db.base import Base
+from service.db import migrate
 from service.db.engine import asyncpg_url
+from service.db.schema import Base
 from service.errors import Unavailable
-from tests.integration.db_harness import until
 
-#: A request as a service that runs already would write it.
-WRITTEN = """
-    WITH pointed AS (
-        INSERT INTO pointers (model, version, fencing, folder, digest, weights_sha256)
-        VALUES ('tiny', 0, 0, '0-0', repeat('a', 64), repeat('b', 64))
-        RETURNING model
-    ), keyed AS (
-        INSERT INTO api_keys (id, name, scopes, hash)
-        VALUES (gen_random_uuid(), 'writer', '{deletions:write}', decode(repeat('00', 32), 'hex'))
-        RETURNING id
-    )
-    INSERT INTO requests (id, model, kind, count, ciphertext, api_key_id)
-    SELECT gen_random_uuid(), model, 'node', 1, decode('01', 'hex'), keyed.id FROM pointed, keyed
-"""
-WAITING = """
-    SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-"""
 #: Every column, constraint and index, spelled by Postgres itself; triggers have a test of their own.
 CATALOG = {
     "columns": """
@@ -53,11 +35,6 @@ CATALOG = {
         SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'
     """,
 }
-LEFTOVERS = """
-    SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace
-    UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
-    UNION ALL SELECT typname FROM pg_type WHERE typnamespace = 'public'::regnamespace
-"""
 
 
 async def _on(url: str, work: Callable[[Connection], Any]) -> Any:
@@ -73,17 +50,20 @@ async def _query(url: str, statement: str) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in rows}
 
 
-async def test_upgrade_downgrade_upgrade_leaves_the_same_schema_and_nothing_in_between(empty_database_url: str) -> None:
-    assert await migrate.current(empty_database_url) is None
+@pytest.mark.parametrize(("revision", "said"), [("0018", "of a Lethe before 0.1.0"), ("9.9.9", "a later one made it")])
+async def test_the_schema_of_another_version_is_refused_by_name_and_left_alone(
+    empty_database_url: str, revision: str, said: str
+) -> None:
     await migrate.upgrade(empty_database_url)
-    assert await migrate.current(empty_database_url) == migrate.head()
-    first = {name: await _query(empty_database_url, query) for name, query in CATALOG.items()}
-    await migrate.downgrade(empty_database_url, "base")
-    assert await migrate.current(empty_database_url) is None
-    left = {name for (name,) in await _query(empty_database_url, LEFTOVERS)}
-    assert {name for name in left if "alembic_version" not in name} == set()
-    await migrate.upgrade(empty_database_url)
-    assert {name: await _query(empty_database_url, query) for name, query in CATALOG.items()} == first
+    await _on(
+        empty_database_url, lambda conn: conn.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+    )
+    before = {name: await _query(empty_database_url, query) for name, query in CATALOG.items()}
+    with pytest.raises(migrate.SchemaForeign, match=f"the schema {revision}, .*{said}") as refused:
+        await migrate.upgrade(empty_database_url)
+    assert refused.value.remedy
+    assert await migrate.current(empty_database_url) == revision
+    assert {name: await _query(empty_database_url, query) for name, query in CATALOG.items()} == before
 
 
 async def test_upgrading_a_current_database_changes_nothing(empty_database_url: str) -> None:
@@ -142,7 +122,7 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("request_search_delete", "requests"),
         ("request_search_measured", "request_audits"),
         ("request_search_corrected", "request_audits"),
-        ("request_search_ended", "batches"),
+        ("request_search_ended", "versions"),
     }
 
 
@@ -155,27 +135,6 @@ async def test_every_time_is_with_time_zone(empty_database_url: str) -> None:
 async def test_starters_that_collide_on_an_empty_database_take_turns(empty_database_url: str) -> None:
     await asyncio.gather(*(migrate.upgrade(empty_database_url) for _ in range(5)))
     assert await migrate.current(empty_database_url) == migrate.head()
-
-
-async def test_a_request_that_is_being_written_while_the_search_table_is_filled_is_found(
-    empty_database_url: str,
-) -> None:
-    await migrate.upgrade(empty_database_url, "0010")
-    engine = create_async_engine(asyncpg_url(empty_database_url))
-
-    async def migration_waits() -> bool:
-        return bool(await _query(empty_database_url, WAITING))
-
-    async with engine.connect() as writer:
-        await writer.execute(text(WRITTEN))
-        upgrade = asyncio.create_task(migrate.upgrade(empty_database_url))
-        await until(migration_waits)
-        await writer.commit()
-        await upgrade
-    await engine.dispose()
-    found = await _query(empty_database_url, "SELECT request_id FROM request_search")
-    assert found == await _query(empty_database_url, "SELECT id FROM requests")
-    assert len(found) == 1
 
 
 async def test_the_url_may_be_spelled_as_for_libpq(empty_database_url: str) -> None:

@@ -7,10 +7,9 @@ from alembic import context
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.db import audit_totals, drills, models, refusals, request_search  # noqa: F401 (they declare the tables)
-from service.db.base import Base
 from service.db.engine import asyncpg_url
 from service.db.migrate import take_turn
+from service.db.schema import Base
 
 
 def run(connection: Connection) -> None:
