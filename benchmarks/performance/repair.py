@@ -24,7 +24,8 @@ from benchmarks.performance.unlearn import device_name
 from model_store.build import build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.forgetting.batch import Removal
-from projector.forgetting.repair import GOAL, Repair, stacked
+from projector.forgetting.optimum import stacked
+from projector.forgetting.repair import GOAL, Repair
 from projector.network.spec import LossKind, ModelSpec
 from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective
@@ -73,7 +74,7 @@ def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: in
         project.append(clock(device) - began)
         objective = projected.live_graph.objective(resident.regularization)
         began = clock(device)
-        fixed = Repair(projected.state, objective, resident.factor, projected.training_rows)
+        fixed = Repair(projected.state, objective, projected.training_rows, resident.preconditioner)
         fixed.advance()
         state, outcome = fixed.repaired()
         repair.append(clock(device) - began)

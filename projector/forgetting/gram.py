@@ -73,6 +73,11 @@ class Gram:
     condition_number: float
     rank_tolerance: float = RANK_TOLERANCE
 
+    @property
+    def is_full(self) -> bool:
+        """Whether every direction is strong."""
+        return self.rank == self.M.shape[0]
+
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:

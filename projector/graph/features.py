@@ -45,12 +45,18 @@ class FeatureMatrix:
             return torch.from_numpy(self._sparse[rows].toarray().astype(np.float64)).to(self.device)
         return self._matrix[torch.from_numpy(rows).to(self.device)].to(torch.float64)
 
-    def dense_columns(self, start: int, stop: int, rows: NDArray[np.int64]) -> Tensor:
-        """X[rows, start:stop], (m, stop - start) float64 on the device."""
+    def dense_columns(self, start: int, stop: int, rows: NDArray[np.int64] | None = None) -> Tensor:
+        """X[rows, start:stop], or all rows of it, (m, stop - start) float64 on the device, a copy."""
         if self._sparse is not None:
-            part = self._sparse[:, start:stop][rows].toarray()
-            return torch.from_numpy(part.astype(np.float64, copy=False)).to(self.device)
-        return self._matrix[torch.from_numpy(rows).to(self.device), start:stop].to(torch.float64)
+            part = self._sparse[:, start:stop]
+            dense = (part if rows is None else part[rows]).toarray()
+            return torch.from_numpy(dense.astype(np.float64, copy=False)).to(self.device)
+        columns = (
+            self._matrix[:, start:stop]
+            if rows is None
+            else self._matrix[torch.from_numpy(rows).to(self.device), start:stop]
+        )
+        return columns.to(torch.float64, copy=True)
 
     def matmul(self, right: Tensor) -> Tensor:
         """X @ right for `right` (d, c) float64: (n, c) float64."""

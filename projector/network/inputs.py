@@ -31,6 +31,11 @@ class Input:
         product = self.rows.matmul(right)
         return product if self._mask is None else product.mul_(self._mask)
 
+    def columns(self, start: int, stop: int) -> Tensor:
+        """X[:, start:stop], (n, stop - start) float64."""
+        columns = self.rows.dense_columns(start, stop)
+        return columns if self._mask is None else columns.mul_(self._mask)
+
     def transposed_matmul(self, right: Tensor) -> Tensor:
         """X^T right for `right` (n, c) float64: (k, c) float64."""
         return self.rows.transposed_matmul(right if self._mask is None else right * self._mask)

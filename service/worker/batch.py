@@ -54,8 +54,8 @@ class BatchWorker:
         self._request_keys = request_keys
         self._executor = executor
         self.repair_budget_s = repair_budget_s
-        #: Why the last repair had no factor of the Hessian; at the start the log says why there will be none.
-        self._without_factor = writer.resident.why_no_factor
+        #: Why the last repair had no blocks of the Hessian; at the start the log says why there will be none.
+        self._without_blocks = writer.resident.why_no_blocks
         self._log = structlog.get_logger(__name__)
         self.writer = writer
 
@@ -66,10 +66,10 @@ class BatchWorker:
         prepared = await watch.time("project", prepare, self._executor)
         if prepared.outcome.status is not RepairStatus.NONE:
             watch.split("project", "repair", prepared.repair_s)
-        reason = prepared.outcome.without_factor
-        if reason is not None and reason != self._without_factor:
-            self._log.info("repair.without_factor", reason=reason)
-        self._without_factor = reason
+        reason = prepared.outcome.without_blocks
+        if reason is not None and reason != self._without_blocks:
+            self._log.info("repair.without_blocks", reason=reason)
+        self._without_blocks = reason
         failure_points.reached(FailurePoint.COMPUTED)
         return prepared
 

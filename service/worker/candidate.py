@@ -9,7 +9,8 @@ from model_store.base_store import Base
 from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.forgetting.coefficients import span_residual
-from projector.forgetting.repair import Coefficients, RepairOutcome
+from projector.forgetting.optimum import Coefficients
+from projector.forgetting.repair import RepairOutcome
 from service.domain.records import Imported, Pointer
 from service.errors import LetheError
 from service.unlearning.loading import version_state

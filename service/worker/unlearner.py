@@ -276,8 +276,8 @@ class Unlearner:
         failure_points.reached(FailurePoint.LOADED)
         await self._resume(writer, session, unfinished)
         failure_points.reached(FailurePoint.RESUMED)
-        if self._repair is RepairPolicy.ALWAYS and (reason := writer.resident.why_no_factor) is not None:
-            self._log.info("repair.without_factor", reason=reason)
+        if self._repair is RepairPolicy.ALWAYS and (reason := writer.resident.why_no_blocks) is not None:
+            self._log.info("repair.without_blocks", reason=reason)
         return session
 
     async def _resume(self, writer: ModelWriter, session: _Session, unfinished: Unfinished) -> None:

@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from projector.forgetting.batch import InputRows, ModelState, Projection
-from projector.forgetting.repair import RepairOutcome, at_optimum, stacked
+from projector.forgetting.optimum import at_optimum, stacked
+from projector.forgetting.repair import RepairOutcome
 from projector.network.blocks import side_by_side
 from projector.network.spec import Combine, LossKind, ModelSpec
-from projector.solvers.hessian import HessianFactor, factor_steps
+from projector.solvers.class_blocks import ClassBlocks, block_steps
 from tests.property.references import dense_representation
 from tests.property.retraining import Problem
 from tests.property.small_models import SmallModel
@@ -33,8 +34,10 @@ class Case:
     training: NDArray[np.bool_]
     spec: ModelSpec
     batches: list[NDArray[np.int64]]
-    #: Whether repairs start with a factor of the Hessian from before the batch.
-    old_factor: bool
+    #: Whether repairs start with blocks of the Hessian from before the batch.
+    old_blocks: bool
+    #: Whether they take their products with H itself, in single precision.
+    dense: bool = True
 
 
 def random_case(seed: int) -> Case:
@@ -90,7 +93,8 @@ def random_case(seed: int) -> Case:
             regularization=10.0 ** rng.uniform(-6, -3),
         ),
         batches=[batch for batch in (first, second, third) if batch.size],
-        old_factor=bool(rng.random() < 0.5),
+        old_blocks=bool(rng.random() < 0.5),
+        dense=bool(rng.random() < 0.5),
     )
 
 
@@ -114,8 +118,9 @@ class FaintModel(SmallModel):
 
     def __init__(self, case: Case) -> None:
         super().__init__(
-            case.X, case.adjacency, case.labels, case.training, case.spec, classes=max(int(case.labels.max()) + 1, 2)
-        )
+            case.X, case.adjacency, case.labels, case.training, case.spec, dense=case.dense,
+            classes=max(int(case.labels.max()) + 1, 2),
+        )  # fmt: skip
         self.case = case
         objective = self.objective()
         optimum = objective.at(torch.from_numpy(self.retrained()[0]))
@@ -125,10 +130,10 @@ class FaintModel(SmallModel):
 
     def delete(self, nodes: NDArray[np.int64]) -> Step:
         """Projects and repairs as the service does, and retrains what is left from zero."""
-        factor = self._factor() if self.case.old_factor else None
+        blocks = self._blocks() if self.case.old_blocks else None
         projection = self.project(nodes)
         projected = self.span_residual(projection.state, self.features.beta)
-        outcome = self.repair(factor)
+        outcome = self.repair(blocks)
         best, slack = self.retrained()
         return Step(
             projection,
@@ -169,9 +174,9 @@ class FaintModel(SmallModel):
         labels, spec = self.case.labels[rows], self.case.spec
         return Problem(H, labels, self.classes, spec.loss, spec.regularization).precise_minimum()
 
-    def _factor(self) -> HessianFactor | None:
+    def _blocks(self) -> ClassBlocks | None:
         objective = self.objective()
         if objective.representation.rows == 0:
             return None
-        *_, factor = factor_steps(objective, objective.at(stacked(self.state)), self.rows)
-        return factor
+        *_, blocks = block_steps(objective, objective.at(stacked(self.state)), self.rows.H())
+        return blocks

@@ -72,7 +72,7 @@ def private_column(supports: dict[int, float], nodes: int = 80, **spec: object) 
         training=np.ones(nodes, dtype=np.bool_),
         spec=ModelSpec(regularization=1e-4, **spec),  # type: ignore[arg-type]
         batches=[],
-        old_factor=True,
+        old_blocks=True,
     )
     return FaintModel(case)
 

@@ -18,15 +18,15 @@ from torch import Tensor
 
 from model_store.datasets.load import load_dataset
 from projector.forgetting.certificate import TOLERANCE, certifiable, certify
-from projector.forgetting.repair import stacked
+from projector.forgetting.optimum import stacked
 from projector.graph.graph import Features, Graph
 from projector.network.spec import Combine, LossKind, ModelSpec, PropagationKind
+from projector.solvers.class_blocks import block_steps
 from projector.solvers.class_curvature import ClassCurvature
 from projector.solvers.descent import descend
-from projector.solvers.hessian import factor_steps
 from projector.solvers.newton import Newton, minimise
 from projector.solvers.objective import Objective
-from projector.solvers.quasi_newton import QuasiNewton
+from projector.solvers.single_precision import SinglePrecision
 from tests.property.configurations import covering, products
 from tests.property.references import dense_representation, reference
 from tests.property.retraining import Matrix, Problem
@@ -38,8 +38,6 @@ CLOSE = 1e-6
 #: What stands in for Cora where its file is not there: a graph of its size.
 #: Of sums in double precision, relative to their size.
 ROUNDING = 1e-12
-#: Factors that a repair makes at most.
-MOST_FACTORS = 8
 #: Weights (p, C) and their dual variable U (n_train, C).
 Solved: TypeAlias = tuple[Tensor, Tensor]
 Solver: TypeAlias = "Callable[[World], Solved]"
@@ -153,21 +151,17 @@ def newton_by_class(world: World) -> Solved:
     return solver.best.W, objective.dual(solver.best)
 
 
-def quasi_newton(world: World) -> Solved:
-    """From 1 % beside the optimum, with a factor of the Hessian there; as in a repair, anew where it leads nowhere."""
-    objective, optimum = world.model.objective(), reference(world.problem)
+def single_precision(world: World) -> Solved:
+    """From 1 % beside the optimum as in a repair: with the Hessian's blocks there, and products in single precision."""
+    objective, optimum = world.model.rows.objective(world.model.spec.regularization), reference(world.problem)
     noise = world.noise * (0.01 * np.linalg.norm(optimum) / np.linalg.norm(world.noise))
-    point = objective.at(torch.from_numpy(optimum + noise))
-    for _ in range(MOST_FACTORS):
-        *_, factor = factor_steps(objective, point, world.model.rows)
-        assert factor is not None
-        solver = QuasiNewton(objective, point, TOLERANCE / 2, factor.solve)
-        while not solver.finished:
-            solver.step()
-        point = solver.best
-        if solver.converged:
-            break
-    return point.W, objective.dual(point)
+    start = objective.at(torch.from_numpy(optimum + noise))
+    *_, blocks = block_steps(objective, start, world.model.rows.H())
+    assert blocks is not None
+    solver = Newton(objective, start.W, TOLERANCE / 2, blocks.solve, SinglePrecision.of(objective))
+    while not solver.finished:
+        solver.step()
+    return solver.best.W, objective.dual(solver.best)
 
 
 def descent(world: World) -> Solved:
@@ -191,7 +185,7 @@ def _descended(world: World, batch_size: int, share: float) -> Solved:
 
 
 CHOICES: Mapping[str, Sequence[object]] = {
-    "solver": [newton, newton_by_class, quasi_newton, descent, sgd],
+    "solver": [newton, newton_by_class, single_precision, descent, sgd],
     "loss": list(LossKind),
     "structure": STRUCTURES,
     "dtype": [np.float32, np.float64],

@@ -17,7 +17,8 @@ import torch
 
 from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
-from projector.forgetting.repair import GOAL, stacked
+from projector.forgetting.optimum import stacked
+from projector.forgetting.repair import GOAL
 from projector.forgetting.status import RepairStatus
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import one_hot
