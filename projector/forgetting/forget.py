@@ -14,7 +14,7 @@ from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, Pr
 from projector.forgetting.certificate import Certificate, certifiable, certify
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, RepairProgress, newton, stacked
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import TOLERANCE, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.solvers.hessian import HessianFactor
 from projector.solvers.objective import Objective
@@ -66,6 +66,8 @@ class RepairPlan:
     #: Bytes that a factor of the Hessian may take; None where that is not known.
     free: int | None = None
     progress: Callable[[RepairProgress], None] | None = None
+    #: The relative bound on the distance to retraining up to which the repair counts as converged.
+    tolerance: float = TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +116,15 @@ def forget(model: HeldModel, removals: Sequence[Removal], repair: RepairPlan | N
         logits = live_graph.logits(state)
         outcome = _unrepaired(objective, live_graph, state, logits)
     else:
-        run = Repair(state, objective, model.factor, rows, minimiser=repair.minimiser, free=repair.free)
+        run = Repair(
+            state,
+            objective,
+            model.factor,
+            rows,
+            minimiser=repair.minimiser,
+            free=repair.free,
+            tolerance=repair.tolerance,
+        )
         if _finished(run, repair, began):
             state, outcome = run.repaired()
             projection = projection.with_weights_of(state, model.state)

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.forgetting.batch import ModelState
-from projector.forgetting.certificate import TOLERANCE, Certificate, certify
+from projector.forgetting.certificate import Certificate, certify
 from projector.forgetting.coefficients import span_coefficients
 from projector.forgetting.gram import Gram
 from projector.forgetting.projection import SpanState
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import TOLERANCE, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
 from projector.solvers.hessian import HessianFactor, factor_steps, why_no_factor
@@ -36,8 +36,8 @@ from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective, Point
 from projector.solvers.quasi_newton import QuasiNewton
 
-#: The relative gradient to reach; the rounding term of the bound takes the rest of `TOLERANCE`.
-GOAL = TOLERANCE / 2
+#: The relative gradient to reach, as a share of the tolerance; the rounding term of the bound takes the rest.
+_SHARE_OF_GRADIENT = 0.5
 #: Steps with one factor after which it is made anew at the point reached: about what making it costs. [Amazon Photo at
 #: lambda 1e-6: 64 nodes take 260 steps with a factor that is far off, and making it anew costs as much as 150.]
 _STEPS_PER_FACTOR = 100
@@ -98,6 +98,8 @@ class RepairOutcome:
     before: Certificate | None
     #: Of the weights that are committed; `before` where nothing was repaired.
     after: Certificate | None
+    #: The relative bound up to which `after` counted as converged; None when no repair has ended.
+    tolerance: float | None = None
     #: Steps, and products with H and H^T pairwise; None when no repair ran.
     iterations: int | None = None
     products: int | None = None
@@ -131,11 +133,12 @@ class Repair:
         *,
         minimiser: Minimiser = newton,
         free: int | None = None,
+        tolerance: float = TOLERANCE,
     ) -> None:
         """`objective` and `rows` are those of the live graph of `state`; `factor` may be from before the last batch.
 
         Conjugate gradients without a factor are left to `minimiser`. `free` are the bytes that a factor may take; None
-        where that is not known.
+        where that is not known. `tolerance` is the relative bound to reach.
         """
         self._state = state
         self._objective = objective
@@ -143,6 +146,9 @@ class Repair:
         self._rows = rows
         self._minimiser = minimiser
         self._free = free
+        self._tolerance = tolerance
+        #: The relative gradient to reach.
+        self._goal = _SHARE_OF_GRADIENT * tolerance
         #: Whether the factor was made from the remaining data alone.
         self._fresh = False
         self._factors = 0
@@ -157,7 +163,7 @@ class Repair:
         #: At most one of the two is under way; neither before the way to go on was chosen.
         self._building: Iterator[HessianFactor | None] | None = None
         self._descent: Minimisation | QuasiNewton | None = None
-        self.finished = start.relative_gradient <= GOAL
+        self.finished = start.relative_gradient <= self._goal
         #: How far the repair had come when `advance` last returned; replaced, never changed.
         self.progress = RepairProgress(0, 0, self.before.relative)
 
@@ -202,9 +208,10 @@ class Repair:
         steps, products = self._counts()
         moved, size = float(torch.linalg.norm(best.W - self._start.W)), float(torch.linalg.norm(self._start.W))
         outcome = RepairOutcome(
-            status=RepairStatus.CONVERGED if after.retrained else RepairStatus.NOT_CONVERGED,
+            status=RepairStatus.CONVERGED if after.within(self._tolerance) else RepairStatus.NOT_CONVERGED,
             before=self.before,
             after=after,
+            tolerance=self._tolerance,
             iterations=steps,
             products=products,
             coefficients=coefficients,
@@ -217,7 +224,7 @@ class Repair:
         """How to go on from the best point: with the factor there is, with one made anew, or with none."""
         objective = self._objective
         if self._factor is not None:
-            self._descent = QuasiNewton(objective, self._best, GOAL, self._preconditioned)
+            self._descent = QuasiNewton(objective, self._best, self._goal, self._preconditioned)
             return
         if self._without_factor is None:
             self._without_factor = why_no_factor(
@@ -227,7 +234,7 @@ class Repair:
             self._factors += 1
             self._building = factor_steps(objective, self._best, self._rows)
         else:
-            self._descent = self._minimiser(objective, self._best, GOAL)
+            self._descent = self._minimiser(objective, self._best, self._goal)
 
     def _build(self, steps: Iterator[HessianFactor | None]) -> None:
         """One step towards a factor; one that cannot be made is done without."""

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from model_store.manifest import Manifest
-from projector.forgetting.certificate import TOLERANCE
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import TOLERANCE, RepairStatus
 from service.domain.records import BatchRecord
 from service.domain.states import RequestKind
 

@@ -12,6 +12,7 @@ from projector.forgetting.gram import factorise
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.projection import SpanState
 from projector.forgetting.repair import Repair, RepairOutcome
+from projector.forgetting.status import TOLERANCE
 from projector.forgetting.training_rows import TrainingRows
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import NO_LABEL, Features
@@ -70,9 +71,9 @@ class SmallModel:
         self.features.beta[torch.from_numpy(nodes)] = 0.0
         return projection
 
-    def repair(self, factor: HessianFactor | None = None) -> RepairOutcome:
+    def repair(self, factor: HessianFactor | None = None, *, tolerance: float = TOLERANCE) -> RepairOutcome:
         """Brings the weights to those of retraining; `factor` may be from before the last projection."""
-        repair = Repair(self.state, self.objective(), factor, self.rows)
+        repair = Repair(self.state, self.objective(), factor, self.rows, tolerance=tolerance)
         repair.advance()
         self.state, outcome = repair.repaired()
         assert outcome.coefficients is not None
