@@ -6,6 +6,7 @@ import torch
 
 from projector.errors import ProjectorError
 from projector.forgetting.certificate import certifiable
+from projector.forgetting.status import TOLERANCE
 from projector.network.losses import loss_of
 from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy
@@ -20,6 +21,10 @@ class Placement:
     policy: RepairPolicy = RepairPolicy.NEVER
     #: None: all is computed in this process.
     process: NewtonProcess | None = None
+    #: The relative bound on the distance to retraining up to which a repair counts as converged.
+    repair_tolerance: float = TOLERANCE
+    #: How long a factor of the Hessian may stay in memory after the first deletion that it predates (seconds).
+    factor_age_s: float = 0.0
 
 
 class RepairImpossible(ProjectorError):

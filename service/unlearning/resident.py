@@ -86,6 +86,9 @@ class Resident:
         #: lambda.
         self.regularization = regularization
         self._policy = placement.policy
+        self._repair_tolerance = placement.repair_tolerance
+        #: How long a factor of the Hessian may stay after the first deletion that it predates (seconds).
+        self.factor_age_s = placement.factor_age_s
         self._process: NewtonProcess | None = None
         #: The version whose Gram factors were read from a checkpoint.
         self._checkpointed: int | None = None
@@ -173,7 +176,7 @@ class Resident:
         """
         plan = None
         if self._policy is RepairPolicy.ALWAYS:
-            plan = RepairPlan(budget_s, *self._means())
+            plan = RepairPlan(budget_s, *self._means(), tolerance=self._repair_tolerance)
         forgotten = forget(self._held(), removals, plan)
         snapshot = finite(forgotten.state, _snapshot(forgotten.state, forgotten.live_graph, forgotten.logits))
         return Prepared(**vars(forgotten), snapshot=snapshot)
@@ -197,7 +200,15 @@ class Resident:
         """Starts a repair of the committed state, for `advance_repair` to carry out."""
         objective = self._objective(self.live_graph)
         minimiser, free = self._means()
-        self._pending = Repair(self.state, objective, self._factor, self._training_rows, minimiser=minimiser, free=free)
+        self._pending = Repair(
+            self.state,
+            objective,
+            self._factor,
+            self._training_rows,
+            minimiser=minimiser,
+            free=free,
+            tolerance=self._repair_tolerance,
+        )
 
     @property
     def repairing(self) -> RepairProgress | None:
