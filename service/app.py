@@ -222,7 +222,9 @@ def _unlearner(
         limits=BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000),
         lease_ttl_s=settings.lease_ttl_s,
         repair_budget_s=settings.repair_budget,
-        placement=Placement(device, RepairPolicy(settings.repair), process),
+        placement=Placement(
+            device, RepairPolicy(settings.repair), process, settings.repair_tolerance, settings.factor_age
+        ),
     )
 
 

@@ -25,7 +25,8 @@ from model_store.build import build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.forgetting.batch import Removal
 from projector.forgetting.optimum import stacked
-from projector.forgetting.repair import GOAL, Repair
+from projector.forgetting.repair import Repair
+from projector.forgetting.status import TOLERANCE
 from projector.network.spec import LossKind, ModelSpec
 from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective
@@ -48,12 +49,12 @@ def retrained(objective: Objective, classes: int, device: torch.device) -> tuple
     """Seconds and products of training from zero to the goal, and weights a hundred times closer to the optimum."""
     start = torch.zeros((objective.representation.columns, classes), dtype=torch.float64, device=device)
     began = clock(device)
-    newton = Newton(objective, start, GOAL)
+    newton = Newton(objective, start, TOLERANCE / 2)
     while not newton.finished:
         newton.step()
     seconds = clock(device) - began
     products = newton.products + newton.iterations
-    closer = Newton(objective, newton.best.W, GOAL / 100)
+    closer = Newton(objective, newton.best.W, TOLERANCE / 200)
     while not closer.finished:
         closer.step()
     return seconds, products, closer.best.W

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
+from projector.forgetting.status import TOLERANCE
 from projector.network.losses import Loss
 from projector.solvers.objective import Objective, Point
 
-#: The relative bound up to which weights count as those of retraining.
-TOLERANCE = 1e-8
 _EPSILON = torch.finfo(torch.float64).eps
 #: Standard deviations of the rounding errors that the bound covers.
 _CONFIDENCE = 4.0
@@ -35,8 +34,12 @@ class Certificate:
 
     @property
     def retrained(self) -> bool:
-        """Whether the weights are those of retraining within `TOLERANCE`."""
-        return self.relative is not None and self.relative <= TOLERANCE
+        """Whether the weights are those of retraining to a relative bound of 1e-8."""
+        return self.within(TOLERANCE)
+
+    def within(self, tolerance: float) -> bool:
+        """Whether the weights are those of retraining to a relative bound of `tolerance`."""
+        return self.relative is not None and self.relative <= tolerance
 
 
 def certifiable(loss: Loss, regularization: float) -> bool:

@@ -16,7 +16,7 @@ from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.optimum import stacked
 from projector.forgetting.preconditioner import FACTOR_AGE_S, Preconditioner
 from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, RepairProgress, newton
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import TOLERANCE, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.solvers.objective import Objective
 
@@ -71,6 +71,8 @@ class RepairPlan:
     progress: Callable[[RepairProgress], None] | None = None
     #: Seconds for which blocks of the Hessian may be kept after the first deletion that they predate.
     factor_age_s: float = FACTOR_AGE_S
+    #: The relative bound on the distance to retraining up to which the repair counts as converged.
+    tolerance: float = TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +122,10 @@ def forget(model: HeldModel, removals: Sequence[Removal], repair: RepairPlan | N
         outcome = _unrepaired(objective, live_graph, state, logits)
     else:
         blocks = None if model.preconditioner is None else model.preconditioner.outdated(repair.factor_age_s)
-        run = Repair(state, objective, rows, blocks, minimiser=repair.minimiser, free=repair.free)
+        run = Repair(
+            state, objective, rows, blocks,
+            minimiser=repair.minimiser, free=repair.free, tolerance=repair.tolerance,
+        )  # fmt: skip
         if _finished(run, repair, began) or run.improved or model.is_ahead:
             state, outcome = run.repaired()
             projection = projection.with_weights_of(state, model.state)

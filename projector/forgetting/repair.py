@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from projector.forgetting.batch import ModelState
-from projector.forgetting.certificate import TOLERANCE, Certificate, certify
+from projector.forgetting.certificate import Certificate, certify
 from projector.forgetting.gram import Gram
 from projector.forgetting.optimum import Coefficients, at_optimum, stacked
 from projector.forgetting.preconditioner import Preconditioner
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import TOLERANCE, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
 from projector.solvers.class_blocks import block_steps, why_no_blocks
@@ -33,8 +33,8 @@ from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective, Point
 from projector.solvers.single_precision import SinglePrecision
 
-#: The relative gradient to reach; the rounding term of the bound takes the rest of `TOLERANCE`.
-GOAL = TOLERANCE / 2
+#: The relative gradient to reach, as a share of the tolerance; the rounding term of the bound takes the rest.
+_SHARE_OF_GRADIENT = 0.5
 #: Products with blocks made elsewhere after which they are made anew at the point reached.
 _PRODUCTS_PER_BLOCKS = 100
 #: How often blocks are made or taken up in one repair before conjugate gradients go on without: the smoothed hinge has
@@ -82,6 +82,8 @@ class RepairOutcome:
     before: Certificate | None
     #: Of the weights that are committed; `before` where nothing was repaired.
     after: Certificate | None
+    #: The relative bound it was to reach; None where no repair has ended.
+    tolerance: float | None = None
     #: Steps, and products with H and H^T pairwise; None when no repair ran.
     iterations: int | None = None
     products: int | None = None
@@ -115,12 +117,15 @@ class Repair:
         *,
         minimiser: Minimiser = newton,
         free: int | None = None,
+        tolerance: float = TOLERANCE,
     ) -> None:
         """`objective` and `rows` are those of the live graph of `state`; the blocks may be from before the last batch.
 
         Conjugate gradients without blocks are left to `minimiser`. `free` are the bytes that H and blocks may take;
-        None where that is not known.
+        None where that is not known. `tolerance` is the relative bound to reach.
         """
+        self._tolerance = tolerance
+        self._goal = _SHARE_OF_GRADIENT * tolerance
         self._state = state
         self._objective = objective
         self._rows = rows
@@ -142,7 +147,7 @@ class Repair:
     @property
     def converged(self) -> bool:
         """Whether the best weights are at the goal."""
-        return self._best.relative_gradient <= GOAL
+        return self._best.relative_gradient <= self._goal
 
     @property
     def improved(self) -> bool:
@@ -177,11 +182,14 @@ class Repair:
             best = objective.at(W)
         after = certify(objective, best)
         moved, size = float(torch.linalg.norm(best.W - self._start.W)), float(torch.linalg.norm(self._start.W))
-        status = RepairStatus.CONVERGED if after.retrained else RepairStatus.NOT_CONVERGED
+        status = RepairStatus.PENDING
+        if self.finished:
+            status = RepairStatus.CONVERGED if after.within(self._tolerance) else RepairStatus.NOT_CONVERGED
         outcome = RepairOutcome(
-            status=status if self.finished else RepairStatus.PENDING,
+            status=status,
             before=self.before,
             after=after,
+            tolerance=self._tolerance if self.finished else None,
             iterations=self._iterations,
             products=self._products,
             coefficients=coefficients,
@@ -219,7 +227,7 @@ class Repair:
         self._without_blocks = self._without_blocks or f"{_MOST_BLOCKS} of them did not lead to the goal"
         finished = False
         while not finished:
-            descent = self._minimiser(self._objective, self._best, GOAL)
+            descent = self._minimiser(self._objective, self._best, self._goal)
             while not descent.finished and not descent.interrupted:
                 self._descend(descent)
                 yield False
@@ -227,7 +235,7 @@ class Repair:
 
     def _with_blocks(self) -> Iterator[Literal[False]]:
         """Newton's method for as long as the blocks there are may stay and lead on."""
-        descent = Newton(self._objective, self._best.W, GOAL, self._preconditioned, self._single())
+        descent = Newton(self._objective, self._best.W, self._goal, self._preconditioned, self._single())
         while not descent.finished and self.usable() is not None:
             steps = descent.iterations
             self._descend(descent)

@@ -167,7 +167,12 @@ async def _under_lease(
                 keeper=keeper,
                 executor=executor,
                 outage=Outage("recover", Backoff(), random.Random()),
-                placement=Placement(chosen_device(settings.device), RepairPolicy(settings.repair)),
+                placement=Placement(
+                    chosen_device(settings.device),
+                    RepairPolicy(settings.repair),
+                    repair_tolerance=settings.repair_tolerance,
+                    factor_age_s=settings.factor_age,
+                ),
             )
             return await restorer.recover(given_up.requests, accept_lost_tombstones=given_up.tombstones)
     finally:

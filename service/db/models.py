@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import LARGEST_TOLERANCE, RepairStatus
 from service.db.base import Base, finite, one_of, sha256
 from service.domain.states import OF_NO_REQUEST, EventType, Guarantee, ImportStatus, RequestKind, RequestStatus, Scope
 
@@ -45,6 +45,14 @@ _FIGURES = (
 )
 _OF_NO_REQUEST = "(" + ", ".join(f"'{event}'" for event in OF_NO_REQUEST) + ")"
 _NORMS = ("injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
+
+
+def _tolerated(status: str) -> str:
+    """A tolerance is one that may be said, and what has converged is within it."""
+    return (
+        f"repair_tolerance > 0 AND repair_tolerance <= {LARGEST_TOLERANCE:g}"
+        f" AND ({status} <> 'converged' OR distance_bound_after_relative <= repair_tolerance)"
+    )
 
 
 class ApiKeyRow(Base):
@@ -133,6 +141,8 @@ class BatchRow(Base):
         ),
         CheckConstraint(finite(("repair_weight_change",)), name="repair_weight_change"),
         CheckConstraint("live_nodes >= 0", name="live_nodes"),
+        CheckConstraint(_tolerated("repair"), name="tolerance"),
+        CheckConstraint(finite(("factor_age_s",)), name="factor_age"),
         UniqueConstraint("model", "model_version_after"),
         Index("batches_unfinished", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
         Index(
@@ -178,6 +188,8 @@ class BatchRow(Base):
     repair_weight_change: Mapped[float | None]
     live_nodes: Mapped[int | None] = mapped_column(Integer)
     distance_bound_start_relative: Mapped[float | None]
+    repair_tolerance: Mapped[float | None]
+    factor_age_s: Mapped[float | None]
 
 
 class RepairRow(Base):
@@ -196,6 +208,7 @@ class RepairRow(Base):
         CheckConstraint(finite(("weight_change", *_BOUNDS, "span_residual")), name="figures"),
         CheckConstraint("jsonb_typeof(durations_ms) = 'object'", name="durations_ms"),
         CheckConstraint("(finished_at IS NULL) = (span_residual IS NULL)", name="finished"),
+        CheckConstraint(_tolerated("status"), name="tolerance"),
         UniqueConstraint("model", "model_version_after"),
         Index("repairs_unfinished", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
     )
@@ -221,6 +234,7 @@ class RepairRow(Base):
     span_residual: Mapped[float | None]
     committed_at: Mapped[datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[datetime | None]
+    repair_tolerance: Mapped[float | None]
 
 
 class RequestRow(Base):
@@ -569,6 +583,7 @@ class ImportRow(Base):
         CheckConstraint("repair_iterations >= 0", name="repair_iterations"),
         CheckConstraint(finite(_BOUNDS), name="bounds"),
         CheckConstraint("rank_after >= 0 AND live_nodes >= 0", name="left"),
+        CheckConstraint(_tolerated("repair"), name="tolerance"),
         UniqueConstraint("model", "version_after"),
         Index("imports_open", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
     )
@@ -600,3 +615,4 @@ class ImportRow(Base):
     distance_bound_after_relative: Mapped[float | None]
     rank_after: Mapped[int | None] = mapped_column(Integer)
     live_nodes: Mapped[int | None] = mapped_column(Integer)
+    repair_tolerance: Mapped[float | None]

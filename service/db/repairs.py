@@ -171,6 +171,7 @@ class RepairRepository:
                 repair_weight_change=batch.repair_weight_change,
                 repair_version=batch.repair_version,
                 repair_weights_sha256=batch.repair_weights_sha256,
+                repair_tolerance=batch.repair_tolerance,
                 distance_bound_after=batch.distance_bound_after,
                 distance_bound_after_relative=batch.distance_bound_after_relative,
                 durations_ms=literal(dict(batch.durations_ms), JSONB()),

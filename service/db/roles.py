@@ -36,14 +36,14 @@ _CHANGED = {
     ),
     "batches": (
         "finished_at durations_ms span_residual distance_bound_after distance_bound_after_relative repair "
-        "repair_iterations repair_version repair_weights_sha256 repair_weight_change"
+        "repair_iterations repair_tolerance repair_version repair_weights_sha256 repair_weight_change"
     ),
     "repairs": "finished_at durations_ms span_residual",
     "imports": (
         "status refusal committed_at finished_at version_before version_after weights_sha256_before "
         "weights_sha256_after nodes excluded_nodes excluded_features excluded_edges directions_removed span_residual "
         "repair repair_iterations distance_bound_before distance_bound_after distance_bound_before_relative "
-        "distance_bound_after_relative rank_after live_nodes"
+        "distance_bound_after_relative repair_tolerance rank_after live_nodes"
     ),
     "recoveries": "finished_at requests_failed",
     "leases": "holder fencing expires_at",

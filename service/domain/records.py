@@ -149,6 +149,11 @@ class BatchRecord:
     #: The version in which the repair ended, the batch's own or a later one, and the digest of its weights.
     repair_version: int | None = None
     repair_weights_sha256: str | None = None
+    #: The relative bound up to which the repair counted as converged; None while none has ended.
+    repair_tolerance: float | None = None
+    #: How long a factor of the Hessian made before the batch may stay in memory after it (seconds); None where nothing
+    #: is repaired.
+    factor_age_s: float | None = None
     #: Nodes that are left of the graph; None for batches of versions that did not count them.
     live_nodes: int | None = None
 
@@ -182,6 +187,8 @@ class RepairRecord:
     durations_ms: Mapping[str, float]
     #: Recomputed from the rows on disk; None until the repair is finished.
     span_residual: float | None = None
+    #: The relative bound up to which it counted as CONVERGED.
+    repair_tolerance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -225,6 +232,8 @@ class Imported:
     #: What became of the repair after the exclusion; NONE when nothing was excluded.
     repair: RepairStatus = RepairStatus.NONE
     repair_iterations: int | None = None
+    #: As in `BatchRecord`.
+    repair_tolerance: float | None = None
     #: Bounds on the distance to retraining without what was excluded; None when that is not known.
     distance_bound_before: float | None = None
     distance_bound_after: float | None = None

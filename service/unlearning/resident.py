@@ -86,7 +86,9 @@ class Resident:
         #: The version whose Gram factors were read from a checkpoint.
         self._checkpointed: int | None = None
         self._training_rows = TrainingRows(live_graph)
-        self._factor_age_s = placement.factor_age_s
+        self._repair_tolerance = placement.repair_tolerance
+        #: Seconds for which blocks of the Hessian may be kept after the first deletion that they predate.
+        self.factor_age_s = placement.factor_age_s
         self._preconditioner: Preconditioner | None = None
         self._making: Iterator[ClassBlocks | None] | None = None
         self._pending: Repair | None = None
@@ -170,7 +172,9 @@ class Resident:
         """
         plan = None
         if self._policy is RepairPolicy.ALWAYS:
-            plan = RepairPlan(budget_s, *self._means(), factor_age_s=self._factor_age_s)
+            plan = RepairPlan(
+                budget_s, *self._means(), factor_age_s=self.factor_age_s, tolerance=self._repair_tolerance
+            )
         forgotten = forget(self._reached(), removals, plan)
         snapshot = finite(forgotten.state, _snapshot(forgotten.state, forgotten.live_graph, forgotten.logits))
         return Prepared(**vars(forgotten), snapshot=snapshot)
@@ -195,8 +199,9 @@ class Resident:
         objective = self._objective(self.live_graph)
         minimiser, free = self._means()
         self._pending = Repair(
-            self.state, objective, self._training_rows, self._usable(), minimiser=minimiser, free=free
-        )
+            self.state, objective, self._training_rows, self._usable(),
+            minimiser=minimiser, free=free, tolerance=self._repair_tolerance,
+        )  # fmt: skip
 
     @property
     def repairing(self) -> RepairProgress | None:

@@ -204,15 +204,16 @@ class BatchWorker:
             live_nodes=int(prepared.state.live.sum()),
             distance_bound_start_relative=None if at_start is None else at_start.relative,
         )
-        return _with_repair(record, prepared.outcome)
+        return _with_repair(record, prepared.outcome, self.writer.resident.factor_age_s)
 
 
-def _with_repair(record: BatchRecord, outcome: RepairOutcome) -> BatchRecord:
+def _with_repair(record: BatchRecord, outcome: RepairOutcome, factor_age_s: float) -> BatchRecord:
     """`record` with the certificate, and with what the repair did if it ended in this batch."""
     before, after = outcome.before, outcome.after
     record = replace(
         record,
         repair=outcome.status,
+        factor_age_s=None if outcome.status is RepairStatus.NONE else factor_age_s,
         distance_bound_before=None if before is None else before.bound,
         distance_bound_before_relative=None if before is None else before.relative,
         distance_bound_after=None if after is None else after.bound,
@@ -226,4 +227,5 @@ def _with_repair(record: BatchRecord, outcome: RepairOutcome) -> BatchRecord:
         repair_weight_change=outcome.weight_change,
         repair_version=record.model_version_after,
         repair_weights_sha256=record.weights_sha256_after,
+        repair_tolerance=outcome.tolerance,
     )

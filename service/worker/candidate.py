@@ -172,6 +172,7 @@ def _with_repair(imported: Imported, outcomes: Sequence[RepairOutcome]) -> Impor
         imported,
         repair=outcomes[-1].status,
         repair_iterations=sum(steps) if steps else None,
+        repair_tolerance=outcomes[-1].tolerance,
         distance_bound_before=None if before is None else before.bound,
         distance_bound_before_relative=None if before is None else before.relative,
         distance_bound_after=None if after is None else after.bound,

@@ -41,6 +41,8 @@ class Repair:
     distance_bound: float | None
     distance_bound_relative: float | None
     milliseconds: float
+    #: The relative bound up to which it counted as CONVERGED.
+    tolerance: float | None = None
 
     @classmethod
     def of_batch(cls, record: BatchRecord) -> "Repair":
@@ -54,6 +56,7 @@ class Repair:
             distance_bound=record.distance_bound_after,
             distance_bound_relative=record.distance_bound_after_relative,
             milliseconds=record.durations_ms.get("repair", 0.0),
+            tolerance=record.repair_tolerance,
         )
 
     @classmethod
@@ -68,6 +71,7 @@ class Repair:
             distance_bound=record.distance_bound_after,
             distance_bound_relative=record.distance_bound_after_relative,
             milliseconds=record.durations_ms.get("repair", 0.0),
+            tolerance=record.repair_tolerance,
         )
 
 
@@ -104,6 +108,7 @@ def ended(pending: Pending, repair: Repair, manifest: Manifest) -> RepairEnd:
             repair_weight_change=repair.weight_change,
             repair_version=repair.version,
             repair_weights_sha256=repair.weights_sha256,
+            repair_tolerance=repair.tolerance,
             distance_bound_after=repair.distance_bound,
             distance_bound_after_relative=repair.distance_bound_relative,
             durations_ms={**spent, "repair": round(spent.get("repair", 0.0) + repair.milliseconds, 3)},

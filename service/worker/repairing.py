@@ -225,4 +225,5 @@ def _record(prepared: PreparedRepair, before: Pointer, after: Pointer, watch: St
         distance_bound_after_relative=outcome.after.relative,
         device=str(prepared.state.features.W.device),
         durations_ms=dict(watch.durations_ms),
+        repair_tolerance=outcome.tolerance,
     )

@@ -36,7 +36,7 @@ ALLOWED = {
     "audit_times": "",
     "batches": (
         "add change distance_bound_after distance_bound_after_relative durations_ms finished_at repair "
-        "repair_iterations repair_version repair_weight_change repair_weights_sha256 span_residual"
+        "repair_iterations repair_tolerance repair_version repair_weight_change repair_weights_sha256 span_residual"
     ),
     "checkpoints": "add",
     "drills": "add",
@@ -44,8 +44,8 @@ ALLOWED = {
     "imports": (
         "add change committed_at directions_removed distance_bound_after distance_bound_after_relative "
         "distance_bound_before distance_bound_before_relative excluded_edges excluded_features excluded_nodes "
-        "finished_at live_nodes nodes rank_after refusal repair repair_iterations span_residual status version_after "
-        "version_before weights_sha256_after weights_sha256_before"
+        "finished_at live_nodes nodes rank_after refusal repair repair_iterations repair_tolerance span_residual "
+        "status version_after version_before weights_sha256_after weights_sha256_before"
     ),
     "leases": "add change expires_at fencing holder",
     "leaves": "add",

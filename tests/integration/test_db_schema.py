@@ -183,6 +183,8 @@ async def test_a_batch_with_figures_that_cannot_be_is_refused(db: Database) -> N
         "weight_change = -1",
         "weight_change = NULL",
         "distance_bound_after = 'NaN'",
+        "repair_tolerance = 2e-6",
+        "factor_age_s = -1",
         "span_residual = 1e-9",
         "finished_at = now()",
         "finished_at = now(), span_residual = 'NaN'",

@@ -13,6 +13,7 @@ from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.projection import SpanState
 from projector.forgetting.repair import Repair, RepairOutcome
+from projector.forgetting.status import TOLERANCE
 from projector.forgetting.training_rows import TrainingRows
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import NO_LABEL, Features
@@ -74,10 +75,10 @@ class SmallModel:
         self.features.beta[torch.from_numpy(nodes)] = 0.0
         return projection
 
-    def repair(self, blocks: ClassBlocks | None = None) -> RepairOutcome:
+    def repair(self, blocks: ClassBlocks | None = None, *, tolerance: float = TOLERANCE) -> RepairOutcome:
         """Brings the weights to those of retraining; `blocks` may be from before the last projection."""
         given = None if blocks is None else Preconditioner(blocks).outdated(60.0)
-        repair = Repair(self.state, self.objective(), self.rows, given)
+        repair = Repair(self.state, self.objective(), self.rows, given, tolerance=tolerance)
         repair.advance()
         self.state, outcome = repair.repaired()
         assert outcome.coefficients is not None
