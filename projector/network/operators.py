@@ -21,7 +21,7 @@ from projector.network.propagation import Propagator
 
 
 class Operators(Protocol):
-    """R_0 … R_{blocks-1} over the live nodes; immutable."""
+    """R_0 … R_{blocks-1} over the live nodes; immutable. Their entries are not negative."""
 
     @property
     def blocks(self) -> int:
