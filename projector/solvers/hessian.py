@@ -7,11 +7,11 @@ constant to a row of logits changes nothing: on the (C-1)-dimensional complement
 for all classes, and along it the Hessian is lambda I. Where H has fewer rows than columns, all of this happens in its
 row space (a thin QR of H^T), and the Hessian is lambda I on the complement.
 
-The factors are in float32: a preconditioner need not be more precise, and forming them takes half the time. [Amazon
-Photo, lambda 1e-4 and 1e-6: as many steps as with float64.]
+The factors are in float32 where its rounding is small beside lambda: a preconditioner need not be more precise, and
+forming them takes half the time. [Amazon Photo, lambda 1e-4 and 1e-6: as many steps as with float64.] Where features
+are large and lambda small they are in float64; rounding there would hide the directions that lambda alone curves.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -44,7 +44,7 @@ class Rows(Protocol):
 class HessianFactor:
     """A Cholesky factor of the Hessian; a trace of every row of H it was made from."""
 
-    #: (factors, order, order) float32, lower triangular: one per class, or one for all.
+    #: (factors, order, order) float32 or float64, lower triangular: one per class, or one for all.
     cholesky: Tensor
     #: Orthonormal basis (C, C - 1) of the class directions in which a coupled loss has curvature; None otherwise.
     class_basis: Tensor | None
@@ -86,19 +86,20 @@ def factor_steps(objective: Objective, point: Point, rows: Rows) -> Iterator[Hes
         H = triangle.T.contiguous()
         yield None
     directions, class_basis = _class_directions(objective, point)
-    H32 = H.to(torch.float32)
-    order, width = H32.shape[1], directions.shape[1]
+    dtype = _precision(objective, point, H)
+    rounded = H.to(dtype)
+    order, width = H.shape[1], directions.shape[1]
     coupled = class_basis is not None
     hessian = torch.zeros(
-        (width, order, width, order) if coupled else (width, order, order), dtype=torch.float32, device=H.device
+        (width, order, width, order) if coupled else (width, order, order), dtype=dtype, device=H.device
     )
     of_loss = objective.loss.hessian(point.logits, objective.labels)
     for second in range(width):
         # S_i applied to one class direction, in every row.
         curved = of_loss(directions[:, second].expand(n, -1).contiguous())
-        weights = (curved @ directions / n).to(torch.float32)
+        weights = (curved @ directions / n).to(dtype)
         for first in range(second, width) if coupled else (second,):
-            block = H32.T @ (H32 * weights[:, first : first + 1])
+            block = rounded.T @ (rounded * weights[:, first : first + 1])
             if coupled:
                 hessian[first, :, second, :] = block
                 hessian[second, :, first, :] = block.T
@@ -109,7 +110,7 @@ def factor_steps(objective: Objective, point: Point, rows: Rows) -> Iterator[Hes
     hessian = hessian.reshape(factors, size, size)
     hessian.diagonal(dim1=1, dim2=2).add_(objective.regularization)
     for number in range(factors):
-        hessian[number] = _cholesky(hessian[number])
+        hessian[number] = _cholesky(hessian[number], objective.regularization)
         yield None
     yield HessianFactor(hessian, class_basis, row_space, objective.regularization)
 
@@ -129,8 +130,8 @@ def why_no_factor(representation: Representation, classes: int, coupled: bool, f
         return f"its order would be {order:,}, above {LARGEST_ORDER:,}"
     if 4 * factors * order**2 > _WORTH * _bytes_of_product(representation, classes):
         return "conjugate gradients cost less: products with the features are cheaper than with the factor"
-    # H in both precisions, a weighted copy, the matrix and its factor, and a basis of the row space.
-    needed = 16 * n * p + 2 * 4 * factors * order**2 + (16 * n * p if n < p else 0)
+    # H in both precisions, a weighted copy, the matrix and its factor in either, and a basis of the row space.
+    needed = 16 * n * p + 2 * 8 * factors * order**2 + (16 * n * p if n < p else 0)
     if free is not None and needed > free:
         return f"it needs {needed:,} bytes of memory and {free:,} are free"
     return None
@@ -153,19 +154,31 @@ def _class_directions(objective: Objective, point: Point) -> tuple[Tensor, Tenso
     return basis, basis
 
 
-def _cholesky(hessian: Tensor) -> Tensor:
-    """The Cholesky factor of (order, order); rounding that makes it indefinite is lifted by its diagonal."""
-    largest = float(hessian.diagonal().amax())
+def _precision(objective: Objective, point: Point, H: Tensor) -> torch.dtype:
+    """Single precision where its rounding of the Hessian is small beside lambda, else double."""
+    curvature = objective.loss.curvature(point.logits, objective.labels)
+    largest = float((curvature @ (H * H)).amax()) / len(H) + objective.regularization
+    return torch.float32 if _lift(torch.float32, largest) <= objective.regularization else torch.float64
+
+
+def _lift(dtype: torch.dtype, largest: float) -> float:
+    """What rounding may make of an eigenvalue of a matrix whose largest diagonal entry is `largest`, about."""
+    return 10 * torch.finfo(dtype).eps * largest
+
+
+def _cholesky(hessian: Tensor, regularization: float) -> Tensor:
+    """The Cholesky factor of (order, order); rounding that makes it indefinite is lifted by its diagonal.
+
+    By no more than lambda, which it has there already: more would leave the directions along which only lambda curves F
+    preconditioned by something else.
+    """
     if not bool(hessian.isfinite().all()):
-        raise ArithmeticError("the Hessian is not made of finite numbers in single precision")
-    lift = 0.0
-    while True:
+        raise ArithmeticError("the Hessian is not made of finite numbers")
+    lift = min(_lift(hessian.dtype, float(hessian.diagonal().amax())), regularization)
+    for more in (0.0, lift, regularization - lift):
+        hessian.diagonal().add_(more)
         factor: Tensor
         factor, info = torch.linalg.cholesky_ex(hessian)
         if not bool(info.any()):
             return factor
-        following = max(10 * lift, 10 * float(torch.finfo(hessian.dtype).eps) * largest)
-        if not math.isfinite(following):
-            raise ArithmeticError("the Hessian has no Cholesky factor in single precision")
-        hessian.diagonal().add_(following - lift)
-        lift = following
+    raise ArithmeticError("rounding leaves the Hessian without a Cholesky factor")

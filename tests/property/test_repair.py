@@ -216,8 +216,8 @@ def test_a_factor_that_cannot_be_made_is_done_without_and_not_tried_again(
 ) -> None:
     stored = served(small, tmp_path)
 
-    def broken(hessian: torch.Tensor) -> torch.Tensor:
-        return original(hessian * torch.nan)
+    def broken(hessian: torch.Tensor, regularization: float) -> torch.Tensor:
+        return original(hessian * torch.nan, regularization)
 
     original = hessian._cholesky
     monkeypatch.setattr(hessian, "_cholesky", broken)
