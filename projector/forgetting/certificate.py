@@ -60,15 +60,12 @@ def _rounding(objective: Objective, point: Point, size: float) -> float:
     Each of the L additions and multiplications of a scalar product a^T b errs by at most half a unit in the last place
     of what is at most |a| |b|, so their sum has a standard deviation of at most sqrt(L / 6) eps |a| |b|. An error of a
     logit, with a = h_i, passes through the curvature of its row's loss and through H^T, and is there of size |h_i|^2:
-    rows add up by their own norms, since one may be far larger than the others. Those of different rows are
-    independent where they arise in the sum over neighbours; where they arise before it, in a node's own product with
-    W, all rows that it reaches share them.
+    rows add up by their own norms, since one may be far larger than the others.
     """
     representation = objective.representation
     rows = representation.row_bounds
     passed = rows * objective.loss.curvature(point.logits, objective.labels)
-    spread = math.hypot(float(torch.linalg.norm(rows * passed)), representation.spread(passed))
-    from_logits = math.sqrt(representation.columns / 6) * size * spread
+    from_logits = math.sqrt(1 / 6) * representation.logit_rounding(passed) * size
     residual = float(torch.linalg.norm(point.residual))
     from_products = math.sqrt(representation.nodes / 6) * float(torch.linalg.norm(rows)) * residual
     return _EPSILON * ((from_logits + from_products) / objective.weighted_rows + objective.regularization * size)

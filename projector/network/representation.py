@@ -8,6 +8,7 @@ Coauthor CS these are 6 to 40 times faster than products with H itself. Where H 
 (`product_costs`).
 """
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -93,15 +94,18 @@ class Representation:
                 squares.addcmul_(image, image)
         return squares[self._rows, 0].sqrt_()
 
-    def spread(self, weights: Tensor) -> float:
-        """The root of sum_b sum_j |x_j|^2 (R_b^T S^T w)_j^2 for w (n_train,), at least 0.
+    def logit_rounding(self, passed: Tensor) -> float:
+        """How far rounding of the logits can move sum_i w_i dz_i for w = `passed` (n_train,), at least 0.
 
-        An error in x_j W_b reaches every row that node j does. Where each row's errors are bounded by |w_i|, those of
-        nodes independent of each other amount to this.
+        In units of eps |W|_F / sqrt(6), by adding up variances: a sum of L terms errs by sqrt(L). A node's product with
+        W has k terms and reaches every row that the node does; what a row adds up over its neighbours is its own.
         """
-        reached = self.inputs.adjoint(self.scattered(weights[:, None]))
-        parts = [torch.linalg.norm(each.row_norms() * image) for each, image in zip(self.inputs, reached, strict=True)]
-        return float(torch.linalg.vector_norm(torch.stack(parts)))
+        blocks = sum(each.operators.blocks for each in self.inputs)
+        lengths = sum((each.operators.row_entries for each in self.inputs), torch.tensor(float(blocks)))
+        variance = float(((self.row_bounds * passed).square() * lengths[self._rows]).sum())
+        for each, reached in zip(self.inputs, self.inputs.adjoint(self.scattered(passed[:, None])), strict=True):
+            variance += each.rows.num_features * float((each.row_norms() * reached).square().sum())
+        return math.sqrt(variance)
 
     def column_chunks(self) -> Iterator[tuple[int, Tensor]]:
         """H a few columns at a time: the first of them, and the columns (n_train, width), until all were given."""
@@ -141,6 +145,12 @@ class DenseRepresentation(Representation):
     def transposed(self, R: Tensor) -> Tensor:
         """H^T R for R (n_train, C): (p, C)."""
         return self._H.T @ R
+
+    def logit_rounding(self, passed: Tensor) -> float:
+        """That of H itself and of its products with W, of p terms."""
+        return math.hypot(
+            super().logit_rounding(passed), math.sqrt(self.columns) * float(torch.linalg.norm(self.row_bounds * passed))
+        )
 
     def dense(self) -> Tensor:
         """H itself, (n_train, p), not to be written to."""

@@ -124,16 +124,18 @@ MUTANTS = {
     ),
     "lets every row err as one of mean norm does": Mutant(
         CERTIFICATE,
-        ("    spread = math.hypot", "    from_logits"),
+        ("    from_logits = ", "    residual = "),
         "    curvature = objective.loss.curvature(point.logits, objective.labels)\n"
-        "    spread = float(rows.square().mean() * torch.linalg.norm(curvature))\n",
+        "    mean = float(rows.square().mean() * torch.linalg.norm(curvature))\n"
+        "    from_logits = math.sqrt(representation.columns / 6) * mean * size\n",
         (_LARGE_ROW,),
         BOUND,
     ),
     "takes errors that rows share to be independent": Mutant(
         CERTIFICATE,
-        ("    spread = math.hypot", "    from_logits"),
-        "    spread = float(torch.linalg.norm(rows * passed))\n",
+        ("    from_logits = ", "    residual = "),
+        "    alone = float(torch.linalg.norm(rows * passed))\n"
+        "    from_logits = math.sqrt(representation.columns / 6) * alone * size\n",
         (_SHARED_ROW,),
         BOUND,
     ),
