@@ -62,12 +62,13 @@ def _rounding(objective: Objective, point: Point, size: float) -> float:
 
     Each of the L additions and multiplications of a scalar product a^T b errs by at most half a unit in the last place
     of what is at most |a| |b|, so their sum has a standard deviation of at most sqrt(L / 6) eps |a| |b|. An error of a
-    logit, with a = h_i, passes through the curvature of its row's loss and then, independent of those of other rows,
-    through H^T.
+    logit, with a = h_i, passes through the curvature of its row's loss and through H^T, and is there of size |h_i|^2:
+    rows add up by their own norms, since one may be far larger than the others.
     """
-    n, p = objective.weighted_rows, objective.representation.columns
-    row = objective.norm_of_H / math.sqrt(n)
-    curvature = float(torch.linalg.norm(objective.loss.curvature(point.logits, objective.labels)))
-    from_logits = math.sqrt(p / 6) * row * curvature * row * size
-    from_products = math.sqrt(n / 6) * objective.norm_of_H * float(torch.linalg.norm(point.residual))
-    return _EPSILON * ((from_logits + from_products) / n + objective.regularization * size)
+    representation = objective.representation
+    rows = representation.row_bounds
+    passed = rows * objective.loss.curvature(point.logits, objective.labels)
+    from_logits = math.sqrt(1 / 6) * representation.logit_rounding(passed) * size
+    residual = float(torch.linalg.norm(point.residual))
+    from_products = math.sqrt(representation.nodes / 6) * float(torch.linalg.norm(rows)) * residual
+    return _EPSILON * ((from_logits + from_products) / objective.weighted_rows + objective.regularization * size)

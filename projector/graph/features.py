@@ -21,6 +21,7 @@ class FeatureMatrix:
         self._sparse: sp.csr_array | None = None
         # X^T in CSR, made when first needed: products with it are several times faster than with X transposed.
         self._transposed: Tensor | None = None
+        self._row_norms: Tensor | None = None
         if sp.issparse(features):
             self._sparse = sp.csr_array(features, copy=True)
             self._matrix = csr_tensor(self._sparse, self.device)
@@ -38,6 +39,17 @@ class FeatureMatrix:
         if self._sparse is None:
             return self._matrix.numel() * self._matrix.element_size()
         return int(self._sparse.data.nbytes + self._sparse.indices.nbytes)
+
+    @property
+    def row_norms(self) -> Tensor:
+        """|x_j| of every row, (n,) float64, not to be written to; computed once."""
+        if self._row_norms is None:
+            if self._sparse is not None:
+                squares = self._sparse.astype(np.float64).power(2).sum(axis=1)
+                self._row_norms = torch.from_numpy(np.sqrt(squares)).to(self.device)
+            else:
+                self._row_norms = torch.linalg.vector_norm(self._matrix, dim=1, dtype=torch.float64)
+        return self._row_norms
 
     def dense_rows(self, rows: NDArray[np.int64]) -> Tensor:
         """X[rows], (m, d) float64 on the device."""
@@ -96,6 +108,8 @@ class FeatureMatrix:
 
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Overwrites rows with zeros in place, once no state in use needs them any more."""
+        if self._row_norms is not None:
+            self._row_norms[torch.from_numpy(rows).to(self.device)] = 0
         if self._sparse is None:
             self._matrix[torch.from_numpy(rows).to(self.device)] = 0
             return
@@ -114,6 +128,8 @@ class FeatureMatrix:
         for matrix in (self._matrix, self._transposed):
             if matrix is not None:
                 (matrix if self.dense else matrix.values()).zero_()
+        if self._row_norms is not None:
+            self._row_norms.zero_()
 
 
 def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:

@@ -40,6 +40,11 @@ class Input:
         """X^T right for `right` (n, c) float64: (k, c) float64."""
         return self.rows.transposed_matmul(right if self._mask is None else right * self._mask)
 
+    def row_norms(self) -> Tensor:
+        """|x_j| of every row, (n, 1) float64."""
+        norms = self.rows.row_norms[:, None]
+        return norms if self._mask is None else norms * self._mask
+
     def without(self, rows: NDArray[np.int64], operators: Operators) -> "Input":
         """The input without `rows` (m,), under the operators of the remaining graph."""
         kept = np.ones(self.rows.nodes, dtype=np.bool_) if self.kept is None else self.kept.copy()

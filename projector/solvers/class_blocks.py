@@ -28,7 +28,7 @@ _ROWS_PER_COLUMN, _FEWEST_ROWS = 2, 2_000
 _LARGEST_BYTES = 1 << 30
 #: Applying the blocks reads them once; it is not worth that when a product with H reads this many times less.
 _WORTH = 10.0
-#: Rounding of a block in single precision, as a share of lambda, above which it is made in double precision.
+#: Rounding of a block in single precision, as a share of lambda, above which all are in double precision.
 _ROUNDING = 0.1
 #: Blocks are made for Newton's method from far off after products that took this many times as long.
 _CLEARLY = 2.0
@@ -38,7 +38,7 @@ _CLEARLY = 2.0
 class ClassBlocks:
     """The inverse of the Hessian's blocks at one point; a trace of every row of H that it was made from."""
 
-    #: (C, p, p) float32: inverses of the blocks' Cholesky factors, so that whatever their rounding the map is positive.
+    #: (C, p, p), float32 or float64: inverses of the blocks' Cholesky factors, so that rounded they are positive still.
     inverse_roots: Tensor
     #: Whether the loss couples the classes.
     coupled: bool
@@ -64,13 +64,14 @@ def block_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[Class
     """
     n, p = H.shape
     curvatures = objective.loss.curvatures(point.logits, objective.labels)
-    roots = torch.empty((curvatures.shape[1], p, p), dtype=torch.float32, device=H.device)
+    dtype = _precision(objective, H)
+    roots = torch.empty((curvatures.shape[1], p, p), dtype=dtype, device=H.device)
     generator = torch.Generator().manual_seed(0)
     count = _rows_drawn(p)
     for number, column in enumerate(curvatures.T):
         drawn, shares = _drawn(column, count, generator)
         G = H[drawn] * (column[drawn] / shares / n).sqrt()[:, None]
-        roots[number] = _inverse_root(G, objective.regularization)
+        roots[number] = _inverse_root(G.to(dtype), objective.regularization)
         yield None
     yield ClassBlocks(roots, objective.loss.coupled, objective.regularization)
 
@@ -83,10 +84,11 @@ def why_no_blocks(representation: Representation, classes: int, free: int | None
     n, p = representation.rows, representation.columns
     if min(n, p) == 0:
         return "there is nothing to factorise"
-    size = 4 * classes * p**2
+    # In double precision, should it come to that.
+    size = 8 * classes * p**2
     if size > _LARGEST_BYTES:
         return f"it would take {size:,} bytes, above {_LARGEST_BYTES:,}"
-    if size > _WORTH * representation.bytes_of_product(classes):
+    if size / 2 > _WORTH * representation.bytes_of_product(classes):
         return "conjugate gradients cost less: products with the features are cheaper than with the factor"
     # The blocks, H, and what making one of them takes.
     needed = size + 8 * n * p + 3 * 8 * (_rows_drawn(p) + p) * p
@@ -116,7 +118,7 @@ class AdaptiveBlocks:
         """
         H, classes = self._objective.representation.dense(), point.W.shape[1]
         self._products += products
-        if 4 * classes * H.shape[1] ** 2 > _LARGEST_BYTES:
+        if 8 * classes * H.shape[1] ** 2 > _LARGEST_BYTES:
             return
         if self._products * dense_seconds(H.numel(), classes) > _CLEARLY * _seconds(H, classes):
             self._products = 0
@@ -157,33 +159,22 @@ def _drawn(curvature: Tensor, count: int, generator: torch.Generator) -> tuple[T
     return curved, shares
 
 
-def _inverse_root(G: Tensor, regularization: float) -> Tensor:
-    """R (p, p) float32 with R^T R the inverse of G^T G + lambda I, for G (a, p) float64.
-
-    In single precision while that errs by less than lambda, so that no rounding needs to be lifted.
-    """
-    largest = float(G.square().sum(dim=0).max()) if G.shape[0] else 0.0
+def _precision(objective: Objective, H: Tensor) -> torch.dtype:
+    """Single, where the rounding of a block in it is small beside lambda, and what lambda alone curves is not lost."""
+    largest = float(H.square().mean(dim=0).max()) * objective.loss.largest_curvature
     if not math.isfinite(largest):
         raise ArithmeticError("the Hessian is not made of finite numbers")
-    single = math.sqrt(G.shape[1]) * torch.finfo(torch.float32).eps * largest <= _ROUNDING * regularization
-    if single:
-        root = _root(G.to(torch.float32), regularization)
-        if root is not None:
-            return _inverse(root)
-    root = _root(G, regularization)
-    if root is None:
-        raise ArithmeticError("the Hessian has no Cholesky factor")
-    return _inverse(root).to(torch.float32)
+    rounding = math.sqrt(H.shape[1]) * torch.finfo(torch.float32).eps * largest
+    return torch.float32 if rounding <= _ROUNDING * objective.regularization else torch.float64
 
 
-def _inverse(root: Tensor) -> Tensor:
-    identity = torch.eye(root.shape[0], dtype=root.dtype, device=root.device)
-    inverse: Tensor = torch.linalg.solve_triangular(root, identity, upper=False)
-    return inverse
-
-
-def _root(G: Tensor, regularization: float) -> Tensor | None:
+def _inverse_root(G: Tensor, regularization: float) -> Tensor:
+    """R (p, p) with R^T R the inverse of G^T G + lambda I, for G (a, p), in its dtype."""
     block = G.T @ G
     block.diagonal().add_(regularization)
     root, failed = torch.linalg.cholesky_ex(block)
-    return None if bool(failed) else root
+    if bool(failed):
+        raise ArithmeticError("the Hessian has no Cholesky factor")
+    identity = torch.eye(root.shape[0], dtype=root.dtype, device=root.device)
+    inverse: Tensor = torch.linalg.solve_triangular(root, identity, upper=False)
+    return inverse
