@@ -4,8 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from projector.errors import DeviceError
+
+#: Up to so many values of its largest matrix, a kernel is quicker on one thread than on two.
+ONE_THREAD_VALUES = 1 << 19
 
 
 def torch_device(name: str) -> torch.device:
@@ -34,3 +38,21 @@ def enough_memory(device: torch.device | str, nodes: int, num_features: int) -> 
             f"The device {device} has too little memory for {nodes} nodes with {num_features} features.",
             "Use --combine last, a larger device, or --device cpu.",
         ) from error
+
+
+@contextmanager
+def threads_for(matrix: Tensor) -> Iterator[None]:
+    """Gives torch one thread in here where a second would cost more than it saves; `matrix` is the largest there is.
+
+    Under OMP_WAIT_POLICY=passive every product has to wake the other threads. The number is the calling thread's own,
+    but torch gives a thread that uses it for the first time the number that was set last, by whichever thread.
+    """
+    number = torch.get_num_threads()
+    if number == 1 or matrix.numel() > ONE_THREAD_VALUES:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(number)
