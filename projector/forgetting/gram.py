@@ -232,7 +232,8 @@ def _recomputed(
 
     The old span is the new one plus the deleted rows, so their largest parts outside of the new span are what left it.
     """
-    left = _outside(fresh, X_D)[0][:, : max(0, earlier.rank - fresh.rank)]
+    gone = max(0, earlier.rank - fresh.rank)
+    left = _outside(fresh, X_D)[0][:, :gone] if gone else X_D.new_zeros((X_D.shape[1], 0))
     return _told_apart(fresh, left, features, surviving, method)
 
 
@@ -336,8 +337,9 @@ def _remove(matrix: Tensor, directions: Tensor) -> Tensor:
 
 def _outside(gram: Gram, X_D: Tensor) -> tuple[Tensor, Tensor]:
     """Orthonormal basis of what the rows X_D (m, d) hold outside of the strong span, and its sizes, descending."""
-    rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
-    outside = rows.T - gram.M @ (gram.M_pinv @ rows.T)
-    outside -= gram.M_pinv @ (gram.M @ outside)
-    left, sizes, _ = torch.linalg.svd(outside, full_matrices=False)
+    with threads_for(gram.M):
+        rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
+        outside = rows.T - gram.M @ (gram.M_pinv @ rows.T)
+        outside -= gram.M_pinv @ (gram.M @ outside)
+        left, sizes, _ = torch.linalg.svd(outside, full_matrices=False)
     return left, sizes
