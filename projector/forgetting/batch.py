@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.device import threads_for
 from projector.forgetting.gram import FactorMethod
 from projector.forgetting.projection import Norms, SpanState, SpanUpdate, channel_norm, injected_norms, project
 from projector.graph.features import FeatureMatrix
@@ -141,6 +142,17 @@ def project_batch(
     `injected` are columns whose rows of W can be watched: those that the batch takes from the last of their carriers
     are measured.
     """
+    with threads_for(state.features.gram.M):
+        return _project_batch(state, features, labels, removals, injected)
+
+
+def _project_batch(
+    state: ModelState,
+    features: InputRows,
+    labels: InputRows | None,
+    removals: Sequence[Removal],
+    injected: Sequence[InjectedColumn],
+) -> Projection:
     nodes = np.concatenate([*(removal.nodes for removal in removals), _no_nodes()])
     leaving = _leaving(removals, state.features.in_span)
     update = _projected(state.features, features, leaving.rows)

@@ -20,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from projector.device import threads_for
 from projector.forgetting.symmetric import by_columns, rank_update, symmetrise
 from projector.graph.features import FeatureMatrix
 
@@ -179,16 +178,15 @@ def supports_nothing(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.
 
 def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
     """The Woodbury update; None when a candidate survives, or the result is not accepted."""
-    with threads_for(gram.M):
-        Y = X_D @ gram.M_pinv
-        K = symmetrise(Y @ X_D.T)
-        identity = torch.eye(K.shape[0], dtype=K.dtype, device=K.device)
-        # A Cholesky factor exists exactly when no leverage eigenvalue reaches 1 - margin.
-        certain = int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - K).info) == 0
-        if certain:
-            scaled = torch.linalg.solve_triangular(torch.linalg.cholesky(identity - K), Y, upper=False)
-            left = gram.M.new_zeros((gram.M.shape[0], 0))
-    if not certain:
+    Y = X_D @ gram.M_pinv
+    K = symmetrise(Y @ X_D.T)
+    identity = torch.eye(K.shape[0], dtype=K.dtype, device=K.device)
+    # A Cholesky factor exists exactly when no leverage eigenvalue reaches 1 - margin.
+    if int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - K).info) == 0:
+        scaled = torch.linalg.solve_triangular(torch.linalg.cholesky(identity - K), Y, upper=False)
+        M_pinv = rank_update(gram.M_pinv, scaled, 1.0)
+        left = gram.M.new_zeros((gram.M.shape[0], 0))
+    else:
         eigenvalues, vectors = torch.linalg.eigh(K)
         candidate = eigenvalues >= 1.0 - LEVERAGE_MARGIN
         left, sigma = _supported(features, surviving, torch.linalg.qr(Y.T @ vectors[:, candidate]).Q)
@@ -196,27 +194,23 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
             return None
         others = vectors[:, ~candidate]
         scaled = (others.T @ Y) / (1.0 - eigenvalues[~candidate]).sqrt()[:, None]
-    with threads_for(gram.M):
-        M = rank_update(gram.M, X_D, -1.0)
         M_pinv = _remove(rank_update(gram.M_pinv, scaled, 1.0), left)
-        updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - left.shape[1])
-        if not accepted(updated):
-            return None
-    return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE)
+    M = rank_update(gram.M, X_D, -1.0)
+    updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - left.shape[1])
+    return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE) if accepted(updated) else None
 
 
 def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
     """From the downdated M; None when an eigenvalue is too close to the cutoff to be told from the rounding in M."""
-    with threads_for(gram.M):
-        M = symmetrise(torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0))
-        spectrum = Spectrum(M, *torch.linalg.eigh(M))
-        cutoff = gram.rank_tolerance * gram.sigma_ref_squared
-        unsettled = (spectrum.eigenvalues > cutoff * _SETTLED) & (spectrum.eigenvalues < cutoff / _SETTLED)
-        if bool(unsettled.any()):
-            return None
-        fresh = from_spectrum(spectrum, gram.sigma_ref_squared, gram.rank_tolerance)
-        if not accepted(fresh):
-            return None
+    M = symmetrise(torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0))
+    spectrum = Spectrum(M, *torch.linalg.eigh(M))
+    cutoff = gram.rank_tolerance * gram.sigma_ref_squared
+    unsettled = (spectrum.eigenvalues > cutoff * _SETTLED) & (spectrum.eigenvalues < cutoff / _SETTLED)
+    if bool(unsettled.any()):
+        return None
+    fresh = from_spectrum(spectrum, gram.sigma_ref_squared, gram.rank_tolerance)
+    if not accepted(fresh):
+        return None
     return _recomputed(gram, fresh, X_D, features, surviving, FactorMethod.DECOMPOSE)
 
 
@@ -337,9 +331,8 @@ def _remove(matrix: Tensor, directions: Tensor) -> Tensor:
 
 def _outside(gram: Gram, X_D: Tensor) -> tuple[Tensor, Tensor]:
     """Orthonormal basis of what the rows X_D (m, d) hold outside of the strong span, and its sizes, descending."""
-    with threads_for(gram.M):
-        rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
-        outside = rows.T - gram.M @ (gram.M_pinv @ rows.T)
-        outside -= gram.M_pinv @ (gram.M @ outside)
-        left, sizes, _ = torch.linalg.svd(outside, full_matrices=False)
+    rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
+    outside = rows.T - gram.M @ (gram.M_pinv @ rows.T)
+    outside -= gram.M_pinv @ (gram.M @ outside)
+    left, sizes, _ = torch.linalg.svd(outside, full_matrices=False)
     return left, sizes

@@ -22,7 +22,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from projector.device import threads_for
 from projector.forgetting.gram import FactorMethod, Gram, downdate, lost_with, supports_nothing
 from projector.forgetting.symmetric import by_columns
 from projector.graph.features import FeatureMatrix
@@ -81,13 +80,12 @@ def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray
     X_D = rows.dense_rows(deleted)
     down = downdate(span.gram, X_D, rows, surviving)
     Q = down.lost_directions
-    with threads_for(span.gram.M):
-        beta_D = beta[torch.from_numpy(deleted).to(X_D.device)]
-        effective = torch.addmm(beta_D, X_D, span.T)
-        share = X_D.T @ effective
-        before = replace(span, B=torch.addmm(span.B, X_D.T, beta_D, alpha=-1.0), gram=down.gram, in_span=surviving)
-        T = torch.addmm(span.T, down.gram.M_pinv, by_columns(share))
-        after, residual = _corrected(_without(replace(before, T=T), Q))
+    beta_D = beta[torch.from_numpy(deleted).to(X_D.device)]
+    effective = torch.addmm(beta_D, X_D, span.T)
+    share = X_D.T @ effective
+    before = replace(span, B=torch.addmm(span.B, X_D.T, beta_D, alpha=-1.0), gram=down.gram, in_span=surviving)
+    T = torch.addmm(span.T, down.gram.M_pinv, by_columns(share))
+    after, residual = _corrected(_without(replace(before, T=T), Q))
     if down.weakened or residual > _REFINEMENT:
         Q = lost_with(down.gram, X_D, rows, surviving)
         after, residual = _corrected(_without(_less(before, share), Q))
