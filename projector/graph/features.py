@@ -6,6 +6,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.device import all_threads
 from projector.graph.graph import Features
 
 #: Rows turned into float64 at a time when features are stored in float32.
@@ -13,7 +14,7 @@ _CHUNK_ROWS = 32_768
 
 
 class FeatureMatrix:
-    """X, (n, d), kept in the dtype it is stored in; every product is taken in float64."""
+    """X, (n, d), kept in the dtype it is stored in; every product is taken in float64, with all threads."""
 
     def __init__(self, features: Features, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
@@ -70,6 +71,7 @@ class FeatureMatrix:
         )
         return columns.to(torch.float64, copy=True)
 
+    @all_threads()
     def matmul(self, right: Tensor) -> Tensor:
         """X @ right for `right` (d, c) float64: (n, c) float64."""
         if self._sparse is not None or self._matrix.dtype == torch.float64:
@@ -79,6 +81,7 @@ class FeatureMatrix:
             out[start : start + _CHUNK_ROWS] = self._matrix[start : start + _CHUNK_ROWS].to(torch.float64) @ right
         return out
 
+    @all_threads()
     def transposed_matmul(self, right: Tensor, rows: NDArray[np.bool_] | None = None) -> Tensor:
         """X^T right for `right` (n, c) float64, over the rows of the mask `rows` (n,) if given: (d, c) float64."""
         if rows is not None:
@@ -95,6 +98,7 @@ class FeatureMatrix:
             out += self._matrix[chunk].to(torch.float64).T @ right[chunk]
         return out
 
+    @all_threads()
     def gram(self, rows: NDArray[np.bool_]) -> Tensor:
         """X[rows]^T X[rows] for a row mask (n,): (d, d) float64, exactly symmetric."""
         if self._sparse is not None:
