@@ -76,6 +76,11 @@ class Audit(msgspec.Struct, frozen=True):
     #: The model version in which the repair ended, the batch's own or a later one, and the digest of its weights.
     repair_version: int | None = None
     repair_weights_sha256: str | None = None
+    #: The relative bound up to which the repair counted as converged; None while none has ended.
+    repair_tolerance: float | None = None
+    #: How long a factor of the loss' curvature made before the deletion may stay in memory after it, never on disk
+    #: (seconds); None where nothing is repaired.
+    factor_age_s: float | None = None
     #: |W - (B + M T)|_F / |W|_F, the arithmetic check of the coefficients.
     coefficient_residual: float | None = None
     #: How M+ was obtained: `downdate`, `decompose` or `refactorise`; `none` when no feature was deleted.

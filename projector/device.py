@@ -2,10 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
+from torch import Tensor
 
 from projector.errors import DeviceError
+
+#: Up to so many values of its largest matrix, a kernel is quicker on one thread than on two.
+ONE_THREAD_VALUES = 1 << 19
+#: The number of threads from before the innermost `threads_for` that took some away.
+_TAKEN: ContextVar[int | None] = ContextVar("_TAKEN", default=None)
 
 
 def torch_device(name: str) -> torch.device:
@@ -34,3 +41,39 @@ def enough_memory(device: torch.device | str, nodes: int, num_features: int) -> 
             f"The device {device} has too little memory for {nodes} nodes with {num_features} features.",
             "Use --combine last, a larger device, or --device cpu.",
         ) from error
+
+
+@contextmanager
+def threads_for(matrix: Tensor) -> Iterator[None]:
+    """Gives torch one thread in here where more would cost more than they save; `matrix` is the largest worked on.
+
+    Under OMP_WAIT_POLICY=passive every product wakes the other threads. The number is the calling thread's own, but a
+    thread that uses torch for the first time meanwhile starts with it, and keeps it.
+    """
+    number = torch.get_num_threads()
+    if number == 1 or matrix.numel() > ONE_THREAD_VALUES:
+        yield
+        return
+    token = _TAKEN.set(number)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(number)
+        _TAKEN.reset(token)
+
+
+@contextmanager
+def all_threads() -> Iterator[None]:
+    """Gives back in here the threads that a `threads_for` around it has taken away."""
+    number = _TAKEN.get()
+    if number is None:
+        yield
+        return
+    token = _TAKEN.set(None)
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(1)
+        _TAKEN.reset(token)

@@ -177,7 +177,7 @@ class Model:
             labels=labels[0] if labels else None,
             live_graph=done.live_graph,
             training_rows=done.training_rows,
-            factor=None if done.repair is None else done.repair.factor,
+            preconditioner=None if done.repair is None else done.repair.committed(),
         )
 
     def _projected(self, removal: Removal) -> Projection:

@@ -147,7 +147,13 @@ async def _running(
             keys_before=frozenset(request_keys.ids()),
             readers=reader,
             metrics=metrics,
-            placement=Placement(device, RepairPolicy(settings.repair), stack.enter_context(NewtonProcess())),
+            placement=Placement(
+                device,
+                RepairPolicy(settings.repair),
+                stack.enter_context(NewtonProcess()),
+                settings.repair_tolerance,
+                settings.factor_age,
+            ),
             # A thread of its own for disk and device, so that predictions never wait for it.
             executor=stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner")),
             outage=Outage("unlearner", Backoff(), random.Random()),

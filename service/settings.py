@@ -7,9 +7,10 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, ValidatorFunctionWrapHandler, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE
 from service.errors import ConfigurationError
 
 ENV_PREFIX = "LETHE_"
@@ -67,6 +68,19 @@ class Settings(BaseSettings):
     repair_budget: float = Field(
         5.0, ge=0.0, le=3600.0, description="Repair of one batch after which it is served and repaired later (seconds)."
     )
+    repair_tolerance: float = Field(
+        TOLERANCE,
+        ge=SMALLEST_TOLERANCE,
+        le=LARGEST_TOLERANCE,
+        description="Bound on the distance to retraining, relative to the weights, up to which they are `retrained`.",
+    )
+    factor_age: float = Field(
+        60.0,
+        ge=0.0,
+        le=3600.0,
+        description="How long a factor of the loss' curvature made before a deletion may stay in memory after it, to "
+        "speed up repairs (seconds); 0: it leaves with the deletion.",
+    )
 
     max_batch_nodes: int = Field(4096, ge=1, le=1_000_000, description="Most nodes in one update of the model.")
     max_wait_ms: int = Field(20, ge=0, le=60_000, description="Longest wait for a batch to fill (milliseconds).")
@@ -98,6 +112,18 @@ class Settings(BaseSettings):
     def _absolute(cls, path: Path | None) -> Path | None:
         """Resolve against the current folder now, so that a later change of folder changes nothing."""
         return None if path is None else Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - keeps symlinks
+
+    @field_validator("repair_tolerance", mode="wrap")
+    @classmethod
+    def _tellable(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        """Say why there is a smallest tolerance and a largest."""
+        try:
+            return validate(value)
+        except ValidationError:
+            raise ValueError(
+                f"must be a number from {SMALLEST_TOLERANCE:g}, because rounding alone can keep weights from less, to "
+                f"{LARGEST_TOLERANCE:g}, because weights farther away are not those of retraining"
+            ) from None
 
     @field_validator("admin_key")
     @classmethod

@@ -57,7 +57,7 @@ def work(dataset: str) -> None:
         batch = time.process_time() - began
         began = time.process_time()
         objective = projected.live_graph.objective(resident.regularization)
-        repair = Repair(projected.state, objective, resident.factor, projected.training_rows)
+        repair = Repair(projected.state, objective, projected.training_rows, resident.preconditioner)
         repair.advance()
         repair.repaired()
         print(batch * 1000, (time.process_time() - began) * 1000)

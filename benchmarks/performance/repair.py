@@ -24,7 +24,9 @@ from benchmarks.performance.unlearn import device_name
 from model_store.build import build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.forgetting.batch import Removal
-from projector.forgetting.repair import GOAL, Repair, stacked
+from projector.forgetting.optimum import stacked
+from projector.forgetting.repair import Repair
+from projector.forgetting.status import TOLERANCE
 from projector.network.spec import LossKind, ModelSpec
 from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective
@@ -47,12 +49,12 @@ def retrained(objective: Objective, classes: int, device: torch.device) -> tuple
     """Seconds and products of training from zero to the goal, and weights a hundred times closer to the optimum."""
     start = torch.zeros((objective.representation.columns, classes), dtype=torch.float64, device=device)
     began = clock(device)
-    newton = Newton(objective, start, GOAL)
+    newton = Newton(objective, start, TOLERANCE / 2)
     while not newton.finished:
         newton.step()
     seconds = clock(device) - began
     products = newton.products + newton.iterations
-    closer = Newton(objective, newton.best.W, GOAL / 100)
+    closer = Newton(objective, newton.best.W, TOLERANCE / 200)
     while not closer.finished:
         closer.step()
     return seconds, products, closer.best.W
@@ -73,7 +75,7 @@ def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: in
         project.append(clock(device) - began)
         objective = projected.live_graph.objective(resident.regularization)
         began = clock(device)
-        fixed = Repair(projected.state, objective, resident.factor, projected.training_rows)
+        fixed = Repair(projected.state, objective, projected.training_rows, resident.preconditioner)
         fixed.advance()
         state, outcome = fixed.repaired()
         repair.append(clock(device) - began)

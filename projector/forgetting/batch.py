@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.device import threads_for
 from projector.forgetting.gram import FactorMethod
 from projector.forgetting.projection import Norms, SpanState, SpanUpdate, channel_norm, injected_norms, project
 from projector.graph.features import FeatureMatrix
@@ -141,9 +142,20 @@ def project_batch(
     `injected` are columns whose rows of W can be watched: those that the batch takes from the last of their carriers
     are measured.
     """
+    with threads_for(state.features.gram.M):
+        return _project_batch(state, features, labels, removals, injected)
+
+
+def _project_batch(
+    state: ModelState,
+    features: InputRows,
+    labels: InputRows | None,
+    removals: Sequence[Removal],
+    injected: Sequence[InjectedColumn],
+) -> Projection:
     nodes = np.concatenate([*(removal.nodes for removal in removals), _no_nodes()])
-    leaving = [_leaving(removal, state.features.in_span) for removal in removals]
-    update = _projected(state.features, features, np.concatenate([*leaving, _no_nodes()]))
+    leaving = _leaving(removals, state.features.in_span)
+    update = _projected(state.features, features, leaving.rows)
     label_update = None
     if state.labels is not None and labels is not None:
         label_update = _projected(state.labels, labels, nodes[state.labels.in_span[nodes]])
@@ -158,7 +170,7 @@ def project_batch(
     )
     Q = None if update is None or update.lost_directions.shape[1] == 0 else update.lost_directions
     updates = [each for each in (update, label_update) if each is not None]
-    emptied = _emptied(leaving, after.features.in_span, injected)
+    emptied = _emptied(len(removals), leaving, after.features.in_span, injected)
     return Projection(
         state=after,
         norms=_norms(removals, leaving, update, state, after, emptied),
@@ -173,9 +185,19 @@ def project_batch(
     )
 
 
-def _leaving(removal: Removal, in_span: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The feature rows that a removal takes out of the span; none for edges."""
-    return removal.rows[in_span[removal.rows]]
+@dataclass(frozen=True, eq=False)
+class _Leaving:
+    """The feature rows that leave the span, (m,), and for each the place of its removal; edges take none."""
+
+    rows: NDArray[np.int64]
+    owner: NDArray[np.int64]
+
+
+def _leaving(removals: Sequence[Removal], in_span: NDArray[np.bool_]) -> _Leaving:
+    rows = np.concatenate([_no_nodes(), *(part for each in removals for part in (each.nodes, each.features))])
+    owner = np.repeat(np.arange(len(removals)), [each.nodes.size + each.features.size for each in removals])
+    there = in_span[rows]
+    return _Leaving(rows[there], owner[there])
 
 
 def _projected(span: SpanState, given: InputRows, deleted: NDArray[np.int64]) -> SpanUpdate | None:
@@ -184,19 +206,19 @@ def _projected(span: SpanState, given: InputRows, deleted: NDArray[np.int64]) ->
 
 def _norms(
     removals: Sequence[Removal],
-    leaving: Sequence[NDArray[np.int64]],
+    leaving: _Leaving,
     update: SpanUpdate | None,
     before: ModelState,
     after: ModelState,
     emptied: Sequence[Sequence[int]],
 ) -> tuple[Norms, ...]:
-    owner = np.repeat(np.arange(len(removals)), [rows.size for rows in leaving])
-    norms = [Norms(0.0, 0.0) if removal.rows.size else Norms() for removal in removals]
+    owner = leaving.owner
+    norms = [Norms(0.0, 0.0) if each.nodes.size or each.features.size else Norms() for each in removals]
     if update is None:
         return tuple(norms)
     injected = injected_norms(update.effective_before, owner, len(removals), before.classes)
     # Rows that a request left in the span would go on carrying weight for it: none, unless the update went wrong.
-    remains = np.flatnonzero(after.features.in_span[np.concatenate(leaving)])
+    remains = np.flatnonzero(after.features.in_span[leaving.rows])
     left = [0.0] * len(removals)
     if remains.size:
         moved = update.deleted_rows[remains] @ (after.features.T - before.features.T)
@@ -213,11 +235,15 @@ def _norms(
 
 
 def _emptied(
-    leaving: Sequence[NDArray[np.int64]], in_span: NDArray[np.bool_], injected: Sequence[InjectedColumn]
+    removals: int, leaving: _Leaving, in_span: NDArray[np.bool_], injected: Sequence[InjectedColumn]
 ) -> tuple[tuple[int, ...], ...]:
     """For each removal, those of the columns `injected` that its rows carry and none of the rows `in_span` (n,) do."""
-    emptied = [each for each in injected if not in_span[each.carriers].any()]
-    return tuple(tuple(each.column for each in emptied if np.isin(each.carriers, rows).any()) for rows in leaving)
+    columns: list[list[int]] = [[] for _ in range(removals)]
+    for each in injected:
+        if not in_span[each.carriers].any():
+            for place in np.unique(leaving.owner[np.isin(leaving.rows, each.carriers)]).tolist():
+                columns[place].append(each.column)
+    return tuple(map(tuple, columns))
 
 
 def _of_channels(state: ModelState, columns: Sequence[int]) -> float:

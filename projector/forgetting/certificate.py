@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
+from projector.forgetting.status import TOLERANCE
 from projector.network.losses import Loss
 from projector.solvers.objective import Objective, Point
 
-#: The relative bound up to which weights count as those of retraining.
-TOLERANCE = 1e-8
 _EPSILON = torch.finfo(torch.float64).eps
 #: Standard deviations of the rounding errors that the bound covers.
 _CONFIDENCE = 4.0
@@ -35,8 +34,12 @@ class Certificate:
 
     @property
     def retrained(self) -> bool:
-        """Whether the weights are those of retraining within `TOLERANCE`."""
-        return self.relative is not None and self.relative <= TOLERANCE
+        """Whether the weights are those of retraining to a relative bound of 1e-8."""
+        return self.within(TOLERANCE)
+
+    def within(self, tolerance: float) -> bool:
+        """Whether the weights are those of retraining to a relative bound of `tolerance`."""
+        return self.relative is not None and self.relative <= tolerance
 
 
 def certifiable(loss: Loss, regularization: float) -> bool:
@@ -59,12 +62,13 @@ def _rounding(objective: Objective, point: Point, size: float) -> float:
 
     Each of the L additions and multiplications of a scalar product a^T b errs by at most half a unit in the last place
     of what is at most |a| |b|, so their sum has a standard deviation of at most sqrt(L / 6) eps |a| |b|. An error of a
-    logit, with a = h_i, passes through the curvature of its row's loss and then, independent of those of other rows,
-    through H^T.
+    logit, with a = h_i, passes through the curvature of its row's loss and through H^T, and is there of size |h_i|^2:
+    rows add up by their own norms, since one may be far larger than the others.
     """
-    n, p = objective.weighted_rows, objective.representation.columns
-    row = objective.norm_of_H / math.sqrt(n)
-    curvature = float(torch.linalg.norm(objective.loss.curvature(point.logits, objective.labels)))
-    from_logits = math.sqrt(p / 6) * row * curvature * row * size
-    from_products = math.sqrt(n / 6) * objective.norm_of_H * float(torch.linalg.norm(point.residual))
-    return _EPSILON * ((from_logits + from_products) / n + objective.regularization * size)
+    representation = objective.representation
+    rows = representation.row_bounds
+    passed = rows * objective.loss.curvature(point.logits, objective.labels)
+    from_logits = math.sqrt(1 / 6) * representation.logit_rounding(passed) * size
+    residual = float(torch.linalg.norm(point.residual))
+    from_products = math.sqrt(representation.nodes / 6) * float(torch.linalg.norm(rows)) * residual
+    return _EPSILON * ((from_logits + from_products) / objective.weighted_rows + objective.regularization * size)

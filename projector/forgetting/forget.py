@@ -13,10 +13,11 @@ from torch import Tensor
 from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, Projection, Removal, project_batch
 from projector.forgetting.certificate import Certificate, certifiable, certify
 from projector.forgetting.live_graph import LiveGraph
-from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, RepairProgress, newton, stacked
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.optimum import stacked
+from projector.forgetting.preconditioner import FACTOR_AGE_S, Preconditioner
+from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, RepairProgress, newton
+from projector.forgetting.status import TOLERANCE, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
-from projector.solvers.hessian import HessianFactor
 from projector.solvers.objective import Objective
 
 #: Seconds between two calls of a callback that follows a repair.
@@ -41,8 +42,10 @@ class HeldModel:
     training_rows: TrainingRows
     #: Columns of the features whose rows of W are watched.
     injected: Sequence[InjectedColumn] = ()
-    #: Of the Hessian, from this version or an earlier one; None where there is none.
-    factor: HessianFactor | None = None
+    #: From this version or an earlier one; None where there is none.
+    preconditioner: Preconditioner | None = None
+    #: Whether `state` is what an unfinished repair has reached, so that its coefficients have to be taken over too.
+    is_ahead: bool = False
 
     def objective(self) -> Objective:
         """F^u, the objective of the live graph."""
@@ -66,6 +69,10 @@ class RepairPlan:
     #: Bytes that a factor of the Hessian may take; None where that is not known.
     free: int | None = None
     progress: Callable[[RepairProgress], None] | None = None
+    #: Seconds for which blocks of the Hessian may be kept after the first deletion that they predate.
+    factor_age_s: float = FACTOR_AGE_S
+    #: The relative bound on the distance to retraining up to which the repair counts as converged.
+    tolerance: float = TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +121,12 @@ def forget(model: HeldModel, removals: Sequence[Removal], repair: RepairPlan | N
         logits = live_graph.logits(state)
         outcome = _unrepaired(objective, live_graph, state, logits)
     else:
-        run = Repair(state, objective, model.factor, rows, minimiser=repair.minimiser, free=repair.free)
-        if _finished(run, repair, began):
+        blocks = None if model.preconditioner is None else model.preconditioner.outdated(repair.factor_age_s)
+        run = Repair(
+            state, objective, rows, blocks,
+            minimiser=repair.minimiser, free=repair.free, tolerance=repair.tolerance,
+        )  # fmt: skip
+        if _finished(run, repair, began) or run.improved or model.is_ahead:
             state, outcome = run.repaired()
             projection = projection.with_weights_of(state, model.state)
         else:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from projector.forgetting.symmetric import symmetrise
+from projector.forgetting.symmetric import by_columns, rank_update, symmetrise
 from projector.graph.features import FeatureMatrix
 
 #: Eigenvalues of M at or below this share of `sigma_ref_squared` count as zero (1e-5 on singular values of X).
@@ -72,6 +72,11 @@ class Gram:
     #: sigma_max / sigma_min over the directions kept when last factorised.
     condition_number: float
     rank_tolerance: float = RANK_TOLERANCE
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every direction is strong."""
+        return self.rank == self.M.shape[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +189,7 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
     # A Cholesky factor exists exactly when no leverage eigenvalue reaches 1 - margin.
     if int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - K).info) == 0:
         scaled = torch.linalg.solve_triangular(torch.linalg.cholesky(identity - K), Y, upper=False)
-        M_pinv = torch.addmm(gram.M_pinv, scaled.T, scaled)
+        M_pinv = rank_update(gram.M_pinv, scaled, 1.0)
         left = gram.M.new_zeros((gram.M.shape[0], 0))
     else:
         eigenvalues, vectors = torch.linalg.eigh(K)
@@ -194,8 +199,8 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
             return None
         others = vectors[:, ~candidate]
         scaled = (others.T @ Y) / (1.0 - eigenvalues[~candidate]).sqrt()[:, None]
-        M_pinv = _remove(torch.addmm(gram.M_pinv, scaled.T, scaled), left)
-    M = torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0)
+        M_pinv = _remove(rank_update(gram.M_pinv, scaled, 1.0), left)
+    M = rank_update(gram.M, X_D, -1.0)
     updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - left.shape[1])
     return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE) if accepted(updated) else None
 
@@ -226,7 +231,8 @@ def _recomputed(
 
     The old span is the new one plus the deleted rows, so their largest parts outside of the new span are what left it.
     """
-    left = _outside(fresh, X_D)[0][:, : max(0, earlier.rank - fresh.rank)]
+    gone = max(0, earlier.rank - fresh.rank)
+    left = _outside(fresh, X_D)[0][:, :gone] if gone else X_D.new_zeros((X_D.shape[1], 0))
     return _told_apart(fresh, left, features, surviving, method)
 
 
@@ -244,9 +250,11 @@ def accepted(gram: Gram) -> bool:
     A fixed limit alone would keep errors from a time when a barely supported direction made M+ large: after it has
     gone they are no longer small against M+. [Cora, half deleted: 5e-8 under the fixed limit 1e-6.]
     """
-    rounding = _ROUNDING * gram.sigma_ref_squared * float(torch.linalg.norm(gram.M_pinv))
-    limit = min(ACCEPTANCE, max(_PRECISE, rounding))
-    return pinv_residual(gram) <= limit and rank_residual(gram) <= ACCEPTANCE
+    residual, limit = pinv_residual(gram), _PRECISE
+    if not residual <= limit:
+        rounding = _ROUNDING * gram.sigma_ref_squared * float(torch.linalg.norm(gram.M_pinv))
+        limit = min(ACCEPTANCE, max(_PRECISE, rounding))
+    return residual <= limit and rank_residual(gram) <= ACCEPTANCE
 
 
 def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:
@@ -261,11 +269,11 @@ def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:
     else:
         generator = torch.Generator().manual_seed(gram.rank)
         draws = torch.randn((M_pinv.shape[0], probes), dtype=torch.float64, generator=generator)
-        applied = M_pinv @ draws.to(M_pinv.device)
+        applied = M_pinv @ by_columns(draws.to(M_pinv.device))
     norm = float(torch.linalg.norm(applied))
     if norm == 0.0:
         return 0.0
-    return float(torch.linalg.norm(M_pinv @ (gram.M @ applied) - applied)) / norm
+    return float(torch.linalg.norm(M_pinv @ by_columns(gram.M @ by_columns(applied)) - applied)) / norm
 
 
 def rank_residual(gram: Gram) -> float:

@@ -1,6 +1,6 @@
 """The graph of the live nodes and the predictions on it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,9 +14,11 @@ from projector.graph.graph import NO_LABEL, Graph, one_hot
 from projector.network.diffusion import Diffusion
 from projector.network.inputs import Inputs, inputs_of
 from projector.network.losses import Loss, loss_of
+from projector.network.product_costs import keeps_dense
 from projector.network.propagation import Propagator
 from projector.network.representation import Representation
-from projector.network.spec import ModelSpec
+from projector.network.sizes import Sizes
+from projector.network.spec import ModelSpec, SolverKind
 from projector.solvers.objective import Objective
 
 
@@ -30,6 +32,8 @@ class LiveGraph:
     loss: Loss
     #: Classes by row, (n,) int64, of the nodes that were trained on; `NO_LABEL` for all others. Not to be written to.
     targets: NDArray[np.int64]
+    #: Whether products with its training rows are taken with H itself, once that is computed.
+    keeps_dense: bool
 
     @classmethod
     def of(
@@ -48,7 +52,9 @@ class LiveGraph:
         labels = one_hot(graph.labels, training, graph.num_classes)
         rows = FeatureMatrix(graph.features, device)
         inputs = inputs_of(spec, rows, labels, propagator, diffusion, featured)
-        return cls(inputs, propagator, loss_of(spec.loss), np.where(training, graph.labels, NO_LABEL))
+        # Repair is by Newton's method, whatever has trained.
+        dense = keeps_dense(replace(spec, solver=SolverKind.NEWTON), Sizes.of(graph))
+        return cls(inputs, propagator, loss_of(spec.loss), np.where(training, graph.labels, NO_LABEL), dense)
 
     def without(
         self, nodes: NDArray[np.int64], edges: NDArray[np.int64], feature_rows: NDArray[np.int64]
@@ -66,7 +72,8 @@ class LiveGraph:
         if nodes.size:
             targets = targets.copy()
             targets[nodes] = NO_LABEL
-        return LiveGraph(self.inputs.without(nodes, edges, feature_rows, propagator), propagator, self.loss, targets)
+        inputs = self.inputs.without(nodes, edges, feature_rows, propagator)
+        return replace(self, inputs=inputs, propagator=propagator, targets=targets)
 
     @property
     def edges(self) -> int:

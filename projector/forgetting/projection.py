@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.forgetting.gram import FactorMethod, Gram, downdate, lost_with, supports_nothing
+from projector.forgetting.symmetric import by_columns
 from projector.graph.features import FeatureMatrix
 
 #: Above this relative residual of W = B + M T, T is corrected by what is missing; what then remains is faint.
@@ -78,12 +79,13 @@ def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray
     surviving[deleted] = False
     X_D = rows.dense_rows(deleted)
     down = downdate(span.gram, X_D, rows, surviving)
-    beta_D = beta[torch.from_numpy(deleted).to(X_D.device)]
-    effective = beta_D + X_D @ span.T
-    share = X_D.T @ effective
     Q = down.lost_directions
-    before = replace(span, B=span.B - X_D.T @ beta_D, gram=down.gram, in_span=surviving)
-    after, residual = _corrected(_without(replace(before, T=before.T + down.gram.M_pinv @ share), Q))
+    beta_D = beta[torch.from_numpy(deleted).to(X_D.device)]
+    effective = torch.addmm(beta_D, X_D, span.T)
+    share = X_D.T @ effective
+    before = replace(span, B=torch.addmm(span.B, X_D.T, beta_D, alpha=-1.0), gram=down.gram, in_span=surviving)
+    T = torch.addmm(span.T, down.gram.M_pinv, by_columns(share))
+    after, residual = _corrected(_without(replace(before, T=T), Q))
     if down.weakened or residual > _REFINEMENT:
         Q = lost_with(down.gram, X_D, rows, surviving)
         after, residual = _corrected(_without(_less(before, share), Q))
@@ -99,7 +101,7 @@ def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray
 def coefficient_residual(span: SpanState) -> float:
     """|W - (B + M T)|_F / |W|_F: checks the arithmetic of the coefficients, not what was forgotten."""
     size = float(torch.linalg.norm(span.W))
-    error = float(torch.linalg.norm(span.W - (span.B + span.gram.M @ span.T)))
+    error = float(torch.linalg.norm(_missing(span)))
     return error / size if size > 0.0 else error
 
 
@@ -146,10 +148,14 @@ def _corrected(span: SpanState) -> tuple[SpanState, float]:
     """
     residual = coefficient_residual(span)
     if residual > _REFINEMENT:
-        missing = span.W - (span.B + span.gram.M @ span.T)
-        span = replace(span, T=span.T + span.gram.M_pinv @ missing)
+        span = replace(span, T=span.T + span.gram.M_pinv @ _missing(span))
         residual = coefficient_residual(span)
     return span, residual
+
+
+def _missing(span: SpanState) -> Tensor:
+    """W - B - M T."""
+    return torch.addmm(span.B, span.gram.M, by_columns(span.T)).neg_().add_(span.W)
 
 
 def _sum_of_block_norms(rows: Tensor, classes: int) -> Tensor:

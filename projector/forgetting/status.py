@@ -1,6 +1,14 @@
-"""What came of a repair, in one word; imported without torch by whoever only tells of it."""
+"""What came of a repair, in one word, and what that word means; imported without torch by whoever only tells of it."""
 
 from enum import StrEnum
+
+#: The relative bound up to which weights count as those of retraining, where nobody says another.
+TOLERANCE = 1e-8
+#: The largest that may be said: weights farther away do not count as those of retraining, whoever says so.
+LARGEST_TOLERANCE = 1e-6
+#: The smallest: below it rounding alone keeps ill-conditioned models from it. [A feature 100 times the others, lambda
+#: 2e-3: the certificate says 3e-10 at best.]
+SMALLEST_TOLERANCE = 1e-9
 
 
 class RepairStatus(StrEnum):

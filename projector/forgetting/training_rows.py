@@ -5,6 +5,7 @@ those that lost a neighbour or their features, and only these are computed again
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from projector.forgetting.live_graph import LiveGraph
 from projector.network.image_rows import image_rows, neighbourhood
+from projector.network.representation import DenseRepresentation
+from projector.solvers.objective import Objective
 
 
 class TrainingRows:
@@ -26,6 +29,16 @@ class TrainingRows:
         self._nodes = live_graph.training_rows
         #: Mask (n,) of the nodes whose rows of H are no longer those of the graph.
         self._changed = np.zeros(live_graph.propagator.nodes, dtype=np.bool_)
+
+    @property
+    def keeps_dense(self) -> bool:
+        """Whether products are taken with H itself, once it is computed."""
+        return self._graph.keeps_dense
+
+    def objective(self, regularization: float) -> Objective:
+        """F^u on the graph, with products by H; computes what is not known of H."""
+        objective, H = self._graph.objective(regularization), self.H()
+        return replace(objective, representation=DenseRepresentation(self._graph.inputs, self._nodes, H))
 
     def on(self, live_graph: LiveGraph) -> "TrainingRows":
         """The rows on a later graph, one that has lost nodes, edges or features; shares H with this one."""
@@ -59,8 +72,7 @@ class TrainingRows:
         if partly is None:
             # lambda plays no part in H.
             representation = self._graph.objective(1.0).representation
-            partly = torch.empty((representation.rows, representation.columns), dtype=torch.float64)
-            partly = partly.to(self._graph.propagator.device)
+            partly = representation.empty()
             for start, columns in representation.column_chunks():
                 partly[:, start : start + columns.shape[1]] = columns
                 yield
@@ -75,7 +87,7 @@ class TrainingRows:
         anew = image_rows(self._graph.inputs, wanted, propagator.edges.adjacency, propagator.live)
         if anew is None:
             return None
-        H = self._H[torch.from_numpy(np.searchsorted(self._nodes, nodes))]
+        H = self._H.T[:, torch.from_numpy(np.searchsorted(self._nodes, nodes))].T
         H[torch.from_numpy(np.searchsorted(nodes, wanted))] = anew
         return H
 

@@ -6,6 +6,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.device import all_threads
 from projector.graph.graph import Features
 
 #: Rows turned into float64 at a time when features are stored in float32.
@@ -13,7 +14,7 @@ _CHUNK_ROWS = 32_768
 
 
 class FeatureMatrix:
-    """X, (n, d), kept in the dtype it is stored in; every product is taken in float64."""
+    """X, (n, d), kept in the dtype it is stored in; every product is taken in float64, with all threads."""
 
     def __init__(self, features: Features, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
@@ -21,6 +22,7 @@ class FeatureMatrix:
         self._sparse: sp.csr_array | None = None
         # X^T in CSR, made when first needed: products with it are several times faster than with X transposed.
         self._transposed: Tensor | None = None
+        self._row_norms: Tensor | None = None
         if sp.issparse(features):
             self._sparse = sp.csr_array(features, copy=True)
             self._matrix = csr_tensor(self._sparse, self.device)
@@ -39,19 +41,37 @@ class FeatureMatrix:
             return self._matrix.numel() * self._matrix.element_size()
         return int(self._sparse.data.nbytes + self._sparse.indices.nbytes)
 
+    @property
+    def row_norms(self) -> Tensor:
+        """|x_j| of every row, (n,) float64, not to be written to; computed once."""
+        if self._row_norms is None:
+            if self._sparse is not None:
+                squares = self._sparse.astype(np.float64).power(2).sum(axis=1)
+                self._row_norms = torch.from_numpy(np.sqrt(squares)).to(self.device)
+            else:
+                self._row_norms = torch.linalg.vector_norm(self._matrix, dim=1, dtype=torch.float64)
+        return self._row_norms
+
     def dense_rows(self, rows: NDArray[np.int64]) -> Tensor:
         """X[rows], (m, d) float64 on the device."""
         if self._sparse is not None:
             return torch.from_numpy(self._sparse[rows].toarray().astype(np.float64)).to(self.device)
         return self._matrix[torch.from_numpy(rows).to(self.device)].to(torch.float64)
 
-    def dense_columns(self, start: int, stop: int, rows: NDArray[np.int64]) -> Tensor:
-        """X[rows, start:stop], (m, stop - start) float64 on the device."""
+    def dense_columns(self, start: int, stop: int, rows: NDArray[np.int64] | None = None) -> Tensor:
+        """X[rows, start:stop], or all rows of it, (m, stop - start) float64 on the device, a copy."""
         if self._sparse is not None:
-            part = self._sparse[:, start:stop][rows].toarray()
-            return torch.from_numpy(part.astype(np.float64, copy=False)).to(self.device)
-        return self._matrix[torch.from_numpy(rows).to(self.device), start:stop].to(torch.float64)
+            part = self._sparse[:, start:stop]
+            dense = (part if rows is None else part[rows]).toarray()
+            return torch.from_numpy(dense.astype(np.float64, copy=False)).to(self.device)
+        columns = (
+            self._matrix[:, start:stop]
+            if rows is None
+            else self._matrix[torch.from_numpy(rows).to(self.device), start:stop]
+        )
+        return columns.to(torch.float64, copy=True)
 
+    @all_threads()
     def matmul(self, right: Tensor) -> Tensor:
         """X @ right for `right` (d, c) float64: (n, c) float64."""
         if self._sparse is not None or self._matrix.dtype == torch.float64:
@@ -61,6 +81,7 @@ class FeatureMatrix:
             out[start : start + _CHUNK_ROWS] = self._matrix[start : start + _CHUNK_ROWS].to(torch.float64) @ right
         return out
 
+    @all_threads()
     def transposed_matmul(self, right: Tensor, rows: NDArray[np.bool_] | None = None) -> Tensor:
         """X^T right for `right` (n, c) float64, over the rows of the mask `rows` (n,) if given: (d, c) float64."""
         if rows is not None:
@@ -77,6 +98,7 @@ class FeatureMatrix:
             out += self._matrix[chunk].to(torch.float64).T @ right[chunk]
         return out
 
+    @all_threads()
     def gram(self, rows: NDArray[np.bool_]) -> Tensor:
         """X[rows]^T X[rows] for a row mask (n,): (d, d) float64, exactly symmetric."""
         if self._sparse is not None:
@@ -90,6 +112,8 @@ class FeatureMatrix:
 
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Overwrites rows with zeros in place, once no state in use needs them any more."""
+        if self._row_norms is not None:
+            self._row_norms[torch.from_numpy(rows).to(self.device)] = 0
         if self._sparse is None:
             self._matrix[torch.from_numpy(rows).to(self.device)] = 0
             return
@@ -108,6 +132,8 @@ class FeatureMatrix:
         for matrix in (self._matrix, self._transposed):
             if matrix is not None:
                 (matrix if self.dense else matrix.values()).zero_()
+        if self._row_norms is not None:
+            self._row_norms.zero_()
 
 
 def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:

@@ -143,6 +143,11 @@ class DiffusionHops:
         """Those of each hop's operator."""
         return sum(int(operator.values().shape[0]) for operator in self.operators)
 
+    @property
+    def row_entries(self) -> Tensor:
+        """Those of each hop's operator, edges that are gone included."""
+        return self.depth * self.operators[0].crow_indices().diff().to(torch.float64)
+
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
         """G_hop[rows, columns]."""
         G = self.operators[hop]

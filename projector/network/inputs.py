@@ -31,9 +31,19 @@ class Input:
         product = self.rows.matmul(right)
         return product if self._mask is None else product.mul_(self._mask)
 
+    def columns(self, start: int, stop: int) -> Tensor:
+        """X[:, start:stop], (n, stop - start) float64."""
+        columns = self.rows.dense_columns(start, stop)
+        return columns if self._mask is None else columns.mul_(self._mask)
+
     def transposed_matmul(self, right: Tensor) -> Tensor:
         """X^T right for `right` (n, c) float64: (k, c) float64."""
         return self.rows.transposed_matmul(right if self._mask is None else right * self._mask)
+
+    def row_norms(self) -> Tensor:
+        """|x_j| of every row, (n, 1) float64."""
+        norms = self.rows.row_norms[:, None]
+        return norms if self._mask is None else norms * self._mask
 
     def without(self, rows: NDArray[np.int64], operators: Operators) -> "Input":
         """The input without `rows` (m,), under the operators of the remaining graph."""

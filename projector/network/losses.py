@@ -37,6 +37,9 @@ class Loss(Protocol):
     def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
         """Its Hessian by the logits, as a map of directions (n, C)."""
 
+    def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The diagonal of each row's Hessian by its logits, (n, C)."""
+
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
         """At least the largest eigenvalue of each row's Hessian by its logits, (n,)."""
 
@@ -74,11 +77,14 @@ class Softmax:
 
         return product
 
+    def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """p_c (1 - p_c), (n, C); the labels do not matter."""
+        p = torch.softmax(logits, dim=1)
+        return p * (p.sum(dim=1, keepdim=True) - p)
+
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
         """max_c 2 p_c (1 - p_c), by Gershgorin's theorem, (n,); the labels do not matter."""
-        p = torch.softmax(logits, dim=1)
-        others = p.sum(dim=1, keepdim=True) - p
-        return (2 * p * others).amax(dim=1)
+        return 2 * self.curvatures(logits, labels).amax(dim=1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """p, (n, C)."""
@@ -102,11 +108,15 @@ class OneVsRest:
 
     def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
         """direction / (1 + exp(z)) / (1 + exp(-z)); the labels do not matter."""
-        return (torch.sigmoid(logits) * torch.sigmoid(-logits)).mul
+        return self.curvatures(logits, labels).mul
+
+    def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """1 / (1 + exp(z)) / (1 + exp(-z)), (n, C); the labels do not matter."""
+        return torch.sigmoid(logits) * torch.sigmoid(-logits)
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """max_c 1 / (1 + exp(z_c)) / (1 + exp(-z_c)), (n,); the labels do not matter."""
-        return (torch.sigmoid(logits) * torch.sigmoid(-logits)).amax(dim=1)
+        """The largest of `curvatures`, (n,); the labels do not matter."""
+        return self.curvatures(logits, labels).amax(dim=1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The classes' 1 / (1 + exp(-z)) divided by their sum, (n, C)."""
@@ -141,9 +151,12 @@ class SmoothHinge:
 
         m = 0 counts as curved: at W = 0, where training starts, every margin is 0.
         """
+        return self.curvatures(logits, labels).mul
+
+    def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """1 where 0 <= m < 1, else 0, (n, C)."""
         margins = logits * _signs(logits, labels)
-        curved = (margins >= 0) & (margins < 1)
-        return lambda direction: torch.where(curved, direction, 0.0)
+        return ((margins >= 0) & (margins < 1)).to(logits.dtype)
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
         """1 in every row, (n,): next to a kink the slope may change that much."""
@@ -175,6 +188,10 @@ class PlainHinge:
     def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
         """0 everywhere: the loss is piecewise linear."""
         return torch.zeros_like
+
+    def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """0 everywhere, (n, C)."""
+        return torch.zeros_like(logits)
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
         """0 in every row, (n,)."""

@@ -21,7 +21,7 @@ from projector.network.propagation import Propagator
 
 
 class Operators(Protocol):
-    """R_0 … R_{blocks-1} over the live nodes; immutable."""
+    """R_0 … R_{blocks-1} over the live nodes; immutable. Their entries are not negative."""
 
     @property
     def blocks(self) -> int:
@@ -38,6 +38,10 @@ class Operators(Protocol):
     @property
     def entries(self) -> int:
         """How many stored values one sweep over all hops reads."""
+
+    @property
+    def row_entries(self) -> Tensor:
+        """How many of them, at most, lie in each row, (n,) float64."""
 
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
         """What takes hop `hop` to the next one, in some rows and columns: (len(rows), len(columns))."""
@@ -73,6 +77,11 @@ class FeatureHops:
     def entries(self) -> int:
         """Those of P, once a hop."""
         return self.depth * self.propagator.entries
+
+    @property
+    def row_entries(self) -> Tensor:
+        """A node and its neighbours, once a hop."""
+        return self.depth * self.propagator.row_entries
 
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
         """P[rows, columns], at every hop."""
@@ -135,6 +144,11 @@ class LabelHops:
     def entries(self) -> int:
         """Those of P, once a hop."""
         return self.hops * self.propagator.entries
+
+    @property
+    def row_entries(self) -> Tensor:
+        """A node and its neighbours, once a hop."""
+        return self.hops * self.propagator.row_entries
 
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
         """P[rows, columns], at every hop, before diagonals are taken off."""

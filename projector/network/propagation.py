@@ -97,6 +97,11 @@ class Propagator:
         return int(self._structure.values().shape[0])
 
     @property
+    def row_entries(self) -> Tensor:
+        """How many values of each row of P may differ from 0, (n,) float64."""
+        return torch.from_numpy(self.neighbours + 1.0).to(self.device)
+
+    @property
     def device(self) -> torch.device:
         """Where `apply` expects its argument."""
         return self._left.device

@@ -1,11 +1,13 @@
 """Newton's method with conjugate gradients for the training objective.
 
 F is lambda-strongly convex, so |grad F(W)|_F / lambda bounds the distance to the optimum, and the method is run until
-that bound is a rounding error of W. Training from zero needs no preconditioner as a rule: plain conjugate gradients
-were faster than factors of the curvature on Cora, Citeseer, Pubmed and Amazon Photo, and with the Gram matrix of H and
-the classes' mean curvature Cora, Amazon Photo and the arXiv graph took 0.9 to 1.3 times as many products. Where a loss
-treats classes apart and steps become long, `ClassCurvature` helps. Next to a known optimum a factor of the curvature
-there pays; it is given as `precondition`.
+that bound is a rounding error of W. Gradients are in double precision always. The equations of a step are solved in
+single precision where H is at hand in it; what that leaves over is in the next gradient. Its steps may for once grow
+the gradient, which falls later (in the energy norm each gains a factor of about eps sqrt(kappa)); where they go on to,
+the equations are solved in double precision from there on.
+
+A preconditioner is given as `precondition`. Without one conjugate gradients are fastest where products are quick: on
+Cora, Citeseer and Pubmed training from zero.
 """
 
 import math
@@ -17,14 +19,21 @@ import torch
 from torch import Tensor
 
 from projector.errors import TrainingError
+from projector.network.losses import LinearMap
+from projector.solvers.class_blocks import AdaptiveBlocks
 from projector.solvers.class_curvature import ClassCurvature
 from projector.solvers.line_search import step_length
 from projector.solvers.objective import Objective, Point
+from projector.solvers.single_precision import SinglePrecision
 
 #: A relative gradient above this is not an optimum, whatever stopped the iteration.
 LARGEST_FLOOR = 1e-8
 MAX_ITERATIONS = 200
 _MAX_CG_STEPS = 5_000
+#: The smallest share of a gradient that is solved for, in double and in single precision.
+_PRECISE, _SINGLE = 1e-6, 1e-4
+#: Steps in single precision that may leave more than half of their equations.
+_MISSES = 1
 #: A step is long enough when F's slope along it has fallen to this share of what it was.
 _REMAINING_SLOPE = 0.1
 #: Relative error of a value of F: below it, decreases of F are noise.
@@ -50,15 +59,22 @@ class Newton:
     """
 
     def __init__(
-        self, objective: Objective, start: Tensor, tolerance: float, precondition: Preconditioner | None = None
+        self,
+        objective: Objective,
+        start: Tensor,
+        tolerance: float,
+        precondition: Preconditioner | None = None,
+        single: SinglePrecision | None = None,
     ) -> None:
         """`precondition` applies a symmetric positive semidefinite approximation of the inverse Hessian to (p, C).
 
-        Iterates stay in `start` plus its range.
+        Iterates stay in `start` plus its range. With `single` steps are solved for in single precision.
         """
         self._objective = objective
         self._tolerance = tolerance
         self._precondition = precondition
+        self._single = single
+        self._misses = 0
         self._stalled = 0
         self._solving: _ConjugateGradients | None = None
         self._point = objective.at(start)
@@ -89,7 +105,9 @@ class Newton:
         if self.finished:
             return
         if self._solving is None:
-            self._solving = _ConjugateGradients(self._objective, self._point, self._precondition)
+            product = (self._single or self._objective).hessian(self._point)
+            precision = torch.float64 if self._single is None else torch.float32
+            self._solving = _ConjugateGradients(product, self._point, self._precondition, precision)
         ended = self._solving.advance(until)
         self.products += self._solving.take_count()
         if ended:
@@ -101,17 +119,43 @@ class Newton:
         decrease = -float((point.gradient * direction).sum())
         self.iterations += 1
         if not decrease > 0.0:
-            self.finished = True
+            self._end()
             return
-        length = step_length(self._objective, point, direction, _REMAINING_SLOPE)
-        following = self._objective.at(point.W + length * direction)
+        following = self._searched(direction, decrease)
         at_floor = decrease <= _VALUE_ROUNDING * abs(point.value)
         halved = following.relative_gradient <= self.best.relative_gradient / 2
         self._stalled = self._stalled + 1 if at_floor and not halved else 0
+        if self._single is not None and not halved:
+            self._judge(direction)
         self._point = following
         if following.relative_gradient < self.best.relative_gradient:
             self.best = following
-        self.finished = self.converged or self._stalled == _PATIENCE or self.iterations == MAX_ITERATIONS
+        if self.converged or self.iterations == MAX_ITERATIONS:
+            self.finished = True
+        elif self._stalled == _PATIENCE:
+            self._end()
+
+    def _searched(self, direction: Tensor, decrease: float) -> Point:
+        """The point a whole step away, or as far as it takes for the slope along `direction` to fall enough."""
+        whole = self._objective.at(self._point.W + direction)
+        if abs(float((whole.gradient * direction).sum())) <= _REMAINING_SLOPE * decrease:
+            return whole
+        length = step_length(self._objective, self._point, direction, _REMAINING_SLOPE)
+        return whole if length == 1.0 else self._objective.at(self._point.W + length * direction)
+
+    def _judge(self, direction: Tensor) -> None:
+        """Gives up single precision if it, and not F's shape, kept a step from what it was to do."""
+        left = self._objective.hessian(self._point)(direction).add_(self._point.gradient)
+        self._misses += float(torch.linalg.norm(left)) > 0.5 * float(torch.linalg.norm(self._point.gradient))
+        if self._misses > _MISSES:
+            self._single = None
+
+    def _end(self) -> None:
+        """Rounding allows no more: that of single precision, or of double precision."""
+        self.finished = self._single is None
+        self._single, self._stalled = None, 0
+        if not self.finished:
+            self._point = self.best
 
 
 class _ConjugateGradients:
@@ -121,15 +165,26 @@ class _ConjugateGradients:
     method superlinear (Dembo, Eisenstat and Steihaug, 1982).
     """
 
-    def __init__(self, objective: Objective, point: Point, precondition: Preconditioner | None) -> None:
-        self._hessian = objective.hessian(point)
+    def __init__(
+        self, hessian: LinearMap, point: Point, precondition: Preconditioner | None, precision: torch.dtype
+    ) -> None:
+        """`hessian` is that of F at `point`, in `precision`."""
+        self._hessian = hessian
         self._precondition = precondition
-        self.direction = torch.zeros_like(point.W)
-        self._remainder = -point.gradient
-        self._goal = float(torch.linalg.norm(self._remainder)) * min(0.25, max(point.relative_gradient**0.5, 1e-6))
-        self._search = self._remainder.clone() if precondition is None else precondition(self._remainder).clone()
+        #: The equations are divided by it, so that no square leaves the range of single precision.
+        self._scale = float(torch.linalg.norm(point.gradient))
+        self._remainder = (point.gradient / -self._scale).to(precision)
+        self._solved = torch.zeros_like(self._remainder)
+        least = _PRECISE if precision == torch.float64 else _SINGLE
+        self._goal = min(0.25, max(point.relative_gradient**0.5, least))
+        self._search = self._preconditioned().clone()
         self._weight = float((self._remainder * self._search).sum())
         self._steps = self._counted = 0
+
+    @property
+    def direction(self) -> Tensor:
+        """The step (p, C) float64 that the equations solved so far say."""
+        return self._solved.to(torch.float64) * self._scale
 
     def advance(self, until: float) -> bool:
         """At least one step, and more until `time.monotonic()` reaches `until`; whether the direction is done."""
@@ -137,24 +192,25 @@ class _ConjugateGradients:
             product = self._hessian(self._search)
             self._steps += 1
             curvature = float(torch.tensordot(self._search, product))
-            if curvature <= 0.0:
+            if not curvature > 0.0:
                 # Only rounding does this to a positive definite Hessian.
                 return True
             length = self._weight / curvature
-            self.direction.add_(self._search, alpha=length)
+            self._solved.add_(self._search, alpha=length)
             self._remainder.sub_(product, alpha=length)
             remaining = float(torch.linalg.norm(self._remainder))
             if remaining <= self._goal or self._steps == _MAX_CG_STEPS:
                 return True
-            preconditioned, previous = self._remainder, self._weight
-            if self._precondition is None:
-                self._weight = remaining**2
-            else:
-                preconditioned = self._precondition(self._remainder)
-                self._weight = float((self._remainder * preconditioned).sum())
+            preconditioned, previous = self._preconditioned(), self._weight
+            self._weight = float((self._remainder * preconditioned).sum())
             torch.add(preconditioned, self._search, alpha=self._weight / previous, out=self._search)
             if time.monotonic() >= until:
                 return False
+
+    def _preconditioned(self) -> Tensor:
+        if self._precondition is None:
+            return self._remainder
+        return self._precondition(self._remainder.to(torch.float64)).to(self._remainder.dtype)
 
     def take_count(self) -> int:
         """Products since this was last asked."""
@@ -170,8 +226,13 @@ def minimise(
     Stops at the best point seen when rounding allows no further progress. Raises TrainingError when that point's
     relative gradient exceeds `LARGEST_FLOOR`, or when the iterations do not suffice.
     """
-    curvature = None if objective.loss.coupled else ClassCurvature(objective)
-    newton = Newton(objective, start, tolerance, curvature)
+    single = SinglePrecision.of(objective)
+    curvature: ClassCurvature | AdaptiveBlocks | None = None
+    if not objective.loss.coupled:
+        curvature = ClassCurvature(objective)
+    elif single is not None:
+        curvature = AdaptiveBlocks(objective)
+    newton = Newton(objective, start, tolerance, curvature, single)
     on_iteration(0, newton.point)
     while not newton.finished:
         before = newton.products

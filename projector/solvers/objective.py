@@ -1,8 +1,6 @@
 """The training objective F(W) = (1/n_train) sum_i loss(h_i W, y_i) + (lambda/2) |W|_F^2."""
 
-import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,7 +9,6 @@ from projector.network.losses import LinearMap, Loss
 from projector.network.representation import Representation
 
 _EPSILON = torch.finfo(torch.float64).eps
-_PROBES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,15 +80,6 @@ class Objective:
         size = float(torch.linalg.norm(W))
         if size > 0:
             return error / size
-        n = self.weighted_rows
-        rounding = _EPSILON * self.norm_of_H * float(torch.linalg.norm(residual)) / n
+        norm_of_H = float(torch.linalg.norm(self.representation.row_bounds))
+        rounding = _EPSILON * norm_of_H * float(torch.linalg.norm(residual)) / self.weighted_rows
         return 0.0 if error * self.regularization <= 4 * rounding else float("inf")
-
-    @cached_property
-    def norm_of_H(self) -> float:
-        """|H|_F, estimated on Gaussian vectors."""
-        generator = torch.Generator().manual_seed(0)
-        probes = torch.randn((self.representation.rows, _PROBES), dtype=torch.float64, generator=generator)
-        return float(torch.linalg.norm(self.representation.transposed(probes.to(self.labels.device)))) / math.sqrt(
-            _PROBES
-        )

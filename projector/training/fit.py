@@ -95,47 +95,82 @@ def _train(
     progress: Callable[[TrainingProgress], None],
     row_store: RowStoreFactory,
 ) -> Trained:
-    started = time.perf_counter()
-    propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
-    train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
-    labels_input = one_hot(graph.labels, graph.train_mask, graph.num_classes)
-    features = FeatureMatrix(_in_float64(graph.features), propagator.device)
-
-    def report_learning(iteration: int, point: Point) -> None:
-        progress(TrainingProgress(iteration, None, point.value, point.relative_gradient))
-
-    diffusion = learn_diffusion(spec, graph, features, propagator, report_learning) if spec.diffusion else None
-    inputs = inputs_of(spec, features, labels_input, propagator, diffusion)
-    representation = Representation(inputs, train_rows)
-    labels = torch.from_numpy(graph.labels[train_rows]).to(propagator.device)
-    products = DenseRepresentation(inputs, train_rows) if keeps_dense(spec, Sizes.of(graph)) else representation
-    objective = Objective(products, loss_of(spec.loss), labels, spec.regularization)
-    start = torch.zeros((representation.columns, graph.num_classes), dtype=torch.float64, device=propagator.device)
     total = None if spec.solver is SolverKind.NEWTON else spec.epochs
 
     def report(iteration: int, point: Point) -> None:
         progress(TrainingProgress(iteration, total, point.value, point.relative_gradient))
 
+    problem = Problem.of(spec, graph, device, progress)
+    start = torch.zeros((problem.representation.columns, graph.num_classes), dtype=torch.float64)
+    start = start.to(problem.objective.labels.device)
     if spec.solver is SolverKind.NEWTON:
-        minimum = minimise(objective, start, spec.tolerance, report)
-        point, dual, iterations = minimum.point, objective.dual(minimum.point), minimum.iterations
-    else:
-        descent = descend(objective, spec, start, report, row_store)
-        point, dual, iterations = descent.point, descent.dual, spec.epochs
-    weights, *label_weights = representation.split(point.W)
-    return Trained(
-        weights=weights,
-        label_weights=label_weights[0] if label_weights else start.new_zeros((0, graph.num_classes, graph.num_classes)),
-        diffusion=diffusion,
-        dual=dual,
-        train_rows=train_rows,
-        representation=representation,
-        logits=representation.all_logits(point.W),
-        relative_gradient=point.relative_gradient,
-        identity_error=objective.identity_error(point.W, dual),
-        iterations=iterations,
-        seconds=time.perf_counter() - started,
-    )
+        return problem.solved(start, spec.tolerance, report)
+    descent = descend(problem.objective, spec, start, report, row_store)
+    return problem.trained(descent.point, descent.dual, spec.epochs)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is minimised to train a specification on a graph."""
+
+    #: Products with training rows go through H itself where that is faster.
+    objective: Objective
+    #: H through its factors.
+    representation: Representation
+    #: What adaptive diffusion learned; None without it.
+    diffusion: Diffusion | None
+    train_rows: NDArray[np.int64]
+    #: `time.perf_counter()` at which it was begun to be made.
+    began: float
+
+    @classmethod
+    def of(
+        cls,
+        spec: ModelSpec,
+        graph: Graph,
+        device: torch.device | str,
+        progress: Callable[[TrainingProgress], None],
+    ) -> "Problem":
+        """That of `spec` on the training nodes of `graph`; adaptive diffusion is learned first."""
+        began = time.perf_counter()
+        propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
+        train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
+        labels_input = one_hot(graph.labels, graph.train_mask, graph.num_classes)
+        features = FeatureMatrix(_in_float64(graph.features), propagator.device)
+
+        def report(iteration: int, point: Point) -> None:
+            progress(TrainingProgress(iteration, None, point.value, point.relative_gradient))
+
+        diffusion = learn_diffusion(spec, graph, features, propagator, report) if spec.diffusion else None
+        inputs = inputs_of(spec, features, labels_input, propagator, diffusion)
+        representation = Representation(inputs, train_rows)
+        products = DenseRepresentation(inputs, train_rows) if keeps_dense(spec, Sizes.of(graph)) else representation
+        labels = torch.from_numpy(graph.labels[train_rows]).to(propagator.device)
+        objective = Objective(products, loss_of(spec.loss), labels, spec.regularization)
+        return cls(objective, representation, diffusion, train_rows, began)
+
+    def solved(self, start: Tensor, tolerance: float, report: Callable[[int, Point], None]) -> Trained:
+        """Newton's method from W = `start` (p, C); raises TrainingError when the optimum is not reached."""
+        minimum = minimise(self.objective, start, tolerance, report)
+        return self.trained(minimum.point, self.objective.dual(minimum.point), minimum.iterations)
+
+    def trained(self, point: Point, dual: Tensor, iterations: int) -> Trained:
+        """The weights at `point` with their dual variable U (n_train, C)."""
+        weights, *label_weights = self.representation.split(point.W)
+        classes = point.W.shape[1]
+        return Trained(
+            weights=weights,
+            label_weights=label_weights[0] if label_weights else point.W.new_zeros((0, classes, classes)),
+            diffusion=self.diffusion,
+            dual=dual,
+            train_rows=self.train_rows,
+            representation=self.representation,
+            logits=self.representation.all_logits(point.W),
+            relative_gradient=point.relative_gradient,
+            identity_error=self.objective.identity_error(point.W, dual),
+            iterations=iterations,
+            seconds=time.perf_counter() - self.began,
+        )
 
 
 def _in_float64(features: Features) -> Features:

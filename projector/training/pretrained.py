@@ -4,7 +4,6 @@ Only at the optimum of the objective is the dual variable known that the span co
 weights are where training starts and never what is served as it stands.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,19 +15,10 @@ from torch import Tensor
 from projector.device import enough_memory
 from projector.errors import ProjectorError
 from projector.forgetting.gram import Gram
-from projector.graph.features import FeatureMatrix
-from projector.graph.graph import Graph, one_hot
-from projector.network.inputs import inputs_of
-from projector.network.losses import loss_of
-from projector.network.product_costs import keeps_dense
-from projector.network.propagation import Propagator
-from projector.network.representation import DenseRepresentation, Representation
-from projector.network.sizes import Sizes
+from projector.graph.graph import Graph
 from projector.network.spec import LossKind, ModelSpec
-from projector.solvers.newton import minimise
-from projector.solvers.objective import Objective, Point
-from projector.training.diffusion_learning import learn_diffusion
-from projector.training.fit import Trained, TrainingProgress
+from projector.solvers.objective import Point
+from projector.training.fit import Problem, Trained, TrainingProgress
 
 #: Weights with a larger share than this outside the span of the features are refused.
 SPAN_TOLERANCE = 1e-6
@@ -135,40 +125,10 @@ def train_on(
 
     Raises TrainingError when the optimum is not reached.
     """
-    with enough_memory(start.device, graph.nodes, graph.num_features):
-        return _train_on(spec, graph, start, progress or (lambda each: None))
-
-
-def _train_on(spec: ModelSpec, graph: Graph, start: Tensor, progress: Callable[[TrainingProgress], None]) -> Trained:
-    started = time.perf_counter()
-    propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=start.device)
-    train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
-    features = graph.features.astype(np.float64) if isinstance(graph.features, np.ndarray) else graph.features
-    labels_input = one_hot(graph.labels, graph.train_mask, graph.num_classes)
-    rows = FeatureMatrix(features, start.device)
-    labels = torch.from_numpy(graph.labels[train_rows]).to(start.device)
+    report_progress = progress or (lambda each: None)
 
     def report(iteration: int, point: Point) -> None:
-        progress(TrainingProgress(iteration, None, point.value, point.relative_gradient))
+        report_progress(TrainingProgress(iteration, None, point.value, point.relative_gradient))
 
-    diffusion = learn_diffusion(spec, graph, rows, propagator, report) if spec.diffusion else None
-    inputs = inputs_of(spec, rows, labels_input, propagator, diffusion)
-    representation = Representation(inputs, train_rows)
-    products = DenseRepresentation(inputs, train_rows) if keeps_dense(spec, Sizes.of(graph)) else representation
-    objective = Objective(products, loss_of(spec.loss), labels, spec.regularization)
-    minimum = minimise(objective, start, spec.tolerance, report)
-    point, dual = minimum.point, objective.dual(minimum.point)
-    weights, *label_weights = representation.split(point.W)
-    return Trained(
-        weights=weights,
-        label_weights=label_weights[0] if label_weights else start.new_zeros((0, graph.num_classes, graph.num_classes)),
-        diffusion=diffusion,
-        dual=dual,
-        train_rows=train_rows,
-        representation=representation,
-        logits=representation.all_logits(point.W),
-        relative_gradient=point.relative_gradient,
-        identity_error=objective.identity_error(point.W, dual),
-        iterations=minimum.iterations,
-        seconds=time.perf_counter() - started,
-    )
+    with enough_memory(start.device, graph.nodes, graph.num_features):
+        return Problem.of(spec, graph, start.device, report_progress).solved(start, spec.tolerance, report)

@@ -21,6 +21,7 @@ _BATCH = (
     *("span_residual", "weight_change", "distance_bound_start_relative", "distance_bound_before"),
     *("distance_bound_after", "distance_bound_before_relative", "distance_bound_after_relative"),
     *("repair_iterations", "repair_weight_change", "repair_version", "repair_weights_sha256"),
+    *("repair_tolerance", "factor_age_s"),
     *("coefficient_residual", "factor_method", "device"),
 )
 _NORMS = ("deleted", "injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")

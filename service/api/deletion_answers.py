@@ -93,6 +93,13 @@ class AuditAnswer(BaseModel):
     repair_weight_change: float | None
     repair_version: int | None = Field(description="The model version in which the repair ended.")
     repair_weights_sha256: str | None = Field(description="Digest of the weights of that version.")
+    repair_tolerance: float | None = Field(
+        description="The relative bound up to which the repair counted as converged; null while none has ended."
+    )
+    factor_age_s: float | None = Field(
+        description="How long a factor of the loss' curvature made before the deletion may stay in memory after it, "
+        "never on disk and without influence on what the weights converge to (seconds); null where nothing is repaired."
+    )
     coefficient_residual: float
     factor_method: str = Field(description="How the pseudo-inverse was obtained; `none` when no feature was deleted.")
     durations_ms: dict[str, float]

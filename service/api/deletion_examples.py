@@ -66,6 +66,8 @@ DELETION: dict[str, Any] = {
         "repair_weight_change": 0.011,
         "repair_version": 7,
         "repair_weights_sha256": "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752",
+        "repair_tolerance": 1e-8,
+        "factor_age_s": 60.0,
         "coefficient_residual": 2e-14,
         "factor_method": "downdate",
         "durations_ms": {"project": 1.9, "repair": 410.0},

@@ -12,6 +12,7 @@ from service.audit.export import FORMAT
 from service.audit.merkle import Frontier, leaf_hash
 from service.audit.of_no_request import in_words
 from service.audit.report import Report
+from service.audit.tolerance import overstated
 from service.audit.weights_chain import WeightsChains
 
 #: Members of a leaf that its row of `events` has as well.
@@ -54,7 +55,7 @@ class _Verification:
         self._begun = self._ended = False
         self._checkpoints = 0
         self._chains = WeightsChains()
-        #: How many of the findings are the chains'.
+        #: How many of the findings are of what leaves say, and not of what became of them.
         self._breaks = 0
         self._compare()
 
@@ -142,6 +143,9 @@ class _Verification:
         """The weights that the leaf tells of, unless something was changed that would be found here once more."""
         if len(self.report.findings) > self._breaks:
             return
+        if (wrong := overstated(leaf["details"])) is not None:
+            self.report.find(index, wrong)
+            self._breaks += 1
         for found in self._chains.take(index, leaf):
             if found.is_certain:
                 self.report.find(index, found.what)

@@ -11,6 +11,7 @@ from service.audit.merkle import leaf_hash, root_by_inclusion
 from service.audit.of_no_request import in_words
 from service.audit.receipt import FORMAT, summary
 from service.audit.report import Report
+from service.audit.tolerance import overstated
 from service.errors import ConfigurationError
 
 
@@ -89,6 +90,8 @@ def _verify_entry(entry: Mapping[str, Any], request_id: str | None, checkpoint: 
     except NotCanonical:
         report.find(index, "it cannot be what was logged")
         return
+    if (wrong := overstated(leaf["details"])) is not None:
+        report.find(index, wrong)
     proof = [bytes.fromhex(step) for step in entry["inclusion_proof"]]
     if root_by_inclusion(index, checkpoint.size, digest, proof) != checkpoint.root:
         report.find(index, "it is not in the log that was signed: the leaf or its proof was changed")

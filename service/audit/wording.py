@@ -19,8 +19,13 @@ FIGURES = {
     "distance_bound_start_relative": "most the weights were away from the optimum when the batch began, as a share",
     "distance_bound_before_relative": "most the weights were away from retraining, as a share",
     "distance_bound_after_relative": "most they are away from retraining since, as a share",
+    "repair_tolerance": "most that this may be for the weights to count as those of retraining",
     "repair_iterations": "steps of re-optimisation on the remaining graph",
     "repair_weight_change": "how much these alone changed the weights, as a share of them",
+    "factor_age_s": (
+        "seconds that a factor of the loss' curvature made before the deletion may stay in memory after it, to speed "
+        "up repairs; it is never written to disk, and does not influence what the weights converge to"
+    ),
     "coefficient_residual": "rounding in Lethe's own bookkeeping; proves nothing about forgetting",
 }
 

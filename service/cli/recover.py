@@ -172,7 +172,12 @@ async def _under_lease(
                 metrics=UnlearningMetrics(new_registry()),
                 executor=executor,
                 outage=Outage("recover", Backoff(), random.Random()),
-                placement=Placement(chosen_device(settings.device), RepairPolicy(settings.repair)),
+                placement=Placement(
+                    chosen_device(settings.device),
+                    RepairPolicy(settings.repair),
+                    repair_tolerance=settings.repair_tolerance,
+                    factor_age_s=settings.factor_age,
+                ),
                 model=store.manifest.name,
                 repair_budget_s=0.0,
                 stop=asyncio.Event(),

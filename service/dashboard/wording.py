@@ -129,11 +129,21 @@ FIGURES: dict[str, dict[str, Figure]] = {
             "They are at most this far from them since. This is proved from the gradient, without retraining.",
             "percent",
         ),
+        "repair_tolerance": Figure(
+            "Bound allowed",
+            "The most that the bound after repair may be for the weights to count as retrained.",
+            "percent",
+        ),
         "distance_bound_before": Figure("The same, absolute, before", "The bound in units of the weights."),
         "distance_bound_after": Figure("The same, absolute, after", "The bound in units of the weights."),
         "repair_iterations": Figure("Steps of repair", "How often the weights were re-optimised on what remains."),
         "repair_weight_change": Figure(
             "Moved by the repair", "How much the repair alone changed the weights, as a share of their size.", "percent"
+        ),
+        "factor_age_s": Figure(
+            "Factor kept in memory",
+            "Seconds that a factor of the loss' curvature made before the deletion may stay in memory after it, to "
+            "speed up repairs. It is never written to disk, and does not influence what the weights converge to.",
         ),
         "weight_change": Figure(
             "Moved by the batch", "How much the whole update changed the weights, as a share of their size.", "percent"

@@ -5,12 +5,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKey, Row, Select, Uuid, func, insert, literal, select, update
+from sqlalchemy import ForeignKey, Row, Select, Uuid, func, insert, literal, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base, finite
+from service.db.base import Base
 from service.db.models import RequestAuditRow, RequestRow
 from service.db.records import NORM_COLUMNS, QUEUED_COLUMNS, queued_request, request_norms
 from service.db.versions import VersionRow, version_columns, version_in
@@ -24,22 +24,6 @@ class BatchRow(Base):
     """What is measured of a version whose cause is a batch, and of no other."""
 
     __tablename__ = "batches"
-    __table_args__ = (
-        CheckConstraint("rank_before >= 0", name="rank_before"),
-        CheckConstraint("factor_method IN ('none', 'decompose', 'downdate', 'refactorise')", name="factor_method"),
-        CheckConstraint(
-            finite(
-                (
-                    "weight_change",
-                    "coefficient_residual",
-                    "lost_direction_norm_before",
-                    "lost_direction_norm_after",
-                    "distance_bound_start_relative",
-                )
-            ),
-            name="figures",
-        ),
-    )
 
     id: Mapped[UUID] = mapped_column(ForeignKey("versions.id"), primary_key=True)
     rank_before: Mapped[int]
@@ -49,6 +33,7 @@ class BatchRow(Base):
     lost_direction_norm_after: Mapped[float | None]
     factor_method: Mapped[str]
     distance_bound_start_relative: Mapped[float | None]
+    factor_age_s: Mapped[float | None]
 
 
 _BATCHES = BatchRow.__table__

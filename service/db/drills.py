@@ -6,15 +6,12 @@ from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
-    CheckConstraint,
     ForeignKey,
     Identity,
-    Index,
     Integer,
     Row,
     ScalarSelect,
     Select,
-    UniqueConstraint,
     and_,
     case,
     exists,
@@ -25,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 
-from service.db.base import Base, one_of
+from service.db.base import Base
 from service.db.models import RequestAuditRow, RequestRow
 from service.db.versions import VersionRow
 from service.domain.drills import Drill, DrillTrigger, NewDrill
@@ -41,12 +38,6 @@ class DrillRow(Base):
     """A request that deletes a cohort of canaries; rows are never changed."""
 
     __tablename__ = "drills"
-    __table_args__ = (
-        CheckConstraint("cohort > 0", name="cohort"),
-        CheckConstraint(one_of("trigger", DrillTrigger), name="trigger"),
-        UniqueConstraint("number"),
-        Index("drills_newest", "model", "number"),
-    )
 
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
     #: Their order, which a clock that is set back does not change.

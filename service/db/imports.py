@@ -5,12 +5,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, Index, Row, func, select, text, update
+from sqlalchemy import Row, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base, one_of
+from service.db.base import Base
 from service.db.versions import VersionRow, version_columns, version_in
 from service.domain.states import ImportStatus
 from service.domain.versions import ModelImport
@@ -21,12 +21,6 @@ class ImportRow(Base):
     """One import; from `committed` on its version has the same id. Once finished it is never changed."""
 
     __tablename__ = "imports"
-    __table_args__ = (
-        CheckConstraint(one_of("status", ImportStatus), name="status"),
-        CheckConstraint("(status = 'refused') = (refusal IS NOT NULL)", name="refused"),
-        CheckConstraint("(status IN ('completed', 'refused')) = (finished_at IS NOT NULL)", name="finished"),
-        Index("imports_open", "model", unique=True, postgresql_where=text("finished_at IS NULL")),
-    )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     #: Without a foreign key: the import may come before the model is served for the first time.

@@ -1,8 +1,7 @@
-"""The tables, with every constraint that keeps an illegal state out of the database.
+"""The tables, as the service reads and writes them.
 
-Triggers (the transitions of a request, a pointer that only moves forward, append-only events) are in the migrations.
-Times are Postgres' own; none is compared with another in a constraint, because a clock that is set back must not stop
-a deletion. Floating-point figures are finite: a NaN would poison every audit query.
+What keeps an illegal state out of the database, keys, constraints, indexes and triggers, stands once, in the SQL of the
+migrations; a test holds that these columns are the ones there.
 """
 
 from datetime import datetime
@@ -11,40 +10,23 @@ from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
-    CheckConstraint,
     ForeignKey,
     Identity,
-    Index,
     SmallInteger,
     Text,
-    UniqueConstraint,
     func,
     text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from projector.forgetting.status import RepairStatus
-from service.db.base import Base, finite, one_of, sha256
-from service.domain.states import OF_NO_REQUEST, EventType, Guarantee, RequestKind, RequestStatus, Scope
-
-_OF_NO_REQUEST = "(" + ", ".join(f"'{event}'" for event in OF_NO_REQUEST) + ")"
-_NORMS = ("injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
+from service.db.base import Base
 
 
 class ApiKeyRow(Base):
     """An API key, known by the hash of its text."""
 
     __tablename__ = "api_keys"
-    __table_args__ = (
-        CheckConstraint("name <> ''", name="named"),
-        CheckConstraint("octet_length(hash) = 32", name="hash"),
-        CheckConstraint(
-            "cardinality(scopes) > 0 AND scopes <@ ARRAY[" + ", ".join(f"'{scope}'" for scope in Scope) + "]::text[]",
-            name="scopes",
-        ),
-        Index("api_keys_name_in_use", "name", unique=True, postgresql_where=text("revoked_at IS NULL")),
-    )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     name: Mapped[str]
@@ -58,12 +40,6 @@ class LeaseRow(Base):
     """Who may write a model, and until when."""
 
     __tablename__ = "leases"
-    __table_args__ = (
-        CheckConstraint("fencing > 0", name="fencing"),
-        CheckConstraint("holder <> ''", name="holder"),
-        # No two rows could clash anyway: it makes `fencing` part of a key, so that changing it waits for FOR KEY SHARE.
-        UniqueConstraint("name", "fencing"),
-    )
 
     name: Mapped[str] = mapped_column(primary_key=True)
     holder: Mapped[str]
@@ -75,11 +51,6 @@ class PointerRow(Base):
     """Which version of a model is committed."""
 
     __tablename__ = "pointers"
-    __table_args__ = (
-        CheckConstraint("version >= 0 AND fencing >= 0", name="numbers"),
-        CheckConstraint("folder = version || '-' || fencing", name="folder"),
-        CheckConstraint(f"{sha256('digest')} AND {sha256('weights_sha256')}", name="digests"),
-    )
 
     model: Mapped[str] = mapped_column(primary_key=True)
     version: Mapped[int] = mapped_column(BigInteger)
@@ -94,90 +65,6 @@ class RequestRow(Base):
     """One deletion request; what it names is only in `ciphertext`, under a key kept outside the database."""
 
     __tablename__ = "requests"
-    __table_args__ = (
-        CheckConstraint(one_of("kind", RequestKind), name="kind"),
-        CheckConstraint(one_of("status", RequestStatus), name="status"),
-        CheckConstraint(one_of("guarantee", Guarantee), name="guarantee"),
-        CheckConstraint(one_of("repair", RepairStatus), name="repair"),
-        CheckConstraint("count > 0", name="count"),
-        CheckConstraint(
-            "(idempotency_key IS NULL) = (body_digest IS NULL) AND octet_length(body_digest) = 32", name="idempotency"
-        ),
-        CheckConstraint(
-            "status <> 'queued' OR (ciphertext IS NOT NULL AND applied_at IS NULL AND completed_at IS NULL"
-            " AND failed_at IS NULL AND cancelled_at IS NULL AND guarantee IS NULL)",
-            name="queued",
-        ),
-        CheckConstraint(
-            "status <> 'applied' OR (applied_at IS NOT NULL AND completed_at IS NULL)",
-            name="applied",
-        ),
-        CheckConstraint(
-            "(applied_at IS NULL) = (guarantee IS NULL) AND (applied_at IS NULL) = (repair IS NULL)"
-            " AND (applied_at IS NULL OR (batch_id IS NOT NULL AND explanation IS NOT NULL))",
-            name="applied_at",
-        ),
-        CheckConstraint(
-            "(status = 'completed') = (completed_at IS NOT NULL) AND (status <> 'completed'"
-            " OR (ciphertext IS NULL AND explanation IS NOT NULL AND (applied_at IS NULL) = (batch_id IS NULL)))",
-            name="completed",
-        ),
-        CheckConstraint(
-            "already_deleted_by IS NULL OR (status = 'completed' AND batch_id IS NULL AND already_deleted_by <> id)",
-            name="already_deleted_by",
-        ),
-        CheckConstraint(
-            "(status = 'failed') = (failed_at IS NOT NULL) AND (status = 'failed') = (failure IS NOT NULL)"
-            " AND (status <> 'failed' OR batch_id IS NULL)",
-            name="failed",
-        ),
-        CheckConstraint(
-            "(status = 'cancelled') = (cancelled_at IS NOT NULL)"
-            " AND (status <> 'cancelled' OR (ciphertext IS NULL AND batch_id IS NULL))",
-            name="cancelled",
-        ),
-        CheckConstraint("(guarantee = 'retrained') = (repair = 'converged')", name="retrained"),
-        CheckConstraint(
-            "octet_length(subject_commitments) = count * CASE kind WHEN 'edge' THEN 64 ELSE 32 END"
-            " AND octet_length(reference_commitment) = 32",
-            name="commitments",
-        ),
-        Index(
-            "requests_idempotency",
-            "api_key_id",
-            "idempotency_key",
-            unique=True,
-            postgresql_where=text("idempotency_key IS NOT NULL"),
-        ),
-        Index("requests_newest_by_status", "status", "received_at", "id"),
-        Index(
-            "requests_queued",
-            "model",
-            "received_at",
-            postgresql_where=text("status = 'queued'"),
-            postgresql_include=["count", "api_key_id"],
-        ),
-        Index("requests_batch", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
-        Index("requests_repair_pending", "model", postgresql_where=text("repair = 'pending'")),
-        Index(
-            "requests_open",
-            "model",
-            "received_at",
-            postgresql_where=text("status IN ('queued', 'applied')"),
-            postgresql_include=["id"],
-        ),
-        *(
-            Index(
-                f"requests_{column}",
-                "model",
-                column,
-                postgresql_where=text(f"{column} IS NOT NULL"),
-                postgresql_include=["received_at"],
-            )
-            for column in ("applied_at", "completed_at", "failed_at")
-        ),
-        Index("requests_reference", "reference", "received_at", "id", postgresql_where=text("reference IS NOT NULL")),
-    )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     model: Mapped[str] = mapped_column(ForeignKey("pointers.model"))
@@ -213,11 +100,6 @@ class RequestAuditRow(Base):
     """What was deleted for one request and the norms measured for it, written together with its batch."""
 
     __tablename__ = "request_audits"
-    __table_args__ = (
-        CheckConstraint("deleted > 0", name="deleted"),
-        CheckConstraint(finite(_NORMS), name="norms"),
-        Index("request_audits_batch", "batch_id"),
-    )
 
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
     batch_id: Mapped[UUID] = mapped_column(ForeignKey("batches.id"))
@@ -232,7 +114,6 @@ class OutboxRow(Base):
     """A request whose id has not been put into the stream yet."""
 
     __tablename__ = "outbox"
-    __table_args__ = (Index("outbox_oldest", "model", "created_at"),)
 
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
     model: Mapped[str]
@@ -243,10 +124,6 @@ class TombstoneKeyRow(Base):
     """A tombstone key that some tombstone was made with; the key itself is in the key folder."""
 
     __tablename__ = "tombstone_keys"
-    __table_args__ = (
-        CheckConstraint("number > 0", name="number"),
-        CheckConstraint("octet_length(fingerprint) = 16", name="fingerprint"),
-    )
 
     number: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
     fingerprint: Mapped[bytes]
@@ -256,10 +133,6 @@ class VaultKeyRow(Base):
     """A key outside the database, other than a tombstone key, that it relies on; the key is in the key folder."""
 
     __tablename__ = "vault_keys"
-    __table_args__ = (
-        CheckConstraint("name <> ''", name="name"),
-        CheckConstraint("octet_length(fingerprint) = 16", name="fingerprint"),
-    )
 
     name: Mapped[str] = mapped_column(primary_key=True)
     fingerprint: Mapped[bytes]
@@ -274,13 +147,6 @@ class TombstoneRow(Base):
     """
 
     __tablename__ = "tombstones"
-    __table_args__ = (
-        CheckConstraint(one_of("kind", RequestKind), name="kind"),
-        CheckConstraint("octet_length(hash) = 32", name="hash"),
-        CheckConstraint("num_nonnulls(request_id, recovery_id) = 1", name="deleted_by"),
-        Index("tombstones_request", "request_id"),
-        Index("tombstones_model", "model"),
-    )
 
     hash: Mapped[bytes] = mapped_column(primary_key=True)
     model: Mapped[str]
@@ -295,17 +161,6 @@ class EventRow(Base):
     """What happened to a request, to a model or to the log; rows are never changed."""
 
     __tablename__ = "events"
-    __table_args__ = (
-        CheckConstraint(one_of("type", EventType), name="type"),
-        CheckConstraint(f"(request_id IS NULL) = (type IN {_OF_NO_REQUEST})", name="request"),
-        CheckConstraint("jsonb_typeof(payload) = 'object'", name="payload"),
-        Index("events_request", "request_id", "id"),
-        Index("events_applied_once", "request_id", unique=True, postgresql_where=text("type = 'applied'")),
-        Index("events_completed_once", "request_id", unique=True, postgresql_where=text("type = 'completed'")),
-        Index("events_repaired_once", "request_id", unique=True, postgresql_where=text("type = 'repaired'")),
-        Index("events_not_repaired_once", "request_id", unique=True, postgresql_where=text("type = 'not_repaired'")),
-        Index("events_of_no_request", "id", postgresql_where=text("request_id IS NULL")),
-    )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     #: Null for what no request asked for.
@@ -319,11 +174,6 @@ class LeafRow(Base):
     """A leaf of the transparency log; rows are never changed."""
 
     __tablename__ = "leaves"
-    __table_args__ = (
-        CheckConstraint("index >= 0", name="index"),
-        CheckConstraint("octet_length(hash) = 32 AND octet_length(root) = 32", name="hashes"),
-        UniqueConstraint("event_id"),
-    )
 
     index: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     event_id: Mapped[int] = mapped_column(ForeignKey("events.id"))
@@ -338,10 +188,6 @@ class LogNodeRow(Base):
     """The hash of a complete subtree of two leaves or more; rows are never changed."""
 
     __tablename__ = "log_nodes"
-    __table_args__ = (
-        CheckConstraint("level BETWEEN 1 AND 62 AND position >= 0", name="place"),
-        CheckConstraint("octet_length(hash) = 32", name="hash"),
-    )
 
     level: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
     position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
@@ -352,7 +198,6 @@ class CheckpointRow(Base):
     """A signed checkpoint of the log; rows are never changed."""
 
     __tablename__ = "checkpoints"
-    __table_args__ = (CheckConstraint("size >= 0", name="size"),)
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     size: Mapped[int] = mapped_column(BigInteger)
@@ -365,7 +210,6 @@ class LogKeyRow(Base):
     """A public key that has signed checkpoints; the private key is in the key folder."""
 
     __tablename__ = "log_keys"
-    __table_args__ = (CheckConstraint("number > 0", name="number"),)
 
     number: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
     public_key: Mapped[str]

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKey, func, insert, select, update
+from sqlalchemy import ForeignKey, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -16,7 +16,6 @@ class RecoveryRow(Base):
     """What is said of a version whose cause is a recovery, and of no other."""
 
     __tablename__ = "recoveries"
-    __table_args__ = (CheckConstraint("unknown_nodes >= 0 AND requests_failed >= 0", name="counts"),)
 
     id: Mapped[UUID] = mapped_column(ForeignKey("versions.id"), primary_key=True)
     #: The version that the database had committed; null when it knew of none.

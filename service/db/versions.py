@@ -8,18 +8,13 @@ from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
-    CheckConstraint,
     Computed,
     ForeignKey,
-    ForeignKeyConstraint,
-    Index,
     Row,
-    UniqueConstraint,
     func,
     insert,
     literal,
     select,
-    text,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -28,56 +23,15 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import FromClause
 
 from projector.forgetting.status import RepairStatus
-from service.db.base import Base, finite, one_of, sha256
+from service.db.base import Base
 from service.domain.states import Cause
 from service.domain.versions import Version
-
-_FIGURES = (
-    "span_residual",
-    *(f"distance_bound_{when}{unit}" for when in ("before", "after") for unit in ("", "_relative")),
-    "repair_weight_change",
-    "repair_tolerance",
-)
 
 
 class VersionRow(Base):
     """A version that was committed; `finished_at` is when nothing older was on the disk any more."""
 
     __tablename__ = "versions"
-    __table_args__ = (
-        CheckConstraint(one_of("cause", Cause), name="cause"),
-        CheckConstraint("number > number_before AND number_before >= 0 AND fencing > 0", name="numbers"),
-        CheckConstraint("folder = number || '-' || fencing", name="folder"),
-        CheckConstraint(
-            " AND ".join(sha256(name) for name in ("digest", "weights_sha256", "weights_sha256_before")), name="digests"
-        ),
-        CheckConstraint(
-            "rank >= 0 AND live_nodes >= 0 AND edges >= 0 AND requests >= 0 AND deleted_nodes >= 0"
-            " AND deleted_features >= 0 AND deleted_edges >= 0 AND directions_removed >= 0 AND repair_iterations >= 0"
-            " AND repair_products >= 0",
-            name="counts",
-        ),
-        CheckConstraint(finite(_FIGURES), name="figures"),
-        CheckConstraint("jsonb_typeof(durations_ms) = 'object'", name="durations_ms"),
-        CheckConstraint(one_of("repair", RepairStatus), name="repair"),
-        CheckConstraint(
-            "repair_version >= number AND (repair_version IS NOT NULL OR repair <> 'converged')", name="repair_version"
-        ),
-        CheckConstraint("finished_at IS NULL OR span_residual IS NOT NULL OR cause = 'recovery'", name="finished"),
-        UniqueConstraint("model", "number"),
-        ForeignKeyConstraint(
-            ["model", "repair_version"],
-            ["versions.model", "versions.number"],
-            name="versions_repair_version_fkey",
-        ),
-        Index(
-            "versions_unfinished",
-            "model",
-            unique=True,
-            postgresql_where=text("finished_at IS NULL AND cause <> 'recovery'"),
-        ),
-        Index("versions_committed_at", "model", "committed_at", postgresql_include=["rank", "live_nodes"]),
-    )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     model: Mapped[str] = mapped_column(ForeignKey("pointers.model"))

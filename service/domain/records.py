@@ -149,6 +149,11 @@ class BatchRecord:
     #: The version in which the repair ended, the batch's own or a later one, and the digest of its weights.
     repair_version: int | None = None
     repair_weights_sha256: str | None = None
+    #: The relative bound up to which the repair counted as converged; None while none has ended.
+    repair_tolerance: float | None = None
+    #: How long a factor of the Hessian made before the batch may stay in memory after it (seconds); None where nothing
+    #: is repaired.
+    factor_age_s: float | None = None
     #: Nodes that are left of the graph.
     live_nodes: int = 0
 

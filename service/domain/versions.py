@@ -55,11 +55,11 @@ class Version:
     #: How far the repair of its weights has come, and the version in which it ended: its own, or a later one.
     repair: RepairStatus = RepairStatus.NONE
     repair_version: int | None = None
-    #: Newton steps, products with the Hessian, and |W - W_projected|_F / |W_projected|_F, of a repair that ended here.
+    #: Newton steps, products with the Hessian, and |W - W_projected|_F / |W_projected|_F of a repair that ended here.
     repair_iterations: int | None = None
     repair_products: int | None = None
     repair_weight_change: float | None = None
-    #: The relative bound at which a repair has converged; None where nothing was to be repaired.
+    #: The relative bound up to which it counted as converged.
     repair_tolerance: float | None = None
 
     @property
@@ -79,6 +79,7 @@ class BatchDetails:
     lost_direction_norm_after: float | None
     factor_method: str
     distance_bound_start_relative: float | None
+    factor_age_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ def batch_record(version: Version, details: BatchDetails, end: Version | None) -
         distance_bound_before_relative=version.distance_bound_before_relative,
         distance_bound_after_relative=version.distance_bound_after_relative,
         repair=version.repair,
+        factor_age_s=details.factor_age_s,
         live_nodes=version.live_nodes,
     )
     return record if end is None else repaired_in(record, end)
@@ -158,6 +160,7 @@ def repaired_in(batch: BatchRecord, end: Version) -> BatchRecord:
         repair_weight_change=end.repair_weight_change,
         repair_version=end.number,
         repair_weights_sha256=end.weights_sha256,
+        repair_tolerance=end.repair_tolerance,
         distance_bound_after=end.distance_bound_after,
         distance_bound_after_relative=end.distance_bound_after_relative,
         durations_ms=durations,

@@ -6,6 +6,8 @@ import torch
 
 from projector.errors import ProjectorError
 from projector.forgetting.certificate import certifiable
+from projector.forgetting.preconditioner import FACTOR_AGE_S
+from projector.forgetting.status import TOLERANCE
 from projector.network.losses import loss_of
 from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy
@@ -20,6 +22,10 @@ class Placement:
     policy: RepairPolicy = RepairPolicy.NEVER
     #: None: all is computed in this process.
     process: NewtonProcess | None = None
+    #: The relative bound on the distance to retraining up to which a repair counts as converged.
+    repair_tolerance: float = TOLERANCE
+    #: Seconds for which blocks of the Hessian may be kept after the first deletion that they predate.
+    factor_age_s: float = FACTOR_AGE_S
 
 
 class RepairImpossible(ProjectorError):

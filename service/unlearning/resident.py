@@ -26,21 +26,14 @@ from projector.forgetting.certificate import Certificate
 from projector.forgetting.forget import HeldModel, RepairPlan, forget, require_finite
 from projector.forgetting.gram import Gram
 from projector.forgetting.live_graph import LiveGraph
-from projector.forgetting.repair import (
-    Coefficients,
-    Minimiser,
-    Repair,
-    RepairOutcome,
-    RepairProgress,
-    at_optimum,
-    newton,
-    stacked,
-)
+from projector.forgetting.optimum import Coefficients, at_optimum, stacked
+from projector.forgetting.preconditioner import Preconditioner
+from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, RepairProgress, newton
 from projector.forgetting.status import RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
 from projector.network.representation import Representation
-from projector.solvers.hessian import HessianFactor, factor_steps, why_no_factor
+from projector.solvers.class_blocks import ClassBlocks, block_steps, why_no_blocks
 from projector.solvers.objective import Objective
 from service.domain.states import RepairPolicy
 from service.unlearning.loading import load, on_device
@@ -54,9 +47,12 @@ class Resident:
     """One model on one device. `prepare` changes nothing; `commit` makes what was prepared the committed state.
 
     Under the policy `always` a batch is repaired while it is prepared, for as long as its budget lasts; a repair that
-    takes longer goes on with `advance_repair` after the projected weights were committed. In idle time
-    `advance_upkeep` factorises the Hessian at the committed weights, which makes the next repair fast; what was
-    computed with rows that a batch deletes leaves the memory when the batch is committed.
+    takes longer goes on with `advance_repair` after the weights reached were committed. A batch that comes in between
+    goes on from the weights reached by then, so that a stream of deletions converges on the way.
+
+    In idle time `advance_upkeep` makes blocks of the Hessian at the committed weights, which make the next repair fast.
+    Blocks that predate a deletion stay for at most `factor_age_s`; all else that was computed with rows that a batch
+    deletes leaves the memory when the batch is committed.
     """
 
     def __init__(
@@ -90,11 +86,14 @@ class Resident:
         #: The version whose Gram factors were read from a checkpoint.
         self._checkpointed: int | None = None
         self._training_rows = TrainingRows(live_graph)
-        self._factor: HessianFactor | None = None
-        self._making: Iterator[HessianFactor | None] | None = None
+        self._repair_tolerance = placement.repair_tolerance
+        #: Seconds for which blocks of the Hessian may be kept after the first deletion that they predate.
+        self.factor_age_s = placement.factor_age_s
+        self._preconditioner: Preconditioner | None = None
+        self._making: Iterator[ClassBlocks | None] | None = None
         self._pending: Repair | None = None
-        #: Why there is no factor of this version, once that was asked.
-        self._no_factor: str | None = None
+        #: Why no blocks are made for this version, once that was asked.
+        self._no_blocks: str | None = None
         self._judged = False
         self._certificate: Certificate | None = None
 
@@ -138,7 +137,7 @@ class Resident:
         if stale_coefficients:
             objective = resident._objective(resident.live_graph)
             _, coefficients = at_optimum(loaded.state, objective, objective.at(stacked(loaded.state)))
-            resident._take(coefficients)
+            resident.features, resident.labels = resident._given(coefficients)
         resident.leave_repairs_to(placement.process)
         return resident
 
@@ -173,8 +172,10 @@ class Resident:
         """
         plan = None
         if self._policy is RepairPolicy.ALWAYS:
-            plan = RepairPlan(budget_s, *self._means())
-        forgotten = forget(self._held(), removals, plan)
+            plan = RepairPlan(
+                budget_s, *self._means(), factor_age_s=self.factor_age_s, tolerance=self._repair_tolerance
+            )
+        forgotten = forget(self._reached(), removals, plan)
         snapshot = finite(forgotten.state, _snapshot(forgotten.state, forgotten.live_graph, forgotten.logits))
         return Prepared(**vars(forgotten), snapshot=snapshot)
 
@@ -197,7 +198,10 @@ class Resident:
         """Starts a repair of the committed state, for `advance_repair` to carry out."""
         objective = self._objective(self.live_graph)
         minimiser, free = self._means()
-        self._pending = Repair(self.state, objective, self._factor, self._training_rows, minimiser=minimiser, free=free)
+        self._pending = Repair(
+            self.state, objective, self._training_rows, self._usable(),
+            minimiser=minimiser, free=free, tolerance=self._repair_tolerance,
+        )  # fmt: skip
 
     @property
     def repairing(self) -> RepairProgress | None:
@@ -227,47 +231,57 @@ class Resident:
 
     @property
     def upkeep_due(self) -> bool:
-        """Whether `advance_upkeep` has something to do."""
-        if self._policy is RepairPolicy.NEVER or self._pending is not None or self._factor is not None:
+        """Whether `advance_upkeep` has something to do; blocks that may not stay any longer leave the memory."""
+        usable = self._usable()
+        if self._policy is RepairPolicy.NEVER or self._pending is not None or (usable is not None and usable.fresh):
             return False
-        return self._making is not None or self.why_no_factor is None
+        return self._making is not None or self.why_no_blocks is None
 
     @property
-    def why_no_factor(self) -> str | None:
-        """Why the Hessian of this version is not factorised, and repairs go without; None if it is."""
+    def why_no_blocks(self) -> str | None:
+        """Why no blocks of the Hessian of this version are made, and repairs go without; None if they are."""
         if not self._judged:
-            representation = Representation(self.live_graph.inputs, self.live_graph.training_rows)
-            self._no_factor = why_no_factor(
-                representation,
-                self.state.classes,
-                self.live_graph.loss.coupled,
-                available_bytes(self.features.rows.device),
-            )
+            free = available_bytes(self.features.rows.device)
+            self._no_blocks = why_no_blocks(self._representation(), self.state.classes, free)
             self._judged = True
-        return self._no_factor
+        return self._no_blocks
 
     @property
-    def factor(self) -> HessianFactor | None:
-        """The factor of the Hessian at the committed weights, made from what remains; None while there is none."""
-        return self._factor
+    def preconditioner(self) -> Preconditioner | None:
+        """The blocks of the Hessian that the next repair would begin with; None while there are none."""
+        return self._usable()
 
     def advance_upkeep(self, until: float) -> None:
-        """Factorises the Hessian at the committed weights, until `time.monotonic()` reaches `until`.
+        """Makes blocks of the Hessian at the committed weights, until `time.monotonic()` reaches `until`.
 
         When that fails, it is not tried again on this version.
         """
         if self._making is None:
-            objective = self._objective(self.live_graph)
-            self._making = factor_steps(objective, objective.at(stacked(self.state)), self._training_rows)
+            self._making = self._blocks()
         try:
-            while self._factor is None and time.monotonic() < until:
-                self._factor = next(self._making)
+            while self._making is not None and time.monotonic() < until:
+                blocks = next(self._making)
+                if blocks is not None:
+                    self._preconditioner, self._making = Preconditioner(blocks), None
         except Exception as error:
             self._making = None
-            self._no_factor, self._judged = f"it could not be made: {error}", True
+            self._no_blocks, self._judged = f"they could not be made: {error}", True
             raise
-        if self._factor is not None:
-            self._making = None
+
+    def _blocks(self) -> Iterator[ClassBlocks | None]:
+        """Blocks made from what remains, in short steps."""
+        for _ in self._training_rows.steps():
+            yield None
+        objective = self._objective(self.live_graph)
+        yield from block_steps(objective, objective.at(stacked(self.state)), self._training_rows.H())
+
+    def _usable(self) -> Preconditioner | None:
+        """The blocks; those that may not stay any longer leave the memory."""
+        if self._pending is not None:
+            self._preconditioner = self._pending.usable()
+        if self._preconditioner is not None and self._preconditioner.expired:
+            self._preconditioner = None
+        return self._preconditioner
 
     def leave_repairs_to(self, process: NewtonProcess | None) -> None:
         """Has repairs that it pays for computed in `process`, which is started for them: that takes seconds."""
@@ -275,9 +289,9 @@ class Resident:
         if process is None:
             return
         process.forget()
-        if self._policy is RepairPolicy.NEVER or self.why_no_factor is None:
+        if self._policy is RepairPolicy.NEVER or self.live_graph.keeps_dense or self.why_no_blocks is None:
             return
-        if pays(Representation(self.live_graph.inputs, self.live_graph.training_rows), self.state.classes):
+        if pays(self._representation(), self.state.classes):
             process.start()
 
     def _means(self) -> tuple[Minimiser, int | None]:
@@ -288,8 +302,22 @@ class Resident:
     def _held(self) -> HeldModel:
         return HeldModel(
             self.state, self.features, self.labels, self.live_graph, self.regularization, self._training_rows,
-            self._injected, self._factor,
+            self._injected, self._usable(),
         )  # fmt: skip
+
+    def _reached(self) -> HeldModel:
+        """What a batch starts from: the committed state, or what its repair has reached since."""
+        held = self._held()
+        if self._pending is None or not self._pending.improved:
+            return held
+        state, outcome = self._pending.repaired()
+        features, labels = self._given(outcome.coefficients)
+        blocks = self._pending.usable()
+        return replace(held, state=state, features=features, labels=labels, preconditioner=blocks, is_ahead=True)
+
+    def _representation(self) -> Representation:
+        """H through its factors."""
+        return Representation(self.live_graph.inputs, self.live_graph.training_rows)
 
     def _objective(self, live_graph: LiveGraph) -> Objective:
         return live_graph.objective(self.regularization)
@@ -299,19 +327,20 @@ class Resident:
         if self._process is not None:
             self._process.forget()
         self._certificate = outcome.after
-        self._making = self._pending = self._factor = None
+        self._making = self._pending = None
         self._judged = False
         if repair is not None:
-            repair.forget_earlier()
-            self._factor = repair.factor
-        if outcome.coefficients is not None:
-            self._take(outcome.coefficients)
+            self._preconditioner = repair.committed()
+        self.features, self.labels = self._given(outcome.coefficients)
 
-    def _take(self, coefficients: Coefficients) -> None:
-        device = self.features.beta.device
-        self.features = replace(self.features, beta=side_by_side(on_device(coefficients.beta, device)))
-        if self.labels is not None:
-            self.labels = replace(self.labels, beta=side_by_side(on_device(coefficients.label_beta, device)))
+    def _given(self, coefficients: Coefficients | None) -> tuple[InputRows, InputRows | None]:
+        """The inputs' rows with these coefficients, or with those they have."""
+        features, labels, device = self.features, self.labels, self.features.beta.device
+        if coefficients is not None:
+            features = replace(features, beta=side_by_side(on_device(coefficients.beta, device)))
+            if labels is not None:
+                labels = replace(labels, beta=side_by_side(on_device(coefficients.label_beta, device)))
+        return features, labels
 
 
 def _snapshot(state: ModelState, live_graph: LiveGraph, logits: Tensor | None = None) -> Snapshot:

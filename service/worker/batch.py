@@ -96,8 +96,8 @@ class Batches:
     def __init__(self, context: Context, writer: VersionWriter) -> None:
         self._context = context
         self._writer = writer
-        #: Why the last repair had no factor of the Hessian; at the start the log says why there will be none.
-        self._without_factor = writer.resident.why_no_factor
+        #: Why the last repair had no blocks of the Hessian; at the start the log says why there will be none.
+        self._without_blocks = writer.resident.why_no_blocks
         self._log = structlog.get_logger(__name__)
 
     async def prepare(self, deletions: Sequence[Deletion], watch: Stopwatch) -> tuple[NewVersion, BatchSteps]:
@@ -108,10 +108,10 @@ class Batches:
         prepared = await watch.time("project", prepare, context.executor)
         if prepared.outcome.status is not RepairStatus.NONE:
             watch.split("project", "repair", prepared.repair_s)
-        reason = prepared.outcome.without_factor
-        if reason is not None and reason != self._without_factor:
-            self._log.info("repair.without_factor", reason=reason)
-        self._without_factor = reason
+        reason = prepared.outcome.without_blocks
+        if reason is not None and reason != self._without_blocks:
+            self._log.info("repair.without_blocks", reason=reason)
+        self._without_blocks = reason
         failure_points.reached(FailurePoint.COMPUTED, Cause.BATCH)
 
         def replace_state() -> None:
@@ -134,6 +134,7 @@ class Batches:
 
     def _batch(self, deletions: Sequence[Deletion], prepared: Prepared) -> Batch:
         projection, at_start = prepared.projection, self._writer.resident.certificate
+        unrepaired = prepared.outcome.status is RepairStatus.NONE
         details = BatchDetails(
             rank_before=self._writer.resident.state.features.gram.rank,
             weight_change=projection.weight_change,
@@ -142,6 +143,7 @@ class Batches:
             lost_direction_norm_after=projection.lost_direction_norm_after,
             factor_method=projection.factor_method.value,
             distance_bound_start_relative=None if at_start is None else at_start.relative,
+            factor_age_s=None if unrepaired else self._writer.resident.factor_age_s,
         )
         norms = {
             deletion.claimed.request.id: RequestNorms(

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from model_store.manifest import Manifest
-from projector.forgetting.certificate import TOLERANCE
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import TOLERANCE, RepairStatus
 from service.domain.records import BatchRecord
 from service.domain.states import RequestKind
 
@@ -45,6 +44,12 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
     """
     sentences = [] if kind is RequestKind.EDGE else [_projection(record)]
     sentences += [_LEFT[kind], _repair(record, kind, manifest)]
+    if record.factor_age_s:
+        sentences.append(
+            "To speed up repairs, a factor of the loss' curvature made before this deletion may stay in memory for up "
+            f"to {record.factor_age_s:g} s after it; it is never written to disk, and does not influence what the "
+            "weights converge to."
+        )
     if deleted < named:
         rest = named - deleted
         were = "was" if rest == 1 else "were"
@@ -117,7 +122,11 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
         return f"The repair{later} found nothing left to do: the weights are {those}."
     moved = f"the weights moved by {_percent(record.repair_weight_change)} and are {those}"
     undone = record.distance_bound_start_relative or 0.0
-    if manifest.training.relative_gradient > TOLERANCE and undone > _NOTICEABLE * record.repair_weight_change:
+    # Within the tolerance nothing was left undone. Records of early versions do not state it.
+    tolerance = record.repair_tolerance or TOLERANCE
+    if manifest.training.relative_gradient > tolerance and undone > max(
+        tolerance, _NOTICEABLE * record.repair_weight_change
+    ):
         return (
             f"The repair{later} re-optimised the weights on the remaining graph: {moved}. Not all of that need be "
             f"forgetting: when the deletion began, the weights were up to {_percent(undone)} of their size away from "

@@ -70,6 +70,7 @@ def imported(version: Version) -> dict[str, object]:
         "span_residual": version.span_residual,
         "repair": version.repair.value,
         "repair_iterations": version.repair_iterations,
+        "repair_tolerance": version.repair_tolerance,
         "distance_bound_before": version.distance_bound_before,
         "distance_bound_after": version.distance_bound_after,
         "distance_bound_before_relative": version.distance_bound_before_relative,

@@ -204,9 +204,9 @@ class Unlearner:
             await context.outlast(partial(writer.finish, unfinished, steps, Stopwatch()))
         await session.repairer.resume()
         failure_points.reached(FailurePoint.RESUMED)
-        policy, reason = context.placement.policy, writer.resident.why_no_factor
+        policy, reason = context.placement.policy, writer.resident.why_no_blocks
         if policy is RepairPolicy.ALWAYS and reason is not None:
-            self._log.info("repair.without_factor", reason=reason)
+            self._log.info("repair.without_blocks", reason=reason)
         return session
 
     async def _serve(self, session: _Session, keeper: LeaseKeeper) -> None:

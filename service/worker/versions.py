@@ -27,7 +27,6 @@ from model_store.store import Store
 from model_store.tombstones import KeptTombstone
 from model_store.versions import VersionRef
 from projector.forgetting.batch import ModelState
-from projector.forgetting.certificate import TOLERANCE
 from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.status import RepairStatus
 from service import failure_points
@@ -305,7 +304,7 @@ class VersionWriter:
             repair_iterations=new.outcome.iterations if ended else None,
             repair_products=new.outcome.products if ended else None,
             repair_weight_change=new.outcome.weight_change if ended else None,
-            repair_tolerance=None if new.outcome.status is RepairStatus.NONE else TOLERANCE,
+            repair_tolerance=new.outcome.tolerance if ended else None,
         )
 
     @property

@@ -69,4 +69,7 @@ def dumped(faults: Iterable[Fault]) -> str:
 
 def loaded(text: str) -> list[Fault]:
     """The faults in a text."""
-    return [Fault(Action(one["action"]), one["point"], one["occurrence"], one["cause"] and Cause(one["cause"])) for one in json.loads(text)]
+    return [
+        Fault(Action(one["action"]), one["point"], one["occurrence"], one["cause"] and Cause(one["cause"]))
+        for one in json.loads(text)
+    ]

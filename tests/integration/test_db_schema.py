@@ -177,6 +177,7 @@ async def test_a_batch_with_figures_that_cannot_be_is_refused(db: Database) -> N
     await db.batch([await db.accept()])
     for assignments in [
         "distance_bound_after = 'NaN'",
+        "repair_tolerance = 2e-6",
         "distance_bound_after = 'Infinity'",
         "repair_weight_change = -1",
         "finished_at = now()",
@@ -200,6 +201,7 @@ async def test_a_batch_with_figures_that_cannot_be_is_refused(db: Database) -> N
         "weight_change = -1",
         "weight_change = NULL",
         "rank_before = -1",
+        "factor_age_s = -1",
     ]:
         with pytest.raises(DBAPIError, match=r"batches_\w+|weight_change"):
             await db.rows(f"UPDATE batches SET {assignments}")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from db_harness import until
 from test_api_end_to_end import running, small_model
@@ -21,6 +22,9 @@ from service.settings import Settings
 from service.vault.log_keys import LogKeys
 
 __all__ = ["deferring", "gate", "settings", "small_model", "together"]
+
+#: The digest of weights that there never were.
+OTHER = "a" * 64
 
 
 def verified(lines: list[Line], signer: Signer) -> Report:
@@ -66,22 +70,29 @@ async def test_weights_that_do_not_follow_from_one_another_are_found_in_a_log_si
     assert (honest.findings, honest.leaves) == ([], 15)
     assert [index for index, _ in honest.told] == [11]
 
-    def lied(victims: dict[int, str], member: str) -> list[tuple[int | None, str]]:
-        """What is found once leaves, by index, tell another digest, and everything is computed and signed anew."""
+    def lied(victims: dict[int, Any], member: str) -> list[tuple[int | None, str]]:
+        """What is found once leaves, by index, tell another value, and everything is computed and signed anew."""
         told = [dict(line) for line in leaves]
-        for index, name in victims.items():
+        for index, value in victims.items():
             details = told[index]["event"]["details"]
-            told[index] = saying(told[index], {"details": details | {member: name * 64}})
+            told[index] = saying(told[index], {"details": details | {member: value}})
         return [(one.index, one.what) for one in verified(again(told, signer, [len(told)]), signer).findings]
 
     # One of two requests of a batch; the whole batch, whose repair began elsewhere; a repair; an import.
-    assert lied({1: "a"}, "weights_sha256_after") == [(1, "it gives version 1 of small other weights than leaf 0 does")]
-    assert lied(dict.fromkeys((0, 1, 2, 3, 4), "a"), "weights_sha256_after")[0][0] == 5
-    assert lied(dict.fromkeys((4, 5), "a"), "repair_weights_sha256") == [
+    assert lied({1: OTHER}, "weights_sha256_after") == [
+        (1, "it gives version 1 of small other weights than leaf 0 does")
+    ]
+    assert lied(dict.fromkeys((0, 1, 2, 3, 4), OTHER), "weights_sha256_after")[0][0] == 5
+    assert lied(dict.fromkeys((4, 5), OTHER), "repair_weights_sha256") == [
         (6, "it gives version 2 of small other weights than leaf 4 does")
     ]
-    assert lied({11: "a"}, "weights_sha256_before")[0][0] == 11
-    assert lied({11: "a"}, "weights_sha256_after")[0][0] == 13
+    assert lied({11: OTHER}, "weights_sha256_before")[0][0] == 11
+    assert lied({11: OTHER}, "weights_sha256_after")[0][0] == 13
+    # Weights that are called retrained, and are not by the bound and the tolerance that the leaf states.
+    for index in (4, 8, 11):
+        assert [found for found, _ in lied({index: 2e-6}, "distance_bound_after_relative")] == [index]
+        [(found, what)] = lied({index: 1e-3}, "repair_tolerance")
+        assert (found, what) == (index, "its tolerance is 0.001; none above 1e-06 counts as retrained")
     # A deletion that never was, as far as the log tells: the import goes on from weights that nothing made.
     left = [line for line in leaves if line["index"] not in (9, 10, 12)]
     moved = [line | {"index": place, "leaf": moved_to(line, place)} for place, line in enumerate(left)]

@@ -200,6 +200,32 @@ async def test_a_repair_past_its_budget_goes_on_after_completed_and_commits_its_
         assert lethe.failures == []
 
 
+@pytest.mark.parametrize("tolerance", [1e-9, 1e-6])
+async def test_weights_count_as_retrained_by_the_tolerance_that_their_record_states(
+    settings: Settings, deferring: Settings, small_model: Path, tolerance: float
+) -> None:
+    """At once and later; what is recorded under one tolerance stays so under another."""
+    named = {"repair_tolerance": tolerance, "factor_age": 90.0}
+    async with running(settings.model_copy(update=named)) as lethe:
+        await until(lethe.is_ready)
+        first = await lethe.delete("12")
+        state = await lethe.completed(first)
+        assert (state["guarantee"], state["audit"]["repair_tolerance"]) == ("retrained", tolerance)
+        assert state["audit"]["distance_bound_after_relative"] <= tolerance
+        assert state["audit"]["factor_age_s"] == 90.0
+        assert "may stay in memory for up to 90 s after it; it is never written to disk" in state["explanation"]
+        assert state["audit"]["span_residual"] < 1e-8
+    async with running(deferring.model_copy(update={"factor_age": 0.0})) as lethe:
+        await until(lethe.is_ready)
+        later = await repaired(lethe, await lethe.delete("57"))
+        assert (later["guarantee"], later["audit"]["repair_tolerance"]) == ("retrained", 1e-8)
+        assert (later["audit"]["factor_age_s"], "in memory" in later["explanation"]) == (0.0, False)
+        assert (await lethe.state(first))["audit"] == state["audit"]
+    recorded = "SELECT repair_tolerance FROM versions WHERE cause = 'repair'"
+    assert await query(settings.database_url, recorded) == [(1e-8,)]
+    assert Served(settings.model_dir).distance(retrained(small_model, nodes=["12", "57"])) <= TOLERANCE
+
+
 async def test_a_batch_overtakes_a_repair_which_then_ends_for_both(
     deferring: Settings, small_model: Path, gate: Gate
 ) -> None:

@@ -11,16 +11,21 @@ import torch
 from numpy.typing import NDArray
 
 from projector.forgetting.batch import InputRows, ModelState, Projection
-from projector.forgetting.repair import RepairOutcome, at_optimum, stacked
+from projector.forgetting.certificate import certify
+from projector.forgetting.optimum import at_optimum, stacked
+from projector.forgetting.repair import RepairOutcome
 from projector.network.blocks import side_by_side
 from projector.network.spec import Combine, LossKind, ModelSpec
-from projector.solvers.hessian import HessianFactor, factor_steps
+from projector.solvers.class_blocks import ClassBlocks, block_steps
 from tests.property.references import dense_representation
-from tests.property.retraining import Problem
+from tests.property.retraining import Precise, Problem
 from tests.property.small_models import SmallModel
 
 Matrix = NDArray[np.float64]
 KINDS = ("private column", "dependent column", "faint for all", "fading", "duplicates", "float32", "scaled")
+#: Below this share of the largest that an optimum can be, sqrt(2 F(0) / lambda), what cancels in the gradient rounds to
+#: more than 1e-8 of it.
+TINY = 1e-5
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,10 @@ class Case:
     training: NDArray[np.bool_]
     spec: ModelSpec
     batches: list[NDArray[np.int64]]
-    #: Whether repairs start with a factor of the Hessian from before the batch.
-    old_factor: bool
+    #: Whether repairs start with blocks of the Hessian from before the batch.
+    old_blocks: bool
+    #: Whether they take their products with H itself, in single precision.
+    dense: bool = True
 
 
 def random_case(seed: int) -> Case:
@@ -90,7 +97,8 @@ def random_case(seed: int) -> Case:
             regularization=10.0 ** rng.uniform(-6, -3),
         ),
         batches=[batch for batch in (first, second, third) if batch.size],
-        old_factor=bool(rng.random() < 0.5),
+        old_blocks=bool(rng.random() < 0.5),
+        dense=bool(rng.random() < 0.5),
     )
 
 
@@ -103,10 +111,13 @@ class Step:
     #: |W - X^T (beta + X T)| / |W| on the surviving rows, after the projection and after the repair.
     projected_residual: float
     repaired_residual: float
-    #: |W - W_u| of the repaired weights, |W_u|, and how far W_u itself may be off.
+    #: |W - W_u| of the projected and of the repaired weights, |W_u|, and how far W_u itself may be off.
+    projected_distance: float
     distance: float
     size: float
     slack: float
+    #: The relative bound of W_u itself, in float64: what rounding leaves of it.
+    floor: float
 
 
 class FaintModel(SmallModel):
@@ -114,30 +125,36 @@ class FaintModel(SmallModel):
 
     def __init__(self, case: Case) -> None:
         super().__init__(
-            case.X, case.adjacency, case.labels, case.training, case.spec, classes=max(int(case.labels.max()) + 1, 2)
-        )
+            case.X, case.adjacency, case.labels, case.training, case.spec, dense=case.dense,
+            classes=max(int(case.labels.max()) + 1, 2),
+        )  # fmt: skip
         self.case = case
         objective = self.objective()
-        optimum = objective.at(torch.from_numpy(self.retrained()[0]))
+        optimum = objective.at(torch.from_numpy(self.retrained()[0].astype(np.float64)))
         self.begin(optimum.W, objective.dual(optimum))
         self.state, coefficients = at_optimum(self.state, objective, optimum)
         self.features = InputRows(self.stored, side_by_side(torch.from_numpy(coefficients.beta)))
 
     def delete(self, nodes: NDArray[np.int64]) -> Step:
         """Projects and repairs as the service does, and retrains what is left from zero."""
-        factor = self._factor() if self.case.old_factor else None
+        blocks = self._blocks() if self.case.old_blocks else None
         projection = self.project(nodes)
         projected = self.span_residual(projection.state, self.features.beta)
-        outcome = self.repair(factor)
+        before = stacked(self.state)
+        outcome = self.repair(blocks)
         best, slack = self.retrained()
+        objective = self.objective()
+        floor = certify(objective, objective.at(torch.from_numpy(best.astype(np.float64)))).relative
         return Step(
             projection,
             outcome,
             projected,
             self.span_residual(self.state, self.features.beta),
+            float(np.linalg.norm(before.numpy() - best)),
             float(np.linalg.norm(stacked(self.state).numpy() - best)),
             float(np.linalg.norm(best)),
             slack,
+            np.inf if floor is None else floor,
         )
 
     @property
@@ -162,16 +179,16 @@ class FaintModel(SmallModel):
         # Next to W = 0 a share of W means nothing.
         return float(np.linalg.norm(W - explained)) / max(float(np.linalg.norm(W)), 1e-8 * self.largest_optimum)
 
-    def retrained(self) -> tuple[Matrix, float]:
-        """W_u (p, C) of the remaining graph, by a dense factor and gradients in extended precision, and its error."""
-        rows = self.case.training & self.live
-        H = dense_representation(self.case.spec, self.case.X, self.case.adjacency, self.live)[rows]
+    def retrained(self) -> tuple[Precise, float]:
+        """W_u (p, C) of the remaining graph, with H and gradients in extended precision, and its error."""
+        rows, X = self.case.training & self.live, self.case.X.astype(np.longdouble)
+        H = dense_representation(self.case.spec, X, self.case.adjacency, self.live)[rows]
         labels, spec = self.case.labels[rows], self.case.spec
         return Problem(H, labels, self.classes, spec.loss, spec.regularization).precise_minimum()
 
-    def _factor(self) -> HessianFactor | None:
+    def _blocks(self) -> ClassBlocks | None:
         objective = self.objective()
         if objective.representation.rows == 0:
             return None
-        *_, factor = factor_steps(objective, objective.at(stacked(self.state)), self.rows)
-        return factor
+        *_, blocks = block_steps(objective, objective.at(stacked(self.state)), self.rows.H())
+        return blocks

@@ -11,6 +11,8 @@ from scipy.special import expit
 from projector.network.spec import LossKind
 
 Matrix = NDArray[np.float64]
+#: Extended precision.
+Precise = NDArray[np.longdouble]
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,13 @@ class Problem:
             W = W + _root(lambda t, W=W, D=D: float((self.gradient(W + t * D) * D).sum())) * D
         return best
 
-    def precise_minimum(self) -> tuple[Matrix, float]:
+    def precise_minimum(self) -> tuple[Precise, float]:
         """The minimum by Newton's method with a dense Hessian and gradients in extended precision, and its error.
 
-        For small H; the error is the bound on the distance that the last gradient gives.
+        For small H, itself in extended precision if it shall count exactly; the error is the bound on the distance that
+        the last gradient gives.
         """
-        precise = replace(self, H=self.H.astype(np.longdouble))
+        precise, rough = (replace(self, H=self.H.astype(dtype)) for dtype in (np.longdouble, np.float64))
         W = best = np.zeros((self.H.shape[1], self.classes), dtype=np.longdouble)
         bound, since = np.inf, 0
         while since < 10:
@@ -87,12 +90,11 @@ class Problem:
             best, bound, since = (W, found, 0) if found < bound / 2 else (best, bound, since + 1)
             if found == 0.0:
                 break
-            D = -np.linalg.solve(self._hessian(W), G.astype(np.float64).ravel()).reshape(W.shape)
+            D = -np.linalg.solve(rough.hessian(W), G.astype(np.float64).ravel()).reshape(W.shape)
             W = W + _root(lambda t, W=W, D=D: float((precise.gradient(W + t * D) * D).sum())) * D
-        rounded = best.astype(np.float64)
-        return rounded, precise.distance_bound(rounded.astype(np.longdouble))
+        return best, precise.distance_bound(best)
 
-    def _hessian(self, W: Matrix) -> Matrix:
+    def hessian(self, W: Matrix) -> Matrix:
         """Of the objective, (p C, p C)."""
         p, C = W.shape
         Z = self.H @ W.astype(np.float64)

@@ -10,8 +10,10 @@ from projector.forgetting.batch import InputRows, ModelState, Projection, Remova
 from projector.forgetting.coefficients import span_coefficients
 from projector.forgetting.gram import factorise
 from projector.forgetting.live_graph import LiveGraph
+from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.projection import SpanState
 from projector.forgetting.repair import Repair, RepairOutcome
+from projector.forgetting.status import TOLERANCE
 from projector.forgetting.training_rows import TrainingRows
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import NO_LABEL, Features
@@ -20,7 +22,7 @@ from projector.network.inputs import inputs_of
 from projector.network.losses import loss_of
 from projector.network.propagation import Propagator
 from projector.network.spec import ModelSpec
-from projector.solvers.hessian import HessianFactor
+from projector.solvers.class_blocks import ClassBlocks
 from projector.solvers.objective import Objective
 
 
@@ -38,14 +40,17 @@ class SmallModel:
         training: NDArray[np.bool_],
         spec: ModelSpec,
         classes: int,
+        *,
+        dense: bool = False,
     ) -> None:
+        """With `dense` repairs take their products with H itself, in single precision, as on large graphs."""
         n = len(labels)
         self.spec, self.classes = spec, classes
         self.live = np.ones(n, dtype=np.bool_)
         self.stored = FeatureMatrix(features)
         propagator = Propagator.build(sp.csr_array(adjacency), spec.propagation, spec.self_loops)
         inputs = inputs_of(spec, self.stored, sp.csr_array((n, classes)), propagator)
-        self.graph = LiveGraph(inputs, propagator, loss_of(spec.loss), np.where(training, labels, NO_LABEL))
+        self.graph = LiveGraph(inputs, propagator, loss_of(spec.loss), np.where(training, labels, NO_LABEL), dense)
         self.rows = TrainingRows(self.graph)
 
     def objective(self) -> Objective:
@@ -70,9 +75,10 @@ class SmallModel:
         self.features.beta[torch.from_numpy(nodes)] = 0.0
         return projection
 
-    def repair(self, factor: HessianFactor | None = None) -> RepairOutcome:
-        """Brings the weights to those of retraining; `factor` may be from before the last projection."""
-        repair = Repair(self.state, self.objective(), factor, self.rows)
+    def repair(self, blocks: ClassBlocks | None = None, *, tolerance: float = TOLERANCE) -> RepairOutcome:
+        """Brings the weights to those of retraining; `blocks` may be from before the last projection."""
+        given = None if blocks is None else Preconditioner(blocks).outdated(60.0)
+        repair = Repair(self.state, self.objective(), self.rows, given, tolerance=tolerance)
         repair.advance()
         self.state, outcome = repair.repaired()
         assert outcome.coefficients is not None

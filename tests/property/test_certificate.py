@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 
 from projector.forgetting.certificate import certify
 from projector.graph.features import FeatureMatrix
@@ -15,7 +16,7 @@ from projector.network.propagation import Propagator
 from projector.network.representation import Representation
 from projector.network.spec import Combine, LossKind, ModelSpec, PropagationKind
 from projector.solvers.objective import Objective
-from tests.property.retraining import Problem
+from tests.property.retraining import Matrix, Problem
 
 LOSSES = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE)
 
@@ -99,3 +100,63 @@ def test_without_training_nodes_the_bound_is_the_weights_own_size() -> None:
     none = certify(objective, objective.at(torch.zeros_like(W)))
     assert none.bound == 0.0
     assert none.relative == 0.0
+
+
+def gradient_error(objective: Objective, H: NDArray[np.longdouble], W: Matrix) -> tuple[float, float]:
+    """The rounding that the certificate adds to the gradient at W, and what the computed gradient is off by."""
+    point = objective.at(torch.from_numpy(W))
+    problem = Problem(H, objective.labels.numpy(), W.shape[1], loss_kind(objective), objective.regularization)
+    error = np.linalg.norm(point.gradient.numpy() - problem.gradient(W.astype(np.longdouble)))
+    added = certify(objective, point).bound * objective.regularization - float(torch.linalg.norm(point.gradient))
+    return added, float(error)
+
+
+def objective_of(
+    X: Matrix, adjacency: sp.csr_array, labels: NDArray[np.int64], classes: int, loss: LossKind
+) -> Objective:
+    """All nodes are trained on, over one hop."""
+    spec = ModelSpec(hops=1, loss=loss, regularization=1e-6)
+    propagator = Propagator.build(adjacency, spec.propagation, spec.self_loops)
+    inputs = inputs_of(spec, FeatureMatrix(X), sp.csr_array((len(X), classes)), propagator)
+    representation = Representation(inputs, np.arange(len(X)))
+    return Objective(representation, loss_of(loss), torch.from_numpy(labels), spec.regularization)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_rounding_of_one_row_a_thousand_times_the_others_is_covered(loss: LossKind) -> None:
+    """Rows beside it are classified with confidence, and so curve little; its own logits cancel to about 0."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((10_000, 2))
+    X[0] *= 1_000.0
+    W = rng.standard_normal((2, 2)) * 1_000.0
+    W -= np.outer(X[0], X[0] @ W) / (X[0] @ X[0])
+    if loss is not LossKind.SOFTMAX:
+        W[:, 1] = -W[:, 0]
+    objective = objective_of(X, sp.csr_array((10_000, 10_000)), (X @ W).argmax(axis=1), 2, loss)
+    added, error = gradient_error(objective, X.astype(np.longdouble), W)
+    assert 0.0 < error <= added
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_rounding_of_a_row_that_all_others_are_made_of_is_covered(loss: LossKind) -> None:
+    """Of a star whose leaves have no features, the hub's product with W errs in every row at once."""
+    rng = np.random.default_rng(0)
+    n = 2_000
+    X = np.zeros((n, 3))
+    X[0] = rng.standard_normal(3) * 1_000.0
+    W = rng.standard_normal((3, 2)) * 1_000.0
+    W -= np.outer(X[0], X[0] @ W) / (X[0] @ X[0])
+    leaves = np.arange(1, n)
+    adjacency = sp.csr_array((np.ones(2 * n - 2), (np.r_[0 * leaves, leaves], np.r_[leaves, 0 * leaves])), shape=(n, n))
+    objective = objective_of(X, adjacency, rng.integers(0, 2, n), 2, loss)
+    roots = np.sqrt(np.r_[n, np.full(n - 1, 2)].astype(np.longdouble))
+    H = X[0].astype(np.longdouble) / roots[:, None] / roots[0]
+    added, error = gradient_error(objective, H, W)
+    assert 0.0 < error <= added
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_row_is_longer_than_its_bound(seed: int) -> None:
+    objective, _ = random_objective(np.random.default_rng(seed))
+    norms = torch.linalg.norm(objective.representation.dense(), dim=1)
+    assert bool((norms <= objective.representation.row_bounds * (1 + 1e-12)).all())

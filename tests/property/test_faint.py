@@ -13,12 +13,8 @@ from projector.forgetting.gram import FactorMethod
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import Combine, LossKind, ModelSpec
 from service.domain.states import RepairPolicy
-from tests.property.faint_models import Case, FaintModel, Step, random_case
+from tests.property.faint_models import TINY, Case, FaintModel, Step, random_case
 from tests.unit.unlearning.stored import StoredModel, built
-
-#: Below this share of the largest that an optimum can be, sqrt(2 F(0) / lambda), what cancels in the gradient rounds to
-#: more than 1e-8 of it.
-TINY = 1e-5
 
 
 def check(model: FaintModel, batch: np.ndarray) -> Step:
@@ -72,7 +68,7 @@ def private_column(supports: dict[int, float], nodes: int = 80, **spec: object) 
         training=np.ones(nodes, dtype=np.bool_),
         spec=ModelSpec(regularization=1e-4, **spec),  # type: ignore[arg-type]
         batches=[],
-        old_factor=True,
+        old_blocks=True,
     )
     return FaintModel(case)
 

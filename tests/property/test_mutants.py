@@ -18,9 +18,11 @@ from tests.unit.unlearning.stored import SMALL
 
 FORGETTING = "tests/unit/unlearning/test_forgetting.py"
 FAINT = "tests/property/test_faint.py"
+BOUND = "tests/property/test_certificate.py"
 PROJECTION = "projector/forgetting/projection.py"
 REPAIR = "projector/forgetting/repair.py"
 GRAM = "projector/forgetting/gram.py"
+CERTIFICATE = "projector/forgetting/certificate.py"
 
 #: The whole of `project`'s update of weights and coefficients, and of `downdate`'s update of the factors.
 _UPDATE = ("    after, residual = _corrected(_without(replace(before", "    return SpanUpdate(")
@@ -45,6 +47,9 @@ _PROJECTED_BY_FACTORS = """    updated = replace(gram, M=M, M_pinv=M_pinv, rank=
 
 
 """
+
+_LARGE_ROW = "test_the_rounding_of_one_row_a_thousand_times_the_others_is_covered[softmax]"
+_SHARED_ROW = "test_the_rounding_of_a_row_that_all_others_are_made_of_is_covered[softmax]"
 
 MUTANTS = {
     "removes the wrong rows, consistently": Mutant(
@@ -110,6 +115,30 @@ MUTANTS = {
         ("test_a_random_faint_direction_leaves_the_guarantee[25]",),
         FAINT,
     ),
+    "bounds the distance without what rounding adds": Mutant(
+        CERTIFICATE,
+        ("    representation = objective.representation\n", "    return _EPSILON"),
+        "    return 0.0\n",
+        (_LARGE_ROW, _SHARED_ROW),
+        BOUND,
+    ),
+    "lets every row err as one of mean norm does": Mutant(
+        CERTIFICATE,
+        ("    from_logits = ", "    residual = "),
+        "    curvature = objective.loss.curvature(point.logits, objective.labels)\n"
+        "    mean = float(rows.square().mean() * torch.linalg.norm(curvature))\n"
+        "    from_logits = math.sqrt(representation.columns / 6) * mean * size\n",
+        (_LARGE_ROW,),
+        BOUND,
+    ),
+    "takes errors that rows share to be independent": Mutant(
+        CERTIFICATE,
+        ("    from_logits = ", "    residual = "),
+        "    alone = float(torch.linalg.norm(rows * passed))\n"
+        "    from_logits = math.sqrt(representation.columns / 6) * alone * size\n",
+        (_SHARED_ROW,),
+        BOUND,
+    ),
 }
 
 
@@ -148,7 +177,7 @@ def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -
     return found
 
 
-@pytest.mark.parametrize("file", [FORGETTING, FAINT])
+@pytest.mark.parametrize("file", [FORGETTING, FAINT, BOUND])
 def test_the_unbroken_copy_passes(python: Preloaded, file: str, tmp_path: Path) -> None:
     guards = {test for mutant in MUTANTS.values() if mutant.tests == file for test in mutant.caught_by}
     assert set(outcomes(python, copied(tmp_path / "copy"), file, tuple(sorted(guards))).values()) == {"PASSED"}

@@ -5,6 +5,7 @@ import time
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,14 +13,15 @@ import torch
 from numpy.typing import NDArray
 
 from model_store.datasets.load import load_dataset
+from projector.forgetting import preconditioner
 from projector.forgetting.batch import Removal
 from projector.forgetting.forget import NotFinite
-from projector.forgetting.repair import stacked
+from projector.forgetting.optimum import stacked
 from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
 from projector.network.blocks import by_block
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
-from projector.solvers import hessian
+from projector.solvers import class_blocks
 from service.domain.states import RepairPolicy
 from service.unlearning.placement import Placement, RepairImpossible
 from service.unlearning.resident import Resident
@@ -90,7 +92,7 @@ def check(configuration: Configuration, path: Path) -> None:
     rng = np.random.default_rng(3)
     for step in range(3):
         if step == 1:
-            # With a factor from before the batch, which must not bring back what the batch removes.
+            # With blocks from before the batch, which must not bring back what the batch removes.
             while stored.resident.upkeep_due:
                 stored.resident.advance_upkeep(time.monotonic() + 0.001)
         removals = removals_of(configuration, oracle, rng, ~model.public)
@@ -156,31 +158,56 @@ def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(smal
     assert_retrained(stored, oracle)
 
 
-def test_a_factor_leaves_the_memory_with_the_rows_it_was_made_from(small: Graph, tmp_path: Path) -> None:
-    resident = served(small, tmp_path).resident
-    assert resident.upkeep_due
-    resident.advance_upkeep(time.monotonic() + 60)
-    assert not resident.upkeep_due
-    assert resident.factor is not None
-    earlier = weakref.ref(resident.factor.cholesky)
-    used = resident.prepare([Removal(nodes=np.array([5]))])
-    resident.commit(used)
-    assert resident.factor is None
-    # Also while whoever committed the batch still holds it.
-    assert earlier() is None
-    assert used.repair is not None
-    assert resident.upkeep_due
-    # Made by the repair itself, from what remains, it stays.
-    anew = resident.prepare([Removal(nodes=np.array([6]))])
-    resident.commit(anew)
-    assert resident.factor is not None
-    assert not resident.upkeep_due
-
-
-def test_a_repair_without_a_factor_goes_on_where_a_slice_cut_it_off(
+def test_blocks_stay_in_memory_for_a_while_after_the_first_deletion_that_they_predate(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("projector.forgetting.repair.why_no_factor", lambda *of: "it is not wanted")
+    now = 1000.0
+    monkeypatch.setattr(preconditioner, "time", SimpleNamespace(monotonic=lambda: now))
+    stored = served(small, tmp_path)
+    resident = stored.resident
+    assert resident.upkeep_due
+    resident.advance_upkeep(math.inf)
+    assert not resident.upkeep_due
+    assert resident.preconditioner is not None
+    earlier = weakref.ref(resident.preconditioner.blocks)
+    for node in (5, 6):
+        used = resident.prepare([Removal(nodes=np.array([node]))])
+        resident.commit(used)
+        assert resident.preconditioner is not None
+        assert resident.preconditioner.blocks is earlier()
+        assert resident.preconditioner.until == 1060.0
+        # In idle time those that replace them are made from what remains.
+        assert resident.upkeep_due
+        now += 59.0 if node == 5 else 1.0
+    assert resident.upkeep_due
+    assert earlier() is None
+    resident.advance_upkeep(math.inf)
+    assert resident.preconditioner is not None
+    assert resident.preconditioner.fresh
+
+
+def test_blocks_that_expire_during_a_repair_are_replaced_by_others(
+    small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = StoredModel(tmp_path / "model", built(small, None), RepairPolicy.ALWAYS, factor_age_s=0.0)
+    resident = stored.resident
+    resident.advance_upkeep(math.inf)
+    assert resident.preconditioner is not None
+    earlier = weakref.ref(resident.preconditioner.blocks)
+    used = resident.prepare([Removal(nodes=np.array([5]))])
+    resident.commit(used)
+    # Also while whoever committed the batch still holds it.
+    assert earlier() is None
+    # Made by the repair itself, from what remains, they stay.
+    assert resident.preconditioner is not None
+    assert resident.preconditioner.fresh
+    assert not resident.upkeep_due
+
+
+def test_a_repair_without_blocks_goes_on_where_a_slice_cut_it_off(
+    small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("projector.forgetting.repair.why_no_blocks", lambda *of: "it is not wanted")
     whole = served(small, tmp_path / "whole").resident.prepare([Removal(nodes=np.arange(9))])
     resident = served(small, tmp_path / "sliced").resident
     resident.commit(resident.prepare([Removal(nodes=np.arange(9))], budget_s=0.0))
@@ -189,7 +216,7 @@ def test_a_repair_without_a_factor_goes_on_where_a_slice_cut_it_off(
         prepared = resident.advance_repair(time.monotonic() + 1e-6)
         slices += 1
     assert slices > 10
-    assert whole.outcome.without_factor == "it is not wanted"
+    assert whole.outcome.without_blocks == "it is not wanted"
     assert prepared.outcome.status is RepairStatus.CONVERGED
     assert prepared.outcome.products == whole.outcome.products
     assert torch.allclose(stacked(prepared.state), stacked(whole.state), rtol=0, atol=1e-12)
@@ -211,23 +238,22 @@ def test_rows_that_barely_span_their_directions_do_not_spoil_the_optimum(
         assert outcome.status is RepairStatus.CONVERGED
 
 
-def test_a_factor_that_cannot_be_made_is_done_without_and_not_tried_again(
+def test_blocks_that_cannot_be_made_are_done_without_and_not_tried_again(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = served(small, tmp_path)
 
-    def broken(hessian: torch.Tensor) -> torch.Tensor:
-        return original(hessian * torch.nan)
+    def broken(G: torch.Tensor, regularization: float) -> torch.Tensor:
+        raise ArithmeticError("the Hessian has no Cholesky factor")
 
-    original = hessian._cholesky
-    monkeypatch.setattr(hessian, "_cholesky", broken)
-    with pytest.raises(ArithmeticError, match="finite"):
+    monkeypatch.setattr(class_blocks, "_inverse_root", broken)
+    with pytest.raises(ArithmeticError, match="Cholesky"):
         stored.resident.advance_upkeep(math.inf)
     assert not stored.resident.upkeep_due
     outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.CONVERGED
-    assert outcome.without_factor is not None
-    assert "could not be made" in outcome.without_factor
+    assert outcome.without_blocks is not None
+    assert "could not be made" in outcome.without_blocks
 
 
 def test_upkeep_under_way_is_given_up_with_the_rows_it_reads(small: Graph, tmp_path: Path) -> None:
@@ -235,7 +261,7 @@ def test_upkeep_under_way_is_given_up_with_the_rows_it_reads(small: Graph, tmp_p
     resident.advance_upkeep(time.monotonic() + 1e-9)
     resident.commit(resident.prepare([Removal(nodes=np.array([5]))], budget_s=0.0))
     assert resident._making is None
-    assert resident.factor is None
+    assert resident.preconditioner is None
 
 
 def test_a_batch_that_overtakes_a_repair_leaves_nothing_of_it(small: Graph, tmp_path: Path) -> None:
@@ -270,8 +296,7 @@ def test_a_class_and_then_all_training_nodes_are_lost(
 
 
 def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("projector.forgetting.repair._STEPS_PER_FACTOR", 1)
-    monkeypatch.setattr("projector.forgetting.repair._MOST_FACTORS", 1)
+    monkeypatch.setattr("projector.forgetting.repair._MOST_BLOCKS", 1)
     stored = served(small, tmp_path)
     monkeypatch.setattr("projector.solvers.newton.MAX_ITERATIONS", 1)
     outcome = stored.remove(Removal(nodes=np.arange(30))).prepared.outcome
@@ -282,18 +307,16 @@ def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, m
     assert stored.resident.certificate == outcome.after
 
 
-def test_a_factor_that_does_not_fit_is_done_without(
-    small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_that_do_not_fit_are_done_without(small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = served(small, tmp_path)
     monkeypatch.setattr("service.unlearning.resident.available_bytes", lambda device: 10_000)
-    assert stored.resident.why_no_factor is not None
+    assert stored.resident.why_no_blocks is not None
     assert not stored.resident.upkeep_due
     outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.CONVERGED
-    assert outcome.without_factor is not None
-    assert "needs" in outcome.without_factor
-    assert "10,000 are free" in outcome.without_factor
+    assert outcome.without_blocks is not None
+    assert "needs" in outcome.without_blocks
+    assert "10,000 are free" in outcome.without_blocks
 
 
 def test_numbers_that_are_not_finite_fail_the_batch_and_change_nothing(small: Graph, tmp_path: Path) -> None:

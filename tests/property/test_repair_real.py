@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from projector.forgetting.batch import Removal
-from projector.forgetting.repair import stacked
+from projector.forgetting.optimum import stacked
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy

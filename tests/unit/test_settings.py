@@ -28,6 +28,16 @@ def test_the_environment_is_read_and_a_flag_wins(monkeypatch: pytest.MonkeyPatch
     assert (settings.port, settings.log_format, settings.database_url) == (9001, "json", "postgresql://u:p@h/d")
 
 
+def test_how_near_repairs_come_and_how_long_factors_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (load_settings().repair_tolerance, load_settings().factor_age) == (1e-8, 60.0)
+    monkeypatch.setenv("LETHE_REPAIR_TOLERANCE", "1e-6")
+    monkeypatch.setenv("LETHE_FACTOR_AGE", "0")
+    assert (load_settings().repair_tolerance, load_settings().factor_age) == (1e-6, 0.0)
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(repair_tolerance=0.1)
+    assert caught.value.detail.startswith("--repair-tolerance (LETHE_REPAIR_TOLERANCE): must be a number from 1e-09, ")
+
+
 def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LETHE_PORT", "")
     monkeypatch.setenv("REDIS_URL", "")
@@ -43,6 +53,13 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("LETHE_DEVICE", "tpu", "LETHE_DEVICE: must be 'auto', 'cpu' or 'cuda', not 'tpu'."),
         ("LETHE_MAX_BATCH_NODES", "0", "LETHE_MAX_BATCH_NODES: must be greater than or equal to 1, not '0'."),
         ("LETHE_LEASE_TTL_S", "nan", "LETHE_LEASE_TTL_S: must be"),
+        ("LETHE_REPAIR_TOLERANCE", "1e-5", "to 1e-06, because weights farther away are not those of retraining, not"),
+        ("LETHE_REPAIR_TOLERANCE", "1e-10", "must be a number from 1e-09, because rounding alone can keep weights"),
+        ("LETHE_REPAIR_TOLERANCE", "0", "LETHE_REPAIR_TOLERANCE: must be a number from 1e-09, because"),
+        ("LETHE_REPAIR_TOLERANCE", "nan", "LETHE_REPAIR_TOLERANCE: must be a number from 1e-09, because"),
+        ("LETHE_REPAIR_TOLERANCE", "tight", "LETHE_REPAIR_TOLERANCE: must be a number from 1e-09, because"),
+        ("LETHE_FACTOR_AGE", "-1", "LETHE_FACTOR_AGE: must be greater than or equal to 0, not '-1'."),
+        ("LETHE_FACTOR_AGE", "3601", "LETHE_FACTOR_AGE: must be less than or equal to 3600, not '3601'."),
         ("LETHE_ADMIN_KEY", "short", "LETHE_ADMIN_KEY: must have 8 to 256 characters."),
         ("DATABASE_URL", "mysql://u:p@h/d", "DATABASE_URL: must begin with postgresql://"),
         ("REDIS_URL", "http://h", "REDIS_URL: must begin with redis://"),

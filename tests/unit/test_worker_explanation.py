@@ -67,6 +67,7 @@ ENDED = made(
     repair_version=9,
     repair_iterations=4,
     repair_weight_change=0.05,
+    repair_tolerance=1e-6,
 )
 MANIFEST = Manifest(
     name="m",
@@ -181,6 +182,22 @@ def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_st
     assert "did the forgetting" in said(record)
     # What cannot be seen beside the movement is not worth a sentence.
     assert "did the forgetting" in said(replace(record, distance_bound_start_relative=0.01), manifest=STOPPED)
+    # An earlier repair that came within the tolerance has left nothing undone, however little the next one moves.
+    record = replace(record, repair_weight_change=1e-5, distance_bound_start_relative=9e-7, repair_tolerance=1e-6)
+    assert "did the forgetting" in said(record, manifest=STOPPED)
+    assert "Not all of that" in said(replace(record, repair_tolerance=1e-8), manifest=STOPPED)
+
+
+@pytest.mark.parametrize("repair", [RepairStatus.CONVERGED, RepairStatus.PENDING, RepairStatus.NOT_CONVERGED])
+def test_what_was_made_before_a_deletion_and_stays_in_memory_is_told(repair: RepairStatus) -> None:
+    record = replace(CONVERGED, repair=repair)
+    told = said(replace(record, factor_age_s=60.0))
+    assert (
+        "a factor of the loss' curvature made before this deletion may stay in memory for up to 60 s after it" in told
+    )
+    assert "never written to disk, and does not influence what the weights converge to." in told
+    for age in (0.0, None):
+        assert "in memory" not in said(replace(record, factor_age_s=age))
 
 
 def test_without_a_repair_the_weights_are_said_not_to_be_those_of_retraining() -> None:
@@ -256,7 +273,7 @@ def test_who_waited_is_told_of_the_version_the_repair_ended_in() -> None:
     assert (end.batch.model_version_after, end.batch.repair_version, end.batch.distance_bound_before) == (7, 9, 4.1)
     assert end.batch.durations_ms == {"project": 2.0, "repair": 817.5}
     assert (end.payload["repair"], end.payload["repair_weights_sha256"]) == ("converged", "c" * 64)
-    assert end.payload["distance_bound_after_relative"] == 1e-11
+    assert (end.payload["distance_bound_after_relative"], end.payload["repair_tolerance"]) == (1e-11, 1e-6)
 
 
 def test_a_repair_that_fell_short_or_was_given_up_leaves_the_paper_s_guarantee() -> None:

@@ -9,12 +9,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from service.db.engine import asyncpg_url
 from service.db.migrate import take_turn
-from service.db.schema import Base
 
 
 def run(connection: Connection) -> None:
     """Migrate inside the transaction that `connection` is in."""
-    context.configure(connection=connection, target_metadata=Base.metadata, compare_server_default=True)
+    context.configure(connection=connection)
     with context.begin_transaction():
         context.run_migrations()
 

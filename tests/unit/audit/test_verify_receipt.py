@@ -57,18 +57,28 @@ def imported(index: int, model: str = "cora") -> dict[str, Any]:
 LEAVES = [leaf(2, "applied", rank_after=9, span_residual=None), leaf(5, "completed", span_residual=3e-15)]
 
 
-def receipt_over(*since: dict[str, Any]) -> dict[str, Any]:
+def receipt_over(*since: dict[str, Any], leaves: Sequence[dict[str, Any]] = LEAVES) -> dict[str, Any]:
     texts = [f"other {number}".encode() for number in range(7)]
-    for one in (*LEAVES, *since):
+    for one in (*leaves, *since):
         texts[one["index"]] = canonical(one)
     checkpoint = sign(Checkpoint("lethe/0123", 7, mth(texts)), [SIGNER])
 
     def proven(leaves: Sequence[dict[str, Any]]) -> list[Entry]:
         return [Entry(one, path(one["index"], texts)) for one in leaves]
 
-    made = receipt(proven(LEAVES), checkpoint, [SIGNER.public], proven(since))
+    made = receipt(proven(leaves), checkpoint, [SIGNER.public], proven(since))
     parsed: dict[str, Any] = json.loads(json.dumps(made))
     return parsed
+
+
+@pytest.mark.parametrize(("bound", "is_good"), [(9e-7, True), (2e-6, False)])
+def test_weights_are_judged_by_the_tolerance_that_their_leaf_states(bound: float, is_good: bool) -> None:
+    figures = {"repair": "converged", "distance_bound_after_relative": bound, "repair_tolerance": 1e-6}
+    document = receipt_over(leaves=[leaf(2, "applied", **figures), LEAVES[1]])
+    report = verify_receipt(document, [SIGNER.public])
+    told = "leaf 2: it tells of weights as retrained whose bound, 2e-06, is above the tolerance, 1e-06"
+    assert [str(finding) for finding in report.findings] == ([] if is_good else [told])
+    assert document["summary"]["figures"]["repair_tolerance"] == 1e-6
 
 
 @pytest.fixture

@@ -152,6 +152,8 @@ def test_products_are_those_of_the_dense_operators(name: str, block_hops: tuple[
     for b, (R_b, image) in enumerate(zip(R, operators.images(torch.from_numpy(Y)), strict=True)):
         assert np.allclose(adjoint[:, b], R_b.T @ Y, atol=1e-12)
         assert np.allclose(image.numpy(), R_b @ Y, atol=1e-12)
+    assert all(float(G.values().min()) >= 0.0 for G in operators.operators)
+    assert (operators.row_entries.numpy() >= sum(np.count_nonzero(G, axis=1) for G in dense)).all()
     assert operators.blocks == len(R)
 
 

@@ -194,8 +194,10 @@ def test_exactly_dependent_columns_are_no_hidden_direction() -> None:
 def test_forgotten_rows_are_zero_in_memory() -> None:
     rows = np.random.default_rng(2).standard_normal((6, 4))
     for features in (FeatureMatrix(rows), FeatureMatrix(sp.csr_array(rows))):
+        assert np.allclose(features.row_norms.numpy(), np.linalg.norm(rows, axis=1), rtol=1e-14)
         features.forget(np.array([1, 4]))
         kept = rows.copy()
         kept[[1, 4]] = 0.0
+        assert np.array_equal(features.row_norms.numpy() == 0.0, kept[:, 0] == 0.0)
         assert np.array_equal(features.matmul(torch.eye(4, dtype=torch.float64)).numpy(), kept)
         assert np.array_equal(features.dense_rows(np.arange(6)).numpy(), kept)

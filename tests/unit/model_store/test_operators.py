@@ -72,6 +72,9 @@ def test_products_are_those_of_the_dense_operators(
         adjoint = operators.adjoint(torch.from_numpy(R)).numpy().reshape(Z.shape)
         for b, block in enumerate(blocks):
             assert np.allclose(adjoint[:, b], block.T @ R, atol=1e-12)
+        for image in operators.images(torch.eye(len(P), dtype=torch.float64)):
+            assert float(image.min()) >= -1e-15
+        assert (operators.row_entries.numpy() >= operators.depth * np.count_nonzero(P, axis=1)).all()
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

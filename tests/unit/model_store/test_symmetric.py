@@ -1,10 +1,11 @@
-"""Symmetrising in place, tile by tile."""
+"""Symmetric matrices, tile by tile and strip by strip."""
 
+import numpy as np
 import pytest
 import torch
 
 from projector.forgetting import symmetric
-from projector.forgetting.symmetric import symmetrise
+from projector.forgetting.symmetric import by_columns, rank_update, symmetrise
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 9, 30])
@@ -17,3 +18,36 @@ def test_every_tile_gets_its_symmetric_part(size: int, monkeypatch: pytest.Monke
     assert torch.equal(result, expected)
     assert torch.equal(result, result.T)
     assert torch.equal(result.diagonal(), diagonal)
+
+
+@pytest.mark.parametrize("m", [0, 1, 15, 16, 40])
+@pytest.mark.parametrize("size", [0, 1, 4, 5, 8, 30])
+@pytest.mark.parametrize("kind", ["random", "duplicated", "with zero rows", "over ten decades"])
+def test_a_rank_update_is_the_sum_and_leaves_the_matrix_alone(
+    size: int, m: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(symmetric, "_STRIP", 4)
+    rng = np.random.default_rng(size + 100 * m)
+    rows = rng.standard_normal((m, size))
+    if kind == "duplicated":
+        rows[m // 2 :] = rows[: m - m // 2]
+    elif kind == "with zero rows":
+        rows[::2] = 0.0
+    elif kind == "over ten decades":
+        rows *= np.logspace(-5, 5, size)
+    root = rng.standard_normal((size, size))
+    matrix = root.T @ root
+    given = torch.from_numpy(matrix.copy())
+    result = rank_update(given, torch.from_numpy(rows), -1.0)
+    scale = np.abs(matrix) + np.abs(rows).T @ np.abs(rows)
+    assert (np.abs(result.numpy() - (matrix - rows.T @ rows)) <= 1e-14 * scale).all()
+    assert np.array_equal(given.numpy(), matrix)
+    if m >= 16 and size > 4:
+        assert torch.equal(result[4:, :4], result[:4, 4:].T)
+
+
+def test_a_matrix_stored_by_columns_is_the_same_matrix() -> None:
+    right = torch.randn((7, 3), dtype=torch.float64)
+    stored = by_columns(right)
+    assert torch.equal(stored, right)
+    assert stored.stride() == (1, 7)

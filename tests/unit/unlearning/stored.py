@@ -20,6 +20,7 @@ from model_store.manifest import InjectedChannel
 from model_store.versions import VersionRef
 from projector.forgetting.batch import ModelState, Removal
 from projector.forgetting.injection import add_canaries, inject_channel
+from projector.forgetting.preconditioner import FACTOR_AGE_S
 from projector.forgetting.repair import RepairOutcome
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec, PropagationKind
@@ -79,9 +80,15 @@ class Outcome:
 class StoredModel:
     """Steps 4 to 10 of a batch, on the real store."""
 
-    def __init__(self, path: Path, model: BuiltModel, policy: RepairPolicy = RepairPolicy.NEVER) -> None:
+    def __init__(
+        self,
+        path: Path,
+        model: BuiltModel,
+        policy: RepairPolicy = RepairPolicy.NEVER,
+        factor_age_s: float = FACTOR_AGE_S,
+    ) -> None:
         self.model = model
-        self.policy = policy
+        self.placement = Placement("cpu", policy, factor_age_s=factor_age_s)
         self.store = model.write(path)
         self.ref = VersionRef(0, 0)
         self.resident = self.reloaded()
@@ -90,7 +97,7 @@ class StoredModel:
         """The committed version as a restart would load it."""
         version = self.store.read_version(self.ref)
         manifest, base = self.store.manifest, self.store.load_base()
-        return Resident.load(manifest, base, version, self.ref.version, Placement("cpu", self.policy))
+        return Resident.load(manifest, base, version, self.ref.version, self.placement)
 
     def delete(self, *requests: Sequence[int]) -> Outcome:
         """One batch of these requests' nodes, through to the measurement from disk."""

@@ -17,8 +17,8 @@ import torch
 
 from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
-from projector.forgetting.repair import GOAL, stacked
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.optimum import stacked
+from projector.forgetting.status import TOLERANCE, RepairStatus
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import one_hot
 from projector.network.inputs import inputs_of
@@ -180,7 +180,7 @@ def test_it_is_for_quick_products_with_many_weights_on_the_processor(monkeypatch
     with NewtonProcess() as process:
         objective = objective_of(ModelSpec())
         start = objective.at(torch.zeros((600, 4), dtype=torch.float64))
-        assert isinstance(process.minimisation(objective, start, GOAL), Newton)
+        assert isinstance(process.minimisation(objective, start, TOLERANCE / 2), Newton)
         assert process.pid is None
 
 
@@ -205,7 +205,7 @@ def test_what_it_cannot_do_is_told_and_left_to_others(process: NewtonProcess, ca
     ready(process)
     objective = replace(objective_of(ModelSpec()), loss=Unheard())
     start = objective.at(torch.zeros((600, 4), dtype=torch.float64))
-    remote = process.minimisation(objective, start, GOAL)
+    remote = process.minimisation(objective, start, TOLERANCE / 2)
     assert isinstance(remote, RemoteNewton)
     remote.step(math.inf)
     assert remote.interrupted

@@ -1,3 +1,6 @@
+-- Times are Postgres' own; none is compared with another in a constraint, because a clock that is set back must not stop
+-- a deletion.
+
 -- Who may write a model, which version of it is committed, and every version there was, with the details of each cause.
 
 CREATE TABLE leases (
@@ -87,13 +90,16 @@ CREATE TABLE versions (
         AND distance_bound_before_relative < 'Infinity'::double precision AND distance_bound_after >= 0
         AND distance_bound_after < 'Infinity'::double precision AND distance_bound_after_relative >= 0
         AND distance_bound_after_relative < 'Infinity'::double precision AND repair_weight_change >= 0
-        AND repair_weight_change < 'Infinity'::double precision AND repair_tolerance >= 0
-        AND repair_tolerance < 'Infinity'::double precision
+        AND repair_weight_change < 'Infinity'::double precision
     ),
     CONSTRAINT versions_durations_ms_check CHECK (jsonb_typeof(durations_ms) = 'object'),
     CONSTRAINT versions_repair_check CHECK (repair IN ('none', 'pending', 'converged', 'not_converged')),
     CONSTRAINT versions_repair_version_check CHECK (
         repair_version >= number AND (repair_version IS NOT NULL OR repair <> 'converged')
+    ),
+    CONSTRAINT versions_tolerance_check CHECK (
+        repair_tolerance > 0 AND repair_tolerance <= 1e-06
+        AND (repair <> 'converged' OR repair_version > number OR distance_bound_after_relative <= repair_tolerance)
     ),
     CONSTRAINT versions_finished_check CHECK (finished_at IS NULL OR span_residual IS NOT NULL OR cause = 'recovery'),
     CONSTRAINT versions_model_number_key UNIQUE (model, number),
@@ -114,6 +120,7 @@ CREATE TABLE batches (
     lost_direction_norm_after double precision,
     factor_method text NOT NULL,
     distance_bound_start_relative double precision,
+    factor_age_s double precision,
     CONSTRAINT batches_pkey PRIMARY KEY (id),
     CONSTRAINT batches_rank_before_check CHECK (rank_before >= 0),
     CONSTRAINT batches_factor_method_check CHECK (factor_method IN ('none', 'decompose', 'downdate', 'refactorise')),
@@ -123,6 +130,7 @@ CREATE TABLE batches (
         AND lost_direction_norm_before < 'Infinity'::double precision AND lost_direction_norm_after >= 0
         AND lost_direction_norm_after < 'Infinity'::double precision AND distance_bound_start_relative >= 0
         AND distance_bound_start_relative < 'Infinity'::double precision
+        AND factor_age_s >= 0 AND factor_age_s < 'Infinity'::double precision
     ),
     CONSTRAINT batches_id_fkey FOREIGN KEY (id) REFERENCES versions (id)
 );

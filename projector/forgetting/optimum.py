@@ -1,0 +1,65 @@
+"""Weights at, or on their way to, an optimum as the state of a model: with coefficients that say the same."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from projector.forgetting.batch import ModelState
+from projector.forgetting.coefficients import span_coefficients
+from projector.forgetting.projection import SpanState
+from projector.network.blocks import by_block, side_by_side
+from projector.solvers.objective import Objective, Point
+
+#: A difference between W and B + M T, relative to W, that is left as it is.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """Span coefficients at an optimum, as `Store.write_beta` takes them."""
+
+    #: (blocks, n, C) float64.
+    beta: NDArray[np.float64]
+    #: (label_hops, n, C) float64.
+    label_beta: NDArray[np.float64]
+
+
+def stacked(state: ModelState) -> Tensor:
+    """The weights of all blocks of all inputs one above the other, (p, C)."""
+    return torch.cat([by_block(span.W, state.classes).reshape(-1, state.classes) for span in state.spans])
+
+
+def at_optimum(state: ModelState, objective: Objective, point: Point) -> tuple[ModelState, Coefficients]:
+    """`state` with the weights at `point` and with coefficients rebuilt from their dual variable.
+
+    At a minimum W = H^T U with U = -residual / (lambda n_train), so B = X^T beta for beta = R^T S^T U; T makes up for
+    the rest of the gradient where that lies along strong directions, and W gives it up along the others.
+    """
+    representation = objective.representation
+    betas = [side_by_side(beta) for beta in span_coefficients(representation, objective.dual(point))]
+    spans = []
+    for number, (span, each) in enumerate(zip(state.spans, representation.inputs, strict=True)):
+        W = side_by_side(representation.split(point.W)[number])
+        betas[number] = betas[number] * torch.from_numpy(span.in_span).to(W.device)[:, None]
+        B = each.transposed_matmul(betas[number])
+        spans.append(_explained(replace(span, W=W, B=B)))
+    features, *labels = [by_block(beta, state.classes).cpu().numpy() for beta in betas]
+    label_beta = labels[0] if labels else np.zeros((0, representation.nodes, state.classes))
+    repaired = replace(state, features=spans[0], labels=spans[1] if labels else None)
+    return repaired, Coefficients(features, label_beta)
+
+
+def _explained(span: SpanState) -> SpanState:
+    """`span` with T from M+ (W - B), and with W = B + M T where they differ by more than rounding."""
+    M, M_pinv = span.gram.M, span.gram.M_pinv
+    T = M_pinv @ (span.W - span.B)
+    if span.gram.is_full:
+        return replace(span, T=T)
+    outside = span.W - span.B - M @ T
+    if float(torch.linalg.norm(outside)) <= _ROUNDING * float(torch.linalg.norm(span.W)):
+        return replace(span, T=T)
+    T += M_pinv @ outside
+    return replace(span, W=span.B + M @ T, T=T)

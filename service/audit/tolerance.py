@@ -1,0 +1,26 @@
+"""Whether an event that tells of a repair to retraining states a bound that bears it out. No I/O."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from projector.forgetting.status import LARGEST_TOLERANCE, TOLERANCE, RepairStatus
+
+
+def overstated(details: Mapping[str, Any]) -> str | None:
+    """What is wrong with the bound of weights that the `details` of an event say are those of retraining.
+
+    None where it is right, or they say no such thing. Raises TypeError for what are no numbers.
+    """
+    if details.get("repair") != RepairStatus.CONVERGED:
+        return None
+    bound, tolerance = details.get("distance_bound_after_relative"), details.get("repair_tolerance")
+    if tolerance is None:
+        # Early versions of Lethe knew of no other.
+        tolerance = TOLERANCE
+    if bound is None:
+        return "it tells of weights as retrained and states no bound on their distance"
+    if not 0.0 < tolerance <= LARGEST_TOLERANCE:
+        return f"its tolerance is {tolerance:g}; none above {LARGEST_TOLERANCE:g} counts as retrained"
+    if not bound <= tolerance:
+        return f"it tells of weights as retrained whose bound, {bound:g}, is above the tolerance, {tolerance:g}"
+    return None
