@@ -154,10 +154,10 @@ async def _under_lease(
     from service.observability.metrics import UnlearningMetrics, new_registry
     from service.queue.backoff import Backoff
     from service.queue.outage import Outage
+    from service.reader.predictions import Reader
     from service.unlearning.placement import Placement
     from service.worker.context import Context
     from service.worker.lease_keeper import give_back, holding
-    from service.worker.readers import NobodyReads
     from service.worker.restoring import Restorer
 
     lease = await _lease(settings, engine, store)
@@ -168,7 +168,7 @@ async def _under_lease(
                 keyring=await open_keyring(engine, settings.home / "keys"),
                 request_keys=request_keys,
                 keys_before=frozenset(request_keys.ids()),
-                readers=NobodyReads(),
+                readers=Reader.empty("nobody is served"),
                 metrics=UnlearningMetrics(new_registry()),
                 executor=executor,
                 outage=Outage("recover", Backoff(), random.Random()),

@@ -109,8 +109,9 @@ _SERIES = """
         WHERE v.model = :model AND v.cause = 'batch' AND v.committed_at >= :first AND v.committed_at < :last GROUP BY 1
     )
     SELECT points.start, coalesce(received, 0)::bigint AS received, coalesce(applied, 0)::bigint AS applied,
-           coalesce(completed, 0)::bigint AS completed, coalesce(failed, 0)::bigint AS failed, median, p95,
-           rank_after, live_nodes, bound
+           coalesce(completed, 0)::bigint AS completed, coalesce(failed, 0)::bigint AS failed,
+           median AS median_seconds_to_completed, p95 AS p95_seconds_to_completed, rank_after, live_nodes,
+           bound AS max_distance_bound_after_relative
     FROM points LEFT JOIN stepped USING (start) LEFT JOIN bounds USING (start)
     LEFT JOIN LATERAL ({served}) served ON true ORDER BY points.start
 """
@@ -172,21 +173,7 @@ async def series(
     }
     counted = _BY_DAY if step is SeriesStep.DAY else _BY_HOUR
     query = _SERIES.format(counted=counted, served=_SERVED.format(at="points.stop"))
-    return [
-        SeriesPoint(
-            start=row.start,
-            received=row.received,
-            applied=row.applied,
-            completed=row.completed,
-            failed=row.failed,
-            median_seconds_to_completed=row.median,
-            p95_seconds_to_completed=row.p95,
-            rank_after=row.rank_after,
-            live_nodes=row.live_nodes,
-            max_distance_bound_after_relative=row.bound,
-        )
-        for row in await conn.execute(text(query), values)
-    ]
+    return [SeriesPoint(**row._mapping) for row in await conn.execute(text(query), values)]
 
 
 def _begin(moment: datetime, step: SeriesStep) -> datetime:

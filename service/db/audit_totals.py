@@ -7,7 +7,7 @@ triggers and folding have the rights of the tables' owner.
 
 from datetime import date
 
-from sqlalchemy import BigInteger, Boolean, Identity, SmallInteger, false, text
+from sqlalchemy import BigInteger, Boolean, Identity, false, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -33,22 +33,6 @@ class AuditCountRow(Base):
     #: Whether the projection of its batch removed no direction; null before it is applied.
     unchanged: Mapped[bool | None]
     #: To be added to the other rows of the same state; may be negative.
-    requests: Mapped[int] = mapped_column(BigInteger)
-    folded: Mapped[bool] = mapped_column(Boolean, server_default=false())
-
-
-class AuditTimeRow(Base):
-    """How many requests came to a step on a day, by their age then."""
-
-    __tablename__ = "audit_times"
-
-    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    model: Mapped[str]
-    #: UTC, of the step.
-    day: Mapped[date]
-    step: Mapped[str]
-    #: Of ages from 1.02^(class - 1) to 1.02^class seconds; the first holds all up to a millisecond.
-    age_class: Mapped[int] = mapped_column("class", SmallInteger)
     requests: Mapped[int] = mapped_column(BigInteger)
     folded: Mapped[bool] = mapped_column(Boolean, server_default=false())
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from service.db.base import Base
 from service.db.models import RequestAuditRow, RequestRow
 from service.db.records import NORM_COLUMNS, QUEUED_COLUMNS, queued_request, request_norms
-from service.db.versions import VersionRow, version_columns, version_in
+from service.db.versions import VersionRow, joined_version_in, version_columns, version_in
 from service.domain.records import BatchRecord, QueuedRequest, RequestNorms
 from service.domain.states import Cause, RequestStatus
 from service.domain.versions import BatchDetails, Version, batch_record
@@ -53,9 +53,7 @@ def with_batch(query: Select[Any], batch_id: Any, *, isouter: bool = False) -> S
 
 def batch_in(row: Row[*tuple[Any, ...]]) -> BatchRecord:
     """The batch in a row of `BATCH_COLUMNS` and possibly more."""
-    version = version_in(row)
-    assert version is not None
-    return batch_record(version, _details(row), version_in(row, _ENDED))
+    return batch_record(version_in(row), _details(row), joined_version_in(row, _ENDED))
 
 
 def _details(row: Row[*tuple[Any, ...]]) -> BatchDetails:

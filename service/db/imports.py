@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base
-from service.db.versions import VersionRow, version_columns, version_in
+from service.db.versions import VersionRow, joined_version_in, version_columns
 from service.domain.states import ImportStatus
 from service.domain.versions import ModelImport
 from service.errors import Conflict
@@ -92,4 +92,4 @@ class ImportRepository:
 
 def _import(row: Row[*tuple[Any, ...]]) -> ModelImport:
     values = {column.name: row._mapping[column] for column in _IMPORTS.c}
-    return ModelImport(**values | {"status": ImportStatus(values["status"])}, version=version_in(row))
+    return ModelImport(**values | {"status": ImportStatus(values["status"])}, version=joined_version_in(row))

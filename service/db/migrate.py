@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from alembic import command
 from alembic.config import Config
@@ -19,6 +19,8 @@ from service.db.engine import asyncpg_url
 from service.db.roles import grant
 from service.db.transactions import transaction
 from service.errors import ConfigurationError, LetheError
+
+T = TypeVar("T")
 
 #: Advisory lock that whoever migrates takes (the bytes of "lethe").
 _MIGRATION_LOCK = 0x6C65746865
@@ -63,9 +65,7 @@ async def upgrade(url: str) -> None:
 
 async def current(url: str) -> str | None:
     """Return the revision of the database, None when it has none. Raises `Unavailable`."""
-    found: list[str | None] = []
-    await _run(url, lambda conn: found.append(revision_of(conn)))
-    return found[0]
+    return await _run(url, revision_of)
 
 
 def revision_of(connection: Connection) -> str | None:
@@ -102,12 +102,12 @@ def take_turn(connection: Connection) -> None:
     connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
 
 
-async def _run(url: str, work: Callable[[Connection], None]) -> None:
+async def _run(url: str, work: Callable[[Connection], T]) -> T:
     # Not the service's engine: a migration may take longer than its statements may.
     engine = create_async_engine(asyncpg_url(url), poolclass=NullPool)
     try:
         async with transaction(engine) as conn:
-            await conn.run_sync(work)
+            return await conn.run_sync(work)
     finally:
         await engine.dispose()
 

@@ -8,15 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    BigInteger,
-    ForeignKey,
-    Identity,
-    SmallInteger,
-    Text,
-    func,
-    text,
-)
+from sqlalchemy import BigInteger, ForeignKey, Identity, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 

@@ -63,9 +63,7 @@ class RecoveryRepository:
         """Return all recoveries of a model, oldest first."""
         query = select(_RECOVERIES, *version_columns()).join(VersionRow, VersionRow.id == RecoveryRow.id)
         query = query.where(VersionRow.model == model).order_by(VersionRow.number)
-        found = [(version_in(row), row) for row in await self._conn.execute(query)]
         return [
-            Recovery(version, row.database_before, row.store_before, row.unknown_nodes)
-            for version, row in found
-            if version is not None
+            Recovery(version_in(row), row.database_before, row.store_before, row.unknown_nodes)
+            for row in await self._conn.execute(query)
         ]

@@ -6,17 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    BigInteger,
-    Computed,
-    ForeignKey,
-    Row,
-    func,
-    insert,
-    literal,
-    select,
-    update,
-)
+from sqlalchemy import BigInteger, Computed, ForeignKey, Row, func, insert, literal, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
@@ -66,7 +56,7 @@ class VersionRow(Base):
     repair_tolerance: Mapped[float | None]
     #: What holds of the weights, for whoever reads the table.
     guarantee: Mapped[str] = mapped_column(
-        Computed("CASE WHEN repair = 'converged' THEN 'retrained' ELSE 'span' END", persisted=True)
+        Computed("CASE repair WHEN 'converged' THEN 'retrained' ELSE 'span' END", persisted=True)
     )
     committed_at: Mapped[datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[datetime | None]
@@ -81,15 +71,16 @@ def version_columns(versions: FromClause = _VERSIONS) -> tuple[Any, ...]:
     return tuple(versions.c[name] for name in _NAMES)
 
 
-def version_in(row: Row[*tuple[Any, ...]], versions: FromClause = _VERSIONS) -> Version | None:
-    """The version in a row of `version_columns` and possibly more; None where a join found none."""
+def version_in(row: Row[*tuple[Any, ...]], versions: FromClause = _VERSIONS) -> Version:
+    """The version in a row of `version_columns` and possibly more."""
     # By column: other tables in the row have columns of the same names.
-    by_column = row._mapping
-    values = {name: by_column[versions.c[name]] for name in _NAMES}
-    if values["id"] is None:
-        return None
-    values["cause"], values["repair"] = Cause(values["cause"]), RepairStatus(values["repair"])
-    return Version(**values)
+    values = {name: row._mapping[versions.c[name]] for name in _NAMES}
+    return Version(**values | {"cause": Cause(values["cause"]), "repair": RepairStatus(values["repair"])})
+
+
+def joined_version_in(row: Row[*tuple[Any, ...]], versions: FromClause = _VERSIONS) -> Version | None:
+    """The same, or None where an outer join found none."""
+    return None if row._mapping[versions.c.id] is None else version_in(row, versions)
 
 
 class VersionRepository:
@@ -130,5 +121,4 @@ class VersionRepository:
         return await self._all(query.order_by(VersionRow.number.desc()).limit(limit))
 
     async def _all(self, query: Any) -> list[Version]:
-        found = (version_in(row) for row in await self._conn.execute(query))
-        return [version for version in found if version is not None]
+        return [version_in(row) for row in await self._conn.execute(query)]

@@ -72,13 +72,9 @@ class Staged:
 
     def exclude(self, tombstoned: Tombstoned) -> None:
         """Takes out what is tombstoned and still there; under the policy `always` its repair is then under way."""
-        state, edges = self.resident.state, tombstoned.edges
-        edges = edges[np.all(state.live[edges], axis=1)]
-        new = Tombstoned(
-            nodes=tombstoned.nodes[state.live[tombstoned.nodes]],
-            feature_rows=tombstoned.feature_rows[(state.live & state.features.in_span)[tombstoned.feature_rows]],
-            edges=edges[self.resident.live_graph.propagator.edges.contain(edges)],
-        )
+        state, present = self.resident.state, self.resident.live_graph.propagator.edges
+        new = tombstoned.within(state.live, state.features.in_span)
+        new = replace(new, edges=new.edges[present.contain(new.edges)])
         if not new:
             return
         prepared = self.resident.prepare(new.removals(), budget_s=0.0)

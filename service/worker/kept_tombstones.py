@@ -3,7 +3,7 @@
 See `model_store.tombstones`. `lethe recover` takes over into the database what the record alone has.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 
 import structlog
@@ -25,8 +25,6 @@ from service.worker.recovery import RECOVER
 #: By this name an operator accepts that some of the record are lost.
 TOMBSTONES = "tombstones"
 _KINDS = (RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE)
-#: Hashes looked up at once.
-_PAGE = 20_000
 
 
 def as_kept(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[KeptTombstone]:
@@ -49,7 +47,9 @@ async def only_in_store(engine: Engine, kept: Kept, keyring: Keyring) -> list[To
             "for good, move the files `tombstones-*` out of the model's folder: nothing then keeps what they name out "
             "of a newly trained model.",
         )
-    unknown = await _unknown(engine, list(kept.tombstones))
+    async with transaction(engine) as connection:
+        known = await TombstoneRepository(connection).find(kept.hashes)
+    unknown = [one for one in kept.tombstones if one.hash not in known]
     return [Tombstone(_KINDS[one.code], one.hash, numbers[one.key], None) for one in unknown]
 
 
@@ -87,13 +87,3 @@ async def keep_in_step(context: Context, store: Store, keeper: LeaseKeeper) -> N
         structlog.get_logger(__name__).warning("tombstones.damaged", model=context.model, readable=len(kept.tombstones))
     together = as_kept(recorded, context.keyring)
     await context.run(partial(store.replace_tombstones, together, fencing=keeper.lease.fencing))
-
-
-async def _unknown(engine: Engine, tombstones: Sequence[KeptTombstone]) -> list[KeptTombstone]:
-    unknown: list[KeptTombstone] = []
-    async with transaction(engine) as connection:
-        for start in range(0, len(tombstones), _PAGE):
-            page = {one.hash: one for one in tombstones[start : start + _PAGE]}
-            known = await TombstoneRepository(connection).find(page)
-            unknown += [one for digest, one in page.items() if digest not in known]
-    return unknown

@@ -13,6 +13,10 @@ from service.version import VERSION
 from service.worker.explanation import explain
 
 _OF_BATCH = tuple(each.name for each in fields(BatchRecord))
+_OF_IMPORT = (
+    *("span_residual", "repair_iterations", "repair_tolerance", "distance_bound_before", "distance_bound_after"),
+    *("distance_bound_before_relative", "distance_bound_after_relative"),
+)
 _OF_REQUEST = tuple(each.name for each in fields(RequestNorms))
 
 
@@ -67,14 +71,8 @@ def imported(version: Version) -> dict[str, object]:
         "excluded_nodes": version.deleted_nodes,
         "excluded_features": version.deleted_features,
         "excluded_edges": version.deleted_edges,
-        "span_residual": version.span_residual,
         "repair": version.repair.value,
-        "repair_iterations": version.repair_iterations,
-        "repair_tolerance": version.repair_tolerance,
-        "distance_bound_before": version.distance_bound_before,
-        "distance_bound_after": version.distance_bound_after,
-        "distance_bound_before_relative": version.distance_bound_before_relative,
-        "distance_bound_after_relative": version.distance_bound_after_relative,
+        **{name: getattr(version, name) for name in _OF_IMPORT},
         "model_version_before": version.number_before,
         **_of_the_model(version),
     }

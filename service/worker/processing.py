@@ -31,6 +31,7 @@ _UNREADABLE = (
     "What this request names cannot be read: the key of its encrypted id list is missing or does not fit. Restore the "
     "key folder, or send the request again."
 )
+_UNKNOWN = "{} of the nodes or edges that it names are not in the model."
 #: Longest time for which requests that have nothing to delete hold up the others (seconds).
 _LONGEST_WAIT_S = 30.0
 
@@ -55,7 +56,8 @@ class Processor:
         claimed = [each for each in claimed if each.request.id not in refused]
         present = Present(resident.rows, resident.state.features.in_span, resident.live_graph.propagator.edges)
         resolution = resolve(claimed, present, await self._tombstones(absent(claimed, present)))
-        await self._fail_all(resolution, refused | dict.fromkeys(unreadable, _UNREADABLE))
+        unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
+        await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)
         await self._apply(resolution.deletions)
         await self._settle(resolution)
         self._deferred = frozenset(each.request.id for each in resolution.deferred)
@@ -70,19 +72,14 @@ class Processor:
             taken = await RequestRepository(connection).take([request.id for request in batch])
         return [request for request in batch if request.id in taken]
 
-    async def _fail_all(self, resolution: Resolution, refused: Mapping[UUID, str]) -> None:
-        """Ends the requests that cannot be carried out, `refused` with the reason."""
-        failures = dict(refused) | {
-            request: f"{count} of the nodes or edges that it names are not in the model."
-            for request, count in resolution.unknown.items()
-        }
+    async def _fail(self, failures: Mapping[UUID, str]) -> None:
+        """Ends the requests that cannot be carried out, each with the reason."""
         if not failures:
             return
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
-            requests = RequestRepository(connection)
             for request, failure in failures.items():
                 with self._unless_ended():
-                    await requests.mark_failed(request, failure, {})
+                    await RequestRepository(connection).mark_failed(request, failure, {})
 
     async def _settle(self, resolution: Resolution) -> None:
         """Ends the requests that have nothing to delete, with the batch that took them.
@@ -160,7 +157,8 @@ class Processor:
             if isinstance(error, MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
                 # The device's fault, not the request's: the session starts again, with backoff.
                 raise
-            await self._fail(deletions[0], error)
+            failure = f"The update of the model could not be computed ({type(error).__name__})."
+            await self._fail({deletions[0].claimed.request.id: failure})
             return None, ()
         version = await self._writer.write(new, steps, watch)
         try:
@@ -168,12 +166,6 @@ class Processor:
         except RequestsWithdrawn as withdrawn:
             return None, ([each for each in deletions if each.claimed.request.id not in withdrawn.ids],)
         return (version, steps), ()
-
-    async def _fail(self, deletion: Deletion, error: Exception) -> None:
-        failure = f"The update of the model could not be computed ({type(error).__name__})."
-        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
-            with self._unless_ended():
-                await RequestRepository(connection).mark_failed(deletion.claimed.request.id, failure, {})
 
     async def _tombstones(self, missing: Mapping[RequestKind, Collection[Subject]]) -> Tombstones:
         """For what of `missing` was deleted, the request that did it; None where the database does not have that."""

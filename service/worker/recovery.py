@@ -39,13 +39,10 @@ async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str)
     """
     current = store.current()
     async with fenced_transaction(engine, lease) as connection:
-        await _require_no_open_recovery(connection, model)
-        pointers = PointerRepository(connection)
-        await pointers.require_only(model)
-        pointer = await pointers.read(model)
+        pointer = await _committed(connection, model)
         if pointer is None:
             pointer = _first_pointer(store, current, model)
-            await pointers.create(pointer)
+            await PointerRepository(connection).create(pointer)
     _require_agreement(store, current, pointer)
     committed = VersionRef(pointer.version, pointer.fencing)
     if committed != current:
@@ -62,9 +59,7 @@ async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: s
     """
     current = store.current()
     async with transaction(engine) as connection:
-        await _require_no_open_recovery(connection, model)
-        await PointerRepository(connection).require_only(model)
-        pointer = await PointerRepository(connection).read(model)
+        pointer = await _committed(connection, model)
         importing = await ImportRepository(connection).open(model)
     if importing is not None and importing.status is ImportStatus.COMMITTED:
         # The folder of the committed model may still have to be put in its place.
@@ -96,6 +91,11 @@ def require_edges(store: Store, ref: VersionRef, found: int) -> None:
             "its folder `base` was restored from another backup.",
             f"Nothing was removed. Restore the whole store from one moment. {RECOVER}",
         )
+
+
+def pointer_to(store: Store, ref: VersionRef, model: str) -> Pointer:
+    """A version of the store, as a pointer names it."""
+    return Pointer(model, ref.version, ref.fencing, ref.folder, store.version_digest(ref), store.weights_sha256(ref))
 
 
 async def pointer_moved(engine: Engine, keeper: LeaseKeeper, pointer: Pointer, outage: Outage) -> bool:
@@ -144,12 +144,15 @@ def rows_of_edges(edges: Sequence[tuple[str, str]], rows: Mapping[str, int]) -> 
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-async def _require_no_open_recovery(connection: Connection, model: str) -> None:
+async def _committed(connection: Connection, model: str) -> Pointer | None:
+    """The committed version by a database that is this model's, and in which no recovery is open."""
     if await RecoveryRepository(connection).is_open(model):
         raise StateMismatch(
             "A recovery of this store was interrupted: what was deleted may still be in it.",
             "Run `./lethe recover` again; it goes on where that is needed.",
         )
+    await PointerRepository(connection).require_only(model)
+    return await PointerRepository(connection).read(model)
 
 
 def _require_agreement(store: Store, current: VersionRef, pointer: Pointer) -> None:
@@ -170,14 +173,7 @@ def _first_pointer(store: Store, current: VersionRef, model: str) -> Pointer:
             "would not know which nodes were deleted.",
             f"Point DATABASE_URL at the database that belongs to this store, or restore it from its backup. {RECOVER}",
         )
-    return Pointer(
-        model=model,
-        version=current.version,
-        fencing=current.fencing,
-        folder=current.folder,
-        digest=store.version_digest(current),
-        weights_sha256=store.weights_sha256(current),
-    )
+    return pointer_to(store, current, model)
 
 
 def _check_one_step(store: Store, current: VersionRef, committed: VersionRef) -> None:

@@ -42,7 +42,7 @@ from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import fenced_transaction, transaction
 from service.db.versions import VersionRepository
-from service.domain.records import Pointer, Tombstone
+from service.domain.records import Tombstone
 from service.domain.states import Cause, EventType, ImportStatus, RequestKind
 from service.domain.versions import Recovery, Version
 from service.errors import Conflict, StateMismatch
@@ -52,7 +52,7 @@ from service.worker.context import Context
 from service.worker.kept_tombstones import only_in_store, unreadable
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.outcomes import recovered
-from service.worker.recovery import check_agreement
+from service.worker.recovery import check_agreement, pointer_to
 from service.worker.resuming import steps_of
 from service.worker.stopwatch import Stopwatch
 from service.worker.tombstoned import Tombstoned, find_tombstoned
@@ -134,7 +134,7 @@ class Restorer:
         tombstoned = await find_tombstoned(context.engine, context.keyring, context.model, base.graph, own)
         current = self._store.current()
         state = await context.run(lambda: self._store.read_version(current))
-        remaining = still_there(tombstoned, state)
+        remaining = tombstoned.within(state.live, state.featured)
         agreed = self._store.live_edges(current) in (None, _edges_between(base.graph.adjacency, state))
         if agreed and not remaining and not own and not await self._lost_in_batch(lost) and await self._agree():
             failed = await self._fail(lost)
@@ -160,14 +160,7 @@ class Restorer:
         number = 1 + max(known if committed is None else [*known, committed.version])
         resident, new = await context.run(lambda: self._without(remaining, state, current, number))
         failure_points.reached(FailurePoint.COMPUTED, Cause.RECOVERY)
-        before = Pointer(
-            context.model,
-            current.version,
-            current.fencing,
-            current.folder,
-            self._store.version_digest(current),
-            self._store.weights_sha256(current),
-        )
+        before = pointer_to(self._store, current, context.model)
         # Asked for the lease before the disk is written to: the computation may have taken longer.
         writer = VersionWriter(context, self._keeper, self._store, resident, before, tombstoned.edges)
         database_before = None if committed is None else committed.folder
@@ -275,16 +268,6 @@ class Restorer:
                 except Conflict as conflict:
                     self._log.info("request.ended_meanwhile", reason=conflict.title)
         return failed
-
-
-def still_there(tombstoned: Tombstoned, state: VersionState) -> Tombstoned:
-    """What is tombstoned and part of a version, whether or not it is still on the disk."""
-    edges = tombstoned.edges
-    return Tombstoned(
-        nodes=tombstoned.nodes[state.live[tombstoned.nodes]],
-        feature_rows=tombstoned.feature_rows[(state.live & state.featured)[tombstoned.feature_rows]],
-        edges=edges[np.all(state.live[edges], axis=1)],
-    )
 
 
 def _edges_between(adjacency: sp.csr_array, state: VersionState) -> int:

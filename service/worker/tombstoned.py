@@ -49,6 +49,14 @@ class Tombstoned:
             np.concatenate([self.edges, other.edges]),
         )
 
+    def within(self, live: NDArray[np.bool_], featured: NDArray[np.bool_]) -> "Tombstoned":
+        """What of it is part of a version with these `live` and `featured` nodes, each (n,), on the disk or not."""
+        return Tombstoned(
+            nodes=self.nodes[live[self.nodes]],
+            feature_rows=self.feature_rows[(live & featured)[self.feature_rows]],
+            edges=self.edges[np.all(live[self.edges], axis=1)],
+        )
+
     @property
     def counts(self) -> tuple[int, int, int]:
         """How many nodes, nodes' features and edges."""

@@ -177,7 +177,6 @@ class VersionWriter:
             version=version.number,
             requests=version.requests,
             nodes=version.deleted_nodes,
-            directions_removed=version.directions_removed,
             repair=version.repair.value,
             bound_relative=version.distance_bound_after_relative,
             durations_ms=finished.durations_ms,
@@ -272,7 +271,8 @@ class VersionWriter:
         return stored_span_residual(self._store, self._ref, digest=self._pointer.digest)
 
     def _version(self, new: NewVersion, cause: Cause, pointer: Pointer, watch: Stopwatch) -> Version:
-        before, after, ended = new.outcome.before, new.outcome.after, _has_ended(new.outcome)
+        before, after = new.outcome.before, new.outcome.after
+        ended = new.outcome.status in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED)
         nodes, features, edges = new.deleted
         return Version(
             id=new.id,
@@ -310,7 +310,3 @@ class VersionWriter:
     @property
     def _ref(self) -> VersionRef:
         return VersionRef(self._pointer.version, self._pointer.fencing)
-
-
-def _has_ended(outcome: RepairOutcome) -> bool:
-    return outcome.status in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED)

@@ -1,18 +1,16 @@
 -- What triggers derive from requests for the queries of the audit, and views for tools that read SQL.
 
 CREATE TABLE audit_counts (
-    id bigint GENERATED ALWAYS AS IDENTITY,
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     model text NOT NULL,
     day date NOT NULL,
-    status text NOT NULL,
+    status text NOT NULL CHECK (status IN ('queued', 'applied', 'completed', 'failed', 'cancelled')),
     kind text NOT NULL,
     guarantee text,
     repair text,
     unchanged boolean,
     requests bigint NOT NULL,
-    folded boolean DEFAULT false NOT NULL,
-    CONSTRAINT audit_counts_pkey PRIMARY KEY (id),
-    CONSTRAINT audit_counts_status_check CHECK (status IN ('queued', 'applied', 'completed', 'failed', 'cancelled'))
+    folded boolean DEFAULT false NOT NULL
 );
 
 CREATE INDEX audit_counts_days ON audit_counts (model, day);
@@ -23,15 +21,13 @@ CREATE UNIQUE INDEX audit_counts_folded ON audit_counts (model, day, status, kin
 CREATE INDEX audit_counts_unfolded ON audit_counts (id) WHERE NOT folded;
 
 CREATE TABLE audit_times (
-    id bigint GENERATED ALWAYS AS IDENTITY,
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     model text NOT NULL,
     day date NOT NULL,
-    step text NOT NULL,
+    step text NOT NULL CHECK (step IN ('received', 'applied', 'completed', 'failed')),
     class smallint NOT NULL,
     requests bigint NOT NULL,
-    folded boolean DEFAULT false NOT NULL,
-    CONSTRAINT audit_times_pkey PRIMARY KEY (id),
-    CONSTRAINT audit_times_step_check CHECK (step IN ('received', 'applied', 'completed', 'failed'))
+    folded boolean DEFAULT false NOT NULL
 );
 
 CREATE INDEX audit_times_days ON audit_times (model, step, day) INCLUDE (class, requests);
@@ -109,7 +105,7 @@ $$;
 -- One narrow row per request, in place of an index for every filter. Rows are updated a few times soon after they came:
 -- there is room for that within the page, so that no index is written for it.
 CREATE TABLE request_search (
-    request_id uuid NOT NULL,
+    request_id uuid PRIMARY KEY,
     api_key_id uuid NOT NULL,
     received_at timestamptz NOT NULL,
     status text NOT NULL,
@@ -120,8 +116,7 @@ CREATE TABLE request_search (
     injected_norm_after double precision,
     distance_bound_before_relative double precision,
     distance_bound_after_relative double precision,
-    span_residual double precision,
-    CONSTRAINT request_search_pkey PRIMARY KEY (request_id)
+    span_residual double precision
 ) WITH (fillfactor = 75);
 
 CREATE INDEX request_search_newest ON request_search (received_at, request_id);
@@ -215,53 +210,42 @@ CREATE VIEW audit_summary AS
                sum(requests) OVER (PARTITION BY model, step) AS of_step
         FROM classes
     ), timed AS (
-        SELECT model,
-            audit_seconds(min(class) FILTER (WHERE step = 'applied' AND up_to >= 0.5 * of_step)) AS p50_seconds_to_applied,
-            audit_seconds(min(class) FILTER (WHERE step = 'applied' AND up_to >= 0.95 * of_step)) AS p95_seconds_to_applied,
-            audit_seconds(min(class) FILTER (WHERE step = 'applied' AND up_to >= 0.99 * of_step)) AS p99_seconds_to_applied,
-            audit_seconds(min(class) FILTER (WHERE step = 'completed' AND up_to >= 0.5 * of_step))
-                AS p50_seconds_to_completed,
-            audit_seconds(min(class) FILTER (WHERE step = 'completed' AND up_to >= 0.95 * of_step))
-                AS p95_seconds_to_completed,
-            audit_seconds(min(class) FILTER (WHERE step = 'completed' AND up_to >= 0.99 * of_step))
-                AS p99_seconds_to_completed
-        FROM ranked WHERE of_step > 0 GROUP BY model
+        SELECT model, step, audit_seconds(min(class) FILTER (WHERE up_to >= 0.5 * of_step)) AS p50,
+               audit_seconds(min(class) FILTER (WHERE up_to >= 0.95 * of_step)) AS p95,
+               audit_seconds(min(class) FILTER (WHERE up_to >= 0.99 * of_step)) AS p99
+        FROM ranked WHERE of_step > 0 GROUP BY model, step
     ), counted AS (
-        SELECT model, sum(requests) AS requests,
-               sum(requests) FILTER (WHERE status = 'queued') AS queued,
-               sum(requests) FILTER (WHERE status = 'applied') AS applied,
-               sum(requests) FILTER (WHERE status = 'completed') AS completed,
-               sum(requests) FILTER (WHERE status = 'failed') AS failed,
-               sum(requests) FILTER (WHERE status = 'cancelled') AS cancelled,
-               sum(requests) FILTER (WHERE guarantee = 'span') AS guarantee_span,
-               sum(requests) FILTER (WHERE guarantee = 'retrained') AS guarantee_retrained,
-               sum(requests) FILTER (WHERE guarantee = 'graph_only') AS guarantee_graph_only,
-               sum(requests) FILTER (WHERE repair = 'pending') AS repair_pending,
-               sum(requests) FILTER (WHERE repair = 'not_converged') AS repair_not_converged,
-               coalesce(sum(requests) FILTER (WHERE unchanged), 0)
-                   / nullif(sum(requests) FILTER (WHERE unchanged IS NOT NULL), 0) AS unchanged_projection_share
-        FROM audit_counts GROUP BY model
+        SELECT p.model, coalesce(sum(requests), 0)::bigint AS requests,
+               coalesce(sum(requests) FILTER (WHERE status = 'queued'), 0)::bigint AS queued,
+               coalesce(sum(requests) FILTER (WHERE status = 'applied'), 0)::bigint AS applied,
+               coalesce(sum(requests) FILTER (WHERE status = 'completed'), 0)::bigint AS completed,
+               coalesce(sum(requests) FILTER (WHERE status = 'failed'), 0)::bigint AS failed,
+               coalesce(sum(requests) FILTER (WHERE status = 'cancelled'), 0)::bigint AS cancelled,
+               coalesce(sum(requests) FILTER (WHERE guarantee = 'span'), 0)::bigint AS guarantee_span,
+               coalesce(sum(requests) FILTER (WHERE guarantee = 'retrained'), 0)::bigint AS guarantee_retrained,
+               coalesce(sum(requests) FILTER (WHERE guarantee = 'graph_only'), 0)::bigint AS guarantee_graph_only,
+               coalesce(sum(requests) FILTER (WHERE repair = 'pending'), 0)::bigint AS repair_pending,
+               coalesce(sum(requests) FILTER (WHERE repair = 'not_converged'), 0)::bigint AS repair_not_converged,
+               (coalesce(sum(requests) FILTER (WHERE unchanged), 0)
+                   / nullif(sum(requests) FILTER (WHERE unchanged IS NOT NULL), 0))::double precision
+                   AS unchanged_projection_share
+        FROM pointers p LEFT JOIN audit_counts c ON c.model = p.model GROUP BY p.model
     ), opened AS (
         SELECT model, min(received_at) AS oldest_open_received_at,
                count(*) FILTER (WHERE received_at < now() - interval '30 days') AS open_past_30_days
         FROM requests WHERE status IN ('queued', 'applied') GROUP BY model
     )
     SELECT p.model, p.version AS model_version, v.rank, v.live_nodes,
-           coalesce(c.requests, 0)::bigint AS requests, coalesce(c.queued, 0)::bigint AS queued,
-           coalesce(c.applied, 0)::bigint AS applied, coalesce(c.completed, 0)::bigint AS completed,
-           coalesce(c.failed, 0)::bigint AS failed, coalesce(c.cancelled, 0)::bigint AS cancelled,
-           coalesce(c.guarantee_span, 0)::bigint AS guarantee_span,
-           coalesce(c.guarantee_retrained, 0)::bigint AS guarantee_retrained,
-           coalesce(c.guarantee_graph_only, 0)::bigint AS guarantee_graph_only,
-           coalesce(c.repair_pending, 0)::bigint AS repair_pending,
-           coalesce(c.repair_not_converged, 0)::bigint AS repair_not_converged,
-           c.unchanged_projection_share::double precision, o.oldest_open_received_at,
+           c.requests, c.queued, c.applied, c.completed, c.failed, c.cancelled, c.guarantee_span, c.guarantee_retrained,
+           c.guarantee_graph_only, c.repair_pending, c.repair_not_converged, c.unchanged_projection_share,
+           o.oldest_open_received_at,
            coalesce(o.open_past_30_days, 0) AS open_past_30_days,
-           t.p50_seconds_to_applied, t.p95_seconds_to_applied, t.p99_seconds_to_applied,
-           t.p50_seconds_to_completed, t.p95_seconds_to_completed, t.p99_seconds_to_completed
-    FROM pointers p LEFT JOIN versions v ON v.model = p.model AND v.number = p.version
-    LEFT JOIN counted c ON c.model = p.model LEFT JOIN timed t ON t.model = p.model
-    LEFT JOIN opened o ON o.model = p.model;
+           a.p50 AS p50_seconds_to_applied, a.p95 AS p95_seconds_to_applied, a.p99 AS p99_seconds_to_applied,
+           d.p50 AS p50_seconds_to_completed, d.p95 AS p95_seconds_to_completed, d.p99 AS p99_seconds_to_completed
+    FROM pointers p JOIN counted c ON c.model = p.model
+    LEFT JOIN versions v ON v.model = p.model AND v.number = p.version LEFT JOIN opened o ON o.model = p.model
+    LEFT JOIN timed a ON a.model = p.model AND a.step = 'applied'
+    LEFT JOIN timed d ON d.model = p.model AND d.step = 'completed';
 
 CREATE VIEW audit_series AS
     WITH classes AS (

@@ -1,17 +1,12 @@
 -- Which requests are drills, and what was read from the weights.
 
 CREATE TABLE drills (
-    request_id uuid NOT NULL,
-    number bigint GENERATED ALWAYS AS IDENTITY,
+    request_id uuid PRIMARY KEY REFERENCES requests (id),
+    number bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
     model text NOT NULL,
-    cohort integer NOT NULL,
-    trigger text NOT NULL,
-    requested_at timestamptz DEFAULT now() NOT NULL,
-    CONSTRAINT drills_pkey PRIMARY KEY (request_id),
-    CONSTRAINT drills_cohort_check CHECK (cohort > 0),
-    CONSTRAINT drills_trigger_check CHECK (trigger IN ('manual', 'scheduled')),
-    CONSTRAINT drills_number_key UNIQUE (number),
-    CONSTRAINT drills_request_id_fkey FOREIGN KEY (request_id) REFERENCES requests (id)
+    cohort integer NOT NULL CHECK (cohort > 0),
+    trigger text NOT NULL CHECK (trigger IN ('manual', 'scheduled')),
+    requested_at timestamptz DEFAULT now() NOT NULL
 );
 
 CREATE INDEX drills_newest ON drills (model, number);

@@ -1,5 +1,10 @@
 -- Keys: those that callers present, known by hashes, and those outside the database that it relies on.
 
+-- Finite: a NaN would poison every audit query.
+CREATE DOMAIN figure AS double precision CHECK (VALUE >= 0 AND VALUE < 'Infinity'::double precision);
+
+CREATE DOMAIN hex_digest AS text CHECK (VALUE ~ '^[0-9a-f]{64}$');
+
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'check_violation', TABLE = TG_TABLE_NAME, CONSTRAINT = TG_NAME;
@@ -7,20 +12,14 @@ END
 $$;
 
 CREATE TABLE api_keys (
-    id uuid NOT NULL,
+    id uuid PRIMARY KEY,
     name text NOT NULL,
-    scopes text[] NOT NULL,
-    hash bytea NOT NULL,
+    scopes text[] NOT NULL CHECK (cardinality(scopes) > 0
+        AND scopes <@ ARRAY['deletions:write', 'deletions:read', 'predictions:read', 'audit:read']::text[]),
+    hash bytea NOT NULL CHECK (octet_length(hash) = 32) UNIQUE,
     created_at timestamptz DEFAULT now() NOT NULL,
     revoked_at timestamptz,
-    CONSTRAINT api_keys_pkey PRIMARY KEY (id),
-    CONSTRAINT api_keys_named_check CHECK (name <> ''),
-    CONSTRAINT api_keys_hash_check CHECK (octet_length(hash) = 32),
-    CONSTRAINT api_keys_scopes_check CHECK (
-        cardinality(scopes) > 0
-        AND scopes <@ ARRAY['deletions:write', 'deletions:read', 'predictions:read', 'audit:read']::text[]
-    ),
-    CONSTRAINT api_keys_hash_key UNIQUE (hash)
+    CONSTRAINT api_keys_named_check CHECK (name <> '')
 );
 
 CREATE UNIQUE INDEX api_keys_name_in_use ON api_keys (name) WHERE revoked_at IS NULL;
@@ -30,28 +29,20 @@ CREATE TRIGGER api_keys_revoked BEFORE UPDATE ON api_keys
     EXECUTE FUNCTION refuse('a revoked key stays revoked');
 
 CREATE TABLE vault_keys (
-    name text NOT NULL,
-    fingerprint bytea NOT NULL,
-    registered_at timestamptz DEFAULT now() NOT NULL,
-    CONSTRAINT vault_keys_pkey PRIMARY KEY (name),
-    CONSTRAINT vault_keys_name_check CHECK (name <> ''),
-    CONSTRAINT vault_keys_fingerprint_check CHECK (octet_length(fingerprint) = 16)
+    name text PRIMARY KEY CHECK (name <> ''),
+    fingerprint bytea NOT NULL CHECK (octet_length(fingerprint) = 16),
+    registered_at timestamptz DEFAULT now() NOT NULL
 );
 
 CREATE TABLE tombstone_keys (
-    number smallint NOT NULL,
-    fingerprint bytea NOT NULL,
-    CONSTRAINT tombstone_keys_pkey PRIMARY KEY (number),
-    CONSTRAINT tombstone_keys_number_check CHECK (number > 0),
-    CONSTRAINT tombstone_keys_fingerprint_check CHECK (octet_length(fingerprint) = 16)
+    number smallint PRIMARY KEY CHECK (number > 0),
+    fingerprint bytea NOT NULL CHECK (octet_length(fingerprint) = 16)
 );
 
 CREATE TABLE log_keys (
-    number smallint NOT NULL,
+    number smallint PRIMARY KEY CHECK (number > 0),
     public_key text NOT NULL,
-    registered_at timestamptz DEFAULT now() NOT NULL,
-    CONSTRAINT log_keys_pkey PRIMARY KEY (number),
-    CONSTRAINT log_keys_number_check CHECK (number > 0)
+    registered_at timestamptz DEFAULT now() NOT NULL
 );
 
 -- API keys are known by hashes made with the pepper: with another one none is valid, and none must come back with the

@@ -1,20 +1,14 @@
 -- The transparency log: events, their leaves, the complete subtrees above them, and signed checkpoints.
 
 CREATE TABLE events (
-    id bigint GENERATED ALWAYS AS IDENTITY,
-    request_id uuid,
-    type text NOT NULL,
-    payload jsonb NOT NULL,
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    request_id uuid REFERENCES requests (id),
+    type text NOT NULL
+        CHECK (type IN ('applied', 'repaired', 'not_repaired', 'completed', 'failed', 'imported', 'recovered', 'log_key_added')),
+    payload jsonb NOT NULL CHECK (jsonb_typeof(payload) = 'object'),
     created_at timestamptz DEFAULT now() NOT NULL,
-    CONSTRAINT events_pkey PRIMARY KEY (id),
-    CONSTRAINT events_type_check CHECK (
-        type IN ('applied', 'repaired', 'not_repaired', 'completed', 'failed', 'imported', 'recovered', 'log_key_added')
-    ),
-    CONSTRAINT events_request_check CHECK (
-        (request_id IS NULL) = (type IN ('imported', 'recovered', 'log_key_added'))
-    ),
-    CONSTRAINT events_payload_check CHECK (jsonb_typeof(payload) = 'object'),
-    CONSTRAINT events_request_id_fkey FOREIGN KEY (request_id) REFERENCES requests (id)
+    CONSTRAINT events_request_check
+        CHECK ((request_id IS NULL) = (type IN ('imported', 'recovered', 'log_key_added')))
 );
 
 CREATE UNIQUE INDEX events_applied_once ON events (request_id) WHERE type = 'applied';
@@ -30,34 +24,27 @@ CREATE UNIQUE INDEX events_repaired_once ON events (request_id) WHERE type = 're
 CREATE INDEX events_request ON events (request_id, id);
 
 CREATE TABLE leaves (
-    index bigint NOT NULL,
-    event_id bigint NOT NULL,
+    index bigint PRIMARY KEY CHECK (index >= 0),
+    event_id bigint NOT NULL UNIQUE REFERENCES events (id),
     data text NOT NULL,
     hash bytea NOT NULL,
     root bytea NOT NULL,
-    CONSTRAINT leaves_pkey PRIMARY KEY (index),
-    CONSTRAINT leaves_index_check CHECK (index >= 0),
-    CONSTRAINT leaves_hashes_check CHECK (octet_length(hash) = 32 AND octet_length(root) = 32),
-    CONSTRAINT leaves_event_id_key UNIQUE (event_id),
-    CONSTRAINT leaves_event_id_fkey FOREIGN KEY (event_id) REFERENCES events (id)
+    CONSTRAINT leaves_hashes_check CHECK (octet_length(hash) = 32 AND octet_length(root) = 32)
 );
 
 CREATE TABLE log_nodes (
     level smallint NOT NULL,
     position bigint NOT NULL,
-    hash bytea NOT NULL,
+    hash bytea NOT NULL CHECK (octet_length(hash) = 32),
     CONSTRAINT log_nodes_pkey PRIMARY KEY (level, position),
-    CONSTRAINT log_nodes_place_check CHECK (level BETWEEN 1 AND 62 AND position >= 0),
-    CONSTRAINT log_nodes_hash_check CHECK (octet_length(hash) = 32)
+    CONSTRAINT log_nodes_place_check CHECK (level BETWEEN 1 AND 62 AND position >= 0)
 );
 
 CREATE TABLE checkpoints (
-    id bigint GENERATED ALWAYS AS IDENTITY,
-    size bigint NOT NULL,
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    size bigint NOT NULL CHECK (size >= 0),
     note text NOT NULL,
-    signed_at timestamptz DEFAULT now() NOT NULL,
-    CONSTRAINT checkpoints_pkey PRIMARY KEY (id),
-    CONSTRAINT checkpoints_size_check CHECK (size >= 0)
+    signed_at timestamptz DEFAULT now() NOT NULL
 );
 
 DO $$
