@@ -49,12 +49,12 @@ def retrained(objective: Objective, classes: int, device: torch.device) -> tuple
     """Seconds and products of training from zero to the goal, and weights a hundred times closer to the optimum."""
     start = torch.zeros((objective.representation.columns, classes), dtype=torch.float64, device=device)
     began = clock(device)
-    newton = Newton(objective, start, TOLERANCE / 2)
+    newton = Newton(objective, objective.at(start), TOLERANCE / 2)
     while not newton.finished:
         newton.step()
     seconds = clock(device) - began
     products = newton.products + newton.iterations
-    closer = Newton(objective, newton.best.W, TOLERANCE / 200)
+    closer = Newton(objective, newton.best, TOLERANCE / 200)
     while not closer.finished:
         closer.step()
     return seconds, products, closer.best.W

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -70,7 +71,7 @@ Minimiser: TypeAlias = Callable[[Objective, Point, float], Minimisation]
 
 def newton(objective: Objective, start: Point, tolerance: float) -> Newton:
     """Newton's method with conjugate gradients, in this process."""
-    return Newton(objective, start.W, tolerance, single=SinglePrecision.of(objective))
+    return Newton(objective, start, tolerance, single=SinglePrecision.of(objective))
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,15 +135,28 @@ class Repair:
         self._preconditioner = preconditioner
         self._in_single: SinglePrecision | None = None
         self._without_blocks: str | None = None
-        self._start = self._best = objective.at(stacked(state))
-        #: The certificate of the weights that were last committed.
-        self.before = certify(objective, self._start)
-        self.finished = self.converged
+        #: Better weights than those last committed; None while there are none.
+        self._found: Point | None = None
+        self.finished = False
         self._work = self._steps()
         self._until = math.inf
         self._iterations = self._products = 0
         #: How far the repair had come when `advance` last returned; replaced, never changed.
-        self.progress = RepairProgress(0, 0, self.before.relative)
+        self.progress = RepairProgress(0, 0, None)
+
+    @cached_property
+    def _start(self) -> Point:
+        """The weights that were last committed, on the remaining graph; taken once H is there, if it is to be."""
+        return self._objective.at(stacked(self._state))
+
+    @property
+    def _best(self) -> Point:
+        return self._found or self._start
+
+    @cached_property
+    def before(self) -> Certificate:
+        """The certificate of the weights that were last committed."""
+        return certify(self._objective, self._start)
 
     @property
     def converged(self) -> bool:
@@ -152,7 +166,7 @@ class Repair:
     @property
     def improved(self) -> bool:
         """Whether better weights than those last committed have been found."""
-        return self._best is not self._start
+        return self._found is not None
 
     def usable(self) -> Preconditioner | None:
         """The blocks it has; those that may not stay any longer leave the memory."""
@@ -203,8 +217,8 @@ class Repair:
 
         Once it is finished, it gives them up.
         """
-        self._start = self._best
-        self.before = certify(self._objective, self._best)
+        self._start, self._found = self._best, None
+        self.before = certify(self._objective, self._start)
         blocks = self.usable()
         if self.finished:
             self._preconditioner = None
@@ -215,6 +229,8 @@ class Repair:
         if self._rows.keeps_dense and not self._is_scarce:
             yield from self._compute()
             self._objective = self._rows.objective(self._objective.regularization)
+        if self.converged:
+            return
         classes = self._best.W.shape[1]
         self._without_blocks = why_no_blocks(self._objective.representation, classes, self._free)
         for _ in range(_MOST_BLOCKS):
@@ -235,7 +251,7 @@ class Repair:
 
     def _with_blocks(self) -> Iterator[Literal[False]]:
         """Newton's method for as long as the blocks there are may stay and lead on."""
-        descent = Newton(self._objective, self._best.W, self._goal, self._preconditioned, self._single())
+        descent = Newton(self._objective, self._best, self._goal, self._preconditioned, self._single())
         while not descent.finished and self.usable() is not None:
             steps = descent.iterations
             self._descend(descent)
@@ -282,7 +298,7 @@ class Repair:
         # Gradients and products with the Hessian alike.
         self._products += descent.iterations - iterations + descent.products - products
         if descent.best.relative_gradient < self._best.relative_gradient:
-            self._best = descent.best
+            self._found = descent.best
 
     def _preconditioned(self, gradient: Tensor) -> Tensor:
         if self._preconditioner is None:

@@ -36,8 +36,11 @@ class TrainingRows:
         return self._graph.keeps_dense
 
     def objective(self, regularization: float) -> Objective:
-        """F^u on the graph, with products by H; computes what is not known of H."""
-        objective, H = self._graph.objective(regularization), self.H()
+        """F^u on the graph; where products are by H, what is not known of it is computed first."""
+        objective = self._graph.objective(regularization)
+        if not self._graph.keeps_dense:
+            return objective
+        H = self.H()
         return replace(objective, representation=DenseRepresentation(self._graph.inputs, self._nodes, H))
 
     def on(self, live_graph: LiveGraph) -> "TrainingRows":
@@ -87,7 +90,7 @@ class TrainingRows:
         anew = image_rows(self._graph.inputs, wanted, propagator.edges.adjacency, propagator.live)
         if anew is None:
             return None
-        H = self._H.T[:, torch.from_numpy(np.searchsorted(self._nodes, nodes))].T
+        H = self._H[torch.from_numpy(np.searchsorted(self._nodes, nodes))]
         H[torch.from_numpy(np.searchsorted(nodes, wanted))] = anew
         return H
 

@@ -22,7 +22,7 @@ from projector.network.inputs import Inputs
 
 #: Columns of an input propagated at a time when H is materialised, and how much they may take over all nodes.
 _CHUNK_COLUMNS = 512
-_CHUNK_BYTES = 16 << 20
+_CHUNK_BYTES = 8 << 20
 
 
 class Representation:
@@ -127,8 +127,8 @@ class Representation:
         return H
 
     def empty(self) -> Tensor:
-        """A matrix (n_train, p) float64 to put H in; its columns lie one after the other, as they are computed."""
-        return torch.empty((self.columns, self.rows), dtype=torch.float64, device=self._rows.device).T
+        """A matrix (n_train, p) float64 to put H in."""
+        return torch.empty((self.rows, self.columns), dtype=torch.float64, device=self._rows.device)
 
     def bytes_of_product(self, classes: int) -> float:
         """What a product with H and one with H^T read, about."""

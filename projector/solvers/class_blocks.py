@@ -38,8 +38,8 @@ _CLEARLY = 2.0
 class ClassBlocks:
     """The inverse of the Hessian's blocks at one point; a trace of every row of H that it was made from."""
 
-    #: (C, p, p), float32 or float64: inverses of the blocks' Cholesky factors, so that rounded they are positive still.
-    inverse_roots: Tensor
+    #: (C, p, p), float32 or float64: so precise that rounded they are positive still.
+    inverses: Tensor
     #: Whether the loss couples the classes.
     coupled: bool
     regularization: float
@@ -48,8 +48,8 @@ class ClassBlocks:
         """The inverse applied to (p, C), in its dtype."""
         mean = gradient.mean(dim=1, keepdim=True) if self.coupled else None
         columns = gradient if mean is None else gradient - mean
-        columns = columns.T[:, :, None].to(self.inverse_roots.dtype)
-        solved = torch.bmm(self.inverse_roots.mT, torch.bmm(self.inverse_roots, columns))[:, :, 0].T
+        columns = columns.T[:, :, None].to(self.inverses.dtype)
+        solved = torch.bmm(self.inverses, columns)[:, :, 0].T
         result: Tensor = solved.to(gradient.dtype)
         if mean is None:
             return result
@@ -65,15 +65,15 @@ def block_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[Class
     n, p = H.shape
     curvatures = objective.loss.curvatures(point.logits, objective.labels)
     dtype = _precision(objective, H)
-    roots = torch.empty((curvatures.shape[1], p, p), dtype=dtype, device=H.device)
+    inverses = torch.empty((curvatures.shape[1], p, p), dtype=dtype, device=H.device)
     generator = torch.Generator().manual_seed(0)
     count = _rows_drawn(p)
     for number, column in enumerate(curvatures.T):
         drawn, shares = _drawn(column, count, generator)
         G = H[drawn] * (column[drawn] / shares / n).sqrt()[:, None]
-        roots[number] = _inverse_root(G.to(dtype), objective.regularization)
+        inverses[number] = _inverse(G.to(dtype), objective.regularization)
         yield None
-    yield ClassBlocks(roots, objective.loss.coupled, objective.regularization)
+    yield ClassBlocks(inverses, objective.loss.coupled, objective.regularization)
 
 
 def why_no_blocks(representation: Representation, classes: int, free: int | None = None) -> str | None:
@@ -168,13 +168,11 @@ def _precision(objective: Objective, H: Tensor) -> torch.dtype:
     return torch.float32 if rounding <= _ROUNDING * objective.regularization else torch.float64
 
 
-def _inverse_root(G: Tensor, regularization: float) -> Tensor:
-    """R (p, p) with R^T R the inverse of G^T G + lambda I, for G (a, p), in its dtype."""
+def _inverse(G: Tensor, regularization: float) -> Tensor:
+    """The inverse (p, p) of G^T G + lambda I, for G (a, p), in its dtype."""
     block = G.T @ G
     block.diagonal().add_(regularization)
     root, failed = torch.linalg.cholesky_ex(block)
     if bool(failed):
         raise ArithmeticError("the Hessian has no Cholesky factor")
-    identity = torch.eye(root.shape[0], dtype=root.dtype, device=root.device)
-    inverse: Tensor = torch.linalg.solve_triangular(root, identity, upper=False)
-    return inverse
+    return torch.cholesky_inverse(root)

@@ -32,6 +32,8 @@ MAX_ITERATIONS = 200
 _MAX_CG_STEPS = 5_000
 #: The smallest share of a gradient that is solved for, in double and in single precision.
 _PRECISE, _SINGLE = 1e-6, 1e-4
+#: A step that would come this many times as near as the tolerance is asked to reach it.
+_NEAR = 10.0
 #: Steps in single precision that may leave more than half of their equations.
 _MISSES = 1
 #: A step is long enough when F's slope along it has fallen to this share of what it was.
@@ -53,7 +55,7 @@ class Minimum:
 
 
 class Newton:
-    """A minimisation of F from `start` (p, C), a step at a time.
+    """A minimisation of F from `start`, a step at a time.
 
     It ends at the tolerance, or at the best point seen when rounding or the number of iterations allows no more.
     """
@@ -61,7 +63,7 @@ class Newton:
     def __init__(
         self,
         objective: Objective,
-        start: Tensor,
+        start: Point,
         tolerance: float,
         precondition: Preconditioner | None = None,
         single: SinglePrecision | None = None,
@@ -77,7 +79,7 @@ class Newton:
         self._misses = 0
         self._stalled = 0
         self._solving: _ConjugateGradients | None = None
-        self._point = objective.at(start)
+        self._point = start
         #: The point of smallest relative gradient.
         self.best = self._point
         self.iterations = 0
@@ -107,7 +109,8 @@ class Newton:
         if self._solving is None:
             product = (self._single or self._objective).hessian(self._point)
             precision = torch.float64 if self._single is None else torch.float32
-            self._solving = _ConjugateGradients(product, self._point, self._precondition, precision)
+            goal = _share(self._point.relative_gradient, self._tolerance, precision)
+            self._solving = _ConjugateGradients(product, self._point, self._precondition, precision, goal)
         ended = self._solving.advance(until)
         self.products += self._solving.take_count()
         if ended:
@@ -158,25 +161,40 @@ class Newton:
             self._point = self.best
 
 
+def _share(relative_gradient: float, tolerance: float, precision: torch.dtype) -> float:
+    """The share of the gradient that a step may leave.
+
+    It falls with the gradient, which makes Newton's method superlinear (Dembo, Eisenstat and Steihaug, 1982); next to
+    the tolerance it is what leads there, no less and no more.
+    """
+    share = min(0.25, relative_gradient**0.5)
+    if share * relative_gradient <= _NEAR * tolerance:
+        share = tolerance / (2 * relative_gradient)
+    return max(min(share, 0.25), _PRECISE if precision == torch.float64 else _SINGLE)
+
+
 class _ConjugateGradients:
     """An approximate solution of Hessian @ direction = -gradient at one point, from 0.
 
-    Every iterate is a descent direction; the accuracy asked for grows as the gradient falls, which makes Newton's
-    method superlinear (Dembo, Eisenstat and Steihaug, 1982).
+    Every iterate is a descent direction.
     """
 
     def __init__(
-        self, hessian: LinearMap, point: Point, precondition: Preconditioner | None, precision: torch.dtype
+        self,
+        hessian: LinearMap,
+        point: Point,
+        precondition: Preconditioner | None,
+        precision: torch.dtype,
+        goal: float,
     ) -> None:
-        """`hessian` is that of F at `point`, in `precision`."""
+        """`hessian` is that of F at `point`, in `precision`; `goal` the share of the gradient that may be left."""
         self._hessian = hessian
         self._precondition = precondition
         #: The equations are divided by it, so that no square leaves the range of single precision.
         self._scale = float(torch.linalg.norm(point.gradient))
         self._remainder = (point.gradient / -self._scale).to(precision)
         self._solved = torch.zeros_like(self._remainder)
-        least = _PRECISE if precision == torch.float64 else _SINGLE
-        self._goal = min(0.25, max(point.relative_gradient**0.5, least))
+        self._goal = goal
         self._search = self._preconditioned().clone()
         self._weight = float((self._remainder * self._search).sum())
         self._steps = self._counted = 0
@@ -232,7 +250,7 @@ def minimise(
         curvature = ClassCurvature(objective)
     elif single is not None:
         curvature = AdaptiveBlocks(objective)
-    newton = Newton(objective, start, tolerance, curvature, single)
+    newton = Newton(objective, objective.at(start), tolerance, curvature, single)
     on_iteration(0, newton.point)
     while not newton.finished:
         before = newton.products

@@ -120,7 +120,7 @@ class NewtonProcess:
         """`Newton` from `start`: in the process where that pays, once it is ready."""
         if pays(objective.representation, start.W.shape[1]) and self.start():
             return RemoteNewton(self, next(self._numbers), objective, start, tolerance)
-        return Newton(objective, start.W, tolerance)
+        return Newton(objective, start, tolerance)
 
     def close(self) -> None:
         """Ends the process; the next `start` starts another."""
@@ -283,7 +283,7 @@ class _Desk:
             self.clear()
             problem = request.problem
             self._number, self._problem = request.number, problem
-            self._newton = Newton(problem.objective, problem.start, problem.tolerance)
+            self._newton = Newton(problem.objective, problem.objective.at(problem.start), problem.tolerance)
         newton = self._newton
         if newton is None or self._number != request.number:
             return None

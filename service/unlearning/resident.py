@@ -272,7 +272,7 @@ class Resident:
         """Blocks made from what remains, in short steps."""
         for _ in self._training_rows.steps():
             yield None
-        objective = self._objective(self.live_graph)
+        objective = self._training_rows.objective(self.regularization)
         yield from block_steps(objective, objective.at(stacked(self.state)), self._training_rows.H())
 
     def _usable(self) -> Preconditioner | None:

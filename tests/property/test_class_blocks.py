@@ -79,5 +79,5 @@ def test_blocks_are_in_double_precision_where_rounding_would_reach_lambda() -> N
     case = ill_conditioned_case(0)
     spec = replace(case.spec, loss=LossKind.OVR, regularization=1e-4)
     X = case.X / np.linalg.norm(case.X, axis=1).max()
-    kinds = [made(FaintModel(replace(case, X=size * X, spec=spec))).inverse_roots.dtype for size in (1.0, 1e4)]
+    kinds = [made(FaintModel(replace(case, X=size * X, spec=spec))).inverses.dtype for size in (1.0, 1e4)]
     assert kinds == [torch.float32, torch.float64]

@@ -146,7 +146,7 @@ def newton_by_class(world: World) -> Solved:
     """With the factors of each class at every step, however cheap products are."""
     objective = world.model.objective()
     curvature = ClassCurvature(objective)
-    solver = Newton(objective, world.start(), world.model.spec.tolerance, curvature)
+    solver = Newton(objective, objective.at(world.start()), world.model.spec.tolerance, curvature)
     while not solver.finished:
         solver.step()
         curvature.adapt(solver.point, sys.maxsize)
@@ -160,7 +160,7 @@ def single_precision(world: World) -> Solved:
     start = objective.at(torch.from_numpy(optimum + noise))
     *_, blocks = block_steps(objective, start, world.model.rows.H())
     assert blocks is not None
-    solver = Newton(objective, start.W, TOLERANCE / 2, blocks.solve, SinglePrecision.of(objective))
+    solver = Newton(objective, start, TOLERANCE / 2, blocks.solve, SinglePrecision.of(objective))
     while not solver.finished:
         solver.step()
     return solver.best.W, objective.dual(solver.best)

@@ -246,7 +246,7 @@ def test_blocks_that_cannot_be_made_are_done_without_and_not_tried_again(
     def broken(G: torch.Tensor, regularization: float) -> torch.Tensor:
         raise ArithmeticError("the Hessian has no Cholesky factor")
 
-    monkeypatch.setattr(class_blocks, "_inverse_root", broken)
+    monkeypatch.setattr(class_blocks, "_inverse", broken)
     with pytest.raises(ArithmeticError, match="Cholesky"):
         stored.resident.advance_upkeep(math.inf)
     assert not stored.resident.upkeep_due

@@ -76,7 +76,7 @@ def test_a_small_lambda_is_trained_to_the_same_optimum_with_far_fewer_products(
 ) -> None:
     graph = hard_features()
     objective = objective_of(graph, loss, 1e-6)
-    plain = Newton(objective, zeros(objective, graph), 1e-10)
+    plain = Newton(objective, objective.at(zeros(objective, graph)), 1e-10)
     while not plain.finished:
         plain.step()
     counted: list[int] = []

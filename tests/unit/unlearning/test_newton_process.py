@@ -72,7 +72,7 @@ def test_it_minimises_as_newton_does_here(process: NewtonProcess) -> None:
     ):
         objective = objective_of(spec)
         start = objective.at(torch.zeros((objective.representation.columns, 4), dtype=torch.float64))
-        remote, local = process.minimisation(objective, start, 1e-9), Newton(objective, start.W, 1e-9)
+        remote, local = process.minimisation(objective, start, 1e-9), Newton(objective, start, 1e-9)
         assert isinstance(remote, RemoteNewton)
         slices = 0
         while not remote.finished:
