@@ -20,7 +20,7 @@ FORGETTING = "tests/unit/unlearning/test_forgetting.py"
 FAINT = "tests/property/test_faint.py"
 BOUND = "tests/property/test_certificate.py"
 PROJECTION = "projector/forgetting/projection.py"
-REPAIR = "projector/forgetting/repair.py"
+OPTIMUM = "projector/forgetting/optimum.py"
 GRAM = "projector/forgetting/gram.py"
 CERTIFICATE = "projector/forgetting/certificate.py"
 
@@ -109,9 +109,9 @@ MUTANTS = {
         FAINT,
     ),
     "projects the repaired weights": Mutant(
-        REPAIR,
+        OPTIMUM,
         ("    return replace(span, W=span.B + M @ T, T=T)", "\n"),
-        "    return replace(span, W=_projected(span.gram, span.W), T=T)",
+        "    return replace(span, W=M_pinv @ (M @ span.W), T=T)",
         ("test_a_random_faint_direction_leaves_the_guarantee[25]",),
         FAINT,
     ),

@@ -130,6 +130,14 @@ def served(graph: Graph, path: Path, spec: ModelSpec | None = None) -> StoredMod
     return StoredModel(path / "model", built(graph, spec), RepairPolicy.ALWAYS)
 
 
+def barely_spanned(graph: Graph, condition: float) -> Graph:
+    """`graph` with 30 features that span 20 directions, of which the weakest hardly."""
+    rng = np.random.default_rng(0)
+    scales = np.geomspace(1.0, 1.0 / condition, 20)
+    features = rng.standard_normal((graph.nodes, 20)) * scales @ np.linalg.qr(rng.standard_normal((30, 20)))[0].T
+    return replace(graph, features=features)
+
+
 def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(small: Graph, tmp_path: Path) -> None:
     stored = served(small, tmp_path)
     oracle = oracle_of(stored.model)
@@ -208,9 +216,11 @@ def test_a_repair_without_blocks_goes_on_where_a_slice_cut_it_off(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("projector.forgetting.repair.why_no_blocks", lambda *of: "it is not wanted")
-    whole = served(small, tmp_path / "whole").resident.prepare([Removal(nodes=np.arange(9))])
-    resident = served(small, tmp_path / "sliced").resident
-    resident.commit(resident.prepare([Removal(nodes=np.arange(9))], budget_s=0.0))
+    at_once, resident = served(small, tmp_path / "whole").resident, served(small, tmp_path / "sliced").resident
+    for each in (at_once, resident):
+        each.commit(each.prepare([Removal(nodes=np.arange(9))], budget_s=0.0))
+    whole = at_once.advance_repair(math.inf)
+    assert whole is not None
     prepared, slices = None, 0
     while prepared is None:
         prepared = resident.advance_repair(time.monotonic() + 1e-6)
@@ -226,11 +236,7 @@ def test_a_repair_without_blocks_goes_on_where_a_slice_cut_it_off(
 def test_rows_that_barely_span_their_directions_do_not_spoil_the_optimum(
     small: Graph, tmp_path: Path, condition: float
 ) -> None:
-    rng = np.random.default_rng(0)
-    scales = np.geomspace(1.0, 1.0 / condition, 20)
-    features = rng.standard_normal((small.nodes, 20)) * scales @ np.linalg.qr(rng.standard_normal((30, 20)))[0].T
-    graph = replace(small, features=features)
-    stored = served(graph, tmp_path, ModelSpec(regularization=1e-6))
+    stored = served(barely_spanned(small, condition), tmp_path, ModelSpec(regularization=1e-6))
     for node in (3, 4):
         if stored.resident.upkeep_due:
             stored.resident.advance_upkeep(math.inf)
@@ -272,6 +278,59 @@ def test_a_batch_that_overtakes_a_repair_leaves_nothing_of_it(small: Graph, tmp_
     assert resident.repairing is None
     with pytest.raises(RuntimeError, match="no repair"):
         resident.advance_repair(time.monotonic() + 1)
+
+
+def assert_coefficients_can_be_rebuilt(stored: StoredModel, tolerance: float = 1e-12) -> None:
+    """A start that finds those of an earlier version on disk makes those that were committed."""
+    base = stored.store.load_base()
+    garbled = replace(base, beta=np.zeros_like(base.beta))
+    version, manifest = stored.store.read_version(stored.ref), stored.store.manifest
+    number = stored.ref.version
+    loaded = Resident.load(manifest, garbled, version, number, Placement("cpu"), stale_coefficients=True)
+    assert np.abs(loaded.coefficients().beta - base.beta).max() <= tolerance * np.abs(base.beta).max()
+
+
+def distance_to_retraining(stored: StoredModel, oracle: Oracle) -> tuple[float, float]:
+    """|W - W_u| of the committed state, and what the oracle's own minimum may be off by."""
+    best, problem = retrained(oracle)
+    distance = float(np.linalg.norm(stacked(stored.resident.state).numpy() - best))
+    return distance, problem.distance_bound(best)
+
+
+@pytest.mark.parametrize("condition", [None, 8e3])
+def test_a_batch_that_overtakes_a_repair_goes_on_from_its_weights(
+    small: Graph, tmp_path: Path, condition: float | None
+) -> None:
+    graph = small if condition is None else barely_spanned(small, condition)
+    stored = served(graph, tmp_path, ModelSpec(regularization=1e-6))
+    oracle = oracle_of(stored.model)
+    no_rows, no_edges = np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64)
+    stored.remove(Removal(nodes=np.arange(9)), budget_s=0.0)
+    oracle.remove(np.arange(9), no_rows, no_edges)
+    unrepaired = served(graph, tmp_path / "unrepaired", stored.model.manifest.spec)
+    unrepaired.remove(Removal(nodes=np.array([*range(9), 20, 21, 22])), budget_s=0.0)
+    for node in (20, 21, 22):
+        resident = stored.resident
+        bound = resident.certificate
+        assert bound is not None
+        while resident.repairing is None or not (resident.repairing.bound_relative or 1.0) < bound.relative / 3:
+            assert resident.advance_repair(time.monotonic() + 1e-6) is None
+        outcome = stored.remove(Removal(nodes=np.array([node])), budget_s=0.0)
+        oracle.remove(np.array([node]), no_rows, no_edges)
+        # What it reached is committed, with its coefficients and its bound.
+        reached = outcome.prepared.outcome
+        assert reached.status is RepairStatus.PENDING
+        assert reached.coefficients is not None
+        assert outcome.span_residual <= 1e-8
+        distance, rounding = distance_to_retraining(stored, oracle)
+        assert stored.resident.certificate == reached.after
+        assert reached.after is not None
+        assert distance <= reached.after.bound + rounding
+        # Off an optimum, W is what they say but along faint directions, where they follow it at second order.
+        assert_coefficients_can_be_rebuilt(stored, 1e-12 if condition is None else 1e-8)
+    assert distance < 0.8 * distance_to_retraining(unrepaired, oracle)[0]
+    stored.repair()
+    assert_retrained(stored, oracle)
 
 
 @pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
@@ -333,12 +392,7 @@ def test_numbers_that_are_not_finite_fail_the_batch_and_change_nothing(small: Gr
 def test_stale_coefficients_are_rebuilt_at_a_load(small: Graph, tmp_path: Path) -> None:
     stored = served(small, tmp_path)
     stored.remove(Removal(nodes=np.array([3])))
-    base = stored.store.load_base()
-    garbled = replace(base, beta=np.zeros_like(base.beta))
-    version = stored.store.read_version(stored.ref)
-    manifest = stored.store.manifest
-    loaded = Resident.load(manifest, garbled, version, 1, Placement("cpu"), stale_coefficients=True)
-    assert np.abs(loaded.coefficients().beta - base.beta).max() <= 1e-12 * np.abs(base.beta).max()
+    assert_coefficients_can_be_rebuilt(stored)
 
 
 def test_the_plain_hinge_cannot_be_repaired(small: Graph, tmp_path: Path) -> None:

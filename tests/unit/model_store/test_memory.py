@@ -93,7 +93,7 @@ def test_a_representation_that_training_keeps_is_counted() -> None:
     arxiv = Sizes(169_343, 1_157_799, 128, 40, training=90_941, stored_values=169_343 * 128, sparse=False)
     spec = ModelSpec(combine=Combine.CONCAT, hops=3, label_hops=3)
     kept = [need.bytes for need in training_needs(spec, arxiv) if "representation" in need.what]
-    assert kept == [90_941 * (4 * 128 + 3 * 40) * 8]
+    assert kept == [90_941 * (4 * 128 + 3 * 40) * 12]
     assert not any("representation" in need.what for need in serving_needs(spec, arxiv))
     assert not any("representation" in need.what for need in training_needs(spec, WIDE))
 
