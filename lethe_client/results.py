@@ -27,7 +27,7 @@ class Accepted(msgspec.Struct, frozen=True):
     #: None once the request is completed, when they are erased.
     salts: Salts | None = None
     #: Nodes, or `a|b` for edges, that an earlier request deleted, with that request's id.
-    already_deleted: dict[str, str] = {}
+    already_deleted: dict[str, str | None] = {}
 
 
 class BatchSummary(msgspec.Struct, frozen=True):
@@ -241,10 +241,11 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class FoundDeletion(msgspec.Struct, frozen=True):
-    """A request that deleted a node, or its features."""
+    """A node that was deleted, or its features, and by which request."""
 
     node: str
-    deletion: Deletion
+    #: None where the server's database, restored from an older backup, does not have the request.
+    deletion: Deletion | None
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -252,8 +253,6 @@ class SearchResult(msgspec.Struct, frozen=True):
 
     found: list[FoundDeletion] = []
     not_found: list[str] = []
-    #: Those of `not_found` that were deleted by requests that the server's database, once restored, does not know.
-    deleted_by_unknown_request: list[str] = []
     deletions: list[Deletion] | None = None
     next_cursor: str | None = None
 

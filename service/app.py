@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import random
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from service.background import Background
 from service.connections import Network
 from service.dashboard.installation import install as install_dashboard
 from service.db import migrate, roles
-from service.db.engine import Engine, create_engine
+from service.db.engine import create_engine
 from service.db.intake import Intake
 from service.db.vault_keys import SLOTS, open_keyring, open_log_keys, open_request_keys
 from service.description import model_description
@@ -44,8 +45,10 @@ from service.listening import facts_file, listen, stopped_by_signals, url_of, wr
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
 from service.observability.metrics import UnlearningMetrics, new_registry
+from service.queue.backoff import Backoff
 from service.queue.batcher import BatchLimits
 from service.queue.connection import connect
+from service.queue.outage import Outage
 from service.queue.relay import Relay
 from service.queue.stream import DeletionStream
 from service.queue.sweeper import Sweeper
@@ -55,8 +58,8 @@ from service.readiness import Readiness, probes
 from service.settings import Settings
 from service.unlearning.newton_process import NewtonProcess
 from service.unlearning.placement import Placement
-from service.vault.keyring import Keyring
-from service.vault.request_keys import RequestKeys, count_keys
+from service.vault.request_keys import count_keys
+from service.worker.context import Context
 from service.worker.log_signer import LogSigner
 from service.worker.recovery import check_agreement, require_untouched
 from service.worker.unlearner import Phase, Unlearner
@@ -136,7 +139,30 @@ async def _running(
         reader = Reader.empty("the model is being loaded")
         stream = DeletionStream(redis, model)
         metrics = UnlearningMetrics(registry)
-        unlearner = _unlearner(stack, settings, engine, stream, store, keyring, request_keys, reader, metrics, device)
+        background = Background(on_failure)
+        context = Context(
+            engine=engine,
+            keyring=keyring,
+            request_keys=request_keys,
+            keys_before=frozenset(request_keys.ids()),
+            readers=reader,
+            metrics=metrics,
+            placement=Placement(
+                device,
+                RepairPolicy(settings.repair),
+                stack.enter_context(NewtonProcess()),
+                settings.repair_tolerance,
+                settings.factor_age,
+            ),
+            # A thread of its own for disk and device, so that predictions never wait for it.
+            executor=stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner")),
+            outage=Outage("unlearner", Backoff(), random.Random()),
+            model=model,
+            repair_budget_s=settings.repair_budget,
+            stop=background.stop,
+        )
+        limits = BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000)
+        unlearner = Unlearner(context, store, stream, limits=limits, lease_ttl_s=settings.lease_ttl_s)
         relay, sweeper = Relay(engine, stream), Sweeper(engine, stream)
         queue = Queue(engine, stream, (relay.outage, unlearner.claiming, sweeper.outage))
         keys = key_memory(engine, keyring)
@@ -168,7 +194,7 @@ async def _running(
             keys=keys,
             limits=RateLimits(counting, keyring.cursor_key),
             reader=reader,
-            tombstones=Tombstones(engine, keyring, model, lambda: unlearner.kept),
+            tombstones=Tombstones(engine, keyring, model),
             model_info=model_info,
             canaries=lambda: unlearner.manifest.canaries,
             readiness=readiness,
@@ -176,9 +202,8 @@ async def _running(
             metrics=metrics,
         )
 
-        background = Background(on_failure)
         stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - _REQUESTS_GRACE_S))
-        background.start("unlearner", unlearner.run(background.stop))
+        background.start("unlearner", unlearner.run())
         background.start("relay", relay.run(background.stop))
         background.start("sweeper", sweeper.run(background.stop))
         background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
@@ -192,40 +217,6 @@ async def _running(
         background.start("announcement", _announce(readiness, on_ready, background.stop))
 
         yield services
-
-
-def _unlearner(
-    stack: AsyncExitStack,
-    settings: Settings,
-    engine: Engine,
-    stream: DeletionStream,
-    store: Store,
-    keyring: Keyring,
-    request_keys: RequestKeys,
-    reader: Reader,
-    metrics: UnlearningMetrics,
-    device: torch.device,
-) -> Unlearner:
-    """The one writer of the model, with a thread of its own for the device, so that predictions never wait for it."""
-    process = stack.enter_context(NewtonProcess())
-    executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner"))
-    return Unlearner(
-        engine=engine,
-        stream=stream,
-        store=store,
-        keyring=keyring,
-        request_keys=request_keys,
-        readers=reader,
-        metrics=metrics,
-        executor=executor,
-        model=store.manifest.name,
-        limits=BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000),
-        lease_ttl_s=settings.lease_ttl_s,
-        repair_budget_s=settings.repair_budget,
-        placement=Placement(
-            device, RepairPolicy(settings.repair), process, settings.repair_tolerance, settings.factor_age
-        ),
-    )
 
 
 async def _announce(readiness: Readiness, on_ready: Callable[[], None], stop: asyncio.Event) -> None:

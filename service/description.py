@@ -6,9 +6,9 @@ from model_store.manifest import Manifest
 from projector.forgetting.status import RepairStatus
 from service.api.services import ModelInfo
 from service.db.engine import Engine
-from service.db.history import HistoryRepository
 from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
+from service.db.versions import VersionRepository
 from service.domain.states import Guarantee
 from service.errors import Unavailable
 from service.unlearning.resident import Resident
@@ -24,7 +24,7 @@ def model_description(
         async with transaction(engine) as connection:
             pointer = await PointerRepository(connection).read(name)
             # Two, because the newest may not have been measured yet.
-            made = await HistoryRepository(connection).latest(name, limit=2)
+            made = await VersionRepository(connection).latest(name, limit=2)
         manifest, model = served(), resident()
         if pointer is None or model is None:
             raise Unavailable("The model is still being loaded.", "Try again in a moment; /readyz says when it is.")

@@ -83,20 +83,14 @@ class NotFound(LetheError):
 
 
 class UnknownNodes(NotFound):
-    """Some named nodes are not in the model; `extra["unknown"]` lists all of them.
-
-    Beside an older database, restored, `extra["deleted"]` lists those that the model itself knows to be deleted.
-    """
+    """Some named nodes are not in the model; `extra["unknown"]` lists all of them."""
 
     slug = "unknown-nodes"
     title = "Unknown nodes"
 
 
 class UnknownEdges(NotFound):
-    """Some named edges are not in the graph, though their nodes are; `extra["unknown_edges"]` lists all of them.
-
-    Beside an older database, restored, `extra["deleted_edges"]` lists those that the model itself knows to be deleted.
-    """
+    """Some named edges are not in the graph, though their nodes are; `extra["unknown_edges"]` lists all of them."""
 
     slug = "unknown-edges"
     title = "Unknown edges"

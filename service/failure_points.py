@@ -7,9 +7,14 @@ modules call it as `failure_points.reached`. The names are listed, step by step,
 
 from enum import StrEnum
 
+from service.domain.states import Cause
+
 
 class FailurePoint(StrEnum):
-    """Where a process is, by what it has just done or is about to do; the number is the step's."""
+    """Where a process is, by what it has just done or is about to do; the number is the step's.
+
+    From `COMPUTED` on it is told of which cause the version is that is being made.
+    """
 
     # What is durable from here on is said behind each; nothing more than at the point before where nothing is said.
     ACCEPTING = "1 accepting"
@@ -23,45 +28,19 @@ class FailurePoint(StrEnum):
     COMPUTED = "4 computed"
     WRITTEN = "5 written"  # the folder of the new version
     COMMITTING = "6 committing"
-    COMMITTED = "6 committed"  # pointer, batch, tombstones
+    COMMITTED = "6 committed"  # pointer, version, the rows of its cause
     SWAPPED = "7 swapped"  # CURRENT
+    INSTALLED = "7 installed"  # of an import: its folder is in the served one's place
     APPLYING = "8 applying"
-    APPLIED = "8 applied"  # status and events
+    APPLIED = "8 applied"  # of a batch: status and events
     COEFFICIENTS_WRITTEN = "9 coefficients written"
     BASE_ERASED = "9 base erased"
     ERASED = "9 erased"  # older versions are gone as well
     MEASURED = "10 measured"
     COMPLETING = "10 completing"
-    COMPLETED = "10 completed"  # status and events; ciphertexts dropped
+    COMPLETED = "10 completed"  # the version is finished; of a batch, status and events, and ciphertexts dropped
     KEYS_DESTROYED = "10 keys destroyed"
     ACKNOWLEDGED = "10 acknowledged"  # the stream has forgotten the entries
-
-    REPAIR_COMPUTED = "repair computed"
-    REPAIR_WRITTEN = "repair written"
-    REPAIR_COMMITTING = "repair committing"
-    REPAIR_COMMITTED = "repair committed"
-    REPAIR_SWAPPED = "repair swapped"
-    REPAIR_COEFFICIENTS_WRITTEN = "repair coefficients written"
-    REPAIR_ERASED = "repair erased"
-    REPAIR_FINISHED = "repair finished"
-
-    IMPORT_STAGED = "import staged"
-    IMPORT_COMMITTING = "import committing"
-    IMPORT_COMMITTED = "import committed"
-    IMPORT_INSTALLED = "import installed"
-    IMPORT_ERASED = "import erased"
-    IMPORT_COMPLETED = "import completed"
-
-    RECOVERY_LEASED = "recovery leased"
-    RECOVERY_COMPUTED = "recovery computed"
-    RECOVERY_WRITTEN = "recovery written"
-    RECOVERY_COMMITTING = "recovery committing"
-    RECOVERY_COMMITTED = "recovery committed"
-    RECOVERY_SWAPPED = "recovery swapped"
-    RECOVERY_COEFFICIENTS_WRITTEN = "recovery coefficients written"
-    RECOVERY_ERASED = "recovery erased"
-    RECOVERY_REQUESTS_ENDED = "recovery requests ended"
-    RECOVERY_FINISHED = "recovery finished"
 
     LEASED = "start leased"
     POINTER_READ = "start pointer read"
@@ -69,5 +48,20 @@ class FailurePoint(StrEnum):
     RESUMED = "start resumed"
 
 
-def reached(point: FailurePoint) -> None:
-    """Say that the process has come to `point`."""
+_OF_BATCHES = frozenset(
+    {FailurePoint.APPLYING, FailurePoint.APPLIED, FailurePoint.KEYS_DESTROYED, FailurePoint.ACKNOWLEDGED}
+)
+
+
+def points_of(cause: Cause) -> tuple[FailurePoint, ...]:
+    """Those that every version of a cause passes while it is made, in their order."""
+    points = [point for point in FailurePoint if point[0].isdigit() and int(point.split()[0]) >= 4]
+    if cause is not Cause.BATCH:
+        points = [point for point in points if point not in _OF_BATCHES]
+    if cause is not Cause.IMPORT:
+        points.remove(FailurePoint.INSTALLED)
+    return tuple(points)
+
+
+def reached(point: FailurePoint, cause: Cause | None = None) -> None:
+    """Say that the process has come to `point`, in the making of a version of a `cause`."""

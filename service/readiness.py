@@ -11,10 +11,12 @@ import torch
 
 from service.api.services import Check
 from service.db import clock, migrate
+from service.db.batches import BatchRepository
 from service.db.engine import Engine
-from service.db.history import HistoryRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
+from service.db.versions import VersionRepository
+from service.domain.states import Cause
 from service.errors import LetheError, Unavailable
 from service.observability.metrics import MOST_RESIDUAL, most_span_residual
 from service.queue.unclaimed import Queue
@@ -147,13 +149,16 @@ def probes(
     async def residuals() -> str:
         async with _asking_postgres(), transaction(engine) as connection:
             # Two, because the newest may not have been measured yet.
-            made = await HistoryRepository(connection).latest(model, limit=2)
+            made = await VersionRepository(connection).latest(model, limit=2)
+            arithmetic = 0.0
+            if made and made[0].cause is Cause.BATCH:
+                arithmetic = (await BatchRepository(connection).details(made[0].id)).coefficient_residual
         measured = next((one for one in made if one.span_residual is not None), None)
         too_large = []
         if measured is not None and (measured.span_residual or 0.0) > (most := most_span_residual(measured.repair)):
             too_large.append(f"span residual {measured.span_residual:.1e} (at most {most:g})")
-        if made and (made[0].coefficient_residual or 0.0) > MOST_RESIDUAL:
-            too_large.append(f"coefficient residual {made[0].coefficient_residual:.1e} (at most {MOST_RESIDUAL:g})")
+        if arithmetic > MOST_RESIDUAL:
+            too_large.append(f"coefficient residual {arithmetic:.1e} (at most {MOST_RESIDUAL:g})")
         if too_large:
             raise NotReady(
                 f"The {' and the '.join(too_large)} of the served weights are more than rounding explains: what was "

@@ -64,30 +64,35 @@ _API_KEY = """
     INSERT INTO api_keys (id, name, scopes, hash)
     VALUES (md5('key')::uuid, 'generated', ARRAY['deletions:write'], sha256('key'))
 """
-_BATCHES = """
-    INSERT INTO batches (id, model, fencing, requests, nodes, features, edges, model_version_before,
-        model_version_after, weights_sha256_before, weights_sha256_after, rank_before, rank_after, directions_removed,
-        lost_direction_norm_before, lost_direction_norm_after, weight_change, coefficient_residual, factor_method,
-        device, durations_ms, span_residual, distance_bound_before, distance_bound_after,
-        distance_bound_before_relative, distance_bound_after_relative, repair_iterations, committed_at, finished_at,
-        repair, repair_version, repair_weights_sha256, repair_weight_change, live_nodes)
-    SELECT md5('batch ' || batch)::uuid, $1, 1, requests, nodes, features, edges, batch, batch + 1,
-           encode(sha256(('weights ' || batch)::bytea), 'hex'), encode(sha256(('weights ' || batch + 1)::bytea), 'hex'),
-           1433 - batch / 1000, 1433 - (batch + 1) / 1000, lost, CASE lost WHEN 1 THEN 0.1 END,
-           CASE lost WHEN 1 THEN 1e-15 END, 0.01 + 0.01 * random(), 1e-15, 'downdate', 'cpu',
-           '{"project": 1.9, "repair": 12.5, "write": 4.1, "swap": 0.6, "erase": 8.2, "verify": 3.3}',
-           1e-15 * (1 + random()), 1.5, 1e-9, 0.05 * random(), CASE repair WHEN 'converged' THEN 1e-10 * random()
-           ELSE 0.01 * random() END, 5, committed_at, committed_at + interval '0.1 s', repair,
-           CASE repair WHEN 'converged' THEN batch + 1 END,
-           CASE repair WHEN 'converged' THEN encode(sha256(('weights ' || batch + 1)::bytea), 'hex') END, 0.01,
-           $2::int - sum(nodes) OVER (ORDER BY batch)
-    FROM (
+_OF_BATCHES = """
         SELECT batch, count(*)::int AS requests, count(*) FILTER (WHERE kind = 'node')::int AS nodes,
                count(*) FILTER (WHERE kind = 'features')::int AS features,
                count(*) FILTER (WHERE kind = 'edge')::int AS edges,
                (batch % 1000 = 999)::int AS lost, min(repair) AS repair, max(received_at) AS committed_at
         FROM generated WHERE status = 'completed' GROUP BY batch
-    ) batches
+"""
+_VERSIONS = f"""
+    INSERT INTO versions (id, model, number, fencing, cause, folder, digest, weights_sha256, number_before,
+        weights_sha256_before, rank, live_nodes, edges, device, durations_ms, requests, deleted_nodes, deleted_features,
+        deleted_edges, directions_removed, span_residual, distance_bound_before, distance_bound_after,
+        distance_bound_before_relative, distance_bound_after_relative, repair, repair_version, repair_iterations,
+        repair_weight_change, committed_at, finished_at)
+    SELECT md5('batch ' || batch)::uuid, $1, batch + 1, 1, 'batch', batch + 1 || '-1', repeat('a', 64),
+           encode(sha256(('weights ' || batch + 1)::bytea), 'hex'), batch,
+           encode(sha256(('weights ' || batch)::bytea), 'hex'), 1433 - (batch + 1) / 1000,
+           $2::int - sum(nodes) OVER (ORDER BY batch), 5000, 'cpu',
+           '{{"project": 1.9, "repair": 12.5, "write": 4.1, "swap": 0.6, "erase": 8.2, "verify": 3.3}}', requests,
+           nodes, features, edges, lost, 1e-15 * (1 + random()), 1.5, 1e-9, 0.05 * random(),
+           CASE repair WHEN 'converged' THEN 1e-10 * random() ELSE 0.01 * random() END, repair,
+           CASE repair WHEN 'converged' THEN batch + 1 END, 5, 0.01, committed_at, committed_at + interval '0.1 s'
+    FROM ({_OF_BATCHES}) batches
+"""
+_BATCHES = f"""
+    INSERT INTO batches (id, rank_before, weight_change, coefficient_residual, lost_direction_norm_before,
+        lost_direction_norm_after, factor_method)
+    SELECT md5('batch ' || batch)::uuid, 1433 - batch / 1000, 0.01 + 0.01 * random(), 1e-15,
+           CASE lost WHEN 1 THEN 0.1 END, CASE lost WHEN 1 THEN 1e-15 END, 'downdate'
+    FROM ({_OF_BATCHES}) batches
 """
 _REQUESTS = """
     INSERT INTO requests (id, model, kind, status, count, reference, ciphertext, api_key_id, received_at, batch_id,
@@ -139,6 +144,7 @@ _LOGGED = """
 _TRIGGERS = (("requests", "requests_begin_queued"), ("events", "events_logged"))
 _TABLES = (
     "requests",
+    "versions",
     "batches",
     "request_audits",
     "request_search",
@@ -215,7 +221,8 @@ async def _rows(connection: asyncpg.Connection, model: str, requests: int, days:
     await connection.execute(_GENERATED, requests, oldest, newest, 0.5, BATCH, WAITING)
     await connection.execute(_POINTER, model)
     await connection.execute(_API_KEY)
-    await connection.execute(_BATCHES, model, NODES)
+    await connection.execute(_VERSIONS, model, NODES)
+    await connection.execute(_BATCHES)
     await connection.execute(_REQUESTS, model)
     await connection.execute(_AUDITS)
     await connection.execute(_EVENTS)

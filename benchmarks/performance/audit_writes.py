@@ -29,8 +29,10 @@ from service.db.engine import Engine, create_engine
 from service.db.intake import Intake, NewRequest
 from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
-from service.domain.records import BatchRecord, RequestNorms, Targets
-from service.domain.states import Guarantee, RequestKind
+from service.db.versions import VersionRepository
+from service.domain.records import RequestNorms, Targets
+from service.domain.states import Cause, Guarantee, RequestKind
+from service.domain.versions import BatchDetails, Version
 from service.vault.request_keys import RequestKeys
 
 _COPIES = ("lethe_with_audit", "lethe_without_audit")
@@ -72,17 +74,18 @@ class Writer:
         started.append(time.perf_counter())
         ids = [one.request.id for one in accepted]
         self._version += 1
-        record = _record(self._version, size)
+        version = _made(self._version, size)
         async with transaction(self._engine) as connection:
-            await BatchRepository(connection).insert(record, 1, dict.fromkeys(ids, _NORMS))
+            await VersionRepository(connection).insert(version)
+            await BatchRepository(connection).insert(version, _DETAILS, dict.fromkeys(ids, _NORMS))
         started.append(time.perf_counter())
         payload = {"rank_after": 9, "injected_norm_before": 0.25}
         outcomes = [AppliedOutcome(one, Guarantee.RETRAINED, RepairStatus.CONVERGED, _WORDS, payload) for one in ids]
         async with transaction(self._engine) as connection:
-            await RequestRepository(connection).mark_applied(record.id, outcomes)
+            await RequestRepository(connection).mark_applied(version.id, outcomes)
         started.append(time.perf_counter())
         async with transaction(self._engine) as connection:
-            await BatchRepository(connection).finish(record.id, span_residual=1e-15, durations_ms={})
+            await VersionRepository(connection).finish(version.id, span_residual=1e-15, durations_ms={})
             await RequestRepository(connection).mark_completed({one: {"span_residual": 1e-15} for one in ids})
         started.append(time.perf_counter())
         return {step: (end - begin) * 1000 for step, begin, end in zip(_STEPS, started[:-1], started[1:], strict=True)}
@@ -105,37 +108,46 @@ class Writer:
         )
 
 
-def _record(version: int, size: int) -> BatchRecord:
-    return BatchRecord(
+_DETAILS = BatchDetails(
+    rank_before=9,
+    weight_change=0.01,
+    coefficient_residual=1e-15,
+    lost_direction_norm_before=None,
+    lost_direction_norm_after=None,
+    factor_method="downdate",
+    distance_bound_start_relative=None,
+)
+
+
+def _made(number: int, size: int) -> Version:
+    return Version(
         id=uuid4(),
         model=MODEL,
-        requests=size,
-        nodes=size,
-        features=0,
-        edges=0,
-        model_version_before=version - 1,
-        model_version_after=version,
+        number=number,
+        fencing=1,
+        cause=Cause.BATCH,
+        folder=f"{number}-1",
+        digest="2" * 64,
+        weights_sha256="1" * 64,
+        number_before=number - 1,
         weights_sha256_before="0" * 64,
-        weights_sha256_after="1" * 64,
-        rank_before=9,
-        rank_after=9,
-        directions_removed=0,
-        lost_direction_norm_before=None,
-        lost_direction_norm_after=None,
-        weight_change=0.01,
-        coefficient_residual=1e-15,
-        factor_method="downdate",
+        rank=9,
+        live_nodes=1000,
+        edges=5000,
         device="cpu",
         durations_ms={"project": 1.9},
+        requests=size,
+        deleted_nodes=size,
         distance_bound_before=1.5,
         distance_bound_after=1e-9,
         distance_bound_before_relative=0.1,
         distance_bound_after_relative=1e-10,
         repair=RepairStatus.CONVERGED,
+        repair_version=number,
         repair_iterations=3,
-        repair_version=version,
-        repair_weights_sha256="1" * 64,
-        live_nodes=1000,
+        repair_products=31,
+        repair_weight_change=0.01,
+        repair_tolerance=1e-8,
     )
 
 

@@ -167,7 +167,7 @@ def _share(relative_gradient: float, tolerance: float, precision: torch.dtype) -
     It falls with the gradient, which makes Newton's method superlinear (Dembo, Eisenstat and Steihaug, 1982); next to
     the tolerance it is what leads there, no less and no more.
     """
-    share = min(0.25, relative_gradient**0.5)
+    share = min(0.25, math.sqrt(relative_gradient))
     if share * relative_gradient <= _NEAR * tolerance:
         share = tolerance / (2 * relative_gradient)
     return max(min(share, 0.25), _PRECISE if precision == torch.float64 else _SINGLE)

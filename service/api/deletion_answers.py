@@ -41,9 +41,9 @@ class AcceptedDeletion(BaseModel):
     received_at: datetime
     links: Links
     salts: Salts | None = Field(description="Keep them if you want to link the audit to a person; null once erased.")
-    already_deleted: dict[str, UUID] = Field(
-        description="Node ids, or `a|b` for edges, that an earlier request deleted, with that request; always empty "
-        "without deletions:read."
+    already_deleted: dict[str, UUID | None] = Field(
+        description="Node ids, or `a|b` for edges, that an earlier request deleted, with that request (null where the "
+        "database, restored from an older backup, does not have it); always empty without deletions:read."
     )
 
 
@@ -143,10 +143,13 @@ class DeletionPage(BaseModel):
 
 
 class FoundDeletion(BaseModel):
-    """A request that deleted a node, or its features."""
+    """A node that was deleted, or its features, and by which request."""
 
     node: str
-    deletion: DeletionAnswer
+    deletion: DeletionAnswer | None = Field(
+        description="Null where the database, restored from an older backup, does not have the request; such a node is "
+        "told to keys with audit:read."
+    )
 
 
 class SearchAnswer(BaseModel):
@@ -156,10 +159,6 @@ class SearchAnswer(BaseModel):
 
     found: list[FoundDeletion]
     not_found: list[str] = Field(description="Ids no visible request that the filters keep has deleted so far.")
-    deleted_by_unknown_request: list[str] = Field(
-        description="Those of `not_found` that were deleted, or their features, by requests that the database, "
-        "restored from an older backup, does not know; told to keys with audit:read."
-    )
     deletions: list[DeletionAnswer] | None = Field(
         description="A page of the requests found, newest first, each with its audit; null when nodes were asked for."
     )
@@ -172,7 +171,7 @@ def links_of(request_id: UUID) -> Links:
 
 
 def accepted_deletion(
-    request: DeletionRequest, targets: Targets | None, already_deleted: Mapping[str, UUID]
+    request: DeletionRequest, targets: Targets | None, already_deleted: Mapping[str, UUID | None]
 ) -> AcceptedDeletion:
     """The 202 answer; `targets` None stands for a finished request, whose salts are erased."""
     unfinished = targets is not None

@@ -83,5 +83,4 @@ PAGE: dict[str, Any] = {"deletions": [_LISTED], "next_cursor": None}
 SEARCH: dict[str, Any] = {
     "found": [{"node": "12", "deletion": DELETION}],
     "not_found": ["57"],
-    "deleted_by_unknown_request": [],
 }

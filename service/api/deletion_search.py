@@ -7,7 +7,7 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from service.api.deletion_answers import FoundDeletion, SearchAnswer, deletion_answer
+from service.api.deletion_answers import DeletionAnswer, FoundDeletion, SearchAnswer, deletion_answer
 from service.api.deletion_schemas import PagedFilters, RecordFilters
 from service.api.replies import aside, reply
 from service.api.services import Services, Subject
@@ -60,7 +60,7 @@ async def found_page(
 async def found_by_node(services: Services, named: Sequence[str], filters: AuditFilters, caller: ApiKey) -> Response:
     """The requests that deleted the nodes named, or their features. Raises BodyTooLarge, Unavailable.
 
-    A deletion of which the model alone knows has no request that could be shown: that it was is told by itself.
+    A deletion whose request the database, restored from an older backup, does not have is told without one.
     """
     limit = services.settings.max_nodes_per_request
     if len(named) > limit:
@@ -70,7 +70,7 @@ async def found_by_node(services: Services, named: Sequence[str], filters: Audit
             max_nodes=limit,
         )
     deleted_by = [await services.tombstones.find(kind, named) for kind in (RequestKind.NODE, RequestKind.FEATURES)]
-    ids = {request_id for by_node in deleted_by for request_id in by_node.values()}
+    ids = {request_id for by_node in deleted_by for request_id in by_node.values() if request_id is not None}
     async with transaction(services.engine) as connection:
         page = await search(connection, replace(filters, ids=ids), None, len(ids))
     return await aside(len(named), lambda: _answer(services, named, deleted_by, page.entries, caller))
@@ -79,32 +79,24 @@ async def found_by_node(services: Services, named: Sequence[str], filters: Audit
 def _answer(
     services: Services,
     named: Sequence[str],
-    deleted_by: Sequence[Mapping[Subject, UUID]],
+    deleted_by: Sequence[Mapping[Subject, UUID | None]],
     entries: Sequence[AuditEntry],
     caller: ApiKey,
 ) -> Response:
-    answers = {
+    answers: dict[UUID | None, DeletionAnswer | None] = {
         entry.request.id: deletion_answer(entry.request, entry.audit, sees_references=sees_references(caller))
         for entry in entries
     }
     nodes = list(dict.fromkeys(named))
+    # Whose requests they were that the database does not have, nobody knows any more: they are told to those who may
+    # see everybody's.
+    shown = answers if visible_to(caller) else {**answers, None: None}
     found = [
-        FoundDeletion(node=node, deletion=answers[by_node[node]])
+        FoundDeletion(node=node, deletion=shown[by_node[node]])
         for node in nodes
         for by_node in deleted_by
-        if node in by_node and by_node[node] in answers
+        if node in by_node and by_node[node] in shown
     ]
     known = {one.node for one in found}
     not_found = [node for node in nodes if node not in known]
-    # Whose requests they were, nobody knows any more: they are told to those who may see everybody's.
-    kinds = (RequestKind.NODE, RequestKind.FEATURES) if visible_to(caller) is None else ()
-    kept = {node for kind in kinds for node in services.tombstones.only_kept(kind, not_found)}
-    return reply(
-        SearchAnswer(
-            found=found,
-            not_found=not_found,
-            deleted_by_unknown_request=[node for node in not_found if node in kept],
-            deletions=None,
-            next_cursor=None,
-        )
-    )
+    return reply(SearchAnswer(found=found, not_found=not_found, deletions=None, next_cursor=None))

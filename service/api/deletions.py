@@ -113,9 +113,7 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
         return await found_by_node(services, body.nodes, filters, caller)
     entries, next_cursor = await found_page(services, body, filters, caller)
     shown = [deletion_answer(entry.request, entry.audit, sees_references=sees_references(caller)) for entry in entries]
-    return reply(
-        SearchAnswer(found=[], not_found=[], deleted_by_unknown_request=[], deletions=shown, next_cursor=next_cursor)
-    )
+    return reply(SearchAnswer(found=[], not_found=[], deletions=shown, next_cursor=next_cursor))
 
 
 @router.get(

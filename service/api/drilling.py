@@ -73,10 +73,7 @@ async def find_cohorts(services: Services) -> Cohorts:
     }
     # A canary without its features has left the column, and is a node of the graph still.
     nodes = [node for cohort_nodes in live.values() for node in cohort_nodes]
-    bare = {
-        *await services.tombstones.find(RequestKind.FEATURES, nodes),
-        *services.tombstones.only_kept(RequestKind.FEATURES, nodes),
-    }
+    bare = await services.tombstones.find(RequestKind.FEATURES, nodes)
     whole = {cohort: sum(node not in bare for node in nodes) for cohort, nodes in live.items()}
     return Cohorts(
         canaries.cohorts,

@@ -72,17 +72,16 @@ class Check:
 class Tombstones:
     """What was deleted, and by which request: looked up by keyed hash, under every tombstone key."""
 
-    def __init__(
-        self, engine: Engine, keyring: Keyring, model: str, kept: Callable[[], frozenset[bytes]] = frozenset
-    ) -> None:
-        """`kept` are hashes of what was deleted by requests that this database, restored, does not know."""
+    def __init__(self, engine: Engine, keyring: Keyring, model: str) -> None:
         self._engine = engine
         self._keyring = keyring
         self._model = model
-        self._kept = kept
 
-    async def find(self, kind: RequestKind, subjects: Sequence[Subject]) -> dict[Subject, UUID]:
-        """Each of `subjects` that a request of this kind deleted, with that request. Raises Unavailable."""
+    async def find(self, kind: RequestKind, subjects: Sequence[Subject]) -> dict[Subject, UUID | None]:
+        """Each of `subjects` that a request of this kind deleted, with that request. Raises Unavailable.
+
+        None stands for one that the database, restored from an older backup, does not have.
+        """
         if not subjects:
             return {}
         by_hash = await aside(len(subjects), lambda: self._keyring.tombstone_hashes(self._model, kind, subjects))
@@ -90,24 +89,8 @@ class Tombstones:
             found = await TombstoneRepository(connection).find(by_hash)
         return {by_hash[digest]: request_id for digest, request_id in found.items()}
 
-    async def are_deleted(self, nodes: Sequence[str]) -> set[str]:
-        """Those of `nodes` that were deleted, also by requests that an older database does not know.
-
-        Raises Unavailable.
-        """
-        found = set(await self.deleted_nodes(nodes))
-        return found | {node for node in self.only_kept(RequestKind.NODE, nodes) if isinstance(node, str)}
-
-    def only_kept(self, kind: RequestKind, subjects: Sequence[Subject]) -> set[Subject]:
-        """Those of `subjects` that requests of this kind deleted which an older database does not know."""
-        kept = self._kept()
-        if not kept:
-            return set()
-        by_hash = self._keyring.tombstone_hashes(self._model, kind, subjects)
-        return {subject for digest, subject in by_hash.items() if digest in kept}
-
-    async def deleted_nodes(self, nodes: Sequence[str]) -> dict[str, UUID]:
-        """Each of `nodes` that was deleted, with the request that did it. Raises Unavailable."""
+    async def deleted_nodes(self, nodes: Sequence[str]) -> dict[str, UUID | None]:
+        """Each of `nodes` that was deleted, as `find`. Raises Unavailable."""
         found = await self.find(RequestKind.NODE, nodes)
         return {node: request_id for node, request_id in found.items() if isinstance(node, str)}
 

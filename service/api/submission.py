@@ -54,7 +54,7 @@ class Submission:
     #: None once the request is finished and its salts are erased.
     targets: Targets | None
     #: Node id, or `a|b` for an edge -> the earlier request that deleted it.
-    already_deleted: Mapping[str, UUID]
+    already_deleted: Mapping[str, UUID | None]
     #: Whether the request is an earlier one with the same idempotency key.
     replayed: bool = False
 
@@ -93,7 +93,7 @@ async def submit(
         first = await services.intake.find(caller.id, idempotency_key, digest)
         if first is not None:
             return await _replay(services, first, kind, subjects, is_told=is_told)
-    earlier: Mapping[Subject, UUID] = {}
+    earlier: Mapping[Subject, UUID | None] = {}
     try:
         if is_told:
             earlier = await deleted_earlier(services, kind, subjects)
@@ -205,16 +205,18 @@ async def _replay(
     return Submission(accepted.request, accepted.targets, already_deleted, replayed=True)
 
 
-async def _complete_at_once(services: Services, accepted: Accepted, already_deleted: Mapping[str, UUID]) -> Submission:
+async def _complete_at_once(
+    services: Services, accepted: Accepted, already_deleted: Mapping[str, UUID | None]
+) -> Submission:
     """Complete a request that has nothing left to do, and forget its targets.
 
     `completed` promises that what it names is gone from the disk. While an earlier request that deleted it is still
     being erased, this one stays queued: the unlearner comes to it after that. So it does should Postgres fail here.
     """
     request = accepted.request
-    requests = list(dict.fromkeys(already_deleted.values()))
-    names = ", ".join(str(request_id) for request_id in requests)
-    explanation = f"Everything this request names was deleted before, by {names}; nothing was left to do."
+    requests = [request_id for request_id in dict.fromkeys(already_deleted.values()) if request_id is not None]
+    by = f", by {', '.join(map(str, requests))}" if requests else ""
+    explanation = f"Everything this request names was deleted before{by}; nothing was left to do."
     try:
         async with transaction(services.engine) as connection:
             repository = RequestRepository(connection)
@@ -222,7 +224,7 @@ async def _complete_at_once(services: Services, accepted: Accepted, already_dele
                 return Submission(request, accepted.targets, already_deleted)
             await repository.mark_completed_without_work(
                 request.id,
-                already_deleted_by=requests[0],
+                already_deleted_by=requests[0] if requests else None,
                 explanation=explanation,
                 payload={"already_deleted_by": [str(request_id) for request_id in requests]},
             )

@@ -1,7 +1,6 @@
 """What a deletion request names: whether all of it can be deleted, and how much of that which key is told."""
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from typing import ClassVar
 from uuid import UUID
 
@@ -31,10 +30,10 @@ async def require_deletable(services: Services, kind: RequestKind, subjects: Seq
     present = services.reader.have_edges(edges)
     nodes = list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))
     live = {node for node in nodes if services.reader.knows(node)}
-    deleted = await services.tombstones.are_deleted(nodes)
+    deleted = await services.tombstones.deleted_nodes(nodes)
     known: set[Subject] = {*live, *deleted}
     if kind is RequestKind.EDGE:
-        cut = {*await services.tombstones.find(kind, edges), *services.tombstones.only_kept(kind, edges)}
+        cut = await services.tombstones.find(kind, edges)
         known = {*cut, *(edge for edge, is_present in zip(edges, present, strict=True) if is_present)}
     if not known.issuperset(subjects) or any(is_public(services.reader, subject) for subject in subjects):
         raise UnknownTargets(
@@ -43,8 +42,10 @@ async def require_deletable(services: Services, kind: RequestKind, subjects: Seq
         )
 
 
-async def deleted_earlier(services: Services, kind: RequestKind, subjects: Sequence[Subject]) -> dict[Subject, UUID]:
-    """The subjects that are gone already, with the request that deleted each.
+async def deleted_earlier(
+    services: Services, kind: RequestKind, subjects: Sequence[Subject]
+) -> dict[Subject, UUID | None]:
+    """The subjects that are gone already, with the request that deleted each, None where the database has it not.
 
     For keys that may know of deletions. Raises UnknownNodes, UnknownEdges, PublicNodes and Unavailable.
     """
@@ -54,7 +55,7 @@ async def deleted_earlier(services: Services, kind: RequestKind, subjects: Seque
     ends = dict.fromkeys(node for subject in subjects for node in ends_of(subject))
     missing = [node for node in ends if not services.reader.knows(node)]
     deleted = await services.tombstones.deleted_nodes(missing)
-    earlier: dict[Subject, UUID] = {}
+    earlier: dict[Subject, UUID | None] = {}
     if kind is not RequestKind.NODE:
         earlier = await services.tombstones.find(kind, subjects)
     gone = {*missing, *earlier}
@@ -64,8 +65,7 @@ async def deleted_earlier(services: Services, kind: RequestKind, subjects: Seque
         if not is_present and gone.isdisjoint((edge, *edge))
     ]
     unknown = [node for node in missing if node not in deleted]
-    forgotten = services.tombstones.only_kept(RequestKind.NODE, unknown) | services.tombstones.only_kept(kind, absent)
-    _refuse_unknown(services.model, unknown, forgotten, absent)
+    _refuse_unknown(services.model, unknown, absent)
     refuse_public(services.reader, services.model, subjects)
     for subject in subjects:
         for node in ends_of(subject):
@@ -74,38 +74,14 @@ async def deleted_earlier(services: Services, kind: RequestKind, subjects: Seque
     return earlier
 
 
-def _refuse_unknown(
-    model: str, nodes: Sequence[str], forgotten: AbstractSet[Subject], edges: Sequence[tuple[str, str]]
-) -> None:
-    """Raises UnknownNodes, UnknownEdges; `forgotten` are those of both that only the model knows to be deleted."""
+def _refuse_unknown(model: str, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> None:
+    """Raises UnknownNodes, UnknownEdges."""
     also: dict[str, Sequence[object]] = {"unknown_edges": edges} if edges else {}
-    deleted = [node for node in nodes if node in forgotten]
-    deleted_edges = [edge for edge in edges if edge in forgotten]
-    if deleted_edges:
-        also["deleted_edges"] = deleted_edges
-    if deleted:
-        raise UnknownNodes(
-            f"{len(nodes)} of the nodes named are not in the model {model}; {len(deleted)} of them were deleted, by "
-            "requests that the database, restored from an older backup, does not know.",
-            "There is nothing left to do for those that `deleted` lists: send the request without them, and check the "
-            "other ids that `unknown` lists. Nothing of this request was accepted.",
-            unknown=nodes,
-            deleted=deleted,
-            **also,
-        )
     if nodes:
         raise UnknownNodes(
             f"{len(nodes)} of the nodes named are not in the model {model}.",
             "Check the ids that `unknown` lists; nothing of this request was accepted.",
             unknown=nodes,
-            **also,
-        )
-    if deleted_edges:
-        raise UnknownEdges(
-            f"{len(edges)} of the edges named are not in the graph of the model {model}; {len(deleted_edges)} of them "
-            "were deleted, by requests that the database, restored from an older backup, does not know.",
-            "There is nothing left to do for those that `deleted_edges` lists: send the request without them, and "
-            "check the other pairs that `unknown_edges` lists. Nothing of this request was accepted.",
             **also,
         )
     if edges:

@@ -84,7 +84,8 @@ def _print_accepted(accepted: Accepted, file: TextIO | None) -> None:
     features = "features of " if accepted.kind == "features" else ""
     stdout().print(f"{accepted.id} {accepted.status}: {features}{accepted.count} {noun}{plural}", markup=False)
     for name, earlier in accepted.already_deleted.items():
-        note(f"{name}: already deleted by request {earlier}.")
+        by = f" by request {earlier}" if earlier else ""
+        note(f"{name}: already deleted{by}.")
     if accepted.salts is None:
         return
     if file is not None:

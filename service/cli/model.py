@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from model_store.manifest import Manifest
     from model_store.store import Store
     from service.db.engine import Engine
-    from service.domain.records import ModelImport
+    from service.domain.versions import ModelImport
 
 #: Seconds between looks at how far an import has come.
 _LOOK_S = 0.2
@@ -118,16 +118,16 @@ def _replace(
     if ended is None:
         note("The service is not running: it takes the model over at its next start, before it deletes anything.")
         return
-    if ended.imported is None:
+    version = ended.version
+    if version is None:
         from service.worker.candidate import ImportRefused
 
         raise ImportRefused(str(ended.refusal), "The model served before goes on.")
-    done = ended.imported
-    excluded = f", {done.excluded_nodes} of them deleted" if done.excluded_nodes else ""
+    excluded = f", {version.deleted_nodes} of them deleted" if version.deleted_nodes else ""
     repaired = {RepairStatus.CONVERGED: " Repaired.", RepairStatus.NOT_CONVERGED: " Its repair did not converge."}
     _tell(
         manifest,
-        f"served as version {done.version_after}{excluded}.{repaired.get(done.repair, '')} The model before it is "
+        f"served as version {version.number}{excluded}.{repaired.get(version.repair, '')} The model before it is "
         "erased.",
     )
 

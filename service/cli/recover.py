@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from model_store.store import Store
     from service.db.engine import Engine
-    from service.domain.records import Lease, Recovery
+    from service.domain.records import Lease
+    from service.domain.versions import Recovery
     from service.vault.request_keys import RequestKeys
     from service.worker.restoring import Recovered
 
@@ -150,21 +151,25 @@ async def _under_lease(
 ) -> "Recovered":
     from service.app import chosen_device
     from service.db.vault_keys import open_keyring
+    from service.observability.metrics import UnlearningMetrics, new_registry
     from service.queue.backoff import Backoff
     from service.queue.outage import Outage
+    from service.reader.predictions import Reader
     from service.unlearning.placement import Placement
+    from service.worker.context import Context
     from service.worker.lease_keeper import give_back, holding
     from service.worker.restoring import Restorer
 
     lease = await _lease(settings, engine, store)
     try:
         async with holding(engine, lease) as keeper:
-            restorer = Restorer(
+            context = Context(
                 engine=engine,
-                store=store,
                 keyring=await open_keyring(engine, settings.home / "keys"),
                 request_keys=request_keys,
-                keeper=keeper,
+                keys_before=frozenset(request_keys.ids()),
+                readers=Reader.empty("nobody is served"),
+                metrics=UnlearningMetrics(new_registry()),
                 executor=executor,
                 outage=Outage("recover", Backoff(), random.Random()),
                 placement=Placement(
@@ -173,7 +178,11 @@ async def _under_lease(
                     repair_tolerance=settings.repair_tolerance,
                     factor_age_s=settings.factor_age,
                 ),
+                model=store.manifest.name,
+                repair_budget_s=0.0,
+                stop=asyncio.Event(),
             )
+            restorer = Restorer(context, store, keeper)
             return await restorer.recover(given_up.requests, accept_lost_tombstones=given_up.tombstones)
     finally:
         await give_back(engine, lease)
@@ -210,14 +219,15 @@ def _report(recovered: "Recovered") -> None:
         if failed:
             note(_SEND_AGAIN)
         return
+    version = recovery.version
     rows = [
         ("the database was at", recovery.database_before or "nothing: it did not know the model"),
         ("the store was at", recovery.store_before),
-        ("committed now", f"version {recovery.version}"),
-        ("deleted again: nodes", str(recovery.nodes)),
-        ("deleted again: features of nodes", str(recovery.features)),
-        ("deleted again: edges", str(recovery.edges)),
-        ("directions removed", str(recovery.directions_removed)),
+        ("committed now", f"version {version.number}"),
+        ("deleted again: nodes", str(version.deleted_nodes)),
+        ("deleted again: features of nodes", str(version.deleted_features)),
+        ("deleted again: edges", str(version.deleted_edges)),
+        ("directions removed", str(version.directions_removed)),
         ("deleted nodes this database does not know", str(recovery.unknown_nodes)),
         ("requests completed", str(recovered.completed)),
         ("requests failed, their keys being lost", str(recovered.failed)),

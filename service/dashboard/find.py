@@ -1,5 +1,7 @@
 """Finding requests by reference or by node: asked for in a form's body, so that no URL ever holds either."""
 
+from uuid import UUID
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,7 +26,7 @@ _KINDS = (RequestKind.NODE, RequestKind.FEATURES)
 @router.get("")
 async def find_page(request: Request, visitor: SignedIn) -> Response:
     """The form."""
-    return page(request, "find.html", visitor, rows=None, by="reference", more=False, is_kept=False)
+    return page(request, "find.html", visitor, rows=None, by="reference", more=False, lost=False)
 
 
 @router.post("")
@@ -36,14 +38,15 @@ async def find(request: Request, visitor: SignedIn) -> Response:
     services = services_of(request)
     fields = await form_of(request, visitor.session.form_token)
     by, text = fields.get("by", "reference"), fields.get("text", "").strip()
-    filters = await _by_node(services, text) if by == "node" else _by_reference(text)
+    deleted_by = await _deleted_by(services, text) if by == "node" else frozenset()
+    known = frozenset(request_id for request_id in deleted_by if request_id is not None)
+    filters = AuditFilters(ids=known) if by == "node" else _by_reference(text)
     async with transaction(services.engine) as connection:
         found = await search(connection, filters, None, PAGE_ROWS)
         at = await now(connection)
     rows = clocks(found.entries, at, services.settings.deadline)
-    # Deleted by a request that the database, restored from an older backup, does not know.
-    is_kept = by == "node" and any(services.tombstones.only_kept(kind, [text]) for kind in _KINDS)
-    return page(request, "find.html", visitor, rows=rows, by=by, more=found.next_cursor is not None, is_kept=is_kept)
+    lost, more = None in deleted_by, found.next_cursor is not None
+    return page(request, "find.html", visitor, rows=rows, by=by, more=more, lost=lost)
 
 
 def _by_reference(text: str) -> AuditFilters:
@@ -51,6 +54,7 @@ def _by_reference(text: str) -> AuditFilters:
     return AuditFilters(reference=text) if is_reference(text) else AuditFilters(ids=frozenset())
 
 
-async def _by_node(services: Services, node: str) -> AuditFilters:
+async def _deleted_by(services: Services, node: str) -> frozenset[UUID | None]:
+    """The requests that deleted a node or its features; None for one that the database, restored, does not have."""
     found = [await services.tombstones.find(kind, [node]) for kind in _KINDS] if node else []
-    return AuditFilters(ids=frozenset(request_id for by_node in found for request_id in by_node.values()))
+    return frozenset(request_id for by_node in found for request_id in by_node.values())

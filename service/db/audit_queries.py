@@ -60,18 +60,10 @@ _OLDEST = text("""
     SELECT id, received_at FROM requests WHERE model = :model AND status IN ('queued', 'applied')
     ORDER BY received_at LIMIT 1
 """)
-#: What is served at the moment `:at`: a batch's figures, or those of an import or a recovery that came after it.
+#: What is served at the moment `:at`.
 _SERVED = """
-    SELECT rank_after, live_nodes FROM (
-        (SELECT committed_at, rank_after, live_nodes FROM batches
-         WHERE model = :model AND committed_at < {at} ORDER BY committed_at DESC LIMIT 1)
-        UNION ALL
-        (SELECT committed_at, rank_after, coalesce(live_nodes, nodes - excluded_nodes) FROM imports
-         WHERE model = :model AND committed_at < {at} ORDER BY committed_at DESC LIMIT 1)
-        UNION ALL
-        (SELECT committed_at, rank_after, live_nodes FROM recoveries
-         WHERE model = :model AND committed_at < {at} ORDER BY committed_at DESC LIMIT 1)
-    ) made ORDER BY committed_at DESC LIMIT 1
+    SELECT rank AS rank_after, live_nodes FROM versions
+    WHERE model = :model AND committed_at < {at} ORDER BY committed_at DESC LIMIT 1
 """
 _MODEL = text(f"""
     SELECT version, rank_after, live_nodes FROM pointers LEFT JOIN ({_SERVED.format(at="'infinity'")}) served ON true
@@ -110,12 +102,16 @@ _SERIES = """
                audit_seconds(min(class) FILTER (WHERE step = 'completed' AND up_to >= 0.95 * total)) AS p95
         FROM ranked WHERE total > 0 GROUP BY start
     ), bounds AS (
-        SELECT date_trunc(:step, committed_at, 'UTC') AS start, max(distance_bound_after_relative) AS bound FROM batches
-        WHERE model = :model AND committed_at >= :first AND committed_at < :last GROUP BY 1
+        SELECT date_trunc(:step, v.committed_at, 'UTC') AS start,
+               max(CASE WHEN e.id IS NULL THEN v.distance_bound_after_relative
+                        ELSE e.distance_bound_after_relative END) AS bound
+        FROM versions v LEFT JOIN versions e ON e.model = v.model AND e.number = v.repair_version
+        WHERE v.model = :model AND v.cause = 'batch' AND v.committed_at >= :first AND v.committed_at < :last GROUP BY 1
     )
     SELECT points.start, coalesce(received, 0)::bigint AS received, coalesce(applied, 0)::bigint AS applied,
-           coalesce(completed, 0)::bigint AS completed, coalesce(failed, 0)::bigint AS failed, median, p95,
-           rank_after, live_nodes, bound
+           coalesce(completed, 0)::bigint AS completed, coalesce(failed, 0)::bigint AS failed,
+           median AS median_seconds_to_completed, p95 AS p95_seconds_to_completed, rank_after, live_nodes,
+           bound AS max_distance_bound_after_relative
     FROM points LEFT JOIN stepped USING (start) LEFT JOIN bounds USING (start)
     LEFT JOIN LATERAL ({served}) served ON true ORDER BY points.start
 """
@@ -177,21 +173,7 @@ async def series(
     }
     counted = _BY_DAY if step is SeriesStep.DAY else _BY_HOUR
     query = _SERIES.format(counted=counted, served=_SERVED.format(at="points.stop"))
-    return [
-        SeriesPoint(
-            start=row.start,
-            received=row.received,
-            applied=row.applied,
-            completed=row.completed,
-            failed=row.failed,
-            median_seconds_to_completed=row.median,
-            p95_seconds_to_completed=row.p95,
-            rank_after=row.rank_after,
-            live_nodes=row.live_nodes,
-            max_distance_bound_after_relative=row.bound,
-        )
-        for row in await conn.execute(text(query), values)
-    ]
+    return [SeriesPoint(**row._mapping) for row in await conn.execute(text(query), values)]
 
 
 def _begin(moment: datetime, step: SeriesStep) -> datetime:

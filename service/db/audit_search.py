@@ -19,15 +19,9 @@ from sqlalchemy.orm import aliased
 
 from service.db.arrays import unnested
 from service.db.audit_totals import AuditCountRow
-from service.db.models import BatchRow, RequestAuditRow, RequestRow
-from service.db.records import (
-    BATCH_COLUMNS,
-    NORM_COLUMNS,
-    REQUEST_COLUMNS,
-    batch_record,
-    deletion_request,
-    request_norms,
-)
+from service.db.batches import BATCH_COLUMNS, batch_in, with_batch
+from service.db.models import RequestAuditRow, RequestRow
+from service.db.records import NORM_COLUMNS, REQUEST_COLUMNS, deletion_request, request_norms
 from service.db.request_search import RequestSearchRow
 from service.db.transactions import transaction
 from service.domain.audit import AuditEntry, AuditFilters
@@ -90,10 +84,10 @@ async def _page(conn: AsyncConnection, ids: Sequence[UUID], limit: int) -> Page:
         select(*REQUEST_COLUMNS, *BATCH_COLUMNS, *NORM_COLUMNS)
         .select_from(RequestRow)
         .join(RequestAuditRow, RequestAuditRow.request_id == RequestRow.id, isouter=True)
-        .join(BatchRow, BatchRow.id == RequestAuditRow.batch_id, isouter=True)
         .where(RequestRow.id == func.any(literal(list(ids), ARRAY(Uuid()))))
         .order_by(RequestRow.received_at.desc(), RequestRow.id.desc())
     )
+    query = with_batch(query, RequestAuditRow.batch_id, isouter=True)
     entries = [_entry(row) for row in await conn.execute(query)]
     shown = entries[:limit]
     last = shown[-1].request if len(entries) > limit else None
@@ -253,4 +247,4 @@ def _entry(row: Row[*tuple[Any, ...]]) -> AuditEntry:
     request = deletion_request(row)
     if request.status not in AUDITED or request.batch_id is None:
         return AuditEntry(request, None)
-    return AuditEntry(request, RequestAudit(batch=batch_record(row), norms=request_norms(row)))
+    return AuditEntry(request, RequestAudit(batch=batch_in(row), norms=request_norms(row)))

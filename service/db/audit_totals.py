@@ -7,14 +7,12 @@ triggers and folding have the rights of the tables' owner.
 
 from datetime import date
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Identity, Index, SmallInteger, false, text
+from sqlalchemy import BigInteger, Boolean, Identity, false, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base, one_of
-from service.domain.states import RequestStatus
+from service.db.base import Base
 
-_STEPS = "step IN ('received', 'applied', 'completed', 'failed')"
 #: Advisory lock of whoever folds (the bytes of "fold").
 _FOLD_LOCK = 0x666F6C64
 
@@ -23,18 +21,6 @@ class AuditCountRow(Base):
     """How many requests received on a day are in one state."""
 
     __tablename__ = "audit_counts"
-    __table_args__ = (
-        CheckConstraint(one_of("status", RequestStatus), name="status"),
-        Index(
-            "audit_counts_folded",
-            *("model", "day", "status", "kind", "guarantee", "repair", "unchanged"),
-            unique=True,
-            postgresql_where=text("folded"),
-            postgresql_nulls_not_distinct=True,
-        ),
-        Index("audit_counts_unfolded", "id", postgresql_where=text("NOT folded")),
-        Index("audit_counts_days", "model", "day"),
-    )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     model: Mapped[str]
@@ -47,28 +33,6 @@ class AuditCountRow(Base):
     #: Whether the projection of its batch removed no direction; null before it is applied.
     unchanged: Mapped[bool | None]
     #: To be added to the other rows of the same state; may be negative.
-    requests: Mapped[int] = mapped_column(BigInteger)
-    folded: Mapped[bool] = mapped_column(Boolean, server_default=false())
-
-
-class AuditTimeRow(Base):
-    """How many requests came to a step on a day, by their age then."""
-
-    __tablename__ = "audit_times"
-    __table_args__ = (
-        CheckConstraint(_STEPS, name="step"),
-        Index("audit_times_folded", "model", "day", "step", "class", unique=True, postgresql_where=text("folded")),
-        Index("audit_times_unfolded", "id", postgresql_where=text("NOT folded")),
-        Index("audit_times_days", "model", "step", "day", postgresql_include=["class", "requests"]),
-    )
-
-    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    model: Mapped[str]
-    #: UTC, of the step.
-    day: Mapped[date]
-    step: Mapped[str]
-    #: Of ages from 1.02^(class - 1) to 1.02^class seconds; the first holds all up to a millisecond.
-    age_class: Mapped[int] = mapped_column("class", SmallInteger)
     requests: Mapped[int] = mapped_column(BigInteger)
     folded: Mapped[bool] = mapped_column(Boolean, server_default=false())
 

@@ -1,51 +1,45 @@
 """Drills: which requests delete cohorts of canaries. What came of them is kept with their requests, and not here."""
 
+import builtins
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
-    CheckConstraint,
+    ColumnElement,
     ForeignKey,
     Identity,
-    Index,
     Integer,
     Row,
-    ScalarSelect,
-    Select,
-    UniqueConstraint,
-    and_,
-    case,
+    column,
     exists,
     func,
     insert,
     select,
+    table,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base, one_of
-from service.db.models import BatchRow, ImportRow, RequestAuditRow, RequestRow
+from service.db.base import Base
+from service.db.models import RequestRow
 from service.domain.drills import Drill, DrillTrigger, NewDrill
-from service.domain.states import AUDITED, RequestStatus
+from service.domain.states import RequestStatus
 from service.errors import Conflict
 
 #: Advisory lock of whoever records a drill (the bytes of "drill").
 _DRILL_LOCK = 0x6472696C6C
 _OPEN = (RequestStatus.QUEUED, RequestStatus.APPLIED)
+#: The view of drills with what became of them; when the model of one was replaced among it.
+_TOLD = table("audit_drills", column("number"), *(column(field.name) for field in fields(Drill)))
 
 
 class DrillRow(Base):
     """A request that deletes a cohort of canaries; rows are never changed."""
 
     __tablename__ = "drills"
-    __table_args__ = (
-        CheckConstraint("cohort > 0", name="cohort"),
-        CheckConstraint(one_of("trigger", DrillTrigger), name="trigger"),
-        UniqueConstraint("number"),
-        Index("drills_newest", "model", "number"),
-    )
 
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
     #: Their order, which a clock that is set back does not change.
@@ -98,70 +92,31 @@ class DrillRepository:
 
     async def get(self, request_id: UUID) -> Drill | None:
         """Return the drill that a request is, None when it is none."""
-        row = (await self._conn.execute(_drills().where(DrillRow.request_id == request_id))).one_or_none()
-        return None if row is None else _drill(row)
+        return next(iter(await self._read(_TOLD.c.request_id == request_id, limit=1)), None)
 
     async def newest(self, model: str) -> Drill | None:
         """Return the drill of a model that was asked for last."""
         return next(iter(await self.list(model, limit=1)), None)
 
-    async def list(self, model: str, *, limit: int) -> "list[Drill]":
+    async def list(self, model: str, *, limit: int) -> builtins.list[Drill]:
         """Return up to `limit` drills of a model, newest first."""
-        query = _drills().where(DrillRow.model == model).order_by(DrillRow.number.desc()).limit(limit)
-        return [_drill(row) for row in await self._conn.execute(query)]
+        return await self._read(_TOLD.c.model == model, limit=limit)
 
     async def last(self, model: str, *statuses: RequestStatus) -> Drill | None:
         """Return the newest drill whose request has one of `statuses` and that says something of the served model.
 
         None when there is none: of one that an import has replaced since, drills say nothing any more.
         """
-        query = _drills().where(DrillRow.model == model, RequestRow.status.in_(statuses), _replaced_at().is_(None))
-        row = (await self._conn.execute(query.order_by(DrillRow.number.desc()).limit(1))).one_or_none()
-        return None if row is None else _drill(row)
+        served = (_TOLD.c.model == model, _TOLD.c.status.in_(statuses), _TOLD.c.model_replaced_at.is_(None))
+        return next(iter(await self._read(*served, limit=1)), None)
 
-
-def _drills() -> Select[*tuple[Any, ...]]:
-    """Drills with what became of them."""
-    audited = and_(RequestAuditRow.request_id == RequestRow.id, RequestRow.status.in_(AUDITED))
-    return (
-        select(
-            DrillRow.request_id,
-            DrillRow.model,
-            DrillRow.cohort,
-            DrillRow.trigger,
-            DrillRow.requested_at,
-            RequestRow.status,
-            RequestRow.applied_at,
-            RequestRow.completed_at,
-            RequestRow.failed_at,
-            RequestAuditRow.channel_norm_before,
-            RequestAuditRow.channel_norm_after,
-            _replaced_at().label("model_replaced_at"),
-        )
-        .join(RequestRow, RequestRow.id == DrillRow.request_id)
-        .join(RequestAuditRow, audited, isouter=True)
-        .join(BatchRow, BatchRow.id == RequestAuditRow.batch_id, isouter=True)
-    )
-
-
-def _replaced_at() -> ScalarSelect[datetime | None]:
-    """When the first import after the version that a drill was applied to was committed, or after it was asked for."""
-    is_after = case(
-        (BatchRow.id.is_not(None), ImportRow.version_after > BatchRow.model_version_after),
-        else_=ImportRow.committed_at > DrillRow.requested_at,
-    )
-    return (
-        select(ImportRow.committed_at)
-        .where(ImportRow.model == DrillRow.model, ImportRow.committed_at.is_not(None), is_after)
-        .order_by(ImportRow.version_after)
-        .limit(1)
-        .correlate(DrillRow, BatchRow)
-        .scalar_subquery()
-    )
+    async def _read(self, *conditions: ColumnElement[bool], limit: int) -> builtins.list[Drill]:
+        query = select(*_TOLD.c).where(*conditions).order_by(_TOLD.c.number.desc()).limit(limit)
+        return [_drill(row) for row in await self._conn.execute(query)]
 
 
 def _drill(row: Row[*tuple[Any, ...]]) -> Drill:
-    values = dict(row._mapping)
+    values = {field.name: getattr(row, field.name) for field in fields(Drill)}
     values["trigger"] = DrillTrigger(row.trigger)
     values["status"] = RequestStatus(row.status)
     return Drill(**values)

@@ -1,20 +1,36 @@
 """Imports of newly trained models: asked for by an operator, carried out by the holder of the model's lease."""
 
 from collections.abc import Collection
-from dataclasses import asdict, fields
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Row, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Mapped, mapped_column
 
-from projector.forgetting.status import RepairStatus
-from service.db.events import EventRepository
-from service.db.models import ImportRow
-from service.domain.records import Imported, ModelImport
-from service.domain.states import EventType, ImportStatus
+from service.db.base import Base
+from service.db.versions import VersionRow, joined_version_in, version_columns
+from service.domain.states import ImportStatus
+from service.domain.versions import ModelImport
 from service.errors import Conflict
+
+
+class ImportRow(Base):
+    """One import; from `committed` on its version has the same id. Once finished it is never changed."""
+
+    __tablename__ = "imports"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    #: Without a foreign key: the import may come before the model is served for the first time.
+    model: Mapped[str]
+    status: Mapped[str] = mapped_column(server_default=ImportStatus.PENDING.value)
+    exclude_deleted: Mapped[bool]
+    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    refusal: Mapped[str | None]
+    finished_at: Mapped[datetime | None]
+
 
 _IMPORTS = ImportRow.__table__
 
@@ -36,25 +52,15 @@ class ImportRepository:
 
     async def get(self, import_id: UUID) -> ModelImport | None:
         """Return an import, None when there is none of that id."""
-        row = (await self._conn.execute(select(_IMPORTS).where(ImportRow.id == import_id))).one_or_none()
-        return None if row is None else _import(row)
+        return await self._one(ImportRow.id == import_id)
 
     async def open(self, model: str) -> ModelImport | None:
         """Return the import that has not ended, of which there is at most one per model."""
-        query = select(_IMPORTS).where(ImportRow.model == model, ImportRow.finished_at.is_(None))
-        row = (await self._conn.execute(query)).one_or_none()
-        return None if row is None else _import(row)
+        return await self._one(ImportRow.model == model, ImportRow.finished_at.is_(None))
 
-    async def commit(self, import_id: UUID, imported: Imported) -> None:
-        """Record and log that a pending import is the committed version; for the transaction that moves the pointer."""
-        if not await self._move(
-            import_id, {ImportStatus.PENDING}, ImportStatus.COMMITTED, committed_at=func.now(), **asdict(imported)
-        ):
-            return
-        model = await self._conn.scalar(select(ImportRow.model).where(ImportRow.id == import_id))
-        told = asdict(imported) | {"model": model, "import": str(import_id), "repair": imported.repair.value}
-        told |= {f"model_{name}": told.pop(name) for name in ("version_before", "version_after")}
-        await EventRepository(self._conn).append_of_no_request(EventType.IMPORTED, told)
+    async def commit(self, import_id: UUID) -> None:
+        """Record that a pending import is the committed version; for the transaction that moves the pointer."""
+        await self._move(import_id, {ImportStatus.PENDING}, ImportStatus.COMMITTED)
 
     async def complete(self, import_id: UUID) -> None:
         """Record that the replaced model is gone from the disk; once is enough."""
@@ -66,24 +72,24 @@ class ImportRepository:
             import_id, {ImportStatus.PENDING}, ImportStatus.REFUSED, finished_at=func.now(), refusal=refusal
         )
 
-    async def _move(self, import_id: UUID, sources: Collection[ImportStatus], to: ImportStatus, **values: Any) -> bool:
-        """Return whether it was not there before; raise `Conflict` when it cannot come there."""
+    async def _one(self, *conditions: Any) -> ModelImport | None:
+        query = select(_IMPORTS, *version_columns()).join(VersionRow, VersionRow.id == ImportRow.id, isouter=True)
+        row = (await self._conn.execute(query.where(*conditions))).one_or_none()
+        return None if row is None else _import(row)
+
+    async def _move(self, import_id: UUID, sources: Collection[ImportStatus], to: ImportStatus, **values: Any) -> None:
+        """Do nothing when it is there already; raise `Conflict` when it cannot come there."""
         moved = update(ImportRow).where(ImportRow.id == import_id, ImportRow.status.in_(sources))
         if (await self._conn.execute(moved.values(status=to.value, **values))).rowcount == 1:
-            return True
+            return
         found = await self.get(import_id)
         if found is None or found.status is not to:
             raise Conflict(
                 f"The import is {'unknown' if found is None else found.status.value} and cannot become {to.value}.",
                 "Import the model again.",
             )
-        return False
 
 
 def _import(row: Row[*tuple[Any, ...]]) -> ModelImport:
-    values = dict(row._mapping)
-    figures = {field.name: values.pop(field.name) for field in fields(Imported)}
-    values["status"] = ImportStatus(values["status"])
-    figures["repair"] = RepairStatus(figures["repair"])
-    values["imported"] = None if figures["version_after"] is None else Imported(**figures)
-    return ModelImport(**values)
+    values = {column.name: row._mapping[column] for column in _IMPORTS.c}
+    return ModelImport(**values | {"status": ImportStatus(values["status"])}, version=joined_version_in(row))

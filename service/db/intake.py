@@ -18,16 +18,7 @@ from service import failure_points
 from service.audit.commitments import commit
 from service.db import intake_rows
 from service.db.drills import DrillOpen, DrillRepository
-from service.db.intake_callers import (
-    Accepted,
-    NewRequest,
-    Waiting,
-    check_body,
-    refuse,
-    repeat,
-    request_of,
-    tell,
-)
+from service.db.intake_callers import Accepted, NewRequest, Waiting, check_body, refuse, repeat, request_of, tell
 from service.db.intake_refusals import refusal, shutting_down
 from service.db.intake_rows import IdempotencyKey, NewRow, StoredRequest
 from service.db.orphaned_keys import orphaned

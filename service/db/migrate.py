@@ -1,8 +1,10 @@
 """Bringing a database to the schema of this version of Lethe."""
 
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
 from alembic import command
 from alembic.config import Config
@@ -16,24 +18,38 @@ from sqlalchemy.pool import NullPool
 from service.db.engine import asyncpg_url
 from service.db.roles import grant
 from service.db.transactions import transaction
-from service.errors import ConfigurationError
+from service.errors import ConfigurationError, LetheError
+
+T = TypeVar("T")
 
 #: Advisory lock that whoever migrates takes (the bytes of "lethe").
 _MIGRATION_LOCK = 0x6C65746865
 #: SQLSTATE of a missing right.
 _NO_RIGHT = "42501"
+#: Revisions of before the first release.
+_UNRELEASED = re.compile("00[01][0-9]")
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-async def upgrade(url: str, revision: str = "head") -> None:
-    """Apply the migrations up to `revision`, and give the application's role its rights on what there is then.
+class SchemaForeign(LetheError):
+    """The database has a schema that this version of Lethe neither has nor can bring to its own."""
 
-    Starters that collide take turns. Raises `Unavailable`, and `ConfigurationError` when there is something to apply
-    that the login has no right to.
+    slug: ClassVar[str] = "schema-foreign"
+    title: ClassVar[str] = "Schema of another version"
+
+
+async def upgrade(url: str) -> None:
+    """Apply the migrations, and give the application's role its rights on what there is then.
+
+    Starters that collide take turns. Raises `Unavailable`, `SchemaForeign`, and `ConfigurationError` when there is
+    something to apply that the login has no right to.
     """
 
     def work(connection: Connection) -> None:
-        _migrate(connection, command.upgrade, revision)
+        # Before Alembic is entered: it keeps the migration under way in a global of its module.
+        take_turn(connection)
+        require_known(revision_of(connection))
+        command.upgrade(_config(connection), "head")
         grant(connection)
 
     try:
@@ -47,16 +63,9 @@ async def upgrade(url: str, revision: str = "head") -> None:
         ) from None
 
 
-async def downgrade(url: str, revision: str) -> None:
-    """Take migrations back to `revision` (`base`: all of them, with all data). Raises `Unavailable`."""
-    await _run(url, lambda connection: _migrate(connection, command.downgrade, revision))
-
-
 async def current(url: str) -> str | None:
     """Return the revision of the database, None when it has none. Raises `Unavailable`."""
-    found: list[str | None] = []
-    await _run(url, lambda conn: found.append(revision_of(conn)))
-    return found[0]
+    return await _run(url, revision_of)
 
 
 def revision_of(connection: Connection) -> str | None:
@@ -67,9 +76,25 @@ def revision_of(connection: Connection) -> str | None:
 @cache
 def head() -> str:
     """Return the revision this version of Lethe needs."""
-    revision = ScriptDirectory.from_config(_config(None)).get_current_head()
+    revision = _scripts().get_current_head()
     assert revision is not None
     return revision
+
+
+def require_known(revision: str | None) -> None:
+    """Raise `SchemaForeign` for the revision of a database that no migration of this version leads on from."""
+    if revision is None or revision in {one.revision for one in _scripts().walk_revisions()}:
+        return
+    if _UNRELEASED.fullmatch(revision):
+        raise SchemaForeign(
+            f"The database has the schema {revision}, of a Lethe before 0.1.0, which no released version goes on from.",
+            "Export what it holds with the Lethe that made it. Then name an empty database in DATABASE_URL and a fresh "
+            "LETHE_HOME, train the model on data without what was deleted, and serve it.",
+        )
+    raise SchemaForeign(
+        f"The database has the schema {revision}, which this version of Lethe does not know: a later one made it.",
+        "Use that version or one after it, or restore a backup of this version's database and LETHE_HOME.",
+    )
 
 
 def take_turn(connection: Connection) -> None:
@@ -77,20 +102,18 @@ def take_turn(connection: Connection) -> None:
     connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
 
 
-def _migrate(connection: Connection, move: Callable[[Config, str], None], revision: str) -> None:
-    # Before Alembic is entered: it keeps the migration under way in a global of its module.
-    take_turn(connection)
-    move(_config(connection), revision)
-
-
-async def _run(url: str, work: Callable[[Connection], None]) -> None:
+async def _run(url: str, work: Callable[[Connection], T]) -> T:
     # Not the service's engine: a migration may take longer than its statements may.
     engine = create_async_engine(asyncpg_url(url), poolclass=NullPool)
     try:
         async with transaction(engine) as conn:
-            await conn.run_sync(work)
+            return await conn.run_sync(work)
     finally:
         await engine.dispose()
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config(None))
 
 
 def _config(connection: Connection | None) -> Config:

@@ -64,7 +64,7 @@ class PointerRepository:
             update(PointerRow)
             .where(PointerRow.model == pointer.model, PointerRow.version == expected_version)
             .where(PointerRow.fencing <= pointer.fencing)
-            .values(**_moved(pointer))
+            .values(_moved(pointer))
         )
         if (await self._conn.execute(moved)).rowcount == 1:
             return
@@ -84,6 +84,4 @@ class PointerRepository:
 
 def _moved(pointer: Pointer) -> dict[str, Any]:
     """What a pointer's row says once it has moved; it stays that of its model."""
-    values = asdict(pointer)
-    del values["model"]
-    return values | {"moved_at": func.now()}
+    return {name: value for name, value in asdict(pointer).items() if name != "model"} | {"moved_at": func.now()}

@@ -6,18 +6,14 @@ from typing import Any
 from sqlalchemy import Row
 
 from projector.forgetting.status import RepairStatus
-from service.db.models import BatchRow, RepairRow, RequestAuditRow, RequestRow
-from service.domain.records import BatchRecord, DeletionRequest, QueuedRequest, RepairRecord, RequestNorms
+from service.db.models import RequestAuditRow, RequestRow
+from service.domain.records import DeletionRequest, QueuedRequest, RequestNorms
 from service.domain.states import Guarantee, RequestKind, RequestStatus
 
 #: The columns `deletion_request` reads.
 REQUEST_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(DeletionRequest))
 #: The columns `queued_request` reads.
 QUEUED_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(QueuedRequest))
-#: The columns `batch_record` reads.
-BATCH_COLUMNS = tuple(BatchRow.__table__.c[field.name] for field in fields(BatchRecord))
-#: The columns `repair_record` reads.
-REPAIR_COLUMNS = tuple(RepairRow.__table__.c[field.name] for field in fields(RepairRecord))
 #: The columns `request_norms` reads.
 NORM_COLUMNS = tuple(RequestAuditRow.__table__.c[field.name] for field in fields(RequestNorms))
 
@@ -30,7 +26,7 @@ def deletion_request(row: Row[*tuple[Any, ...]]) -> DeletionRequest:
     values["kind"] = RequestKind(values["kind"])
     values["status"] = RequestStatus(values["status"])
     values["guarantee"] = None if values["guarantee"] is None else Guarantee(values["guarantee"])
-    # By column and not by name: a batch in the same row has one of this name too.
+    # By column and not by name: the batch in the same row has one of this name too.
     values["repair"] = None if values["repair"] is None else RepairStatus(values["repair"])
     return DeletionRequest(**values)
 
@@ -41,21 +37,6 @@ def queued_request(row: Row[*tuple[Any, ...]]) -> QueuedRequest:
     values["kind"] = RequestKind(row.kind)
     values["status"] = RequestStatus(row.status)
     return QueuedRequest(**values)
-
-
-def batch_record(row: Row[*tuple[Any, ...]]) -> BatchRecord:
-    """Return a row of `BATCH_COLUMNS` (and possibly more) as a record."""
-    by_column = row._mapping
-    values = {column.name: by_column[column] for column in BATCH_COLUMNS}
-    values["repair"] = RepairStatus(values["repair"])
-    return BatchRecord(**values)
-
-
-def repair_record(row: Row[*tuple[Any, ...]]) -> RepairRecord:
-    """Return a row of `REPAIR_COLUMNS` as a record."""
-    values = dict(row._mapping)
-    values["status"] = RepairStatus(row.status)
-    return RepairRecord(**values)
 
 
 def request_norms(row: Row[*tuple[Any, ...]]) -> RequestNorms:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Identity, Index, func, insert
+from sqlalchemy import BigInteger, ForeignKey, Identity, func, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base, one_of
+from service.db.base import Base
 from service.domain.states import RequestKind
 
 
@@ -16,11 +16,6 @@ class RefusedRequestRow(Base):
     """One refusal; the view `audit_refusals` shows it with the key's name."""
 
     __tablename__ = "refused_requests"
-    __table_args__ = (
-        CheckConstraint(one_of("kind", RequestKind), name="kind"),
-        CheckConstraint("named > 0", name="named"),
-        Index("refused_requests_newest", "model", "refused_at"),
-    )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     model: Mapped[str]

@@ -1,27 +1,21 @@
-"""Repairs that ended in a version of their own, and the requests that wait for one."""
+"""The requests that wait for a repair, and how it ended for them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, and_, func, insert, literal, or_, select, update
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Text, Uuid, and_, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from projector.forgetting.status import RepairStatus
 from service.db.arrays import unnested
+from service.db.batches import BATCH_COLUMNS, batch_in, with_batch
 from service.db.events import EventRepository, Payload
-from service.db.models import BatchRow, ImportRow, RepairRow, RequestAuditRow, RequestRow
-from service.db.records import (
-    BATCH_COLUMNS,
-    NORM_COLUMNS,
-    REPAIR_COLUMNS,
-    batch_record,
-    repair_record,
-    request_norms,
-)
-from service.domain.records import BatchRecord, RepairRecord, RequestNorms
-from service.domain.states import EventType, Guarantee, RequestKind
+from service.db.models import RequestAuditRow, RequestRow
+from service.db.records import NORM_COLUMNS, request_norms
+from service.db.versions import VersionRow
+from service.domain.records import BatchRecord, RequestNorms
+from service.domain.states import Cause, EventType, Guarantee, RequestKind
 
 _REQUESTS = RequestRow.__table__
 
@@ -43,7 +37,7 @@ class RepairEnd:
     """How the repair of one request ended."""
 
     request_id: UUID
-    #: Its batch, with how the repair ended and its figures.
+    #: Its batch, with how the repair ended.
     batch: BatchRecord
     guarantee: Guarantee
     explanation: str
@@ -52,35 +46,10 @@ class RepairEnd:
 
 
 class RepairRepository:
-    """The table `repairs`, and what repairs change of batches and requests, in the caller's transaction."""
+    """What repairs change of requests and of their batches' versions, in the caller's transaction."""
 
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
-
-    async def insert(self, record: RepairRecord, fencing: int) -> None:
-        """Record a repair; for the transaction that advances the pointer to its version."""
-        values = {field.name: getattr(record, field.name) for field in fields(record)}
-        values["durations_ms"] = dict(record.durations_ms)
-        await self._conn.execute(insert(RepairRow).values(**values, fencing=fencing))
-
-    async def finish(self, repair_id: UUID, *, span_residual: float, durations_ms: Mapping[str, float]) -> bool:
-        """Record that nothing older than a repair is on the disk; False when that was recorded before."""
-        finished = (
-            update(RepairRow)
-            .where(RepairRow.id == repair_id, RepairRow.finished_at.is_(None))
-            .values(
-                finished_at=func.now(),
-                span_residual=span_residual,
-                durations_ms=RepairRow.durations_ms.op("||")(literal(dict(durations_ms), JSONB())),
-            )
-        )
-        return (await self._conn.execute(finished)).rowcount == 1
-
-    async def unfinished(self, model: str) -> RepairRecord | None:
-        """Return the repair that a crash may have left between commit and end; there is at most one per model."""
-        query = select(*REPAIR_COLUMNS).where(RepairRow.model == model, RepairRow.finished_at.is_(None))
-        row = (await self._conn.execute(query)).one_or_none()
-        return None if row is None else repair_record(row)
 
     async def count_pending(self, model: str) -> int:
         """Return how many requests wait for a repair."""
@@ -103,26 +72,25 @@ class RepairRepository:
         waiting = [one for one in found if one.batch.repair is RepairStatus.PENDING]
         if len(waiting) == len(found):
             return waiting
-        query = select(func.max(ImportRow.version_after)).where(ImportRow.model == model)
+        query = select(func.max(VersionRow.number)).where(VersionRow.model == model, VersionRow.cause == Cause.IMPORT)
         trained = await self._conn.scalar(query) or 0
         short = [one for one in found if one.batch.repair is RepairStatus.NOT_CONVERGED]
         return [*waiting, *(one for one in short if one.batch.model_version_after > trained)]
 
     async def _in_state(self, model: str, *states: RepairStatus) -> list[Pending]:
         query = (
-            select(_REQUESTS.c.id, _REQUESTS.c.kind, _REQUESTS.c.count)
-            .add_columns(*BATCH_COLUMNS, *NORM_COLUMNS)
+            select(_REQUESTS.c.id, _REQUESTS.c.kind, _REQUESTS.c.count, *BATCH_COLUMNS, *NORM_COLUMNS)
             .join_from(RequestRow, RequestAuditRow, RequestAuditRow.request_id == RequestRow.id)
-            .join(BatchRow, RequestAuditRow.batch_id == BatchRow.id)
             .where(RequestRow.model == model, RequestRow.repair.in_(states))
             .order_by(RequestRow.received_at, RequestRow.id)
         )
+        query = with_batch(query, RequestAuditRow.batch_id)
         return [
             Pending(
                 request_id=row._mapping[_REQUESTS.c.id],
                 kind=RequestKind(row._mapping[_REQUESTS.c.kind]),
                 count=row._mapping[_REQUESTS.c.count],
-                batch=batch_record(row),
+                batch=batch_in(row),
                 norms=request_norms(row),
             )
             for row in await self._conn.execute(query)
@@ -155,26 +123,9 @@ class RepairRepository:
         found = set((await self._conn.execute(moved)).scalars())
         ended = [end for end in ends if end.request_id in found]
         for batch in {end.batch.id: end.batch for end in ended}.values():
-            await self._end_batch(batch)
+            told = {"repair": batch.repair.value, "repair_version": batch.repair_version}
+            await self._conn.execute(update(VersionRow).where(VersionRow.id == batch.id).values(told))
         for has_converged, event in ((True, EventType.REPAIRED), (False, EventType.NOT_REPAIRED)):
-            told = [end for end in ended if (end.batch.repair is RepairStatus.CONVERGED) is has_converged]
-            await EventRepository(self._conn).append_many(event, {end.request_id: end.payload for end in told})
+            of_them = [end for end in ended if (end.batch.repair is RepairStatus.CONVERGED) is has_converged]
+            await EventRepository(self._conn).append_many(event, {end.request_id: end.payload for end in of_them})
         return [end.request_id for end in ended]
-
-    async def _end_batch(self, batch: BatchRecord) -> None:
-        ended = (
-            update(BatchRow)
-            .where(BatchRow.id == batch.id)
-            .values(
-                repair=batch.repair.value,
-                repair_iterations=batch.repair_iterations,
-                repair_weight_change=batch.repair_weight_change,
-                repair_version=batch.repair_version,
-                repair_weights_sha256=batch.repair_weights_sha256,
-                repair_tolerance=batch.repair_tolerance,
-                distance_bound_after=batch.distance_bound_after,
-                distance_bound_after_relative=batch.distance_bound_after_relative,
-                durations_ms=literal(dict(batch.durations_ms), JSONB()),
-            )
-        )
-        await self._conn.execute(ended)

@@ -3,7 +3,6 @@
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base
@@ -17,10 +16,6 @@ class RequestSearchRow(Base):
     """
 
     __tablename__ = "request_search"
-    __table_args__ = (
-        Index("request_search_newest", "received_at", "request_id"),
-        Index("request_search_newest_of_key", "api_key_id", "received_at", "request_id"),
-    )
 
     request_id: Mapped[UUID] = mapped_column(primary_key=True)
     api_key_id: Mapped[UUID]

@@ -13,16 +13,15 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from projector.forgetting.status import RepairStatus
 from service.db.arrays import unnested
+from service.db.batches import BATCH_COLUMNS, batch_in, with_batch
 from service.db.events import EventRepository, Payload
 from service.db.log import LogRepository
-from service.db.models import ApiKeyRow, BatchRow, OutboxRow, RequestAuditRow, RequestRow
+from service.db.models import ApiKeyRow, OutboxRow, RequestAuditRow, RequestRow
 from service.db.outbox import OUTBOX_CHANNEL
 from service.db.records import (
-    BATCH_COLUMNS,
     NORM_COLUMNS,
     QUEUED_COLUMNS,
     REQUEST_COLUMNS,
-    batch_record,
     deletion_request,
     queued_request,
     request_norms,
@@ -115,12 +114,6 @@ class RequestRepository:
         query = select(func.bool_and(ApiKeyRow.scopes.contains([Scope.DELETIONS_READ.value])))
         query = query.join(RequestRow, RequestRow.api_key_id == ApiKeyRow.id).where(RequestRow.id == _any(ids))
         return bool(await self._conn.scalar(query))
-
-    async def in_batch(self, batch_id: UUID) -> list[QueuedRequest]:
-        """Return the requests of a batch, oldest first."""
-        query = select(*QUEUED_COLUMNS).where(RequestRow.batch_id == batch_id)
-        query = query.order_by(RequestRow.received_at, RequestRow.id)
-        return [queued_request(row) for row in await self._conn.execute(query)]
 
     async def ages_in_batch(self, batch_id: UUID) -> list[tuple[float, float]]:
         """Return, for each completed request of a batch, the seconds from its receipt to `applied` and `completed`."""
@@ -226,7 +219,7 @@ class RequestRepository:
     ) -> bool:
         """Complete a queued request all of whose targets an earlier one deleted; False when it was completed before.
 
-        `already_deleted_by` is None when the database, restored from an older backup, does not know the earlier one.
+        `already_deleted_by` is None when that is one which a database, restored from an older backup, does not have.
 
         After the commit the caller destroys its key. Raises `Conflict` when it is in a batch, failed or cancelled.
         """
@@ -240,7 +233,6 @@ class RequestRepository:
                 completed_at=func.now(),
                 ciphertext=null(),
                 already_deleted_by=already_deleted_by,
-                deleted_by_unknown=already_deleted_by is None,
                 explanation=explanation,
             )
             .returning(RequestRow.id)
@@ -318,13 +310,10 @@ class RequestRepository:
     async def _audit(self, request: DeletionRequest) -> RequestAudit | None:
         if request.status not in AUDITED or request.batch_id is None:
             return None
-        query = (
-            select(*BATCH_COLUMNS, *NORM_COLUMNS)
-            .join_from(BatchRow, RequestAuditRow, RequestAuditRow.batch_id == BatchRow.id)
-            .where(RequestAuditRow.request_id == request.id)
-        )
+        query = select(*BATCH_COLUMNS, *NORM_COLUMNS).select_from(RequestAuditRow)
+        query = with_batch(query, RequestAuditRow.batch_id).where(RequestAuditRow.request_id == request.id)
         row = (await self._conn.execute(query)).one()
-        return RequestAudit(batch=batch_record(row), norms=request_norms(row))
+        return RequestAudit(batch=batch_in(row), norms=request_norms(row))
 
     async def _moved(self, move: ReturningUpdate[Any]) -> set[UUID]:
         return set((await self._conn.execute(move)).scalars())

@@ -9,8 +9,6 @@ derive from requests it may read alone, and a lost key's fingerprint a function 
 one's own can have it as the login itself.
 """
 
-from collections.abc import Sequence
-
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -26,26 +24,17 @@ DERIVED = frozenset({"request_search", "audit_counts", "audit_times"})
 #: Read and added to, never changed.
 _ADDED_TO = frozenset(
     {"events", "leaves", "log_nodes", "checkpoints", "log_keys", "drills", "refused_requests"}
-    | {"request_audits", "tombstones", "tombstone_keys", "vault_keys"}
+    | {"batches", "request_audits", "tombstones", "tombstone_keys", "vault_keys"}
 )
 #: Table -> the columns of it that are changed; others stay as they were added.
 _CHANGED = {
     "requests": (
         "status swept_at taken_at batch_id applied_at completed_at failed_at cancelled_at guarantee repair "
-        "explanation failure ciphertext already_deleted_by deleted_by_unknown subject_commitments reference_commitment"
+        "explanation failure ciphertext already_deleted_by subject_commitments reference_commitment"
     ),
-    "batches": (
-        "finished_at durations_ms span_residual distance_bound_after distance_bound_after_relative repair "
-        "repair_iterations repair_tolerance repair_version repair_weights_sha256 repair_weight_change"
-    ),
-    "repairs": "finished_at durations_ms span_residual",
-    "imports": (
-        "status refusal committed_at finished_at version_before version_after weights_sha256_before "
-        "weights_sha256_after nodes excluded_nodes excluded_features excluded_edges directions_removed span_residual "
-        "repair repair_iterations distance_bound_before distance_bound_after distance_bound_before_relative "
-        "distance_bound_after_relative repair_tolerance rank_after live_nodes"
-    ),
-    "recoveries": "finished_at requests_failed",
+    "versions": "finished_at durations_ms span_residual repair repair_version",
+    "imports": "status refusal finished_at",
+    "recoveries": "requests_failed",
     "leases": "holder fencing expires_at",
     "pointers": "version fencing folder digest weights_sha256 moved_at",
     # Whoever can add a key makes none that is valid: its hash needs the pepper, which is in the key folder.
@@ -63,9 +52,7 @@ _FACTS = text("""
     FROM pg_roles WHERE rolname = current_user
 """)
 _OWN_RELATIONS = text("""
-    SELECT relname, relkind IN ('v', 'm') AS is_view,
-           ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = pg_class.oid AND attnum > 0) AS columns
-    FROM pg_class
+    SELECT relname, relkind IN ('v', 'm') AS is_view FROM pg_class
     WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'v', 'm')
       AND pg_has_role(current_user, relowner, 'USAGE')
     ORDER BY relname
@@ -95,10 +82,10 @@ def grant(connection: Connection) -> None:
     named = {"role": APPLICATION_ROLE}
     if APPLICATION_ROLE in roles and not connection.scalar(_MAY_BECOME, named) and connection.scalar(_MAY_GRANT, named):
         connection.exec_driver_sql(f"GRANT {APPLICATION_ROLE} TO CURRENT_USER")
-    for name, is_view, columns in connection.execute(_OWN_RELATIONS).all():
+    for name, is_view in connection.execute(_OWN_RELATIONS).all():
         for role in roles:
             connection.exec_driver_sql(f'REVOKE ALL ON "{name}" FROM {role}')
-            if given := rights[role](name, is_view, columns):
+            if given := rights[role](name, is_view):
                 connection.exec_driver_sql(f'GRANT {given} ON "{name}" TO {role}')
     if APPLICATION_ROLE in roles:
         for function in connection.scalars(_OWN_FUNCTIONS).all():
@@ -125,10 +112,9 @@ async def available(engine: AsyncEngine) -> str | None:
     return APPLICATION_ROLE
 
 
-def _rights(name: str, is_view: bool, columns: Sequence[str]) -> str:
+def _rights(name: str, is_view: bool) -> str:
     if name in _CHANGED:
-        # A database that an earlier version is brought back to may not have all of them.
-        changed = ", ".join(column for column in _CHANGED[name].split() if column in columns)
+        changed = ", ".join(_CHANGED[name].split())
         return f"SELECT, INSERT, UPDATE ({changed}){', DELETE' if name in _TAKEN_BACK else ''}"
     if name in _ADDED_TO:
         return "SELECT, INSERT"
@@ -136,5 +122,5 @@ def _rights(name: str, is_view: bool, columns: Sequence[str]) -> str:
     return "SELECT" if is_view or name in DERIVED or name == "alembic_version" else ""
 
 
-def _audit_rights(name: str, is_view: bool, columns: Sequence[str]) -> str:
+def _audit_rights(name: str, is_view: bool) -> str:
     return "SELECT" if is_view else ""

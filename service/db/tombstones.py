@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.arrays import unnested
-from service.db.models import RequestRow, TombstoneKeyRow, TombstoneRow
+from service.db.models import TombstoneKeyRow, TombstoneRow
 from service.domain.records import Tombstone
 from service.domain.states import RequestKind
 
@@ -22,10 +22,17 @@ class TombstoneRepository:
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
-    async def insert(self, tombstones: Sequence[Tombstone], fingerprints: Mapping[int, bytes]) -> None:
-        """Record what was deleted; a hash that is there already keeps its earlier request.
+    async def insert(
+        self,
+        model: str,
+        tombstones: Sequence[Tombstone],
+        fingerprints: Mapping[int, bytes],
+        recovery: UUID | None = None,
+    ) -> None:
+        """Record what was deleted of a model; a hash that is there already keeps its earlier request.
 
-        `fingerprints` are those of the keyring; those of the keys used are registered.
+        `fingerprints` are those of the keyring; those of the keys used are registered. `recovery` is named by those
+        without a request.
         """
         used = {tombstone.key_number for tombstone in tombstones}
         if not used:
@@ -38,13 +45,17 @@ class TombstoneRepository:
             kind=(Text(), [tombstone.kind.value for tombstone in tombstones]),
             key_number=(SmallInteger(), [tombstone.key_number for tombstone in tombstones]),
             request_id=(Uuid(), [tombstone.request_id for tombstone in tombstones]),
+            recovery_id=(Uuid(), [None if tombstone.request_id else recovery for tombstone in tombstones]),
         )
-        names = ["hash", "kind", "key_number", "request_id"]
-        added = insert(TombstoneRow).from_select(names, select(*rows.c))
+        names = [*rows.c.keys(), "model"]
+        added = insert(TombstoneRow).from_select(names, select(*rows.c, literal(model, Text())))
         await self._conn.execute(added.on_conflict_do_nothing())
 
-    async def find(self, hashes: Collection[bytes]) -> dict[bytes, UUID]:
-        """Return those of `hashes` that are recorded, with the request that deleted them first."""
+    async def find(self, hashes: Collection[bytes]) -> dict[bytes, UUID | None]:
+        """Return those of `hashes` that are recorded, with the request that deleted them first.
+
+        None stands for one that this database, restored from an older backup, does not have.
+        """
         if not hashes:
             return {}
         wanted = func.any(literal(list(hashes), ARRAY(LargeBinary())))
@@ -52,15 +63,13 @@ class TombstoneRepository:
         return {row.hash: row.request_id for row in await self._conn.execute(query)}
 
     async def count(self, model: str, kind: RequestKind | None = None) -> int:
-        """Return how many nodes or edges requests to a model, of one kind or of all, have deleted."""
-        query = select(func.count()).join_from(TombstoneRow, RequestRow, RequestRow.id == TombstoneRow.request_id)
-        query = query.where(RequestRow.model == model)
+        """Return how many nodes or edges of a model were deleted, by requests of one kind or of all."""
+        query = select(func.count()).select_from(TombstoneRow).where(TombstoneRow.model == model)
         return int(await self._conn.scalar(query if kind is None else query.where(TombstoneRow.kind == kind)) or 0)
 
     async def of_model(self, model: str) -> list[Tombstone]:
-        """Return all of what requests to a model have deleted."""
-        query = select(*_COLUMNS).join(RequestRow, RequestRow.id == TombstoneRow.request_id)
-        return self._read(await self._conn.execute(query.where(RequestRow.model == model)))
+        """Return all that was deleted of a model."""
+        return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.model == model)))
 
     async def of_requests(self, ids: Collection[UUID]) -> list[Tombstone]:
         """Return what these requests have deleted."""

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from projector.forgetting.status import RepairStatus
-from service.domain.states import Guarantee, ImportStatus, RequestKind, RequestStatus, Scope
+from service.domain.states import Guarantee, RequestKind, RequestStatus, Scope
 
 
 @dataclass(frozen=True)
@@ -154,41 +154,8 @@ class BatchRecord:
     #: How long a factor of the Hessian made before the batch may stay in memory after it (seconds); None where nothing
     #: is repaired.
     factor_age_s: float | None = None
-    #: Nodes that are left of the graph; None for batches of versions that did not count them.
-    live_nodes: int | None = None
-
-
-@dataclass(frozen=True)
-class RepairRecord:
-    """What a repair did that ended in a version of its own, after its batches were served already."""
-
-    id: UUID
-    model: str
-    #: CONVERGED or NOT_CONVERGED.
-    status: RepairStatus
-    #: How many requests waited for it.
-    requests: int
-    model_version_before: int
-    model_version_after: int
-    weights_sha256_before: str
-    weights_sha256_after: str
-    #: Newton steps and products with the Hessian.
-    iterations: int
-    products: int
-    #: |W_after - W_before|_F / |W_before|_F.
-    weight_change: float
-    #: Bounds on |W - W_u|_F, W_u the optimum on the remaining graph; relative to |W|_F, None where W = 0.
-    distance_bound_before: float
-    distance_bound_after: float
-    distance_bound_before_relative: float | None
-    distance_bound_after_relative: float | None
-    device: str
-    #: Milliseconds by step.
-    durations_ms: Mapping[str, float]
-    #: Recomputed from the rows on disk; None until the repair is finished.
-    span_residual: float | None = None
-    #: The relative bound up to which it counted as CONVERGED.
-    repair_tolerance: float | None = None
+    #: Nodes that are left of the graph.
+    live_nodes: int = 0
 
 
 @dataclass(frozen=True)
@@ -212,84 +179,6 @@ class RequestAudit:
 
 
 @dataclass(frozen=True)
-class Imported:
-    """What the import of a newly trained model changed, as the audit keeps it."""
-
-    version_before: int
-    version_after: int
-    weights_sha256_before: str
-    weights_sha256_after: str
-    #: Nodes of the new model, those excluded among them.
-    nodes: int
-    #: What earlier requests had deleted and the new model still had, by kind of request.
-    excluded_nodes: int
-    excluded_features: int
-    excluded_edges: int
-    #: Directions of the weights that only excluded nodes had supported.
-    directions_removed: int
-    #: Recomputed from the rows on disk before the model was served.
-    span_residual: float
-    #: What became of the repair after the exclusion; NONE when nothing was excluded.
-    repair: RepairStatus = RepairStatus.NONE
-    repair_iterations: int | None = None
-    #: As in `BatchRecord`.
-    repair_tolerance: float | None = None
-    #: Bounds on the distance to retraining without what was excluded; None when that is not known.
-    distance_bound_before: float | None = None
-    distance_bound_after: float | None = None
-    distance_bound_before_relative: float | None = None
-    distance_bound_after_relative: float | None = None
-    #: Of the features of the nodes that are left, and how many nodes those are; None for imports of early versions.
-    rank_after: int | None = None
-    live_nodes: int | None = None
-
-
-@dataclass(frozen=True)
-class ModelImport:
-    """One import: asked for, and what became of it."""
-
-    id: UUID
-    model: str
-    status: ImportStatus
-    #: Whether what was deleted earlier is deleted from the new model instead of refusing it.
-    exclude_deleted: bool
-    requested_at: datetime
-    #: None until `committed`.
-    imported: Imported | None = None
-    committed_at: datetime | None = None
-    finished_at: datetime | None = None
-    #: Why it was refused and what to do about it.
-    refusal: str | None = None
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What was done about a store and a database that were not of the same moment, as the audit keeps it."""
-
-    id: UUID
-    model: str
-    #: Folder of the version that the database had committed; None when it knew of none.
-    database_before: str | None
-    #: Folder of the version that the store was at.
-    store_before: str
-    #: The version that is committed since.
-    version: int
-    weights_sha256_before: str
-    weights_sha256_after: str
-    #: What the store still had and the database knew to be deleted, by kind of request.
-    nodes: int
-    features: int
-    edges: int
-    #: Directions of the weights that only these nodes had supported.
-    directions_removed: int
-    #: Nodes that the store had deleted and the database knows nothing of.
-    unknown_nodes: int
-    #: Of the features of the nodes that are left, and how many nodes those are; None for recoveries of early versions.
-    rank_after: int | None = None
-    live_nodes: int | None = None
-
-
-@dataclass(frozen=True)
 class Tombstone:
     """The keyed hash by which Lethe still knows that an id was deleted."""
 
@@ -298,7 +187,8 @@ class Tombstone:
     hash: bytes
     #: Which tombstone key made `hash`.
     key_number: int
-    request_id: UUID
+    #: The request that deleted it; None where a recovery has it from the store alone.
+    request_id: UUID | None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,19 @@ class EventType(StrEnum):
     LOG_KEY_ADDED = "log_key_added"
 
 
+class Cause(StrEnum):
+    """What made a version of a model."""
+
+    #: A newly trained model took the served one's place.
+    IMPORT = "import"
+    #: Requests were applied.
+    BATCH = "batch"
+    #: A repair ended after its batches were committed.
+    REPAIR = "repair"
+    #: `lethe recover` went on from a store and a database that were not of the same moment.
+    RECOVERY = "recovery"
+
+
 class ImportStatus(StrEnum):
     """How far the import of a newly trained model has come."""
 

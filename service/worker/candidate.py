@@ -9,16 +9,17 @@ from model_store.base_store import Base
 from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.forgetting.coefficients import span_residual
-from projector.forgetting.optimum import Coefficients
 from projector.forgetting.repair import RepairOutcome
-from service.domain.records import Imported, Pointer
+from projector.forgetting.status import RepairStatus
+from service.domain.records import Pointer
+from service.domain.versions import Version
 from service.errors import LetheError
-from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
-from service.unlearning.snapshot import Snapshot
+from service.worker.readers import Readers
 from service.worker.tombstoned import Tombstoned
+from service.worker.versions import NewVersion
 
 
 class ImportRefused(LetheError):
@@ -30,13 +31,10 @@ class ImportRefused(LetheError):
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A staged model, ready to be committed."""
+    """An imported model on the device, once it is the committed version."""
 
     pointer: Pointer
-    imported: Imported
-    base: Base
     resident: Resident
-    predictions: Snapshot
 
 
 class Staged:
@@ -48,10 +46,10 @@ class Staged:
 
     def __init__(self, store: Store, base: Base, resident: Resident) -> None:
         """Use `Staged.load`."""
-        self._resident = resident
         self._excluded = Tombstoned.nothing()
         self._directions_removed = 0
         self._outcomes: list[RepairOutcome] = []
+        self.resident = resident
         #: Its folder, and what is in it: the model as it was trained.
         self.store, self.base = store, base
 
@@ -74,17 +72,13 @@ class Staged:
 
     def exclude(self, tombstoned: Tombstoned) -> None:
         """Takes out what is tombstoned and still there; under the policy `always` its repair is then under way."""
-        state, edges = self._resident.state, tombstoned.edges
-        edges = edges[np.all(state.live[edges], axis=1)]
-        new = Tombstoned(
-            nodes=tombstoned.nodes[state.live[tombstoned.nodes]],
-            feature_rows=tombstoned.feature_rows[(state.live & state.features.in_span)[tombstoned.feature_rows]],
-            edges=edges[self._resident.live_graph.propagator.edges.contain(edges)],
-        )
+        state, present = self.resident.state, self.resident.live_graph.propagator.edges
+        new = tombstoned.within(state.live, state.features.in_span)
+        new = replace(new, edges=new.edges[present.contain(new.edges)])
         if not new:
             return
-        prepared = self._resident.prepare(new.removals(), budget_s=0.0)
-        self._resident.commit(prepared)
+        prepared = self.resident.prepare(new.removals(), budget_s=0.0)
+        self.resident.commit(prepared)
         self._excluded = self._excluded.and_also(new)
         self._directions_removed += prepared.projection.directions_removed
         self._outcomes.append(prepared.outcome)
@@ -92,89 +86,61 @@ class Staged:
     @property
     def is_repaired(self) -> bool:
         """Whether no repair is under way."""
-        return self._resident.repairing is None
+        return self.resident.repairing is None
 
     def advance(self, until: float) -> bool:
         """Goes on with the repair until `time.monotonic()` reaches `until`; returns whether none is under way."""
         if not self.is_repaired:
-            prepared = self._resident.advance_repair(until)
+            prepared = self.resident.advance_repair(until)
             if prepared is None:
                 return False
-            self._resident.commit_repair(prepared)
+            self.resident.commit_repair(prepared)
             self._outcomes.append(prepared.outcome)
         return True
 
-    def write(self, before: Pointer, fencing: int) -> Candidate:
-        """Writes the model as it is now as the version after `before`, in its own folder; nothing visible changes."""
-        store, resident = self.store, self._resident
-        ref = VersionRef(before.version + 1, fencing)
-        resident.state = replace(resident.state, version=ref.version)
+    def version(self, before: Pointer, readers: Readers) -> NewVersion:
+        """The model as it is now, as the version after `before`. Raises ImportRefused."""
+        resident, graph = self.resident, self.base.graph
+        resident.state = replace(resident.state, version=before.version + 1)
         predictions = resident.predictions()
         if not np.isfinite(predictions.probabilities).all():
             raise ImportRefused("The model's predictions are not finite.", "Train it again.")
-        is_rebuilt = any(outcome.coefficients is not None for outcome in self._outcomes)
-        rebuilt = resident.coefficients() if is_rebuilt else None
-        try:
-            digest = store.write_version(
-                ref,
-                version_state(resident.state),
-                beta_version=0 if rebuilt is None else ref.version,
-                edges=resident.live_graph.edges,
-            )
-            store.set_current(ref)
-        except OSError:
-            # A disk that is full has no room for a version that nobody will read.
-            store.discard_version(ref)
-            raise
-        pointer = Pointer(before.model, ref.version, ref.fencing, ref.folder, digest, store.weights_sha256(ref))
-        imported = Imported(
-            version_before=before.version,
-            version_after=ref.version,
-            weights_sha256_before=before.weights_sha256,
-            weights_sha256_after=pointer.weights_sha256,
-            nodes=store.manifest.nodes,
-            excluded_nodes=int(self._excluded.nodes.size),
-            excluded_features=int(self._excluded.feature_rows.size),
-            excluded_edges=int(self._excluded.edges.shape[0]),
+        return NewVersion(
+            state=resident.state,
+            edges=resident.live_graph.edges,
+            outcome=_together(self._outcomes),
+            rebuilt=self._is_rebuilt,
+            deleted=self._excluded.counts,
             directions_removed=self._directions_removed,
-            span_residual=_span_residual(store, ref, digest, rebuilt),
-            rank_after=resident.state.features.gram.rank,
-            live_nodes=int(resident.state.live.sum()),
+            replace_state=lambda: readers.load(graph.node_ids, graph.class_names, predictions, public=resident.public),
         )
-        return Candidate(pointer, _with_repair(imported, self._outcomes), self.base, resident, predictions)
+
+    def span_residual(self, version: Version) -> float:
+        """That of the version once it is written. Rebuilt coefficients are written only once it is committed.
+
+        Until then the model on the disk is as it was trained, and an attempt that is interrupted can begin again.
+        """
+        store, ref, digest = self.store, VersionRef(version.number, version.fencing), version.digest
+        if not self._is_rebuilt:
+            return stored_span_residual(store, ref, digest=digest)
+        rebuilt, state = self.resident.coefficients(), store.read_version(ref, digest=digest)
+        chunks = (replace(chunk, beta=rebuilt.beta[:, chunk.rows]) for chunk in store.span_chunks(state.featured))
+        residual = span_residual(state.features.weights, state.features.T, chunks)
+        if len(state.labels.weights) == 0:
+            return residual
+        label_chunks = (
+            replace(chunk, beta=rebuilt.label_beta[:, chunk.rows]) for chunk in store.label_span_chunks(state.live)
+        )
+        return max(residual, span_residual(state.labels.weights, state.labels.T, label_chunks))
+
+    @property
+    def _is_rebuilt(self) -> bool:
+        return any(outcome.coefficients is not None for outcome in self._outcomes)
 
 
-def _span_residual(store: Store, ref: VersionRef, digest: str, rebuilt: Coefficients | None) -> float:
-    """The span residual of a staged version; `rebuilt` coefficients are written only once it is committed.
-
-    Until then the model on the disk is as it was trained, and an attempt that is interrupted can begin again.
-    """
-    if rebuilt is None:
-        return stored_span_residual(store, ref, digest=digest)
-    state = store.read_version(ref, digest=digest)
-    chunks = (replace(chunk, beta=rebuilt.beta[:, chunk.rows]) for chunk in store.span_chunks(state.featured))
-    residual = span_residual(state.features.weights, state.features.T, chunks)
-    if len(state.labels.weights) == 0:
-        return residual
-    label_chunks = (
-        replace(chunk, beta=rebuilt.label_beta[:, chunk.rows]) for chunk in store.label_span_chunks(state.live)
-    )
-    return max(residual, span_residual(state.labels.weights, state.labels.T, label_chunks))
-
-
-def _with_repair(imported: Imported, outcomes: Sequence[RepairOutcome]) -> Imported:
-    """`imported` with what the repairs came to, each of which went on from where the one before it ended."""
+def _together(outcomes: Sequence[RepairOutcome]) -> RepairOutcome:
+    """What repairs came to, each of which went on from where the one before it ended."""
     if not outcomes:
-        return imported
-    before, after = outcomes[0].before, outcomes[-1].after
+        return RepairOutcome(RepairStatus.NONE, None, None)
     steps = [outcome.iterations for outcome in outcomes if outcome.iterations is not None]
-    return replace(
-        imported,
-        repair=outcomes[-1].status,
-        repair_iterations=sum(steps) if steps else None,
-        repair_tolerance=outcomes[-1].tolerance,
-        distance_bound_before=None if before is None else before.bound,
-        distance_bound_before_relative=None if before is None else before.relative,
-        distance_bound_after=None if after is None else after.bound,
-        distance_bound_after_relative=None if after is None else after.relative,
-    )
+    return replace(outcomes[-1], before=outcomes[0].before, iterations=sum(steps) if steps else None)

@@ -1,13 +1,12 @@
 """Checkpoints of the Gram factors: written when there is nothing else to do, read at a start."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 
 import structlog
 
-from service.worker.model_writer import ModelWriter
+from service.worker.context import Context
+from service.worker.versions import VersionWriter
 
 #: Fewer features than this are factorised again sooner than a checkpoint is read.
 LEAST_FEATURES = 512
@@ -23,15 +22,15 @@ class Checkpointer:
 
     def __init__(
         self,
-        writer: ModelWriter,
-        executor: Executor,
+        context: Context,
+        writer: VersionWriter,
         *,
         least_features: int = LEAST_FEATURES,
         settled_s: float = SETTLED_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._writer = writer
-        self._executor = executor
+        self._context = context
         self._least_features = least_features
         self._settled_s = settled_s
         self._clock = clock
@@ -49,13 +48,13 @@ class Checkpointer:
             # What was being written of an earlier version is forgotten: it knows what was deleted since.
             self._version, self._since, self._writing = resident.state.version, self._clock(), None
             wide = resident.state.features.gram.M.shape[0] >= self._least_features
-            self._is_done = not wide or self._writer.has_checkpoint()
+            self._is_done = not wide or resident.from_checkpoint
         return not self._is_done and self._clock() - self._since >= self._settled_s
 
     async def step(self) -> None:
         """Writes for one slice. A disk that refuses is told of, and the version goes without."""
         try:
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._advance)
+            await self._context.run(self._advance)
         except OSError as error:
             self._writing, self._is_done = None, True
             self._log.warning("checkpoint.not_written", reason=error.strerror or type(error).__name__)

@@ -35,8 +35,6 @@ _LEFT = {
 }
 #: The share of a repair's movement from which on it is told what the weights were away from the optimum before.
 _NOTICEABLE = 0.01
-#: Who deleted what the store alone knows to be deleted.
-_UNKNOWN = "requests that the database, restored from an older backup, does not know"
 
 
 def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named: int, deleted: int) -> str:
@@ -59,19 +57,17 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
     return " ".join(sentences)
 
 
-def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[UUID], by_unknown: int = 0) -> str:
+def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[UUID]) -> str:
     """Why a request had nothing to do: all it names was deleted by the requests `by`.
 
-    But for `by_unknown` of it, by requests that the database does not know.
+    Without any: by some that the database, restored from an older backup, does not have.
     """
     noun = _NOUNS[kind][named > 1]
     along = ""
     if with_node:
         along = f", {'' if named == 1 else f'{with_node} of them '}together with a node"
-    by_whom = f"{'request' if len(by) == 1 else 'requests'} {', '.join(map(str, by))}" if by else _UNKNOWN
-    if by and by_unknown:
-        by_whom += f", {by_unknown} of them by {_UNKNOWN}"
-    return f"Nothing was left to do: the {noun} that this request names had been deleted by {by_whom}{along}."
+    by_whom = f"by {'request' if len(by) == 1 else 'requests'} {', '.join(map(str, by))}" if by else "before a recovery"
+    return f"Nothing was left to do: the {noun} that this request names had been deleted {by_whom}{along}."
 
 
 def _projection(record: BatchRecord) -> str:

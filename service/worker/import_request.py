@@ -35,14 +35,13 @@ async def request_import(
     """
     import_id = uuid4()
     replacement = Replacement(served, str(import_id))
-    current = await asyncio.to_thread(Store.open, served)
-    model = current.manifest.name
+    model = (await asyncio.to_thread(Store.open, served)).manifest.name
     with copying_lock(served):
         try:
             store = await asyncio.to_thread(replacement.stage, provide)
             if not exclude_deleted:
                 base = await asyncio.to_thread(store.load_base)
-                tombstoned = await find_tombstoned(engine, keyring, model, base.graph, current.tombstones())
+                tombstoned = await find_tombstoned(engine, keyring, model, base.graph)
                 if tombstoned:
                     raise refuse_deleted(tombstoned)
             async with transaction(engine) as connection:

@@ -1,29 +1,23 @@
 """A newly trained model in place of the one that is served, without a moment in which nothing is predicted.
 
 The command line puts a checked copy of the model beside the served one and asks for it in the database. The holder of
-the lease carries it out between batches, in this order:
+the lease carries it out between batches, as a version like any other, with these differences:
 
-1. The staged model without what was deleted earlier becomes version N+1 in its own folder; nothing visible changes.
-   Under the policy `always` it is repaired first, however long that takes: in slices, between which deletions are
-   applied to the served model and then to the staged one as well, and after each of which it can be given up.
-2. In one fenced transaction the pointer moves from N to N+1 and the import is `committed`.
-3. Predictions come from the new model.
-4. Its folder takes the place of the old one; what was deleted earlier, and the old folder, are erased from the disk,
-   and the span coefficients of a repaired model are written.
-5. The import is `completed`.
+- Before it is written, what was deleted earlier is taken out of it, and under the policy `always` it is repaired,
+  however long that takes: in slices, between which deletions are applied to the served model and then to the staged one
+  as well, and after each of which it can be given up.
+- It is written into its own folder beside the served one. Once it is committed and predictions come from it, a session
+  begins anew, which puts that folder in the place of the old one and takes the version to its end.
+- What was deleted earlier leaves the disk with the folder that it replaced.
 
-Before step 2 a crash changes nothing and the import is carried out anew; after it, the next start repeats steps 4
-and 5.
+Before the commit a crash changes nothing and the import is carried out anew.
 """
 
-import asyncio
 import errno
 import time
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import structlog
@@ -32,28 +26,28 @@ from model_store.base_store import Base
 from model_store.manifest import Manifest
 from model_store.replacement import Replacement, clear_abandoned
 from model_store.store import Store
+from model_store.versions import VersionRef
 from projector.errors import ProjectorError
 from projector.forgetting.status import RepairStatus
 from service import failure_points
-from service.db.engine import Engine
+from service.db.engine import Connection
+from service.db.events import EventRepository
 from service.db.imports import ImportRepository
-from service.db.pointers import PointerRepository
+from service.db.orphaned_keys import orphaned
 from service.db.repairs import RepairRepository
-from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
-from service.domain.records import ModelImport, Pointer
+from service.db.transactions import fenced_transaction, transaction
+from service.domain.records import Pointer
+from service.domain.states import Cause, EventType
+from service.domain.versions import ModelImport, Version
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.failure_points import FailurePoint
-from service.queue.outage import Outage
-from service.unlearning.placement import Placement
-from service.vault.keyring import Keyring
 from service.worker.candidate import Candidate, ImportRefused, Staged
+from service.worker.context import Context
 from service.worker.lease_keeper import LeaseKeeper
-from service.worker.outcomes import without_version
-from service.worker.readers import Readers
-from service.worker.recovery import pointer_moved
+from service.worker.outcomes import imported, without_version
+from service.worker.stopwatch import Stopwatch
 from service.worker.tombstoned import Tombstoned, find_tombstoned
-
-T = TypeVar("T")
+from service.worker.versions import NO_EDGES, OwnSteps, VersionWriter
 
 #: Longest repair of a staged model between two looks for new requests (seconds).
 _SLICE_S = 0.25
@@ -76,6 +70,44 @@ def refuse_deleted(tombstoned: Tombstoned) -> ImportRefused:
     )
 
 
+class ImportSteps(OwnSteps):
+    """What an import adds to the steps of every version."""
+
+    cause = Cause.IMPORT
+
+    def __init__(self, context: Context, replacement: Replacement, staged: Store, replaced: Manifest) -> None:
+        """`staged` is the new model; it is `replaced`'s place that it takes, and once it has, either is the new one."""
+        self._context = context
+        self._replacement = replacement
+        self._staged = staged
+        self._replaced = replaced
+
+    def written(self, ref: VersionRef) -> None:
+        """Its folder is complete, to be put in the served one's place."""
+        self._staged.set_current(ref)
+
+    async def record(self, connection: Connection, version: Version) -> None:
+        """The import is committed and logged; whoever waits for a repair of the replaced model is told."""
+        await ImportRepository(connection).commit(version.id)
+        await EventRepository(connection).append_of_no_request(EventType.IMPORTED, imported(version))
+        repairs = RepairRepository(connection)
+        pending = await repairs.pending(version.model)
+        await repairs.end([without_version(one, RepairStatus.NONE, _REPLACED, self._replaced) for one in pending])
+
+    async def apply(self, version: Version) -> None:
+        """As at a start that is not amid an import: only now store and database are known to agree."""
+        orphans = await orphaned(self._context.engine, self._context.keys_before)
+        await self._context.run(partial(self._context.request_keys.destroy, orphans))
+
+    def erase(self) -> None:
+        """The replaced model."""
+        self._replacement.erase_replaced()
+
+    async def complete(self, connection: Connection, version: Version) -> None:
+        """The disk holds what belongs to the committed model and nothing else."""
+        await ImportRepository(connection).complete(version.id)
+
+
 @dataclass
 class _UnderWay:
     """An import whose model is on the device, and not committed."""
@@ -90,22 +122,8 @@ class _UnderWay:
 class Importer:
     """Carries out imports, under the lease of the model that is replaced."""
 
-    def __init__(
-        self,
-        *,
-        engine: Engine,
-        keyring: Keyring,
-        readers: Readers,
-        executor: Executor,
-        outage: Outage,
-        placement: Placement,
-    ) -> None:
-        self._engine = engine
-        self._keyring = keyring
-        self._readers = readers
-        self._executor = executor
-        self._outage = outage
-        self._placement = placement
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._under_way: _UnderWay | None = None
         #: `time.monotonic()` at which the attempt began, and before which there is no further one.
         self._begun_at = self._rests_until = 0.0
@@ -124,32 +142,40 @@ class Importer:
         self.reason = None
         self._rests_until = 0.0
 
-    async def open(self, model: str) -> ModelImport | None:
-        """The import into `model` that has not ended."""
-        async with transaction(self._engine) as connection:
-            return await ImportRepository(connection).open(model)
+    async def open(self) -> ModelImport | None:
+        """The import into the model that has not ended."""
+        async with transaction(self._context.engine) as connection:
+            return await ImportRepository(connection).open(self._context.model)
 
     async def step(
         self, wanted: ModelImport, pointer: Pointer, served: Store, known: AbstractSet[str], keeper: LeaseKeeper
     ) -> Candidate | None:
-        """A slice of step 1 and, at its end, step 2; None before that.
+        """A slice of what comes before the commit and, at its end, that; None before.
 
         None as well when the model was refused, and when the disk has no room for it, which is waited for: nothing has
         changed then. `known` are the external ids of the served model's live nodes. Raises LeaseLost and Unavailable.
         """
         if time.monotonic() < self._rests_until:
             return None
-        replacement = Replacement(served.path, str(wanted.id))
+        context, replacement, watch = self._context, Replacement(served.path, str(wanted.id)), Stopwatch()
         try:
             under_way = self._under_way
             if under_way is None or under_way.wanted.id != wanted.id:
                 self._begun_at = time.monotonic()
-                staged = await self._staged(wanted, replacement, served, known)
+                staged = await self._staged(wanted, replacement, known)
                 under_way = self._under_way = _UnderWay(wanted, replacement, staged)
-            if not await self._is_ready(under_way, served, pointer):
+            if not await self._is_ready(under_way, pointer):
                 return None
-            fencing = keeper.lease.fencing
-            candidate = await self._run(lambda: under_way.staged.write(pointer, fencing))
+            staged = under_way.staged
+            failure_points.reached(FailurePoint.COMPUTED, Cause.IMPORT)
+            new = await context.run(partial(staged.version, pointer, context.readers))
+            new = replace(new, id=wanted.id)
+            steps = ImportSteps(context, replacement, staged.store, served.manifest)
+            trained = staged.store.versions()[0]
+            writer = VersionWriter(context, keeper, staged.store, staged.resident, pointer, NO_EDGES, made_from=trained)
+            version = await writer.write(new, steps, watch)
+            # Before it is served, for what the log says of it.
+            version = replace(version, span_residual=await context.run(partial(staged.span_residual, version)))
         except (LeaseLost, Unavailable):
             raise
         except (LetheError, ProjectorError) as error:
@@ -163,80 +189,52 @@ class Importer:
             refusal = f"The model could not be loaded ({type(error).__name__}). See the log of the service."
             await self._refuse(wanted, replacement, refusal, keeper)
             return None
-        failure_points.reached(FailurePoint.IMPORT_STAGED)
-        await self._commit(wanted, pointer, candidate, served.manifest, keeper)
-        failure_points.reached(FailurePoint.IMPORT_COMMITTED)
+        await writer.commit(version, new, steps, watch)
         self.give_up()
-        self._log.info("import.committed", version=candidate.pointer.version, nodes=candidate.imported.nodes)
-        return candidate
-
-    async def install(self, wanted: ModelImport, served: Store) -> Store:
-        """The first part of step 4: the committed model is where the served one was."""
-        replacement = Replacement(served.path, str(wanted.id))
-        return await self._run(replacement.install)
-
-    async def erase(self, wanted: ModelImport, store: Store, keeper: LeaseKeeper) -> None:
-        """The erasures of step 4; `store` is the installed model, which the pointer names."""
-        replacement = Replacement(store.path, str(wanted.id))
-        base = await self._run(store.load_base)
-        tombstoned = await self._tombstoned(wanted, base, store)
-        fencing = keeper.lease.fencing
-        await self._run(lambda: store.erase(tombstoned.erasure(), fencing=fencing))
-        # The weights as trained knew what was deleted.
-        await self._run(lambda: store.remove_versions(keep=store.current(), below_fencing=fencing))
-        keeper.check()
-        await self._run(replacement.erase_replaced)
-
-    async def complete(self, wanted: ModelImport, keeper: LeaseKeeper) -> None:
-        """Step 5, once the disk holds what belongs to the committed model and nothing else."""
-        async with fenced_transaction(self._engine, keeper.lease) as connection:
-            await ImportRepository(connection).complete(wanted.id)
-        self._log.info("import.completed", model=wanted.model)
+        self._log.info("import.committed", version=version.number, nodes=version.live_nodes)
+        return Candidate(version.pointer, staged.resident)
 
     async def clear_abandoned(self, served: Store, wanted: ModelImport | None, keeper: LeaseKeeper) -> None:
         """Removes what crashed or refused imports left on the disk."""
         keeper.check()
         ids = () if wanted is None else (str(wanted.id),)
-        await self._run(lambda: clear_abandoned(served.path, wanted=ids))
+        await self._context.run(lambda: clear_abandoned(served.path, wanted=ids))
 
-    async def _staged(
-        self, wanted: ModelImport, replacement: Replacement, served: Store, known: AbstractSet[str]
-    ) -> Staged:
+    async def _staged(self, wanted: ModelImport, replacement: Replacement, known: AbstractSet[str]) -> Staged:
         """The staged model as it was trained, on the device, once it is known to be one for this place."""
-        store = await self._run(lambda: Store.open(replacement.staged))
+        store = await self._context.run(lambda: Store.open(replacement.staged))
         if store.manifest.name != wanted.model:
             raise ImportRefused(
                 f"The model is named {store.manifest.name!r}, the served one {wanted.model!r}.",
                 f"Train it with --name {wanted.model}, or serve it from a LETHE_HOME of its own.",
             )
-        base = await self._run(store.load_base)
+        base = await self._context.run(store.load_base)
         if known and known.isdisjoint(base.graph.node_ids):
             raise ImportRefused(
                 f"None of the {len(known)} nodes that are served is in the model: it is of another graph.",
                 "Serve it from a LETHE_HOME of its own, or give its nodes the ids they have here.",
             )
-        self._check(wanted, store, base, await self._tombstoned(wanted, base, served))
-        return await self._run(lambda: Staged.load(store, base, self._placement))
+        self._check(wanted, store, base, await self._tombstoned(base))
+        return await self._context.run(lambda: Staged.load(store, base, self._context.placement))
 
-    async def _is_ready(self, under_way: _UnderWay, served: Store, pointer: Pointer) -> bool:
+    async def _is_ready(self, under_way: _UnderWay, pointer: Pointer) -> bool:
         """Works for a slice; whether the staged model is without all that is tombstoned, and repaired.
 
         What is deleted meanwhile is taken out once the repair under way has ended, so that this always comes to an end.
         """
         staged, until = under_way.staged, time.monotonic() + _SLICE_S
-        if not await self._run(lambda: staged.advance(until)):
+        if not await self._context.run(lambda: staged.advance(until)):
             return False
         if under_way.seen != pointer.version:
-            tombstoned = await self._tombstoned(under_way.wanted, staged.base, served)
+            tombstoned = await self._tombstoned(staged.base)
             self._check(under_way.wanted, staged.store, staged.base, tombstoned)
-            await self._run(lambda: staged.exclude(tombstoned))
+            await self._context.run(lambda: staged.exclude(tombstoned))
             under_way.seen = pointer.version
-        return await self._run(lambda: staged.advance(until))
+        return await self._context.run(lambda: staged.advance(until))
 
-    async def _tombstoned(self, wanted: ModelImport, base: Base, served: Store) -> Tombstoned:
-        """What of `base` was deleted, as the database and the model `served` know."""
-        kept = await self._run(served.tombstones)
-        return await find_tombstoned(self._engine, self._keyring, wanted.model, base.graph, kept)
+    async def _tombstoned(self, base: Base) -> Tombstoned:
+        context = self._context
+        return await find_tombstoned(context.engine, context.keyring, context.model, base.graph)
 
     def _check(self, wanted: ModelImport, store: Store, base: Base, tombstoned: Tombstoned) -> None:
         """Raises ImportRefused for a model that must not be served for what is `tombstoned` in it."""
@@ -249,28 +247,6 @@ class Importer:
                 "Train it without them: what an MLP has learned cannot be projected out of it.",
             )
 
-    async def _commit(
-        self, wanted: ModelImport, before: Pointer, candidate: Candidate, replaced: Manifest, keeper: LeaseKeeper
-    ) -> None:
-        """Steps 2 and 3."""
-        try:
-            async with fenced_transaction(self._engine, keeper.lease) as connection:
-                await PointerRepository(connection).advance(before.version, candidate.pointer)
-                await ImportRepository(connection).commit(wanted.id, candidate.imported)
-                repairs = RepairRepository(connection)
-                pending = await repairs.pending(wanted.model)
-                await repairs.end([without_version(one, RepairStatus.NONE, _REPLACED, replaced) for one in pending])
-                failure_points.reached(FailurePoint.IMPORT_COMMITTING)
-        except CommitUnanswered:
-            # Which version is the committed one is unknown until the pointer has been read.
-            self._readers.suspend("the database did not answer a commit")
-            if not await pointer_moved(self._engine, keeper, candidate.pointer, self._outage):
-                self._readers.resume()
-                raise
-        graph = candidate.base.graph
-        public = candidate.resident.public
-        self._readers.load(graph.node_ids, graph.class_names, candidate.predictions, public=public)
-
     def _rest(self, error: OSError) -> None:
         """Waits for room, which is no fault of the model's; whatever else there is to do goes on."""
         self.give_up()
@@ -282,10 +258,6 @@ class Importer:
     async def _refuse(self, wanted: ModelImport, replacement: Replacement, refusal: str, keeper: LeaseKeeper) -> None:
         self.give_up()
         self._log.warning("import.refused", model=wanted.model, reason=refusal)
-        async with fenced_transaction(self._engine, keeper.lease) as connection:
+        async with fenced_transaction(self._context.engine, keeper.lease) as connection:
             await ImportRepository(connection).refuse(wanted.id, refusal)
-        await self._run(replacement.discard)
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        """Blocking `work` on the executor, off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        await self._context.run(replacement.discard)

@@ -1,7 +1,9 @@
-"""The store's own record of tombstones, kept in step with the database's: see `model_store.tombstones`."""
+"""The store's own record of tombstones beside the database's, which while Lethe runs is the one that is asked.
 
-import asyncio
-from collections.abc import Iterable, Sequence
+See `model_store.tombstones`. `lethe recover` takes over into the database what the record alone has.
+"""
+
+from collections.abc import Iterable
 from functools import partial
 
 import structlog
@@ -10,31 +12,34 @@ from model_store.errors import StoreDamaged
 from model_store.store import Store
 from model_store.tombstones import KEY_BYTES, Kept, KeptTombstone
 from service.db.engine import Engine
-from service.db.recoveries import RecoveryRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.domain.records import Lease, Tombstone
+from service.domain.records import Tombstone
 from service.domain.states import RequestKind
-from service.errors import KeyMissing
+from service.errors import KeyMissing, StateMismatch
 from service.vault.keyring import Keyring
+from service.worker.context import Context
+from service.worker.lease_keeper import LeaseKeeper
+from service.worker.recovery import RECOVER
 
 #: By this name an operator accepts that some of the record are lost.
 TOMBSTONES = "tombstones"
-_CODES = {RequestKind.NODE: 0, RequestKind.FEATURES: 1, RequestKind.EDGE: 2}
-#: Hashes looked up at once.
-_PAGE = 20_000
+_KINDS = (RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE)
 
 
 def as_kept(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[KeptTombstone]:
     """The same as the store keeps it, without the request; `keyring` has the keys that made them."""
     keys = {number: fingerprint[:KEY_BYTES] for number, fingerprint in keyring.fingerprints().items()}
-    return [KeptTombstone(one.hash, keys[one.key_number], _CODES[one.kind]) for one in tombstones]
+    return [KeptTombstone(one.hash, keys[one.key_number], _KINDS.index(one.kind)) for one in tombstones]
 
 
-def require_keys(kept: Kept, keyring: Keyring) -> None:
-    """Raises KeyMissing when tombstones were made with a key that is not here: what they name could not be told."""
-    own = {fingerprint[:KEY_BYTES] for fingerprint in keyring.fingerprints().values()}
-    foreign = sum(one.key not in own for one in kept.tombstones)
+async def only_in_store(engine: Engine, kept: Kept, keyring: Keyring) -> list[Tombstone]:
+    """What the record has and the database does not know.
+
+    Raises Unavailable, and KeyMissing for what was made with a key that is not here: what it names could not be told.
+    """
+    numbers = {fingerprint[:KEY_BYTES]: number for number, fingerprint in keyring.fingerprints().items()}
+    foreign = sum(one.key not in numbers for one in kept.tombstones)
     if foreign:
         raise KeyMissing(
             f"{foreign} of the tombstones that the model keeps were made with a key that is not in the key folder.",
@@ -42,66 +47,43 @@ def require_keys(kept: Kept, keyring: Keyring) -> None:
             "for good, move the files `tombstones-*` out of the model's folder: nothing then keeps what they name out "
             "of a newly trained model.",
         )
-
-
-def hashes_of(kept: Kept, kind: RequestKind) -> list[bytes]:
-    """The hashes of what requests of a kind have deleted."""
-    return [one.hash for one in kept.tombstones if one.code == _CODES[kind]]
-
-
-async def only_in_store(engine: Engine, hashes: Sequence[bytes]) -> frozenset[bytes]:
-    """Those of `hashes` that the database does not know. Raises Unavailable."""
-    unknown: set[bytes] = set()
     async with transaction(engine) as connection:
-        repository = TombstoneRepository(connection)
-        for start in range(0, len(hashes), _PAGE):
-            page = hashes[start : start + _PAGE]
-            unknown.update(set(page) - (await repository.find(page)).keys())
-    return frozenset(unknown)
-
-
-async def require_readable(engine: Engine, kept: Kept, model: str) -> None:
-    """Raises StoreDamaged when tombstones that the model keeps cannot be read and may be in no database.
-
-    One that was never behind the model has all of them: they were recorded there first.
-    """
-    if not kept.damaged:
-        return
-    async with transaction(engine) as connection:
-        was_behind = bool(await RecoveryRepository(connection).list(model))
-    if was_behind or await only_in_store(engine, list(kept.hashes)):
-        raise unreadable(kept)
-    structlog.get_logger(__name__).warning("tombstones.damaged", model=model, readable=len(kept.tombstones))
+        known = await TombstoneRepository(connection).find(kept.hashes)
+    unknown = [one for one in kept.tombstones if one.hash not in known]
+    return [Tombstone(_KINDS[one.code], one.hash, numbers[one.key], None) for one in unknown]
 
 
 def unreadable(kept: Kept) -> StoreDamaged:
     """The error for tombstones that cannot be read and may be nowhere else."""
     return StoreDamaged(
         f"{', '.join(map(str, kept.damaged))} cannot be read whole: it was damaged. It keeps what was deleted, and the "
-        "database, restored from an older backup once, does not know all of that.",
-        "Put the model's files `tombstones-*` from a backup that was made after the last `./lethe recover` in its "
-        f"place: what they lack is added from the database. If there is none, `./lethe recover --accept-lost "
-        f"{TOMBSTONES}` goes on with what can be read: whatever else was deleted and this database does not know is "
-        "no longer told as deleted, nor kept out of a newly trained model.",
+        "database, restored from an older backup, does not know all of that.",
+        "Put the model's files `tombstones-*` from a backup of its newest state in its place: what they lack is added "
+        f"from the database. If there is none, `./lethe recover --accept-lost {TOMBSTONES}` goes on with what can be "
+        "read: whatever else was deleted and this database does not know is not told as deleted, nor kept out of a "
+        "newly trained model.",
     )
 
 
-async def keep_in_step(engine: Engine, store: Store, keyring: Keyring, lease: Lease) -> frozenset[bytes]:
-    """Makes the store's record hold all tombstones that the database has; returns the hashes that it alone has.
+async def keep_in_step(context: Context, store: Store, keeper: LeaseKeeper) -> None:
+    """Makes the store's record that of the database, of the same moment; damage is mended by that.
 
-    For a start, under the lease. Raises StoreDamaged, KeyMissing, Unavailable and OSError.
+    Raises StateMismatch when the record has what the database does not know, KeyMissing, Unavailable and OSError.
     """
-    model = store.manifest.name
-    kept = await asyncio.to_thread(store.tombstones)
-    require_keys(kept, keyring)
-    await require_readable(engine, kept, model)
-    own = await only_in_store(engine, list(kept.hashes))
-    async with transaction(engine) as connection:
+    kept = await context.run(store.tombstones)
+    if own := await only_in_store(context.engine, kept, context.keyring):
+        raise StateMismatch(
+            f"The model keeps {len(own)} tombstones that the database does not know: it was restored from an older "
+            "backup.",
+            f"Nothing was removed. Restore store and database from the same moment. {RECOVER}",
+        )
+    async with transaction(context.engine) as connection:
         repository = TombstoneRepository(connection)
-        keyring.check(await repository.key_fingerprints())
-        if kept.is_tidy and await repository.count(model) == len(kept.hashes) - len(own):
-            return own
-        recorded = await repository.of_model(model)
-    together = dict.fromkeys([*kept.tombstones, *as_kept(recorded, keyring)])
-    await asyncio.to_thread(partial(store.replace_tombstones, together, fencing=lease.fencing))
-    return own
+        context.keyring.check(await repository.key_fingerprints())
+        if kept.is_tidy and await repository.count(context.model) == len(kept.hashes):
+            return
+        recorded = await repository.of_model(context.model)
+    if kept.damaged:
+        structlog.get_logger(__name__).warning("tombstones.damaged", model=context.model, readable=len(kept.tombstones))
+    together = as_kept(recorded, context.keyring)
+    await context.run(partial(store.replace_tombstones, together, fencing=keeper.lease.fencing))

@@ -1,78 +1,23 @@
-"""What is told of the requests of a batch, and of its repair: guarantee, words, and the content of their events."""
+"""What is told of versions: of the requests of a batch and its repair, of imports, of recoveries."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from uuid import UUID
+from dataclasses import fields, replace
 
 from model_store.manifest import Manifest
 from projector.forgetting.status import RepairStatus
 from service.db.repairs import Pending, RepairEnd
 from service.db.requests import AppliedOutcome
-from service.domain.records import BatchRecord, QueuedRequest, RepairRecord, RequestNorms
+from service.domain.records import BatchRecord, QueuedRequest, RequestNorms
 from service.domain.states import Guarantee, RequestKind
+from service.domain.versions import Recovery, Version, repaired_in
 from service.version import VERSION
 from service.worker.explanation import explain
 
 _OF_BATCH = tuple(each.name for each in fields(BatchRecord))
+_OF_IMPORT = (
+    *("span_residual", "repair_iterations", "repair_tolerance", "distance_bound_before", "distance_bound_after"),
+    *("distance_bound_before_relative", "distance_bound_after_relative"),
+)
 _OF_REQUEST = tuple(each.name for each in fields(RequestNorms))
-
-
-@dataclass(frozen=True)
-class Committed:
-    """A batch whose version is the committed one, with what the remaining steps need."""
-
-    record: BatchRecord
-    #: The requests in it, and what it measured for each.
-    requests: Mapping[UUID, QueuedRequest]
-    norms: Mapping[UUID, RequestNorms]
-
-
-@dataclass(frozen=True)
-class Repair:
-    """How a repair ended for all who waited for it."""
-
-    status: RepairStatus
-    #: The version it ended in, and the digest of its weights.
-    version: int
-    weights_sha256: str
-    iterations: int | None
-    #: |W_repaired - W_projected|_F / |W_projected|_F.
-    weight_change: float | None
-    distance_bound: float | None
-    distance_bound_relative: float | None
-    milliseconds: float
-    #: The relative bound up to which it counted as CONVERGED.
-    tolerance: float | None = None
-
-    @classmethod
-    def of_batch(cls, record: BatchRecord) -> "Repair":
-        """The repair that ended within a batch."""
-        return cls(
-            status=record.repair,
-            version=record.model_version_after,
-            weights_sha256=record.weights_sha256_after,
-            iterations=record.repair_iterations,
-            weight_change=record.repair_weight_change,
-            distance_bound=record.distance_bound_after,
-            distance_bound_relative=record.distance_bound_after_relative,
-            milliseconds=record.durations_ms.get("repair", 0.0),
-            tolerance=record.repair_tolerance,
-        )
-
-    @classmethod
-    def of_version(cls, record: RepairRecord) -> "Repair":
-        """A repair that ended in a version of its own."""
-        return cls(
-            status=record.status,
-            version=record.model_version_after,
-            weights_sha256=record.weights_sha256_after,
-            iterations=record.iterations,
-            weight_change=record.weight_change,
-            distance_bound=record.distance_bound_after,
-            distance_bound_relative=record.distance_bound_after_relative,
-            milliseconds=record.durations_ms.get("repair", 0.0),
-            tolerance=record.repair_tolerance,
-        )
 
 
 def guarantee(repair: RepairStatus, kind: RequestKind) -> Guarantee:
@@ -82,9 +27,8 @@ def guarantee(repair: RepairStatus, kind: RequestKind) -> Guarantee:
     return Guarantee.GRAPH_ONLY if kind is RequestKind.EDGE else Guarantee.SPAN
 
 
-def applied(committed: Committed, request: QueuedRequest, manifest: Manifest) -> AppliedOutcome:
+def applied(record: BatchRecord, norms: RequestNorms, request: QueuedRequest, manifest: Manifest) -> AppliedOutcome:
     """What is told of one request once its batch is applied to the model of that manifest."""
-    record, norms = committed.record, committed.norms[request.id]
     payload = figures(record, norms, request.kind)
     return AppliedOutcome(
         request_id=request.id,
@@ -96,25 +40,9 @@ def applied(committed: Committed, request: QueuedRequest, manifest: Manifest) ->
     )
 
 
-def ended(pending: Pending, repair: Repair, manifest: Manifest) -> RepairEnd:
-    """What is told of one request once the repair it waited for has ended."""
-    spent = pending.batch.durations_ms
-    return _ended(
-        pending,
-        replace(
-            pending.batch,
-            repair=repair.status,
-            repair_iterations=repair.iterations,
-            repair_weight_change=repair.weight_change,
-            repair_version=repair.version,
-            repair_weights_sha256=repair.weights_sha256,
-            repair_tolerance=repair.tolerance,
-            distance_bound_after=repair.distance_bound,
-            distance_bound_after_relative=repair.distance_bound_relative,
-            durations_ms={**spent, "repair": round(spent.get("repair", 0.0) + repair.milliseconds, 3)},
-        ),
-        manifest,
-    )
+def ended(pending: Pending, end: Version, manifest: Manifest) -> RepairEnd:
+    """What is told of one request once the repair it waited for has ended, in the version `end`."""
+    return _ended(pending, repaired_in(pending.batch, end), manifest)
 
 
 def without_version(pending: Pending, status: RepairStatus, reason: str, manifest: Manifest) -> RepairEnd:
@@ -132,6 +60,49 @@ def figures(record: BatchRecord, norms: RequestNorms, kind: RequestKind) -> dict
     found["kind"] = kind.value
     found["durations_ms"] = dict(record.durations_ms)
     return found
+
+
+def imported(version: Version) -> dict[str, object]:
+    """The content of the event of an import."""
+    return {
+        "import": str(version.id),
+        # Those excluded among them.
+        "nodes": version.live_nodes + version.deleted_nodes,
+        "excluded_nodes": version.deleted_nodes,
+        "excluded_features": version.deleted_features,
+        "excluded_edges": version.deleted_edges,
+        "repair": version.repair.value,
+        **{name: getattr(version, name) for name in _OF_IMPORT},
+        "model_version_before": version.number_before,
+        **_of_the_model(version),
+    }
+
+
+def recovered(recovery: Recovery) -> dict[str, object]:
+    """The content of the event of a recovery."""
+    version = recovery.version
+    return {
+        "recovery": str(version.id),
+        "database_before": recovery.database_before,
+        "store_before": recovery.store_before,
+        "nodes": version.deleted_nodes,
+        "features": version.deleted_features,
+        "edges": version.deleted_edges,
+        "unknown_nodes": recovery.unknown_nodes,
+        **_of_the_model(version),
+    }
+
+
+def _of_the_model(version: Version) -> dict[str, object]:
+    return {
+        "model": version.model,
+        "model_version_after": version.number,
+        "weights_sha256_before": version.weights_sha256_before,
+        "weights_sha256_after": version.weights_sha256,
+        "directions_removed": version.directions_removed,
+        "rank_after": version.rank,
+        "live_nodes": version.live_nodes,
+    }
 
 
 def _ended(pending: Pending, batch: BatchRecord, manifest: Manifest, reason: str = "") -> RepairEnd:

@@ -3,62 +3,46 @@
 import asyncio
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
 import structlog
 import torch
 
 from service.db.batches import BatchRepository, RequestsWithdrawn
-from service.db.engine import Engine
 from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import fenced_transaction, transaction
-from service.domain.records import BatchRecord, QueuedRequest
-from service.domain.states import RequestKind, RequestStatus
+from service.domain.records import QueuedRequest
+from service.domain.states import RequestKind
+from service.domain.versions import Version
 from service.errors import Conflict
-from service.observability.metrics import UnlearningMetrics
-from service.queue.outage import Outage
-from service.vault.keyring import Keyring, Subject
-from service.vault.request_keys import RequestKeys
-from service.worker.batch import BatchWorker
+from service.vault.keyring import Subject
+from service.worker.batch import Batches, BatchSteps
+from service.worker.context import Context
 from service.worker.explanation import nothing_left
-from service.worker.outcomes import Committed
 from service.worker.public import refused_for_public
 from service.worker.resolve import Claimed, Deletion, Present, Resolution, Tombstones, absent, resolve
 from service.worker.stopwatch import Stopwatch
 from service.worker.targets import opened
+from service.worker.versions import VersionWriter
 
 _UNREADABLE = (
     "What this request names cannot be read: the key of its encrypted id list is missing or does not fit. Restore the "
     "key folder, or send the request again."
 )
+_UNKNOWN = "{} of the nodes or edges that it names are not in the model."
 #: Longest time for which requests that have nothing to delete hold up the others (seconds).
 _LONGEST_WAIT_S = 30.0
 
 
 class Processor:
-    """Takes requests to their end on one worker."""
+    """Takes requests to their end on one model, under one lease."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        worker: BatchWorker,
-        keyring: Keyring,
-        request_keys: RequestKeys,
-        outage: Outage,
-        metrics: UnlearningMetrics,
-        stop: asyncio.Event,
-        kept: frozenset[bytes],
-    ) -> None:
-        """`kept` are tombstones that the store alone has, beside a database that was restored from an older backup."""
-        self._engine = engine
-        self._worker = worker
-        self._keyring = keyring
-        self._request_keys = request_keys
-        self._outage = outage
-        self._metrics = metrics
-        self._stop = stop
-        self._kept = kept
+    def __init__(self, context: Context, writer: VersionWriter) -> None:
+        self._context = context
+        self._writer = writer
+        self._batches = Batches(context, writer)
         #: What the last batch left for this one.
         self._deferred: frozenset[UUID] = frozenset()
         self._log = structlog.get_logger(__name__)
@@ -67,12 +51,13 @@ class Processor:
         """Takes `batch` to its end; returns the requests that wait for what it did before they can be settled."""
         batch = await self._take(batch)
         claimed, unreadable = self._open(batch)
-        resident = self._worker.writer.resident
+        resident = self._writer.resident
         refused = refused_for_public(claimed, resident.public)
         claimed = [each for each in claimed if each.request.id not in refused]
         present = Present(resident.rows, resident.state.features.in_span, resident.live_graph.propagator.edges)
         resolution = resolve(claimed, present, await self._tombstones(absent(claimed, present)))
-        await self._fail_all(resolution, refused | dict.fromkeys(unreadable, _UNREADABLE))
+        unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
+        await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)
         await self._apply(resolution.deletions)
         await self._settle(resolution)
         self._deferred = frozenset(each.request.id for each in resolution.deferred)
@@ -83,23 +68,18 @@ class Processor:
 
         All at one moment, whatever there is to delete: when a request can no longer be cancelled tells nothing of it.
         """
-        async with fenced_transaction(self._engine, self._worker.writer.lease) as connection:
+        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             taken = await RequestRepository(connection).take([request.id for request in batch])
         return [request for request in batch if request.id in taken]
 
-    async def _fail_all(self, resolution: Resolution, refused: Mapping[UUID, str]) -> None:
-        """Ends the requests that cannot be carried out, `refused` with the reason."""
-        failures = dict(refused) | {
-            request: f"{count} of the nodes or edges that it names are not in the model."
-            for request, count in resolution.unknown.items()
-        }
+    async def _fail(self, failures: Mapping[UUID, str]) -> None:
+        """Ends the requests that cannot be carried out, each with the reason."""
         if not failures:
             return
-        async with fenced_transaction(self._engine, self._worker.writer.lease) as connection:
-            requests = RequestRepository(connection)
+        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             for request, failure in failures.items():
                 with self._unless_ended():
-                    await requests.mark_failed(request, failure, {})
+                    await RequestRepository(connection).mark_failed(request, failure, {})
 
     async def _settle(self, resolution: Resolution) -> None:
         """Ends the requests that have nothing to delete, with the batch that took them.
@@ -112,7 +92,7 @@ class Processor:
         settled = [each.request.id for each, _ in resolution.already_deleted]
         if not resolution.deletions and not self._deferred.issuperset(settled):
             await self._wait_as_a_batch(settled)
-        async with fenced_transaction(self._engine, self._worker.writer.lease) as connection:
+        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             requests = RequestRepository(connection)
             for each, gone in resolution.already_deleted:
                 with self._unless_ended():
@@ -124,22 +104,21 @@ class Processor:
                             named=len(each.subjects),
                             with_node=gone.with_node,
                             by=gone.by,
-                            by_unknown=gone.by_unknown,
                         ),
                         payload={"kind": each.kind.value, "already_deleted_by": [str(request) for request in gone.by]},
                     )
-        await asyncio.to_thread(self._request_keys.destroy, settled)
+        await asyncio.to_thread(self._context.request_keys.destroy, settled)
 
     async def _wait_as_a_batch(self, requests: Sequence[UUID]) -> None:
         """Waits as long as the newest batch took, unless the keys of all `requests` may know that there was none."""
-        async with transaction(self._engine) as connection:
+        async with transaction(self._context.engine) as connection:
             if await RequestRepository(connection).all_may_know(requests):
                 return
             usual_s = await BatchRepository(connection).newest_duration_s(
-                self._worker.writer.pointer.model, repair_budget_s=self._worker.repair_budget_s
+                self._context.model, repair_budget_s=self._context.repair_budget_s
             )
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), min(usual_s, _LONGEST_WAIT_S))
+            await asyncio.wait_for(self._context.stop.wait(), min(usual_s, _LONGEST_WAIT_S))
 
     @contextlib.contextmanager
     def _unless_ended(self) -> Iterator[None]:
@@ -158,17 +137,18 @@ class Processor:
         for part in instead:
             await self._apply(part)
         if committed is not None:
-            await self.finish(committed, watch)
+            # It is committed and cannot be given up: again until it is done.
+            await self._context.outlast(partial(self._writer.finish, *committed, watch))
 
     async def _commit(
         self, deletions: Sequence[Deletion], watch: Stopwatch
-    ) -> tuple[Committed | None, Sequence[Sequence[Deletion]]]:
+    ) -> tuple[tuple[Version, BatchSteps] | None, Sequence[Sequence[Deletion]]]:
         """The batch, committed, or the parts of it to apply instead.
 
         What was computed with the rows that leave, and any error with its frames, is gone when this returns.
         """
         try:
-            prepared = await self._worker.prepare(deletions, watch)
+            new, steps = await self._batches.prepare(deletions, watch)
         except Exception as error:
             self._log.exception("batch.failed", requests=len(deletions))
             if len(deletions) > 1:
@@ -177,55 +157,24 @@ class Processor:
             if isinstance(error, MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
                 # The device's fault, not the request's: the session starts again, with backoff.
                 raise
-            await self._fail(deletions[0], error)
+            failure = f"The update of the model could not be computed ({type(error).__name__})."
+            await self._fail({deletions[0].claimed.request.id: failure})
             return None, ()
+        version = await self._writer.write(new, steps, watch)
         try:
-            return await self._worker.commit(deletions, prepared, watch), ()
+            await self._writer.commit(version, new, steps, watch)
         except RequestsWithdrawn as withdrawn:
             return None, ([each for each in deletions if each.claimed.request.id not in withdrawn.ids],)
-
-    async def finish(self, committed: Committed, watch: Stopwatch) -> None:
-        """Steps 8 to 10, again until they are done: the batch is committed and cannot be given up."""
-
-        async def attempt() -> BatchRecord:
-            record = await self._worker.finish(committed, watch)
-            await self._observe(record)
-            return record
-
-        record = await self._outage.outlast(attempt, self._stop)
-        self._log.info(
-            "batch.completed",
-            version=record.model_version_after,
-            requests=record.requests,
-            nodes=record.nodes,
-            directions_removed=record.directions_removed,
-            repair=record.repair.value,
-            durations_ms=record.durations_ms,
-        )
-
-    async def _observe(self, record: BatchRecord) -> None:
-        async with transaction(self._engine) as connection:
-            ages = await RequestRepository(connection).ages_in_batch(record.id)
-        self._metrics.completed(record)
-        for to_applied, to_completed in ages:
-            self._metrics.reached(RequestStatus.APPLIED, to_applied)
-            self._metrics.reached(RequestStatus.COMPLETED, to_completed)
-
-    async def _fail(self, deletion: Deletion, error: Exception) -> None:
-        failure = f"The update of the model could not be computed ({type(error).__name__})."
-        async with fenced_transaction(self._engine, self._worker.writer.lease) as connection:
-            with self._unless_ended():
-                await RequestRepository(connection).mark_failed(deletion.claimed.request.id, failure, {})
+        return (version, steps), ()
 
     async def _tombstones(self, missing: Mapping[RequestKind, Collection[Subject]]) -> Tombstones:
-        """For what of `missing` was deleted, the request that did it; None where the store alone knows that it was."""
+        """For what of `missing` was deleted, the request that did it; None where the database does not have that."""
         found: dict[RequestKind, dict[Subject, UUID | None]] = {}
-        async with transaction(self._engine) as connection:
+        async with transaction(self._context.engine) as connection:
             for kind, subjects in missing.items():
-                hashes = self._keyring.tombstone_hashes(self._worker.writer.pointer.model, kind, subjects)
+                hashes = self._context.keyring.tombstone_hashes(self._context.model, kind, subjects)
                 recorded = await TombstoneRepository(connection).find(hashes)
-                found[kind] = {hashes[digest]: None for digest in hashes.keys() & self._kept}
-                found[kind] |= {hashes[digest]: request for digest, request in recorded.items()}
+                found[kind] = {hashes[digest]: request for digest, request in recorded.items()}
         return found
 
     def _open(self, batch: Sequence[QueuedRequest]) -> tuple[list[Claimed], list[UUID]]:
@@ -233,7 +182,7 @@ class Processor:
         claimed: list[Claimed] = []
         unreadable: list[UUID] = []
         for request in batch:
-            targets = opened(request, self._request_keys)
+            targets = opened(request, self._context.request_keys)
             if targets is None:
                 unreadable.append(request.id)
             else:

@@ -25,24 +25,3 @@ class Readers(Protocol):
 
     def resume(self) -> None:
         """The committed version is the one published."""
-
-
-class NobodyReads:
-    """Where no prediction is served."""
-
-    def load(
-        self, node_ids: Sequence[str], class_names: Sequence[str], snapshot: Snapshot, *, public: frozenset[str]
-    ) -> None:
-        """Nobody to tell."""
-
-    def extend(self, until: float) -> None:
-        """Nobody to tell."""
-
-    def publish(self, snapshot: Snapshot) -> None:
-        """Nobody to tell."""
-
-    def suspend(self, reason: str) -> None:
-        """Nobody to tell."""
-
-    def resume(self) -> None:
-        """Nobody to tell."""

@@ -1,20 +1,19 @@
 """Which version is committed: at start, where store and database must agree, and after an unanswered commit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model_store.store import Store
 from model_store.versions import VersionRef
-from service.db.batches import UnfinishedBatch
 from service.db.engine import Connection, Engine
 from service.db.imports import ImportRepository
 from service.db.lease import settle
 from service.db.pointers import PointerRepository
 from service.db.recoveries import RecoveryRepository
 from service.db.transactions import fenced_transaction, transaction
-from service.domain.records import Lease, Pointer
+from service.domain.records import Lease, Pointer, QueuedRequest
 from service.domain.states import ImportStatus, RequestKind
 from service.errors import KeyMissing, StateMismatch, Unavailable
 from service.queue.outage import Outage
@@ -40,13 +39,10 @@ async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str)
     """
     current = store.current()
     async with fenced_transaction(engine, lease) as connection:
-        await _require_no_open_recovery(connection, model)
-        pointers = PointerRepository(connection)
-        await pointers.require_only(model)
-        pointer = await pointers.read(model)
+        pointer = await _committed(connection, model)
         if pointer is None:
             pointer = _first_pointer(store, current, model)
-            await pointers.create(pointer)
+            await PointerRepository(connection).create(pointer)
     _require_agreement(store, current, pointer)
     committed = VersionRef(pointer.version, pointer.fencing)
     if committed != current:
@@ -63,9 +59,7 @@ async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: s
     """
     current = store.current()
     async with transaction(engine) as connection:
-        await _require_no_open_recovery(connection, model)
-        await PointerRepository(connection).require_only(model)
-        pointer = await PointerRepository(connection).read(model)
+        pointer = await _committed(connection, model)
         importing = await ImportRepository(connection).open(model)
     if importing is not None and importing.status is ImportStatus.COMMITTED:
         # The folder of the committed model may still have to be put in its place.
@@ -99,6 +93,11 @@ def require_edges(store: Store, ref: VersionRef, found: int) -> None:
         )
 
 
+def pointer_to(store: Store, ref: VersionRef, model: str) -> Pointer:
+    """A version of the store, as a pointer names it."""
+    return Pointer(model, ref.version, ref.fencing, ref.folder, store.version_digest(ref), store.weights_sha256(ref))
+
+
 async def pointer_moved(engine: Engine, keeper: LeaseKeeper, pointer: Pointer, outage: Outage) -> bool:
     """After an unanswered commit: whether `pointer` is the committed one, however long it takes to learn that.
 
@@ -116,7 +115,7 @@ async def pointer_moved(engine: Engine, keeper: LeaseKeeper, pointer: Pointer, o
             return found == pointer
 
 
-def deleted_edges(unfinished: UnfinishedBatch | None, request_keys: RequestKeys) -> list[tuple[str, str]]:
+def deleted_edges(batch: Iterable[QueuedRequest], request_keys: RequestKeys) -> list[tuple[str, str]]:
     """The edges, by external ids, that a committed batch deleted and that may still be on disk.
 
     A version says which nodes and features are gone, and nothing of edges: what a batch deletes of them is known from
@@ -125,7 +124,7 @@ def deleted_edges(unfinished: UnfinishedBatch | None, request_keys: RequestKeys)
     Raises KeyMissing when a request cannot be opened: the graph of the committed version is not known then.
     """
     edges: list[tuple[str, str]] = []
-    for request in unfinished.requests if unfinished is not None else ():
+    for request in batch:
         if request.kind is not RequestKind.EDGE:
             continue
         targets = opened(request, request_keys)
@@ -145,12 +144,15 @@ def rows_of_edges(edges: Sequence[tuple[str, str]], rows: Mapping[str, int]) -> 
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-async def _require_no_open_recovery(connection: Connection, model: str) -> None:
+async def _committed(connection: Connection, model: str) -> Pointer | None:
+    """The committed version by a database that is this model's, and in which no recovery is open."""
     if await RecoveryRepository(connection).is_open(model):
         raise StateMismatch(
             "A recovery of this store was interrupted: what was deleted may still be in it.",
             "Run `./lethe recover` again; it goes on where that is needed.",
         )
+    await PointerRepository(connection).require_only(model)
+    return await PointerRepository(connection).read(model)
 
 
 def _require_agreement(store: Store, current: VersionRef, pointer: Pointer) -> None:
@@ -171,14 +173,7 @@ def _first_pointer(store: Store, current: VersionRef, model: str) -> Pointer:
             "would not know which nodes were deleted.",
             f"Point DATABASE_URL at the database that belongs to this store, or restore it from its backup. {RECOVER}",
         )
-    return Pointer(
-        model=model,
-        version=current.version,
-        fencing=current.fencing,
-        folder=current.folder,
-        digest=store.version_digest(current),
-        weights_sha256=store.weights_sha256(current),
-    )
+    return pointer_to(store, current, model)
 
 
 def _check_one_step(store: Store, current: VersionRef, committed: VersionRef) -> None:

@@ -22,8 +22,8 @@ from service.vault.keyring import Subject, ends_of
 #: From the widest deletion to the narrowest.
 _PRECEDENCE = (RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE)
 
-#: The requests that deleted something, by kind and then by what they deleted; None for one that is not known, because
-#: the database was restored from an older backup.
+#: The requests that deleted something, by kind and then by what they deleted; None for one that the database, restored
+#: from an older backup, does not have.
 Tombstones = Mapping[RequestKind, Mapping[Subject, UUID | None]]
 
 
@@ -108,8 +108,6 @@ class Gone:
     by: tuple[UUID, ...]
     #: How many of its features or edges went with a node.
     with_node: int
-    #: How much of it was deleted by requests that the database, restored from an older backup, does not know.
-    by_unknown: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ def resolve(claimed: Sequence[Claimed], present: Present, tombstones: Tombstones
         else:
             with_node = sum(subject not in tombstones[each.kind] for subject in gone)
             by = [request for request in gone.values() if request is not None]
-            already.append((each, Gone(tuple(dict.fromkeys(by)), with_node, len(gone) - len(by))))
+            already.append((each, Gone(tuple(dict.fromkeys(by)), with_node)))
     by_age = tuple(deletions[each.request.id] for each in claimed if each.request.id in deletions)
     return Resolution(by_age, tuple(already), tuple(deferred), unknown)
 

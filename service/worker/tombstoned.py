@@ -1,23 +1,21 @@
 """Which parts of a graph were deleted by earlier requests: what a newly trained model must not bring back."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.erasure import Erasure
-from model_store.tombstones import Kept
 from projector.forgetting.batch import Removal
 from projector.graph.graph import Graph
 from service.db.engine import Engine
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
+from service.domain.records import Tombstone
 from service.domain.states import RequestKind
 from service.vault.keyring import Keyring
-from service.worker.kept_tombstones import require_keys, require_readable
 
 #: A node, or the two ends of an edge, by external id.
 Subject = TypeVar("Subject", str, tuple[str, str])
@@ -51,17 +49,26 @@ class Tombstoned:
             np.concatenate([self.edges, other.edges]),
         )
 
+    def within(self, live: NDArray[np.bool_], featured: NDArray[np.bool_]) -> "Tombstoned":
+        """What of it is part of a version with these `live` and `featured` nodes, each (n,), on the disk or not."""
+        return Tombstoned(
+            nodes=self.nodes[live[self.nodes]],
+            feature_rows=self.feature_rows[(live & featured)[self.feature_rows]],
+            edges=self.edges[np.all(live[self.edges], axis=1)],
+        )
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many nodes, nodes' features and edges."""
+        return self.nodes.size, self.feature_rows.size, len(self.edges)
+
     def __bool__(self) -> bool:
-        return bool(self.nodes.size or self.feature_rows.size or self.edges.size)
+        return any(self.counts)
 
     def __str__(self) -> str:
         """How many of each there are, such as "2 nodes and 1 edge"."""
-        counts = {
-            "node": self.nodes.size,
-            "node whose features were deleted": self.feature_rows.size,
-            "edge": self.edges.shape[0],
-        }
-        return " and ".join(f"{count} {_plural(what, count)}" for what, count in counts.items() if count)
+        counts = zip(("node", "node whose features were deleted", "edge"), self.counts, strict=True)
+        return " and ".join(f"{count} {_plural(what, count)}" for what, count in counts if count)
 
     def removals(self) -> list[Removal]:
         """The same as one removal per kind, to be carried out together."""
@@ -74,54 +81,39 @@ class Tombstoned:
             removals.append(Removal(edges=self.edges))
         return removals
 
-    def erasure(self) -> Erasure:
-        """The same as what to overwrite on disk."""
-        return Erasure(self.nodes, self.feature_rows, self.edges)
 
-
-async def find_tombstoned(engine: Engine, keyring: Keyring, model: str, graph: Graph, kept: Kept) -> Tombstoned:
+async def find_tombstoned(
+    engine: Engine, keyring: Keyring, model: str, graph: Graph, own: Collection[Tombstone] = ()
+) -> Tombstoned:
     """What of `graph` requests to `model` have deleted; rows that are erased already are left out.
 
-    By the tombstones of the database, and by those `kept` in the store, which an older database does not know.
-
-    Raises KeyMissing when a key is not here that tombstones were made with, StoreDamaged when some of `kept` cannot be
-    read and may be nowhere else, and Unavailable.
+    `own` are tombstones that the database is about to be told of. Raises KeyMissing when a key is not here that
+    tombstones were made with, and Unavailable.
     """
-    require_keys(kept, keyring)
-    await require_readable(engine, kept, model)
-    hashes = kept.hashes
     async with transaction(engine) as connection:
         keyring.check(await TombstoneRepository(connection).key_fingerprints())
+    also = frozenset(one.hash for one in own)
+
+    async def find(kind: RequestKind, subjects: Sequence[Subject]) -> set[Subject]:
+        """Those of `subjects` that were deleted, looked up under every tombstone key."""
+        found: set[Subject] = set()
+        for start in range(0, len(subjects), _PAGE):
+            by_hash = await asyncio.to_thread(_hashes, keyring, model, kind, subjects[start : start + _PAGE])
+            async with transaction(engine) as connection:
+                known = await TombstoneRepository(connection).find(by_hash)
+            found.update(by_hash[digest] for digest in known.keys() | by_hash.keys() & also)
+        return found
+
     rows = {node: row for row, node in enumerate(graph.node_ids) if node}
-    ids = list(rows)
-    deleted = await _find(engine, keyring, model, RequestKind.NODE, ids, hashes)
+    deleted = await find(RequestKind.NODE, list(rows))
     nodes = _sorted([rows[node] for node in deleted])
-    remaining = [node for node in ids if node not in deleted]
-    featureless = await _find(engine, keyring, model, RequestKind.FEATURES, remaining, hashes)
+    featureless = await find(RequestKind.FEATURES, [node for node in rows if node not in deleted])
     pairs = [(graph.node_ids[first], graph.node_ids[second]) for first, second in _edges(graph, nodes).tolist()]
-    cut = await _find(engine, keyring, model, RequestKind.EDGE, pairs, hashes)
+    cut = await find(RequestKind.EDGE, pairs)
     gone = [[rows[first], rows[second]] for first, second in pairs if (first, second) in cut]
     return Tombstoned(
         nodes, _sorted([rows[node] for node in featureless]), np.array(gone, dtype=np.int64).reshape(-1, 2)
     )
-
-
-async def _find(
-    engine: Engine,
-    keyring: Keyring,
-    model: str,
-    kind: RequestKind,
-    subjects: Sequence[Subject],
-    kept: frozenset[bytes],
-) -> set[Subject]:
-    """Those of `subjects` that were deleted, looked up under every tombstone key."""
-    found: set[Subject] = set()
-    for start in range(0, len(subjects), _PAGE):
-        by_hash = await asyncio.to_thread(_hashes, keyring, model, kind, subjects[start : start + _PAGE])
-        async with transaction(engine) as connection:
-            found.update(by_hash[digest] for digest in await TombstoneRepository(connection).find(by_hash))
-        found.update(by_hash[digest] for digest in by_hash.keys() & kept)
-    return found
 
 
 def _hashes(keyring: Keyring, model: str, kind: RequestKind, subjects: Sequence[Subject]) -> dict[bytes, Subject]:

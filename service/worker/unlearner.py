@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 import math
-import random
 import time
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from uuid import uuid4
 
 import structlog
@@ -18,32 +17,25 @@ from model_store.store import Store
 from projector.errors import DeviceError, ProjectorError
 from service import failure_points
 from service.db import lease as leases
-from service.db.engine import Engine
 from service.domain.records import Lease
-from service.domain.states import RepairPolicy
+from service.domain.states import Cause, RepairPolicy
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.failure_points import FailurePoint
-from service.observability.metrics import UnlearningMetrics
-from service.queue.backoff import Backoff
 from service.queue.batcher import BatchLimits, Take
 from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream
-from service.unlearning.placement import Placement, RepairImpossible
+from service.unlearning.placement import RepairImpossible
 from service.unlearning.resident import Resident
-from service.vault.keyring import Keyring
-from service.vault.request_keys import RequestKeys
-from service.worker.batch import BatchWorker
 from service.worker.candidate import Candidate
 from service.worker.checkpointing import Checkpointer
 from service.worker.claims import Claims
+from service.worker.context import Context
 from service.worker.importing import Importer
 from service.worker.lease_keeper import LeaseKeeper, give_back, holding
-from service.worker.loading import Loader, Unfinished
-from service.worker.model_writer import ModelWriter
-from service.worker.outcomes import Committed
+from service.worker.loading import Loader
 from service.worker.processing import Processor
-from service.worker.readers import Readers
 from service.worker.repairing import Repairer
+from service.worker.resuming import steps_of
 from service.worker.stopwatch import Stopwatch
 
 #: Longest blocking read of the stream, and how often the database is asked for an import (seconds).
@@ -84,56 +76,17 @@ class Unlearner:
     """Writes one model. `run` returns when `stop` is set, after the batch under way."""
 
     def __init__(
-        self,
-        *,
-        engine: Engine,
-        stream: DeletionStream,
-        store: Store,
-        keyring: Keyring,
-        request_keys: RequestKeys,
-        readers: Readers,
-        metrics: UnlearningMetrics,
-        executor: Executor,
-        model: str,
-        limits: BatchLimits,
-        lease_ttl_s: float,
-        repair_budget_s: float,
-        placement: Placement,
+        self, context: Context, store: Store, stream: DeletionStream, *, limits: BatchLimits, lease_ttl_s: float
     ) -> None:
-        self._engine = engine
-        self._keyring = keyring
-        self._request_keys = request_keys
-        self._readers = readers
-        self._metrics = metrics
-        self._executor = executor
-        self._model = model
+        self._context = context
         self._lease_ttl_s = lease_ttl_s
-        self._repair = placement.policy
-        self._repair_budget_s = repair_budget_s
         self._consumer = f"unlearner-{uuid4().hex}"
-        self._outage = Outage("unlearner", Backoff(), random.Random())
-        self._claims = Claims(engine=engine, stream=stream, model=model, consumer=self._consumer, limits=limits)
+        self._claims = Claims(
+            engine=context.engine, stream=stream, model=context.model, consumer=self._consumer, limits=limits
+        )
         self._log = structlog.get_logger(__name__)
-        self._importer = Importer(
-            engine=engine,
-            keyring=keyring,
-            readers=readers,
-            executor=executor,
-            outage=self._outage,
-            placement=placement,
-        )
-        self._loader = Loader(
-            engine=engine,
-            store=store,
-            keyring=keyring,
-            request_keys=request_keys,
-            readers=readers,
-            importer=self._importer,
-            executor=executor,
-            outage=self._outage,
-            model=model,
-            placement=placement,
-        )
+        self._importer = Importer(context)
+        self._loader = Loader(context, store, self._importer)
         #: `time.monotonic()` from which the database is asked for an import again.
         self._ask_at = 0.0
         #: `time.monotonic()` from which the disk is tidied again.
@@ -146,8 +99,8 @@ class Unlearner:
     @property
     def condition(self) -> Condition:
         """What it is doing and, when that does not go on, why."""
-        if self._condition.phase in (Phase.LOADING, Phase.SERVING) and self._outage.reason is not None:
-            return Condition(Phase.HELD_UP, self._outage.reason)
+        if self._condition.phase in (Phase.LOADING, Phase.SERVING) and self._context.outage.reason is not None:
+            return Condition(Phase.HELD_UP, self._context.outage.reason)
         if self._condition.phase is Phase.SERVING:
             return Condition(Phase.SERVING, self._importer.reason)
         return self._condition
@@ -164,42 +117,37 @@ class Unlearner:
         return None if writer is None else writer.resident
 
     @property
-    def kept(self) -> frozenset[bytes]:
-        """Hashes of what was deleted that the store alone knows, beside an older database; none before it is loaded."""
-        return self._loader.kept
-
-    @property
     def manifest(self) -> Manifest:
         """What the model is that `resident` is of; an import changes it."""
         return self._loader.manifest
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serves sessions under the lease until `stop`; outages and lost leases start a new session."""
+    async def run(self) -> None:
+        """Serves sessions under the lease until it is to stop; outages and lost leases start a new session."""
         try:
-            while not stop.is_set():
+            while not self._context.stop.is_set():
                 async with contextlib.AsyncExitStack() as held:
-                    await self._attempt(stop, held)
+                    await self._attempt(held)
         finally:
             # In this order: whoever takes the lease next may delete at once.
-            self._readers.extend(-math.inf)
+            self._context.readers.extend(-math.inf)
             if self._lease is not None:
-                await give_back(self._engine, self._lease)
+                await give_back(self._context.engine, self._lease)
         self._condition = Condition(Phase.STOPPED)
 
-    async def _attempt(self, stop: asyncio.Event, held: contextlib.AsyncExitStack) -> None:
+    async def _attempt(self, held: contextlib.AsyncExitStack) -> None:
         """One session, and the wait after one that an outage ended.
 
         Its lease is renewed in `held`, through that wait as well: nobody else takes it, and predictions go on.
         """
         try:
-            await self._session(stop, held)
-            self._outage.over()
+            await self._session(held)
+            self._context.outage.over()
         except LeaseLost as error:
             self._log.warning("lease.lost", reason=error.detail)
         except (Unavailable, OSError) as error:
             outage = as_outage(error)
             self._condition = Condition(Phase.FAILED, str(outage))
-            await self._outage.pause(outage)
+            await self._context.outage.pause(outage)
         except (LetheError, StoreDamaged, StoreForeign, DeviceError, RepairImpossible) as error:
             # Store and database contradict each other, a key is missing, a file is damaged, the device too small,
             # the model not to be repaired: trying again changes nothing.
@@ -213,96 +161,65 @@ class Unlearner:
             self._unforeseen += 1
             if self._unforeseen > _MAX_UNFORESEEN:
                 raise
-            await self._outage.pause(Unavailable(str(self._condition.reason), "See the log."))
+            await self._context.outage.pause(Unavailable(str(self._condition.reason), "See the log."))
 
-    async def _session(self, stop: asyncio.Event, held: contextlib.AsyncExitStack) -> None:
+    async def _session(self, held: contextlib.AsyncExitStack) -> None:
         self._condition = Condition(Phase.WAITING_FOR_LEASE)
-        lease = await leases.acquire(self._engine, self._model, self._consumer, self._lease_ttl_s)
+        lease = await leases.acquire(self._context.engine, self._context.model, self._consumer, self._lease_ttl_s)
         if lease is None:
             # Another process claims; what kept this one from it says nothing any more.
             self._claims.outage.over()
-            await _wait(stop, self._lease_ttl_s / 4)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._context.stop.wait(), self._lease_ttl_s / 4)
             return
         self._lease = lease
         # Of the session before; what this one waits for is told from here on.
-        self._outage.reason = None
+        self._context.outage.reason = None
         # What was made ready under an earlier one may be of a version that another holder has replaced.
         self._importer.give_up()
-        keeper = await held.enter_async_context(holding(self._engine, lease))
+        keeper = await held.enter_async_context(holding(self._context.engine, lease))
         failure_points.reached(FailurePoint.LEASED)
         self._condition = Condition(Phase.LOADING)
         try:
             # In no variable here: an import replaces it, and its model must leave the memory then.
-            await self._serve(await self._start(keeper, stop), keeper, stop)
+            await self._serve(await self._start(keeper), keeper)
         except (ProjectorError, OSError):
             # What looks like damage, or a disk that is away, to one that was stopped past its lease is what its
             # successor has done since.
             keeper.check()
             raise
 
-    async def _start(self, keeper: LeaseKeeper, stop: asyncio.Event, candidate: Candidate | None = None) -> _Session:
+    async def _start(self, keeper: LeaseKeeper, candidate: Candidate | None = None) -> _Session:
         """Loads the committed version and ends what it left to do; `candidate`, just imported, is loaded already."""
+        context = self._context
         writer, unfinished = await self._loader.load(keeper, candidate)
-        keeper.tell(self._readers.extend)
-        worker = BatchWorker(
-            engine=self._engine,
-            writer=writer,
-            keyring=self._keyring,
-            request_keys=self._request_keys,
-            executor=self._executor,
-            repair_budget_s=self._repair_budget_s,
-        )
-        session = _Session(
-            Processor(
-                self._engine,
-                worker,
-                self._keyring,
-                self._request_keys,
-                self._outage,
-                self._metrics,
-                stop,
-                self._loader.kept,
-            ),
-            Repairer(
-                engine=self._engine,
-                writer=writer,
-                executor=self._executor,
-                outage=self._outage,
-                metrics=self._metrics,
-                stop=stop,
-            ),
-            Checkpointer(writer, self._executor),
-        )
+        keeper.tell(context.readers.extend)
+        session = _Session(Processor(context, writer), Repairer(context, writer), Checkpointer(context, writer))
         failure_points.reached(FailurePoint.LOADED)
-        await self._resume(writer, session, unfinished)
+        if unfinished is None:
+            await context.run(writer.erase)
+        else:
+            steps = await steps_of(context, writer, self._loader.store, unfinished)
+            # It is committed and cannot be given up: again until it is done.
+            await context.outlast(partial(writer.finish, unfinished, steps, Stopwatch()))
+        await session.repairer.resume()
         failure_points.reached(FailurePoint.RESUMED)
-        if self._repair is RepairPolicy.ALWAYS and (reason := writer.resident.why_no_blocks) is not None:
+        policy, reason = context.placement.policy, writer.resident.why_no_blocks
+        if policy is RepairPolicy.ALWAYS and reason is not None:
             self._log.info("repair.without_blocks", reason=reason)
         return session
 
-    async def _resume(self, writer: ModelWriter, session: _Session, unfinished: Unfinished) -> None:
-        """Finishes the batch or the repair that a crash interrupted; without one, tidies the disk."""
-        batch = unfinished.batch
-        if batch is not None:
-            requests = {request.id: request for request in batch.requests}
-            await session.processor.finish(Committed(batch.record, requests, batch.norms), Stopwatch())
-        elif unfinished.repair is not None:
-            await session.repairer.finish(unfinished.repair, Stopwatch())
-        else:
-            await asyncio.get_running_loop().run_in_executor(self._executor, writer.erase)
-        await session.repairer.resume(self._repair)
-
-    async def _serve(self, session: _Session, keeper: LeaseKeeper, stop: asyncio.Event) -> None:
+    async def _serve(self, session: _Session, keeper: LeaseKeeper) -> None:
         self._condition = Condition(Phase.SERVING)
-        self._log.info("unlearner.serving", model=self._model)
-        claims = self._claims
+        self._log.info("unlearner.serving", model=self._context.model)
+        claims, stop = self._claims, self._context.stop
         claims.start_again()
         while not stop.is_set():
             keeper.check()
             candidate = await self._import(keeper)
             if candidate is not None:
                 # What is held resolves by external id in the new model.
-                session = await self._start(keeper, stop, candidate)
+                session = await self._start(keeper, candidate)
             decision = claims.decide()
             if isinstance(decision, Take):
                 await self._process(session.processor, decision.requests)
@@ -322,7 +239,7 @@ class Unlearner:
         if writer is None or time.monotonic() < self._tidy_at:
             return
         self._tidy_at = time.monotonic() + self._lease_ttl_s
-        await asyncio.get_running_loop().run_in_executor(self._executor, writer.tidy)
+        await self._context.run(writer.tidy)
 
     async def _import(self, keeper: LeaseKeeper) -> Candidate | None:
         """A slice of the import that waits, if one does; asked of the database once in `_POLL_S` until it is begun."""
@@ -330,7 +247,7 @@ class Unlearner:
         if writer is None or (time.monotonic() < self._ask_at and not self._importer.is_under_way):
             return None
         self._ask_at = time.monotonic() + _POLL_S
-        wanted = await self._importer.open(self._model)
+        wanted = await self._importer.open()
         if wanted is None:
             return None
         return await self._importer.step(wanted, writer.pointer, store, writer.resident.rows.keys(), keeper)
@@ -340,11 +257,6 @@ class Unlearner:
         failure_points.reached(FailurePoint.BATCHED)
         deferred = await processor.process(self._claims.first(count))
         self._unforeseen = 0
-        self._outage.over()
+        self._context.outage.over()
         await self._claims.done(count, deferred)
-        failure_points.reached(FailurePoint.ACKNOWLEDGED)
-
-
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), seconds)
+        failure_points.reached(FailurePoint.ACKNOWLEDGED, Cause.BATCH)

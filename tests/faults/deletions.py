@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import asyncpg
 import numpy as np
 from doomed_process import Died, DoomedLethe
-from faults import REPAIR_POINTS, Fault
+from faults import Fault
 from lethe_process import copied, figures_of, weights_on_disk
 from numpy.typing import NDArray
 from repair_world import Served, query
@@ -30,6 +30,7 @@ from projector.graph.graph import Graph
 from service.audit.checkpoint import read
 from service.audit.merkle import leaf_hash, root
 from service.audit.weights_chain import WeightsChains
+from service.domain.states import Cause
 from service.errors import Unavailable
 from service.vault.request_keys import SLOT_BYTES
 from tests.preloaded import Preloaded
@@ -146,7 +147,7 @@ class Run:
     def _await(self, requests: Sequence[str]) -> None:
         for request in requests:
             self.until(lambda client, r=request: self._of(client.deletion(r)).status == "completed")
-        if self.lethe.faults and self.lethe.faults[0].point in REPAIR_POINTS:
+        if self.lethe.faults and self.lethe.faults[0].cause is Cause.REPAIR:
             self._await_repairs()
 
     def _await_repairs(self) -> None:

@@ -19,6 +19,7 @@ from faults import FILE_CHANGE, Action, Fault, loaded
 
 from service import failure_points
 from service.cli.main import main
+from service.domain.states import Cause
 from service.embedded import running_servers
 from service.failure_points import FailurePoint
 from service.queue.sweeper import Sweeper
@@ -49,11 +50,11 @@ class Observer:
         if any(fault.point == FILE_CHANGE for fault in self._faults):
             sys.addaudithook(self._audit)
 
-    def reached(self, point: str) -> None:
+    def reached(self, point: str, cause: Cause | None = None) -> None:
         """What the service calls."""
         with self._turn:
             self._armed = self._armed or point == FailurePoint.ACCEPTING
-            if not self._armed or not self._faults or self._faults[0].point != point:
+            if not self._armed or not self._faults or not self._faults[0].is_met(point, cause):
                 return
             self._seen += 1
             fault = self._faults[0]

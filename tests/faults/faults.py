@@ -1,11 +1,13 @@
 """What goes wrong in a run: which server or process, how, and at which point of the service."""
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from service.failure_points import FailurePoint
+from service.domain.states import Cause
+from service.failure_points import FailurePoint, points_of
 
 #: Beside the named points: every change of a file or folder below the model, of which there are many in one step.
 FILE_CHANGE = "file change"
@@ -24,27 +26,40 @@ class Action(StrEnum):
     FILL_DISK = "fill disk"
 
 
+#: By which is drawn what is killed, and where in pairs; another tries others.
+SEED = int(os.environ.get("LETHE_TEST_SEED", "0"))
 #: What the sweeps kill.
 KILLS = (Action.KILL_LETHE, Action.KILL_POSTGRES, Action.KILL_VALKEY)
 
 START_POINTS = tuple(point for point in FailurePoint if point.startswith("start "))
-REPAIR_POINTS = tuple(point for point in FailurePoint if point.startswith("repair "))
-IMPORT_POINTS = tuple(point for point in FailurePoint if point.startswith("import "))
-RECOVERY_POINTS = tuple(point for point in FailurePoint if point.startswith("recovery "))
-#: Those that every batch passes.
-STEP_POINTS = tuple(point for point in FailurePoint if point[0].isdigit())
+#: Those that every batch passes, from the answer on.
+STEP_POINTS = tuple(point for point in FailurePoint if point[0].isdigit() and point is not FailurePoint.INSTALLED)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An action, when a point is reached for the `occurrence`th time since the fault before it happened."""
+    """An action, when a point is reached for the `occurrence`th time since the fault before it happened.
+
+    Of the points that every version passes, in the making of one of `cause`; any for None.
+    """
 
     action: Action
     point: str
     occurrence: int = 1
+    cause: Cause | None = None
 
     def __str__(self) -> str:
-        return f"{self.action} at {self.point}" + (f", {self.occurrence}" if self.occurrence > 1 else "")
+        of = "" if self.cause is None else f" of {self.cause}"
+        return f"{self.action} at {self.point}{of}" + (f", {self.occurrence}" if self.occurrence > 1 else "")
+
+    def is_met(self, point: str, cause: Cause | None) -> bool:
+        """Whether a process has come to its point."""
+        return self.point == point and self.cause in (None, cause)
+
+
+def of_cause(cause: Cause) -> list[Fault]:
+    """A kill of Lethe at every point of a cause."""
+    return [Fault(Action.KILL_LETHE, point, cause=cause) for point in points_of(cause)]
 
 
 def dumped(faults: Iterable[Fault]) -> str:
@@ -54,4 +69,7 @@ def dumped(faults: Iterable[Fault]) -> str:
 
 def loaded(text: str) -> list[Fault]:
     """The faults in a text."""
-    return [Fault(Action(one["action"]), one["point"], one["occurrence"]) for one in json.loads(text)]
+    return [
+        Fault(Action(one["action"]), one["point"], one["occurrence"], one["cause"] and Cause(one["cause"]))
+        for one in json.loads(text)
+    ]

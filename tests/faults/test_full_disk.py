@@ -10,9 +10,10 @@ import psutil
 import pytest
 from deletions import Run, Runs
 from doomed_process import DoomedLethe
-from faults import REPAIR_POINTS, Action, Fault
+from faults import Action, Fault
 from lethe_process import authorization
 
+from service.domain.states import Cause
 from service.failure_points import FailurePoint
 from tests.unit.command_line import CommandLine
 
@@ -80,7 +81,7 @@ class Relief:
     ("point", "policy"),
     [
         *((point, policy) for point in _POINTS for policy in ("never", "always")),
-        *((point, "deferred") for point in (FailurePoint.REPAIR_COMPUTED, FailurePoint.REPAIR_SWAPPED)),
+        *((point, "deferred") for point in (FailurePoint.COMPUTED, FailurePoint.SWAPPED)),
     ],
 )
 def test_a_disk_that_is_full_from_a_step_on_holds_it_up_and_loses_nothing(
@@ -95,11 +96,12 @@ def test_a_disk_that_is_full_from_a_step_on_holds_it_up_and_loses_nothing(
             yield
         said.extend(relief.said)
 
-    settings = {"repair": "always", "repair_budget": 0.0} if policy == "deferred" else {"repair": policy}
+    deferred = policy == "deferred"
+    settings = {"repair": "always", "repair_budget": 0.0} if deferred else {"repair": policy}
+    fault = Fault(Action.FILL_DISK, point, cause=Cause.REPAIR if deferred else Cause.BATCH)
     # Predictions go on all the while, with the lease.
-    runs.check([Fault(Action.FILL_DISK, point)], around=relieved, lease_ttl_s=60.0, **settings)
+    runs.check([fault], around=relieved, lease_ttl_s=60.0, **settings)
     assert len(said) > 1, "nobody said that the disk is full"
     assert "File too large" in said[0]
     assert "unlearner" in said[-1]
     assert "disk cannot be used" in said[-1]
-    assert point in REPAIR_POINTS or policy != "deferred"

@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 from deletions import Outcome, People, Run, assert_same, assert_weights_follow, keys_left, leftovers, outcome_of
 from doomed_process import DoomedLethe
-from faults import FILE_CHANGE, IMPORT_POINTS, Action, Fault
+from faults import FILE_CHANGE, SEED, Action, Fault
 from lethe_process import figures_of
 from repair_world import query
 from test_end_to_end_restarts import private_database
 
 from model_store.build import build_model
 from projector.network.spec import ModelSpec
-from service.failure_points import FailurePoint
+from service.domain.states import Cause
+from service.failure_points import points_of
 from tests.preloaded import Preloaded
 
-_FILE_CHANGES = 12
+_FILE_CHANGES = 6
 
 
 class Imports:
@@ -54,7 +55,7 @@ class Imports:
             expected = [fault for fault in faults if fault.point != FILE_CHANGE]
             run.until(lambda client: client.model().version == before + 1 and not beside(home))
             run.until(lambda _: not expected or not lethe.faults)
-            statement = "SELECT status, version_after, excluded_nodes FROM imports"
+            statement = "SELECT i.status, v.number, v.deleted_nodes FROM imports i JOIN versions v USING (id)"
             gone = people.deleted if excluding else []
             run.until(
                 lambda _: (
@@ -111,19 +112,28 @@ def imports(people: People, preloaded: Preloaded, tmp_path_factory: pytest.TempP
     return Imports(people, preloaded, tmp_path_factory.mktemp("imports"))
 
 
+def scenarios() -> list[object]:
+    """Every point of an import, with what is killed and what is imported drawn for it."""
+    rng = random.Random(SEED)
+    ways = [(True, "never"), (True, "always"), (False, "never")]
+    found = []
+    for point in points_of(Cause.IMPORT):
+        fault = Fault(rng.choice([Action.KILL_LETHE, Action.KILL_POSTGRES]), point, cause=Cause.IMPORT)
+        found.append(pytest.param(fault, *rng.choice(ways), id=str(fault)))
+    return found
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("excluding", "repair"), [(True, "never"), (True, "always"), (False, "never")])
-@pytest.mark.parametrize("point", IMPORT_POINTS)
-@pytest.mark.parametrize("action", [Action.KILL_LETHE, Action.KILL_POSTGRES])
+@pytest.mark.parametrize(("fault", "excluding", "repair"), scenarios())
 def test_an_import_that_is_killed_anywhere_ends_as_one_that_was_not(
-    imports: Imports, action: Action, point: FailurePoint, excluding: bool, repair: str
+    imports: Imports, fault: Fault, excluding: bool, repair: str
 ) -> None:
-    imports.check([Fault(action, point)], excluding=excluding, repair=repair)
+    imports.check([fault], excluding=excluding, repair=repair)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(_FILE_CHANGES))
 def test_an_import_that_is_killed_at_changes_of_files_ends_as_one_that_was_not(imports: Imports, seed: int) -> None:
-    rng = random.Random(seed)
+    rng = random.Random(SEED + seed)
     faults = [Fault(Action.KILL_LETHE, FILE_CHANGE, rng.randrange(1, 40)) for _ in range(2)]
     imports.check(faults, excluding=rng.random() < 0.7, repair=rng.choice(["never", "always"]))

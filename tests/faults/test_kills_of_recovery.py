@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 from deletions import Outcome, People, assert_same, assert_weights_follow, keys_left, leftovers, outcome_of
 from doomed_process import DoomedLethe
-from faults import FILE_CHANGE, RECOVERY_POINTS, Action, Fault
+from faults import FILE_CHANGE, SEED, Action, Fault, of_cause
 from test_end_to_end_restarts import private_database
 
+from service.domain.states import Cause
 from service.failure_points import FailurePoint
 from tests.preloaded import Preloaded
 
 #: So many of the deletions were completed when the copy was made that is put back.
 _BEFORE_COPY = 4
-_FILE_CHANGES = 12
+_FILE_CHANGES = 6
 
 
 class Part(StrEnum):
@@ -56,7 +57,7 @@ class Restored:
         lethe = DoomedLethe(self._preloaded, home, faults, armed=True, repair=repair, lease_ttl_s=5)
         try:
             while (ended := lethe.run("recover")).status == -signal.SIGKILL:
-                if lethe.faults or faults[-1].point != FailurePoint.RECOVERY_FINISHED:
+                if lethe.faults or faults[-1].point != FailurePoint.COMPLETED:
                     refused = lethe.try_to_start()
                     assert refused is not None, "it serves a store that is not recovered"
                     assert (refused.status, "./lethe recover" in refused.stderr) == (1, True), refused.stderr
@@ -100,19 +101,27 @@ def restored(people: People, preloaded: Preloaded, tmp_path_factory: pytest.Temp
     return Restored(people, preloaded, tmp_path_factory.mktemp("restored"))
 
 
+def scenarios() -> list[object]:
+    """Every point of a recovery, with an older store and with an older database, the policy drawn for it."""
+    rng = random.Random(SEED)
+    return [
+        pytest.param(part, fault, rng.choice(["never", "always"]), id=f"{part} {fault}")
+        for part in Part
+        for fault in of_cause(Cause.RECOVERY)
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("repair", ["never", "always"])
-@pytest.mark.parametrize("point", RECOVERY_POINTS)
-@pytest.mark.parametrize("part", Part)
+@pytest.mark.parametrize(("part", "fault", "repair"), scenarios())
 def test_a_recovery_that_is_killed_anywhere_is_gone_on_with(
-    restored: Restored, part: Part, point: FailurePoint, repair: str
+    restored: Restored, part: Part, fault: Fault, repair: str
 ) -> None:
-    restored.check(part, [Fault(Action.KILL_LETHE, point)], repair)
+    restored.check(part, [fault], repair)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(_FILE_CHANGES))
 def test_a_recovery_that_is_killed_at_changes_of_files_is_gone_on_with(restored: Restored, seed: int) -> None:
-    rng = random.Random(seed)
+    rng = random.Random(SEED + seed)
     faults = [Fault(Action.KILL_LETHE, FILE_CHANGE, rng.randrange(1, 16)) for _ in range(2)]
     restored.check(Part.STORE, faults, rng.choice(["never", "always"]))

@@ -115,7 +115,7 @@ def test_nothing_is_left_after_a_crash_in_the_middle_of_an_erasure_and_a_restart
             assert client.wait(accepted.id, timeout_s=60.0).status == "completed"
             assert set(client.predict_many(nodes).deleted) == set(nodes)
         assert asyncio.run(
-            query(private_database(lethe), "SELECT count(*) FROM batches WHERE finished_at IS NULL")
+            query(private_database(lethe), "SELECT count(*) FROM versions WHERE finished_at IS NULL")
         ) == [(0,)]
         assert lethe.stop().status == 0
         gone = searched(lethe, graph, dataset, nodes)

@@ -12,13 +12,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import httpx
 import numpy as np
 import scipy.sparse as sp
 import uvicorn
-from db_harness import NORMS, batch_record, outcome
+from db_harness import NORMS, committed, imported, made, outcome
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
@@ -32,7 +32,6 @@ from service.api.limits import RateLimits
 from service.api.services import Check, ModelInfo, Services, Subject, Tombstones
 from service.dashboard.installation import install as install_dashboard
 from service.db.api_keys import ApiKeyRepository
-from service.db.batches import BatchRepository
 from service.db.engine import Engine, create_engine
 from service.db.imports import ImportRepository
 from service.db.intake import Intake
@@ -40,8 +39,9 @@ from service.db.pointers import PointerRepository
 from service.db.requests import RequestRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.domain.records import Imported, Pointer, RequestNorms, Tombstone
-from service.domain.states import Guarantee, RequestKind, Scope
+from service.db.versions import VersionRepository
+from service.domain.records import Pointer, RequestNorms, Tombstone
+from service.domain.states import Cause, Guarantee, RequestKind, Scope
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
 from service.observability.metrics import UnlearningMetrics
@@ -141,7 +141,7 @@ class Api:
             number, digest = keyring.tombstone_hash(MODEL, kind, subject)
             tombstones.append(Tombstone(kind, digest, number, request_id))
         async with transaction(self.engine) as connection:
-            await TombstoneRepository(connection).insert(tombstones, keyring.fingerprints())
+            await TombstoneRepository(connection).insert(MODEL, tombstones, keyring.fingerprints())
         live, adjacency = self.snapshot.live.copy(), self.snapshot.edges.adjacency.copy()
         for subject in subjects if kind is not RequestKind.FEATURES else ():
             if isinstance(subject, str):
@@ -156,25 +156,23 @@ class Api:
     async def complete(self, request_id: UUID | str, norms: RequestNorms = NORMS) -> None:
         """Take a queued request to `completed`, in a batch of its own, as the unlearner does."""
         self._batches += 1
-        record, one = batch_record(version=1 + self._batches), UUID(str(request_id))
+        record, one = made(1 + self._batches), UUID(str(request_id))
         async with transaction(self.engine) as connection:
-            batches, requests = BatchRepository(connection), RequestRepository(connection)
-            await batches.insert(record, 1, {one: norms})
+            requests = RequestRepository(connection)
+            await committed(connection, record, {one: norms})
             await requests.mark_applied(record.id, [outcome(one)])
-            await batches.finish(record.id, span_residual=1e-15, durations_ms={})
+            await VersionRepository(connection).finish(record.id, span_residual=1e-15, durations_ms={})
             await requests.mark_completed({one: {}})
         self.services.request_keys.destroy([one])
 
     async def replace_model(self) -> None:
         """An import of a newly trained model, as the database has it once it is completed."""
         self._batches += 1
-        version, one = 1 + self._batches, uuid4()
-        imported = Imported(version - 1, version, "c" * 64, "d" * 64, len(self.nodes), 0, 0, 0, 0, span_residual=0.0)
+        version = made(1 + self._batches, cause=Cause.IMPORT, deleted_nodes=0, span_residual=0.0)
         async with transaction(self.engine) as connection:
-            imports = ImportRepository(connection)
-            await imports.ask(one, MODEL, exclude_deleted=True)
-            await imports.commit(one, imported)
-            await imports.complete(one)
+            await imported(connection, version)
+            await VersionRepository(connection).finish(version.id, span_residual=0.0, durations_ms={})
+            await ImportRepository(connection).complete(version.id)
 
     async def count(self, table: str) -> int:
         """How many rows a table has."""

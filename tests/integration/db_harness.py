@@ -1,7 +1,7 @@
 """A migrated database with one model and one API key, and a proxy that loses connections at chosen moments."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,18 +13,32 @@ from sqlalchemy import make_url, text
 from projector.forgetting.status import RepairStatus
 from service.db.api_keys import ApiKeyRepository
 from service.db.batches import BatchRepository
-from service.db.engine import Engine, create_engine
+from service.db.engine import Connection, Engine, create_engine
+from service.db.events import EventRepository
+from service.db.imports import ImportRepository
 from service.db.intake import Accepted, Intake, NewRequest
 from service.db.pointers import PointerRepository
 from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
-from service.domain.records import BatchRecord, Pointer, RequestNorms, Targets
-from service.domain.states import Guarantee, RequestKind, Scope
+from service.db.versions import VersionRepository
+from service.domain.records import Pointer, RequestNorms, Targets
+from service.domain.states import Cause, EventType, Guarantee, RequestKind, Scope
+from service.domain.versions import BatchDetails, Version
 from service.vault.request_keys import RequestKeys
+from service.worker.outcomes import imported as told_of_import
 
 MODEL = "tiny"
 POINTER = Pointer(MODEL, 0, 0, "0-0", "a" * 64, "b" * 64)
 NORMS = RequestNorms(1, 0.25, 0.0, None, None)
+DETAILS = BatchDetails(
+    rank_before=10,
+    weight_change=0.1,
+    coefficient_residual=1e-14,
+    lost_direction_norm_before=0.5,
+    lost_direction_norm_after=1e-16,
+    factor_method="downdate",
+    distance_bound_start_relative=None,
+)
 
 
 @dataclass
@@ -69,9 +83,9 @@ class Database:
 
     async def batch(self, ids: Collection[UUID], version: int = 1) -> UUID:
         """The id of a batch that took `ids`."""
-        record = batch_record(version=version, requests=len(ids))
+        record = made(version, requests=len(ids), deleted_nodes=len(ids))
         async with transaction(self.engine) as conn:
-            await BatchRepository(conn).insert(record, 1, dict.fromkeys(ids, NORMS))
+            await committed(conn, record, dict.fromkeys(ids, NORMS))
         return record.id
 
     async def applied(self, ids: Sequence[UUID], version: int = 1) -> UUID:
@@ -98,30 +112,43 @@ async def open_database(url: str, folder: Path, *, max_queued_nodes: int | None 
         yield Database(url, engine, keys, intake, api_key_id)
 
 
-def batch_record(version: int = 1, requests: int = 1) -> BatchRecord:
-    """What a batch that made `version` measured."""
-    return BatchRecord(
+def made(number: int = 1, **changes: Any) -> Version:
+    """What a batch that made version `number` measured; with `changes`, what another cause did."""
+    version = Version(
         id=uuid4(),
         model=MODEL,
-        requests=requests,
-        nodes=requests,
-        features=0,
-        edges=0,
-        model_version_before=version - 1,
-        model_version_after=version,
+        number=number,
+        fencing=1,
+        cause=Cause.BATCH,
+        folder=f"{number}-1",
+        digest="e" * 64,
+        weights_sha256="d" * 64,
+        number_before=number - 1,
         weights_sha256_before="c" * 64,
-        weights_sha256_after="d" * 64,
-        rank_before=10,
-        rank_after=9,
-        directions_removed=1,
-        lost_direction_norm_before=0.5,
-        lost_direction_norm_after=1e-16,
-        weight_change=0.1,
-        coefficient_residual=1e-14,
-        factor_method="downdate",
+        rank=9,
+        live_nodes=58,
+        edges=120,
         device="cpu",
         durations_ms={"project": 1.9},
+        requests=1,
+        deleted_nodes=1,
+        directions_removed=1,
     )
+    return replace(version, **changes)
+
+
+async def committed(conn: Connection, version: Version, norms: Mapping[UUID, RequestNorms]) -> None:
+    """Record a batch of the requests that `norms` are of, as the commit of its version does."""
+    await VersionRepository(conn).insert(version)
+    await BatchRepository(conn).insert(version, DETAILS, norms)
+
+
+async def imported(conn: Connection, version: Version) -> None:
+    """Record that an import was asked for, and became `version`."""
+    await ImportRepository(conn).ask(version.id, version.model, exclude_deleted=True)
+    await VersionRepository(conn).insert(version)
+    await ImportRepository(conn).commit(version.id)
+    await EventRepository(conn).append_of_no_request(EventType.IMPORTED, told_of_import(version))
 
 
 def outcome(request_id: UUID) -> AppliedOutcome:

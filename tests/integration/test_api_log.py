@@ -11,7 +11,8 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 from api_harness import MODEL, Api, serving
-from db_harness import NORMS, batch_record, outcome
+from db_harness import NORMS, committed, made, outcome
+from db_harness import imported as record_import
 from test_api_deletions import node_body, refused
 from test_dashboard_access import sign_in
 from test_db_imports import IMPORTED
@@ -20,10 +21,11 @@ from service.audit.canonical import canonical
 from service.audit.checkpoint import VerifierKey, verify
 from service.audit.commitments import commitment
 from service.audit.verify_receipt import linked, verify_receipt
-from service.db.batches import BatchRepository
 from service.db.imports import ImportRepository
+from service.db.pointers import PointerRepository
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
+from service.db.versions import VersionRepository
 from service.domain.states import Scope
 from service.observability.metrics import UnlearningMetrics
 from service.vault.log_keys import LogKeys
@@ -54,12 +56,12 @@ class Unlearner:
 
     async def apply(self, *requests: UUID) -> None:
         self._version += 1
-        record = batch_record(self._version, len(requests))
+        record = made(self._version, requests=len(requests))
         async with transaction(self._api.engine) as connection:
-            await BatchRepository(connection).insert(record, 1, dict.fromkeys(requests, NORMS))
+            await committed(connection, record, dict.fromkeys(requests, NORMS))
             outcomes = [outcome(request) for request in requests]
             await RequestRepository(connection).mark_applied(record.id, outcomes)
-            await BatchRepository(connection).finish(record.id, span_residual=3e-15, durations_ms={})
+            await VersionRepository(connection).finish(record.id, span_residual=3e-15, durations_ms={})
 
     async def complete(self, *requests: UUID) -> None:
         async with transaction(self._api.engine) as connection:
@@ -221,11 +223,14 @@ async def test_what_befell_the_model_since_is_told_with_its_proof(api: Api, unle
 
 async def imported(api: Api, model: str) -> None:
     async with transaction(api.engine) as connection:
-        imports, import_id = ImportRepository(connection), uuid4()
-        await imports.ask(import_id, model, exclude_deleted=True)
-        version = 4 + 2 * await api.count("imports")
-        await imports.commit(import_id, replace(IMPORTED, version_before=version, version_after=version + 1))
-        await imports.complete(import_id)
+        version = replace(IMPORTED, id=uuid4(), model=model)
+        number = 5 + 2 * await api.count("imports")
+        version = replace(version, number=number, folder=f"{number}-1", number_before=number - 1, repair_version=number)
+        if await PointerRepository(connection).read(model) is None:
+            await PointerRepository(connection).create(version.pointer)
+        await record_import(connection, version)
+        await VersionRepository(connection).finish(version.id, span_residual=1e-14, durations_ms={})
+        await ImportRepository(connection).complete(version.id)
 
 
 async def test_the_page_says_the_same_and_loads_nothing(api: Api, unlearner: Unlearner) -> None:

@@ -4,12 +4,11 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from db_harness import MODEL, Database, next_pointer, open_database
+from db_harness import MODEL, Database, made, next_pointer, open_database
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -23,8 +22,10 @@ from service.db.recoveries import RecoveryRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import fenced_transaction, transaction
 from service.db.vault_keys import VaultKeyRepository, accept_lost, open_keyring
-from service.domain.records import Recovery, Tombstone
-from service.domain.states import RequestKind, Scope
+from service.db.versions import VersionRepository
+from service.domain.records import Tombstone
+from service.domain.states import Cause, RequestKind, Scope
+from service.domain.versions import Recovery
 from service.vault.keyring import Keyring
 from tests.unit.command_line import CommandLine
 
@@ -34,40 +35,31 @@ ALLOWED = {
     "api_keys": "add change revoked_at",
     "audit_counts": "",
     "audit_times": "",
-    "batches": (
-        "add change distance_bound_after distance_bound_after_relative durations_ms finished_at repair "
-        "repair_iterations repair_tolerance repair_version repair_weight_change repair_weights_sha256 span_residual"
-    ),
+    "batches": "add",
     "checkpoints": "add",
     "drills": "add",
     "events": "add",
-    "imports": (
-        "add change committed_at directions_removed distance_bound_after distance_bound_after_relative "
-        "distance_bound_before distance_bound_before_relative excluded_edges excluded_features excluded_nodes "
-        "finished_at live_nodes nodes rank_after refusal repair repair_iterations repair_tolerance span_residual "
-        "status version_after version_before weights_sha256_after weights_sha256_before"
-    ),
+    "imports": "add change finished_at refusal status",
     "leases": "add change expires_at fencing holder",
     "leaves": "add",
     "log_keys": "add",
     "log_nodes": "add",
     "outbox": "add remove change created_at",
     "pointers": "add change digest fencing folder moved_at version weights_sha256",
-    "recoveries": "add change finished_at requests_failed",
+    "recoveries": "add change requests_failed",
     "refused_requests": "add",
-    "repairs": "add change durations_ms finished_at span_residual",
     "request_audits": "add",
     "request_search": "",
     "requests": (
-        "add change already_deleted_by applied_at batch_id cancelled_at ciphertext completed_at deleted_by_unknown "
+        "add change already_deleted_by applied_at batch_id cancelled_at ciphertext completed_at "
         "explanation failed_at failure guarantee reference_commitment repair status subject_commitments swept_at "
         "taken_at"
     ),
     "tombstone_keys": "add",
     "tombstones": "add",
     "vault_keys": "add",
+    "versions": "add change durations_ms finished_at repair repair_version span_residual",
 }
-RECOVERY = Recovery(uuid4(), MODEL, "0-0", "0-0", 1, "b" * 64, "c" * 64, 1, 0, 0, 0, 0)
 
 
 @pytest.fixture
@@ -186,9 +178,15 @@ async def test_a_version_tombstones_and_a_recovery_are_committed_by_that_role(db
             following = next_pointer(pointer, lease.fencing)
             await pointers.advance(pointer.version, following)
             await pointers.replace(next_pointer(following, lease.fencing))
-            tombstone = Tombstone(RequestKind.NODE, b"t" * 32, 1, request_id)
-            await TombstoneRepository(conn).insert([tombstone], {1: b"f" * 16})
-            await RecoveryRepository(conn).commit(replace(RECOVERY, version=2), lease.fencing)
+            version = made(2, cause=Cause.RECOVERY)
+            await VersionRepository(conn).insert(version)
+            await RecoveryRepository(conn).insert(Recovery(version, "0-0", "0-0", 0))
+            tombstones = TombstoneRepository(conn)
+            for digest, by in ((b"t" * 32, request_id), (b"u" * 32, None)):
+                tombstone = Tombstone(RequestKind.NODE, digest, 1, by)
+                await tombstones.insert(MODEL, [tombstone], {1: b"f" * 16}, recovery=version.id)
+            assert await tombstones.find([b"t" * 32, b"u" * 32]) == {b"t" * 32: request_id, b"u" * 32: None}
+            assert await RecoveryRepository(conn).is_open(MODEL)
             await RecoveryRepository(conn).finish(MODEL, requests_failed=0)
             assert not await RecoveryRepository(conn).is_open(MODEL)
         await leases.release(engine, lease)

@@ -21,11 +21,11 @@ from service.audit import merkle
 from service.db import roles
 from service.db.audit_queries import series, summary
 from service.db.audit_totals import fold
-from service.db.batches import BatchRepository
 from service.db.engine import create_engine
 from service.db.log import LogRepository
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
+from service.db.versions import VersionRepository
 from service.domain.audit import SeriesPoint, SeriesStep, Summary
 from service.domain.states import Guarantee, RequestKind, RequestStatus
 from tests.databases import Templates
@@ -33,9 +33,9 @@ from tests.integration.db_harness import MODEL, Database, open_database
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "docker" / "grafana" / "dashboards" / "audit.json"
 COUNTED = """
-    SELECT r.model, (received_at AT TIME ZONE 'UTC')::date, status, kind, guarantee, r.repair,
+    SELECT r.model, (received_at AT TIME ZONE 'UTC')::date, status, kind, r.guarantee, r.repair,
            CASE WHEN applied_at IS NOT NULL THEN directions_removed = 0 END, count(*)
-    FROM requests r LEFT JOIN batches b ON b.id = batch_id GROUP BY 1, 2, 3, 4, 5, 6, 7
+    FROM requests r LEFT JOIN versions v ON v.id = batch_id GROUP BY 1, 2, 3, 4, 5, 6, 7
 """
 TOTALLED = """
     SELECT model, day, status, kind, guarantee, repair, unchanged, sum(requests)::bigint FROM audit_counts
@@ -58,9 +58,12 @@ SEARCHED = """
     FROM request_search
 """
 SEARCHABLE = """
-    SELECT r.id, api_key_id, received_at, status, kind, guarantee, r.repair, injected_norm_before, injected_norm_after,
-           distance_bound_before_relative, distance_bound_after_relative, span_residual
-    FROM requests r LEFT JOIN request_audits a ON request_id = r.id LEFT JOIN batches b ON b.id = a.batch_id
+    SELECT r.id, api_key_id, received_at, status, kind, r.guarantee, r.repair, injected_norm_before,
+           injected_norm_after, v.distance_bound_before_relative,
+           CASE WHEN e.id IS NULL THEN v.distance_bound_after_relative ELSE e.distance_bound_after_relative END,
+           v.span_residual
+    FROM requests r LEFT JOIN request_audits a ON request_id = r.id LEFT JOIN versions v ON v.id = a.batch_id
+    LEFT JOIN versions e ON e.model = v.model AND e.number = v.repair_version
 """
 
 
@@ -104,9 +107,9 @@ async def test_totals_follow_every_move_of_a_request(db: Database) -> None:
     batch_id = await db.applied(ids[:2])
     await assert_totals_are_right(db)
     async with transaction(db.engine) as conn:
-        await BatchRepository(conn).finish(batch_id, span_residual=3e-15, durations_ms={})
+        await VersionRepository(conn).finish(batch_id, span_residual=3e-15, durations_ms={})
     await assert_totals_are_right(db)
-    await db.rows("UPDATE batches SET distance_bound_before_relative = 0.5, distance_bound_after_relative = 1e-9")
+    await db.rows("UPDATE versions SET distance_bound_before_relative = 0.5, distance_bound_after_relative = 1e-9")
     await db.rows("UPDATE request_audits SET injected_norm_before = 0.75, injected_norm_after = 0.25")
     await assert_totals_are_right(db)
     async with transaction(db.engine) as conn:
@@ -177,8 +180,8 @@ async def test_a_summary_counts_as_the_requests_do(world: AuditWorld) -> None:
         rows = await world.rows(f"SELECT {column}, count(*) FROM requests WHERE {column} IS NOT NULL GROUP BY 1")
         assert {state.value: count for state, count in counts.items() if count} == dict(map(tuple, rows))
     [(version, rank, live, unchanged)] = await world.rows("""
-        SELECT max(model_version_after), min(rank_after), min(live_nodes),
-               sum(requests) FILTER (WHERE directions_removed = 0) / sum(requests)::float8 FROM batches
+        SELECT max(number), min(rank), min(live_nodes),
+               sum(requests) FILTER (WHERE directions_removed = 0) / sum(requests)::float8 FROM versions
     """)
     assert (found.model_version, found.rank) == (version, rank)
     assert found.live_nodes == live
@@ -277,8 +280,6 @@ async def test_a_series_has_the_hours_in_which_nothing_happened(world: AuditWorl
 
 
 async def test_what_is_left_is_what_the_newest_import_or_recovery_left(world: AuditWorld) -> None:
-    """One by an early version of Lethe counted no rank, and of the nodes those it excluded."""
-
     async def left() -> tuple[int | None, int | None]:
         found = await told(world, GENERATED)
         [row] = await world.rows("SELECT rank, live_nodes FROM audit_summary")
@@ -287,24 +288,17 @@ async def test_what_is_left_is_what_the_newest_import_or_recovery_left(world: Au
         assert (found.rank, found.live_nodes) == tuple(row) == (point.rank_after, point.live_nodes)
         return found.rank, found.live_nodes
 
-    imports = ((400, 2, "NULL", "NULL", (None, 480)), (401, 3, "17", "471", (17, 471)))
-    for days, version, rank, live, expected in imports:
+    for days, number, cause, rank, live in ((401, 1000, "import", 17, 471), (402, 1001, "recovery", 16, 470)):
         await world.rows(f"""
-            INSERT INTO imports (id, model, status, exclude_deleted, version_before, version_after,
-                weights_sha256_before, weights_sha256_after, nodes, excluded_nodes, excluded_features, excluded_edges,
-                directions_removed, span_residual, committed_at, finished_at, rank_after, live_nodes)
-            VALUES (gen_random_uuid(), 'generated', 'completed', true, 1, {version}, repeat('a', 64), repeat('b', 64),
-                500, 20, 0, 0, 0, 0, now() + interval '{days} days', now(), {rank}, {live})
+            INSERT INTO versions (id, model, number, fencing, cause, folder, digest, weights_sha256, number_before,
+                weights_sha256_before, rank, live_nodes, edges, device, durations_ms, requests, deleted_nodes,
+                deleted_features, deleted_edges, directions_removed, repair, committed_at)
+            VALUES (gen_random_uuid(), 'generated', {number}, 1, '{cause}', '{number}-1', repeat('a', 64),
+                repeat('b', 64), 1, repeat('a', 64), {rank}, {live}, 100, 'cpu', '{{}}', 0, 20, 0, 0, 0, 'none',
+                now() + interval '{days} days')
         """)
-        assert await left() == expected
-    await world.rows("""
-        INSERT INTO recoveries (id, model, fencing, store_before, version, weights_sha256_before,
-            weights_sha256_after, nodes, features, edges, directions_removed, unknown_nodes, committed_at, rank_after,
-            live_nodes)
-        VALUES (gen_random_uuid(), 'generated', 1, '3-1', 4, repeat('a', 64), repeat('b', 64), 1, 0, 0, 0, 0,
-            now() + interval '402 days', 16, 470)
-    """)
-    assert await left() == (16, 470)
+        await world.rows(f"UPDATE pointers SET version = {number}, folder = '{number}-1' WHERE model = 'generated'")
+        assert await left() == (rank, live)
 
 
 async def test_the_views_tell_what_the_queries_tell(world: AuditWorld) -> None:

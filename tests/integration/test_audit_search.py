@@ -49,7 +49,7 @@ FILTERS = {
 async def world(templates: Templates) -> AsyncIterator[AuditWorld]:
     async with generated(templates) as world:
         # One that is committed and not yet applied: outside it is queued, and has no audit.
-        await world.rows("UPDATE batches SET finished_at = NULL, span_residual = NULL WHERE model_version_after = 1")
+        await world.rows("UPDATE versions SET finished_at = NULL, span_residual = NULL WHERE number = 1")
         yield world
 
 

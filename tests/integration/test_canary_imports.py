@@ -59,8 +59,8 @@ async def test_what_was_drilled_stays_deleted_and_the_cohorts_of_a_new_training_
         with pytest.raises(ImportRefused, match="3 nodes"):
             await asked(settings, first)
         record = await ended(settings, await asked(settings, first, exclude_deleted=True))
-        assert record.imported is not None
-        assert record.imported.excluded_nodes == 3
+        assert record.version is not None
+        assert record.version.deleted_nodes == 3
         base = Store.open(settings.model_dir).load_base().graph
         assert base.node_ids[NODES:] == ("", "", "", *canaries_of(first).cohort_ids(2))
         assert not feature_rows(base.features, np.arange(base.nodes))[:, canaries_of(first).column(1)].any()

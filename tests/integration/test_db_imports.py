@@ -1,8 +1,10 @@
 """The record of imports: one open at a time, and final once it has ended."""
 
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
+from db_harness import made
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
@@ -12,29 +14,31 @@ from service.db.engine import create_engine
 from service.db.events import EventRepository
 from service.db.imports import ImportRepository
 from service.db.log import LogRepository
+from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
-from service.domain.records import Imported
-from service.domain.states import ImportStatus
+from service.db.versions import VersionRepository
+from service.domain.states import Cause, EventType, ImportStatus
 from service.errors import Conflict
+from service.worker.outcomes import imported
 
-IMPORTED = Imported(
-    version_before=4,
-    version_after=5,
+IMPORTED = made(
+    5,
+    cause=Cause.IMPORT,
+    requests=0,
     weights_sha256_before="0" * 64,
-    weights_sha256_after="1" * 64,
-    nodes=60,
-    excluded_nodes=2,
-    excluded_features=1,
-    excluded_edges=0,
+    weights_sha256="1" * 64,
+    deleted_nodes=2,
+    deleted_features=1,
     directions_removed=0,
     span_residual=1e-14,
     repair=RepairStatus.CONVERGED,
+    repair_version=5,
     repair_iterations=3,
     distance_bound_before=0.5,
     distance_bound_after=1e-9,
     distance_bound_before_relative=0.1,
     distance_bound_after_relative=1e-10,
-    rank_after=12,
+    rank=12,
     live_nodes=58,
 )
 
@@ -42,8 +46,10 @@ IMPORTED = Imported(
 async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(database_url: str) -> None:
     engine = create_engine(database_url)
     refused, taken = uuid4(), uuid4()
+    version = replace(IMPORTED, id=taken, model="m")
     async with transaction(engine) as connection:
         imports = ImportRepository(connection)
+        await PointerRepository(connection).create(version.pointer)
         await imports.ask(refused, "m", exclude_deleted=False)
         with pytest.raises(Conflict, match="has not ended"):
             await imports.ask(taken, "m", exclude_deleted=True)
@@ -52,8 +58,10 @@ async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(data
         await imports.ask(taken, "m", exclude_deleted=True)
         with pytest.raises(Conflict, match="cannot become completed"):
             await imports.complete(taken)
-        await imports.commit(taken, IMPORTED)
-        await imports.commit(taken, IMPORTED)
+        await VersionRepository(connection).insert(version)
+        await imports.commit(taken)
+        await imports.commit(taken)
+        await EventRepository(connection).append_of_no_request(EventType.IMPORTED, imported(version))
         [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(connection).of_no_request()]
         assert (leaf["type"], leaf["request_id"], leaf["request"], leaf["subjects"]) == ("imported", None, None, None)
         told = {"model": "m", "import": str(taken), "model_version_before": 4, "model_version_after": 5}
@@ -64,17 +72,17 @@ async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(data
         assert await EventRepository(connection).latest_figures("another") is None
         found = await imports.open("m")
         assert found is not None
-        assert (found.id, found.status, found.imported) == (taken, ImportStatus.COMMITTED, IMPORTED)
+        assert (found.id, found.status, found.version) == (taken, ImportStatus.COMMITTED, version)
         await imports.complete(taken)
         await imports.complete(taken)
         assert await imports.open("m") is None
         ended = await imports.get(taken)
         assert ended is not None
-        assert (ended.id, ended.status, ended.imported) == (taken, ImportStatus.COMPLETED, IMPORTED)
+        assert (ended.id, ended.status, ended.version) == (taken, ImportStatus.COMPLETED, version)
         ended = await imports.get(refused)
         assert ended is not None
         assert (ended.status, ended.refusal) == (ImportStatus.REFUSED, "It has deleted nodes.")
-    for change in ("UPDATE imports SET nodes = 1", "DELETE FROM imports"):
+    for change in ("UPDATE imports SET exclude_deleted = false", "DELETE FROM imports"):
         with pytest.raises(IntegrityError, match="never changed"):
             async with transaction(engine) as connection:
                 await connection.execute(text(f"{change} WHERE model = 'm'"))

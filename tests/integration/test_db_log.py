@@ -393,8 +393,8 @@ async def test_the_applications_role_reads_every_view(db: Database) -> None:
         await engine.dispose()
 
 
-async def test_that_login_is_told_to_have_the_owner_migrate(database_url: str) -> None:
-    await migrate.downgrade(database_url, "0004")
+async def test_that_login_is_told_to_have_the_owner_migrate(empty_database_url: str) -> None:
+    database_url = empty_database_url
     parsed = make_url(database_url)
     login = f"{parsed.database}_app"
     owner = create_engine(database_url, pool_size=1)

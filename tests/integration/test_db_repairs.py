@@ -6,21 +6,20 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from db_harness import MODEL, NORMS, Database, batch_record, open_database
+from db_harness import MODEL, NORMS, Database, committed, imported, made, open_database
 from sqlalchemy.exc import IntegrityError
 
 from projector.forgetting.status import RepairStatus
 from service.audit.canonical import parse_canonical
-from service.db.batches import BatchRepository
 from service.db.events import EventRepository
-from service.db.history import HistoryRepository, MadeVersion
 from service.db.imports import ImportRepository
 from service.db.log import LogRepository
 from service.db.repairs import Pending, RepairEnd, RepairRepository
 from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
-from service.domain.records import Imported, RepairRecord
-from service.domain.states import EventType, Guarantee
+from service.db.versions import VersionRepository
+from service.domain.states import Cause, EventType, Guarantee
+from service.domain.versions import Version, repaired_in
 
 PENDING, NOT_CONVERGED, CONVERGED = RepairStatus.PENDING, RepairStatus.NOT_CONVERGED, RepairStatus.CONVERGED
 
@@ -31,53 +30,40 @@ async def database(database_url: str, tmp_path: Path) -> AsyncIterator[Database]
         yield database
 
 
-def repair_record(version: int, requests: int) -> RepairRecord:
-    return RepairRecord(
-        id=uuid4(),
-        model=MODEL,
-        status=CONVERGED,
+def repair(number: int, requests: int = 0, status: RepairStatus = CONVERGED) -> Version:
+    """A version that a repair made."""
+    return made(
+        number,
+        cause=Cause.REPAIR,
         requests=requests,
-        model_version_before=version - 1,
-        model_version_after=version,
-        weights_sha256_before="c" * 64,
-        weights_sha256_after="d" * 64,
-        iterations=4,
-        products=31,
-        weight_change=0.01,
+        weights_sha256="e" * 64,
+        repair=status,
+        repair_version=number,
+        repair_iterations=4,
+        repair_products=31,
+        repair_weight_change=0.01,
         distance_bound_before=4.1,
         distance_bound_after=1e-9,
-        distance_bound_before_relative=0.2,
-        distance_bound_after_relative=None,
-        device="cpu",
+        distance_bound_after_relative=1e-11,
         durations_ms={"repair": 410.0},
     )
 
 
-async def applied(database: Database, repair: RepairStatus, version: int, *nodes: str) -> UUID:
+async def applied(database: Database, state: RepairStatus, number: int, *nodes: str) -> UUID:
     """A request that was applied in a batch of its own with a repair in this state."""
     request = await database.accept(*nodes)
-    record = replace(batch_record(version=version), repair=repair, distance_bound_after=4.1)
-    outcome = AppliedOutcome(request, Guarantee.SPAN, repair, "Its repair goes on.", {})
+    version = made(number, repair=state, distance_bound_after=4.1)
+    outcome = AppliedOutcome(request, Guarantee.SPAN, state, "Its repair goes on.", {})
     async with transaction(database.engine) as connection:
-        await BatchRepository(connection).insert(record, 1, {request: NORMS})
-        await RequestRepository(connection).mark_applied(record.id, [outcome])
-        await BatchRepository(connection).finish(record.id, span_residual=1e-15, durations_ms={})
+        await committed(connection, version, {request: NORMS})
+        await RequestRepository(connection).mark_applied(version.id, [outcome])
+        await VersionRepository(connection).finish(version.id, span_residual=1e-15, durations_ms={})
         await RequestRepository(connection).mark_completed({request: {}})
     return request
 
 
-def converged(one: Pending, version: int = 9) -> RepairEnd:
-    batch = replace(
-        one.batch,
-        repair=CONVERGED,
-        repair_iterations=4,
-        repair_weight_change=0.01,
-        repair_version=version,
-        repair_weights_sha256="e" * 64,
-        distance_bound_after=1e-9,
-        distance_bound_after_relative=1e-11,
-        durations_ms={**one.batch.durations_ms, "repair": 410.0},
-    )
+def converged(one: Pending, end: Version) -> RepairEnd:
+    batch = repaired_in(one.batch, end)
     return RepairEnd(one.request_id, batch, Guarantee.RETRAINED, "The repair did it.", {"repair": "converged"})
 
 
@@ -92,7 +78,9 @@ async def test_a_pending_repair_ends_once_for_every_request_that_waits_for_it(da
         waiting = await repairs.pending(MODEL)
         assert [(one.request_id, one.count) for one in waiting] == [(first, 1), (second, 2)]
         assert (waiting[0].batch.model_version_after, waiting[0].batch.repair, waiting[0].norms) == (1, PENDING, NORMS)
-        ends = [converged(one) for one in waiting]
+        end = repair(9, requests=2)
+        await VersionRepository(connection).insert(end)
+        ends = [converged(one, end) for one in waiting]
         assert await repairs.end(ends) == [first, second]
         assert await repairs.end(ends) == []
         assert (await repairs.count_pending(MODEL), await repairs.pending(MODEL)) == (0, [])
@@ -117,9 +105,9 @@ async def test_a_repair_that_converged_ends_earlier_ones_that_fell_short_on_the_
 ) -> None:
     await applied(database, NOT_CONVERGED, 1, "1")
     async with transaction(database.engine) as connection:
-        imports, import_id = ImportRepository(connection), uuid4()
-        await imports.ask(import_id, MODEL, exclude_deleted=True)
-        await imports.commit(import_id, Imported(1, 2, "0" * 64, "1" * 64, 60, 0, 0, 0, 0, span_residual=2e-15))
+        version = made(2, cause=Cause.IMPORT)
+        await imported(connection, version)
+        await VersionRepository(connection).finish(version.id, span_residual=2e-15, durations_ms={})
     short = await applied(database, NOT_CONVERGED, 3, "2")
     waiting = await applied(database, PENDING, 4, "3")
     await applied(database, RepairStatus.NONE, 5, "4")
@@ -128,9 +116,11 @@ async def test_a_repair_that_converged_ends_earlier_ones_that_fell_short_on_the_
         told = {one.request_id: one for one in await repairs.concerned(MODEL, CONVERGED)}
         assert list(told) == [waiting, short]
         assert [one.request_id for one in await repairs.concerned(MODEL, NOT_CONVERGED)] == [waiting]
-        again = replace(converged(told[short]), batch=told[short].batch)
+        end = repair(9)
+        await VersionRepository(connection).insert(end)
+        again = replace(converged(told[short], end), batch=told[short].batch)
         assert await repairs.end([again]) == []
-        assert set(await repairs.end([converged(one) for one in told.values()])) == {waiting, short}
+        assert set(await repairs.end([converged(one, end) for one in told.values()])) == {waiting, short}
         assert await repairs.concerned(MODEL, CONVERGED) == []
         events = [event.type for event in await EventRepository(connection).of_request(short)]
         assert events == [EventType.APPLIED, EventType.COMPLETED, EventType.REPAIRED]
@@ -161,10 +151,10 @@ async def test_a_repair_given_up_is_told_by_an_event_of_its_own(database: Databa
 
 async def test_a_batch_whose_repair_converged_has_its_event_beside_the_applied_one(database: Database) -> None:
     request = await database.accept("1")
-    record = replace(batch_record(), repair=CONVERGED, repair_version=1, repair_weights_sha256="d" * 64)
+    record = made(repair=CONVERGED, repair_version=1)
     outcome = AppliedOutcome(request, Guarantee.RETRAINED, CONVERGED, "x", {"n": 1}, repaired={"n": 2})
     async with transaction(database.engine) as connection:
-        await BatchRepository(connection).insert(record, 1, {request: NORMS})
+        await committed(connection, record, {request: NORMS})
         requests = RequestRepository(connection)
         assert await requests.mark_applied(record.id, [outcome]) == [request]
         assert await requests.mark_applied(record.id, [outcome]) == []
@@ -178,36 +168,32 @@ async def test_a_batch_whose_repair_converged_has_its_event_beside_the_applied_o
             await EventRepository(connection).append(request, EventType.REPAIRED, {})
 
 
-async def test_a_repair_is_unfinished_until_nothing_older_is_on_the_disk(database: Database) -> None:
-    record = repair_record(version=2, requests=1)
-    async with transaction(database.engine) as connection:
-        repairs = RepairRepository(connection)
-        assert await repairs.unfinished(MODEL) is None
-        await repairs.insert(record, fencing=3)
-        assert await repairs.unfinished(MODEL) == record
-        assert await repairs.finish(record.id, span_residual=1e-15, durations_ms={"verify": 2.0})
-        assert not await repairs.finish(record.id, span_residual=1.0, durations_ms={})
-        assert await repairs.unfinished(MODEL) is None
-    assert await database.value("SELECT durations_ms FROM repairs") == {"repair": 410.0, "verify": 2.0}
-
-
-async def test_batches_repairs_and_imports_make_one_series_of_versions(database: Database) -> None:
+async def test_whatever_made_them_versions_are_one_series_and_unfinished_until_nothing_older_is_there(
+    database: Database,
+) -> None:
     await applied(database, PENDING, 1, "1")
-    imported = Imported(1, 2, "0" * 64, "1" * 64, 60, 0, 0, 0, 0, span_residual=2e-15)
-    record = repair_record(version=3, requests=0)
     async with transaction(database.engine) as connection:
-        history = HistoryRepository(connection)
-        assert await history.latest("other", limit=2) == []
-        assert await history.latest(MODEL, limit=2) == [MadeVersion(1, PENDING, 1e-15, 1e-14)]
+        versions = VersionRepository(connection)
+        assert await versions.latest("other", limit=2) == []
+        assert [(one.number, one.repair, one.span_residual) for one in await versions.latest(MODEL, limit=2)] == [
+            (1, PENDING, 1e-15)
+        ]
         import_id = uuid4()
         await ImportRepository(connection).ask(import_id, MODEL, exclude_deleted=False)
-        assert len(await history.latest(MODEL, limit=2)) == 1
-        await ImportRepository(connection).commit(import_id, imported)
-        await RepairRepository(connection).insert(record, fencing=3)
-        assert await history.latest(MODEL, limit=2) == [
-            MadeVersion(3, CONVERGED, None, None),
-            MadeVersion(2, RepairStatus.NONE, 2e-15, None),
-        ]
+        assert len(await versions.latest(MODEL, limit=2)) == 1
+        second = made(2, id=import_id, cause=Cause.IMPORT)
+        await versions.insert(second)
+        assert await versions.unfinished(MODEL) == [second]
+        assert await versions.finish(import_id, span_residual=2e-15, durations_ms={"verify": 2.0})
+        assert not await versions.finish(import_id, span_residual=1.0, durations_ms={})
+        third = repair(3)
+        await versions.insert(third)
+        assert await versions.unfinished(MODEL) == [third]
+        finished = replace(second, span_residual=2e-15, durations_ms={"project": 1.9, "verify": 2.0})
+        assert await versions.latest(MODEL, limit=2) == [third, finished]
+    with pytest.raises(IntegrityError, match="versions_unfinished"):
+        async with transaction(database.engine) as connection:
+            await VersionRepository(connection).insert(repair(4))
 
 
 @pytest.mark.parametrize(
@@ -215,10 +201,10 @@ async def test_batches_repairs_and_imports_make_one_series_of_versions(database:
     [
         ("UPDATE requests SET repair = 'converged'", "requests_retrained_check"),
         ("UPDATE requests SET guarantee = 'retrained'", "requests_retrained_check"),
-        ("UPDATE batches SET repair = 'converged'", "batches_repair_version_check"),
-        ("UPDATE batches SET repair_version = 1", "batches_repair_version_check"),
-        (f"UPDATE batches SET repair_version = 0, repair_weights_sha256 = '{'a' * 64}'", "batches_repair_version"),
-        ("UPDATE batches SET repair = 'soon'", "batches_repair_check"),
+        ("UPDATE versions SET repair = 'converged'", "versions_repair_version_check"),
+        ("UPDATE versions SET repair_version = 0", "versions_repair_version_check"),
+        ("UPDATE versions SET repair_version = 7", "versions_repair_version_fkey"),
+        ("UPDATE versions SET repair = 'soon'", "versions_repair_check"),
     ],
 )
 async def test_the_schema_forbids_a_repair_that_contradicts_itself(

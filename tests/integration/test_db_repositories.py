@@ -74,10 +74,10 @@ async def test_a_tombstone_keeps_the_first_request_that_deleted_a_node(db: Datab
 
     async with transaction(db.engine) as conn:
         tombstones = TombstoneRepository(conn)
-        await tombstones.insert([], keyring.fingerprints())
+        await tombstones.insert(MODEL, [], keyring.fingerprints())
         assert await tombstones.key_fingerprints() == {}
-        await tombstones.insert([tombstone("1", first), tombstone("2", first)], keyring.fingerprints())
-        await tombstones.insert([tombstone("2", second), tombstone("3", second)], keyring.fingerprints())
+        await tombstones.insert(MODEL, [tombstone("1", first), tombstone("2", first)], keyring.fingerprints())
+        await tombstones.insert(MODEL, [tombstone("2", second), tombstone("3", second)], keyring.fingerprints())
         wanted = keyring.tombstone_hashes(MODEL, RequestKind.NODE, ["1", "2", "3", "4"])
         found = await tombstones.find(wanted)
         assert {wanted[digest]: request_id for digest, request_id in found.items()} == {

@@ -14,11 +14,12 @@ from service.db.events import EventRepository
 from service.db.outbox import OutboxRepository
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
+from service.db.versions import VersionRepository
 from service.domain.audit import AuditFilters
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, Guarantee, RequestStatus, Scope
 from service.errors import Conflict, NotFound
-from tests.integration.db_harness import MODEL, NORMS, Database, batch_record, open_database, outcome
+from tests.integration.db_harness import DETAILS, MODEL, NORMS, Database, committed, made, open_database, outcome
 
 
 @pytest.fixture
@@ -188,7 +189,7 @@ async def test_only_what_is_really_queued_is_handed_to_a_batch(db: Database) -> 
         assert [request.id for request in claimed] == [queued]
         assert claimed[0].ciphertext is not None
         assert await requests.queued("other", [queued]) == []
-        assert [request.id for request in await requests.in_batch(batch_id)] == [taken]
+        assert list((await BatchRepository(conn).get(batch_id)).requests) == [taken]
 
 
 async def test_a_batch_whose_request_was_cancelled_meanwhile_is_not_recorded(db: Database) -> None:
@@ -258,18 +259,15 @@ async def test_the_sweeper_is_told_each_forgotten_request_once_in_a_while(db: Da
 
 async def test_an_unfinished_batch_is_found_with_everything_recovery_needs(db: Database) -> None:
     ids = [await db.accept(str(n)) for n in range(3)]
-    record = batch_record(requests=3)
+    version = made(requests=3, fencing=7, folder="1-7")
     async with transaction(db.engine) as conn:
-        batches = BatchRepository(conn)
-        assert await batches.unfinished(MODEL) is None
-        await batches.insert(record, 7, dict.fromkeys(ids, NORMS))
+        assert await VersionRepository(conn).unfinished(MODEL) == []
+        await committed(conn, version, dict.fromkeys(ids, NORMS))
     async with transaction(db.engine) as conn:
-        found = await BatchRepository(conn).unfinished(MODEL)
-        assert await BatchRepository(conn).unfinished("other") is None
-    assert found is not None
-    assert (found.record, found.fencing) == (record, 7)
-    assert [request.id for request in found.requests] == ids
-    assert found.norms == dict.fromkeys(ids, NORMS)
+        assert await VersionRepository(conn).unfinished(MODEL) == [version]
+        assert await VersionRepository(conn).unfinished("other") == []
+        found = await BatchRepository(conn).get(version.id)
+    assert (found.details, list(found.requests), found.norms) == (DETAILS, ids, dict.fromkeys(ids, NORMS))
 
 
 async def test_a_finished_batch_keeps_its_residual_and_all_durations(db: Database) -> None:
@@ -277,10 +275,10 @@ async def test_a_finished_batch_keeps_its_residual_and_all_durations(db: Databas
     batch_id = await db.applied([request_id])
     for finished in (True, False):
         async with transaction(db.engine) as conn:
-            batches = BatchRepository(conn)
-            assert finished is await batches.finish(batch_id, span_residual=3e-15, durations_ms={"erase": 2.5})
+            versions = VersionRepository(conn)
+            assert finished is await versions.finish(batch_id, span_residual=3e-15, durations_ms={"erase": 2.5})
     async with transaction(db.engine) as conn:
-        assert await BatchRepository(conn).unfinished(MODEL) is None
+        assert await VersionRepository(conn).unfinished(MODEL) == []
         found = await RequestRepository(conn).get(request_id)
     assert found is not None
     assert found[1] is not None
@@ -293,7 +291,7 @@ async def test_what_is_repaired_after_a_batch_is_complete_counts_as_none_of_its_
         batch_id = await db.applied([await db.accept("1")], version)
         async with transaction(db.engine) as conn:
             durations_ms = {"project": 1000.0, "repair": repair_ms}
-            await BatchRepository(conn).finish(batch_id, span_residual=0.0, durations_ms=durations_ms)
+            await VersionRepository(conn).finish(batch_id, span_residual=0.0, durations_ms=durations_ms)
         async with transaction(db.engine) as conn:
             found = await BatchRepository(conn).newest_duration_s(MODEL, repair_budget_s=5.0)
         assert found == pytest.approx(seconds)

@@ -12,10 +12,10 @@ from test_audit_queries import assert_totals_are_right
 
 from service.db import migrate, roles
 from service.db.audit_totals import fold
-from service.db.batches import BatchRepository
 from service.db.engine import create_engine
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
+from service.db.versions import VersionRepository
 from tests.integration.db_harness import Database, open_database
 
 #: A temporary table that passes for the one whose changes a function of a trigger takes over.
@@ -50,7 +50,7 @@ async def through_all_states(db: Database) -> None:
         await fold(conn)
     batch_id = await db.applied(ids[:2])
     async with transaction(db.engine) as conn:
-        await BatchRepository(conn).finish(batch_id, span_residual=3e-15, durations_ms={})
+        await VersionRepository(conn).finish(batch_id, span_residual=3e-15, durations_ms={})
         await RequestRepository(conn).mark_completed({ids[0]: {}})
         await RequestRepository(conn).mark_failed(ids[2], "Its features are broken.", {})
     await db.intake.cancel(ids[3], None)
@@ -89,7 +89,7 @@ async def test_all_that_happens_to_requests_reaches_them_from_the_applications_r
 async def test_their_functions_serve_no_trigger_of_the_applications_role(db: Database) -> None:
     """They have the owner's rights: on a table of one's own, they would write whatever one has put there."""
     functions = await db.rows("SELECT proname FROM pg_proc WHERE prosecdef AND prorettype = 'trigger'::regtype")
-    assert len(functions) == 9
+    assert len(functions) == 8
     # Names are looked up where the tables are, and not where whoever writes may put others.
     settings = await db.rows("SELECT DISTINCT proconfig FROM pg_proc WHERE prosecdef")
     assert [one["proconfig"] for one in settings] == [["search_path=public, pg_temp"]]

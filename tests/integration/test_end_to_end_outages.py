@@ -51,7 +51,7 @@ class Fragile:
         assert self.query("SELECT count(*) FROM requests") == [(requests,)]
         events = "SELECT type, count(*), count(DISTINCT request_id) FROM events GROUP BY type ORDER BY type"
         assert self.query(events) == [("applied", requests, requests), ("completed", requests, requests)]
-        assert self.query("SELECT sum(requests), sum(nodes) FROM batches") == [(requests, targets)]
+        assert self.query("SELECT sum(requests), sum(deleted_nodes) FROM versions") == [(requests, targets)]
         assert self.query("SELECT count(*) FROM outbox") == [(0,)]
 
 

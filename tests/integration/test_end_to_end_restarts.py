@@ -125,8 +125,9 @@ async def facts(database_url: str) -> dict[str, list[tuple[Any, ...]]]:
         statements = {
             "requests": "SELECT status, count(*), sum(count) FROM requests GROUP BY status",
             "events": "SELECT type, count(*), count(DISTINCT request_id) FROM events GROUP BY type ORDER BY type",
-            "batches": "SELECT sum(nodes), sum(requests), count(*) FILTER (WHERE finished_at IS NULL) FROM batches",
-            "steps": "SELECT model_version_before, model_version_after FROM batches ORDER BY model_version_after",
+            "batches": "SELECT sum(deleted_nodes), sum(requests), count(*) FILTER (WHERE finished_at IS NULL)"
+            " FROM versions WHERE cause = 'batch'",
+            "steps": "SELECT number_before, number FROM versions WHERE cause = 'batch' ORDER BY number",
             "secrets": "SELECT (SELECT count(*) FROM outbox), count(ciphertext) FROM requests",
         }
         return {name: [tuple(row) for row in await connection.fetch(text)] for name, text in statements.items()}

@@ -76,8 +76,8 @@ async def test_deletions_go_on_beside_an_import_that_waits_for_room(
         disk.code = None
         record = await ended(settings, import_id)
         assert record.status is ImportStatus.COMPLETED
-        assert record.imported is not None
-        assert (record.imported.version_before, record.imported.excluded_nodes) == (1, 1)
+        assert record.version is not None
+        assert (record.version.number_before, record.version.deleted_nodes) == (1, 1)
         assert not await tells_what_is_waited_for(lethe, code)
         # Nothing of it was kept in memory meanwhile.
         assert disk.loads == disk.attempts + 1

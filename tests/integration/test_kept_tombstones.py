@@ -1,7 +1,9 @@
 """The store's own tombstones beside the database's: brought in step at a start, and none of them forgotten unseen."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -9,19 +11,17 @@ from db_harness import MODEL, Database, open_database
 
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
-from model_store.errors import StoreDamaged
 from model_store.store import Store
 from model_store.tombstones import KeptTombstone
 from projector.network.spec import ModelSpec
-from service.db.recoveries import RecoveryRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.db.vault_keys import open_keyring
-from service.domain.records import Lease, Recovery, Tombstone
+from service.domain.records import Lease, Tombstone
 from service.domain.states import RequestKind
-from service.errors import KeyMissing
+from service.errors import KeyMissing, StateMismatch
 from service.vault.keyring import Keyring
-from service.worker.kept_tombstones import as_kept, keep_in_step
+from service.worker.kept_tombstones import as_kept, keep_in_step, only_in_store
 from service.worker.tombstoned import find_tombstoned
 
 LEASE = Lease(MODEL, "one", 9, 60.0, 0.0)
@@ -59,7 +59,7 @@ async def deleted(db: Database, keyring: Keyring, *nodes: str) -> list[KeptTombs
     request = await db.accept(*nodes)
     tombstones = [Tombstone(one.kind, one.hash, one.key_number, request) for one in tombstones]
     async with transaction(db.engine) as connection:
-        await TombstoneRepository(connection).insert(tombstones, keyring.fingerprints())
+        await TombstoneRepository(connection).insert(MODEL, tombstones, keyring.fingerprints())
     return as_kept(tombstones, keyring)
 
 
@@ -77,88 +77,73 @@ def damage(store: Store, record: int) -> Path:
     return path
 
 
-async def recovered(db: Database) -> None:
-    """From now on the database is one that was older than the store once."""
-    recovery = Recovery(uuid4(), MODEL, "0-0", "2-3", 3, "a" * 64, "b" * 64, 0, 0, 0, 0, 1)
-    async with transaction(db.engine) as connection:
-        await RecoveryRepository(connection).commit(recovery, 4)
+async def in_step(db: Database, keyring: Keyring, store: Store) -> None:
+    """What a start does."""
+
+    class Started:
+        engine, model, lease = db.engine, MODEL, LEASE
+
+        def __init__(self) -> None:
+            self.keyring = keyring
+
+        async def run(self, work: Callable[[], Any]) -> Any:
+            return work()
+
+    started: Any = Started()
+    await keep_in_step(started, store, started)
 
 
-async def test_the_store_learns_what_the_database_knows_and_keeps_what_it_alone_knows(
-    db: Database, keyring: Keyring, store: Store
-) -> None:
+async def test_the_store_learns_what_the_database_knows(db: Database, keyring: Keyring, store: Store) -> None:
     known = await deleted(db, keyring, "1", "2")
-    own = as_kept(of_nodes(keyring, "3"), keyring)
-    store.add_tombstones(own, fencing=2)
-    assert await keep_in_step(db.engine, store, keyring, LEASE) == {own[0].hash}
-    assert set(store.tombstones().tombstones) == {*known, *own}
+    store.add_tombstones(known[:1], fencing=2)
+    await in_step(db, keyring, store)
+    assert set(store.tombstones().tombstones) == set(known)
     # In the file of this lease, counted; and nothing is written again where nothing has changed.
     [path] = store.path.glob("tombstones-*")
     assert path.name == "tombstones-9"
     assert store.tombstones().is_tidy
     assert store.fencing() == 9
     inode = path.stat().st_ino
-    assert await keep_in_step(db.engine, store, keyring, LEASE) == {own[0].hash}
+    await in_step(db, keyring, store)
     assert path.stat().st_ino == inode
 
 
-async def test_damage_is_mended_from_a_database_that_has_every_tombstone(
+async def test_a_store_that_knows_more_is_refused_and_its_own_are_what_a_recovery_takes_over(
     db: Database, keyring: Keyring, store: Store
 ) -> None:
+    known = await deleted(db, keyring, "1")
+    own = of_nodes(keyring, "3", "4")
+    store.add_tombstones([*known, *as_kept(own, keyring)], fencing=2)
+    before = (store.path / "tombstones-2").read_bytes()
+    with pytest.raises(StateMismatch, match="keeps 2 tombstones that the database does not know") as refused:
+        await in_step(db, keyring, store)
+    assert "lethe recover" in refused.value.remedy
+    assert (store.path / "tombstones-2").read_bytes() == before
+    found = await only_in_store(db.engine, store.tombstones(), keyring)
+    assert found == [replace(one, request_id=None) for one in own]
+    graph = store.load_base().graph
+    tombstoned = await find_tombstoned(db.engine, keyring, MODEL, graph, found)
+    assert [graph.node_ids[row] for row in tombstoned.nodes] == ["1", "3", "4"]
+
+
+async def test_damage_is_mended_from_the_database(db: Database, keyring: Keyring, store: Store) -> None:
     known = await deleted(db, keyring, "1", "2")
     store.add_tombstones(known, fencing=2)
     damage(store, 0)
-    assert await keep_in_step(db.engine, store, keyring, LEASE) == frozenset()
+    await in_step(db, keyring, store)
     assert set(store.tombstones().tombstones) == set(known)
     assert store.tombstones().is_tidy
 
 
-async def test_damage_is_refused_by_name_where_the_database_was_older_once(
-    db: Database, keyring: Keyring, store: Store
-) -> None:
-    known = await deleted(db, keyring, "1")
-    own = as_kept(of_nodes(keyring, "3"), keyring)
-    store.add_tombstones([*known, *own], fencing=2)
-    await recovered(db)
-    whole = (store.path / "tombstones-2").read_bytes()
-    path = damage(store, 1)
-    damaged = path.read_bytes()
-    for _ in range(2):
-        with pytest.raises(StoreDamaged, match=f"{path} cannot be read whole") as refused:
-            await keep_in_step(db.engine, store, keyring, LEASE)
-        assert "--accept-lost tombstones" in refused.value.remedy
-    assert path.read_bytes() == damaged
-    # Nor is a newly trained model taken that may contain what was deleted.
-    graph = store.load_base().graph
-    with pytest.raises(StoreDamaged, match="cannot be read whole"):
-        await find_tombstoned(db.engine, keyring, MODEL, graph, store.tombstones())
-    path.write_bytes(whole)
-    found = await find_tombstoned(db.engine, keyring, MODEL, graph, store.tombstones())
-    assert [graph.node_ids[row] for row in found.nodes] == ["1", "3"]
-
-
-async def test_damage_is_refused_by_name_beside_tombstones_that_the_database_does_not_know(
-    db: Database, keyring: Keyring, store: Store
-) -> None:
-    own = as_kept(of_nodes(keyring, "3", "4"), keyring)
-    store.add_tombstones(own, fencing=2)
-    damage(store, 1)
-    with pytest.raises(StoreDamaged, match="cannot be read whole"):
-        await keep_in_step(db.engine, store, keyring, LEASE)
-
-
-async def test_a_record_that_a_crash_cut_off_is_no_damage_beside_an_older_database_either(
-    db: Database, keyring: Keyring, store: Store
-) -> None:
-    known = await deleted(db, keyring, "1")
-    own = as_kept(of_nodes(keyring, "3"), keyring)
-    store.add_tombstones(own, fencing=2)
-    store.add_tombstones(known, fencing=2)
-    await recovered(db)
+async def test_a_record_that_a_crash_cut_off_is_no_damage(db: Database, keyring: Keyring, store: Store) -> None:
+    known = await deleted(db, keyring, "1", "2")
+    store.add_tombstones(known[:1], fencing=2)
+    store.add_tombstones(known[1:], fencing=2)
     path = store.path / "tombstones-2"
     path.write_bytes(path.read_bytes()[:-1])
-    assert await keep_in_step(db.engine, store, keyring, LEASE) == {own[0].hash}
-    assert set(store.tombstones().tombstones) == {*known, *own}
+    assert not store.tombstones().damaged
+    await in_step(db, keyring, store)
+    assert set(store.tombstones().tombstones) == set(known)
 
 
 async def test_tombstones_of_a_key_that_is_missing_are_refused_by_its_name(
@@ -169,5 +154,5 @@ async def test_tombstones_of_a_key_that_is_missing_are_refused_by_its_name(
     second.chmod(0o600)
     await deleted(db, Keyring.open(tmp_path / "keys"), "1")
     with pytest.raises(KeyMissing, match="tombstone-2"):
-        await keep_in_step(db.engine, store, keyring, LEASE)
+        await in_step(db, keyring, store)
     assert not list(store.path.glob("tombstones-*"))

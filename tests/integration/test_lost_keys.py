@@ -32,7 +32,7 @@ async def used(db: Database, keys: Path) -> Keyring:
     tombstone = Tombstone(RequestKind.NODE, digest, number, await db.accept("7"))
     log_keys = await open_log_keys(db.engine, keys)
     async with transaction(db.engine) as connection:
-        await TombstoneRepository(connection).insert([tombstone], keyring.fingerprints())
+        await TombstoneRepository(connection).insert("tiny", [tombstone], keyring.fingerprints())
         await CheckpointRepository(connection).sign(log_keys)
     return keyring
 

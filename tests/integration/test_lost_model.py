@@ -51,5 +51,7 @@ def test_a_newly_trained_model_takes_the_place_of_one_that_is_lost_without_what_
     recovered = site.recover()
     assert recovered.status == 0, recovered.stderr
     [recovery] = site.recoveries()
-    assert (recovery.nodes, recovery.features, recovery.edges, recovery.unknown_nodes) == (2, 1, 1, 0)
+    version = recovery.version
+    assert (version.deleted_nodes, version.deleted_features, version.deleted_edges) == (2, 1, 1)
+    assert recovery.unknown_nodes == 0
     site.assert_forgotten()

@@ -28,14 +28,13 @@ from service.db.engine import create_engine
 from service.db.imports import ImportRepository
 from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
-from service.domain.records import ModelImport
 from service.domain.states import ImportStatus, Scope
+from service.domain.versions import ModelImport
 from service.errors import Conflict, LetheError
 from service.settings import Settings
 from service.vault.keyring import Keyring
 from service.worker.candidate import ImportRefused
 from service.worker.import_request import request_import
-from service.worker.importing import Importer
 
 __all__ = ["settings", "small_model"]
 
@@ -133,9 +132,9 @@ async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failu
         await predicting
 
         assert record.status is ImportStatus.COMPLETED
-        imported = record.imported
+        imported = record.version
         assert imported is not None
-        assert (imported.version_before, imported.version_after, imported.excluded_nodes) == (1, 2, 2)
+        assert (imported.number_before, imported.number, imported.deleted_nodes) == (1, 2, 2)
         assert 0 <= imported.span_residual < 1e-8
         versions = [answer["model_version"] for answer in answers]
         assert versions == sorted(versions)
@@ -145,7 +144,7 @@ async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failu
 
         described = (await lethe.client.get("/model")).json()
         assert (described["version"], described["live_nodes"], described["loss"]) == (2, NEW_NODES - 2, "ovr")
-        assert described["weights_sha256"] == imported.weights_sha256_after
+        assert described["weights_sha256"] == imported.weights_sha256
         assert described["span_residual"] == imported.span_residual
         summary = (await lethe.client.get("/audit/summary")).json()
         [*_, today] = (await lethe.client.get("/audit/series")).json()["points"]
@@ -175,9 +174,9 @@ async def test_features_and_edges_that_were_deleted_do_not_come_back(settings: S
             assert response.status_code == 202, response.text
             await lethe.completed(response.json())
         record = await ended(settings, await asked(settings, small_model, exclude_deleted=True))
-        imported = record.imported
+        imported = record.version
         assert imported is not None
-        assert (imported.excluded_nodes, imported.excluded_features, imported.excluded_edges) == (1, 1, 1)
+        assert (imported.deleted_nodes, imported.deleted_features, imported.deleted_edges) == (1, 1, 1)
         base = Store.open(settings.model_dir).load_base().graph
         assert not feature_rows(base.features, np.array([7, 11])).any()
         assert base.adjacency[int(edge[0]), 20] == 0
@@ -279,7 +278,7 @@ def at_the_pointer(patch: pytest.MonkeyPatch) -> None:
 
 
 def before_the_move(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Importer, "install", crash)
+    patch.setattr(Replacement, "install", crash)
 
 
 def between_the_moves(patch: pytest.MonkeyPatch) -> None:
@@ -330,12 +329,12 @@ async def test_an_import_that_a_crash_interrupts_is_finished_at_the_next_start(
     async with running(settings) as lethe:
         record = await ended(settings, import_id)
         assert record.status is ImportStatus.COMPLETED
-        assert record.imported is not None
-        assert (record.imported.version_after, record.imported.excluded_nodes) == (2, 1)
+        assert record.version is not None
+        assert (record.version.number, record.version.deleted_nodes) == (2, 1)
         await until(lethe.is_ready)
         described = (await lethe.client.get("/model")).json()
         assert (described["version"], described["live_nodes"]) == (2, NEW_NODES - 1)
-        assert described["weights_sha256"] == record.imported.weights_sha256_after
+        assert described["weights_sha256"] == record.version.weights_sha256
         refused(await lethe.client.get("/predict/7"), 410, "node-deleted")
         await lethe.completed(await lethe.delete("8"))
         store = Store.open(settings.model_dir)

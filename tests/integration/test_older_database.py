@@ -1,25 +1,38 @@
-"""What is told of deletions of which the store alone knows, because the database was restored from an older backup."""
+"""What is told of deletions whose requests the database does not have, because it was restored from an older backup."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from api_harness import Api, serving
+from db_harness import made
 from test_dashboard_access import SAME_ORIGIN, sign_in, token_in
 
-from service.domain.states import RequestKind, Scope
+from service.db.recoveries import RecoveryRepository
+from service.db.tombstones import TombstoneRepository
+from service.db.transactions import transaction
+from service.db.versions import VersionRepository
+from service.domain.records import Tombstone
+from service.domain.states import Cause, RequestKind, Scope
+from service.domain.versions import Recovery
 
 
 @pytest.fixture
-async def api(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
-    """The store alone knows of the features of "1" and of the node "gone"."""
+async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
+    """A recovery found in the store that the features of "1" and the node "gone" were deleted."""
     async with serving(database_url, tmp_path / "home") as running:
-        services = running.services
-        subjects = {"1": RequestKind.FEATURES, "gone": RequestKind.NODE}
-        kept = frozenset(
-            services.keyring.tombstone_hash(services.model, kind, node)[1] for node, kind in subjects.items()
-        )
-        monkeypatch.setattr(services.tombstones, "_kept", lambda: kept)
+        services, keyring = running.services, running.services.keyring
+        version = made(2, model=services.model, cause=Cause.RECOVERY)
+        tombstones = []
+        for node, kind in {"1": RequestKind.FEATURES, "gone": RequestKind.NODE}.items():
+            number, digest = keyring.tombstone_hash(services.model, kind, node)
+            tombstones.append(Tombstone(kind, digest, number, None))
+        async with transaction(running.engine) as connection:
+            await VersionRepository(connection).insert(version)
+            await RecoveryRepository(connection).insert(Recovery(version, None, "1-1", 1))
+            fingerprints = keyring.fingerprints()
+            repository = TombstoneRepository(connection)
+            await repository.insert(services.model, tombstones, fingerprints, recovery=version.id)
         yield running
 
 
@@ -27,8 +40,8 @@ async def test_a_search_by_node_tells_those_who_may_see_every_request(api: Api) 
     for scope, told in ((Scope.AUDIT_READ, ["1", "gone"]), (Scope.DELETIONS_READ, [])):
         client = await api.client(scope)
         answer = (await client.post("/deletions/search", json={"nodes": ["1", "2", "gone"]})).json()
-        assert (answer["found"], answer["not_found"]) == ([], ["1", "2", "gone"])
-        assert answer["deleted_by_unknown_request"] == told
+        assert answer["found"] == [{"node": node, "deletion": None} for node in told]
+        assert answer["not_found"] == [node for node in ("1", "2", "gone") if node not in told]
 
 
 async def test_so_does_the_dashboard(api: Api) -> None:

@@ -13,8 +13,8 @@ from redis.asyncio import Redis
 from projector.forgetting.status import RepairStatus
 from service.api.services import Check
 from service.db import clock
-from service.db.batches import BatchRepository
 from service.db.transactions import transaction
+from service.db.versions import VersionRepository
 from service.observability.metrics import UnlearningMetrics
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage
@@ -56,17 +56,17 @@ async def checks(db: Database, home: Path) -> dict[str, Check]:
     return made
 
 
-@pytest.mark.parametrize(("column", "name"), [("span_residual", "span"), ("coefficient_residual", "coefficient")])
+@pytest.mark.parametrize(("table", "name"), [("versions", "span"), ("batches", "coefficient")])
 async def test_a_residual_that_rounding_does_not_explain_fails_readiness_until_a_later_one_is_right(
-    db: Database, tmp_path: Path, column: str, name: str
+    db: Database, tmp_path: Path, table: str, name: str
 ) -> None:
     assert (await checks(db, tmp_path))["residuals"].ok
 
     async def batch(version: int, residual: float) -> None:
         batch_id = await db.applied([await db.accept(str(version))], version)
         async with transaction(db.engine) as connection:
-            await BatchRepository(connection).finish(batch_id, span_residual=1e-15, durations_ms={})
-        await db.rows(f"UPDATE batches SET {column} = :residual WHERE id = :id", residual=residual, id=batch_id)
+            await VersionRepository(connection).finish(batch_id, span_residual=1e-15, durations_ms={})
+        await db.rows(f"UPDATE {table} SET {name}_residual = :residual WHERE id = :id", residual=residual, id=batch_id)
 
     await batch(1, 3e-3)
     found = (await checks(db, tmp_path))["residuals"]

@@ -27,19 +27,21 @@ from projector.forgetting.forget import NotFinite
 from projector.forgetting.repair import Repair
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import LossKind, ModelSpec, SolverKind
-from service.db.repairs import RepairRepository
 from service.errors import LetheError, Unavailable
 from service.settings import Settings
 from service.unlearning.placement import RepairImpossible
 from service.unlearning.prepared import PreparedRepair
 from service.unlearning.resident import Resident
-from service.worker.repairing import Repairer
+from service.worker.repairing import Repairer, RepairSteps
 from tests.preloaded import Preloaded
 
 __all__ = ["small_model", "together"]
 
 #: What `repaired` weights may be away from an independent retraining.
 TOLERANCE = 1e-6
+
+UNFINISHED = "SELECT 1 FROM versions WHERE cause = 'repair' AND finished_at IS NULL"
+WAITED = "SELECT requests FROM versions WHERE cause = 'repair'"
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ async def repaired(lethe: Lethe, accepted: dict[str, Any], status: str = "conver
     """The state of a request once its repair has this status, and nothing older is left on the disk."""
 
     async def has_ended() -> bool:
-        unfinished = await query(lethe.settings.database_url, "SELECT 1 FROM repairs WHERE finished_at IS NULL")
+        unfinished = await query(lethe.settings.database_url, UNFINISHED)
         return (await lethe.state(accepted))["repair"] == status and not unfinished
 
     await lethe.completed(accepted)
@@ -219,7 +221,7 @@ async def test_weights_count_as_retrained_by_the_tolerance_that_their_record_sta
         assert (later["guarantee"], later["audit"]["repair_tolerance"]) == ("retrained", 1e-8)
         assert (later["audit"]["factor_age_s"], "in memory" in later["explanation"]) == (0.0, False)
         assert (await lethe.state(first))["audit"] == state["audit"]
-    recorded = "SELECT repair_tolerance FROM repairs"
+    recorded = "SELECT repair_tolerance FROM versions WHERE cause = 'repair'"
     assert await query(settings.database_url, recorded) == [(1e-8,)]
     assert Served(settings.model_dir).distance(retrained(small_model, nodes=["12", "57"])) <= TOLERANCE
 
@@ -238,7 +240,7 @@ async def test_a_batch_overtakes_a_repair_which_then_ends_for_both(
             assert state["audit"]["repair_version"] == (await model_of(lethe))["version"]
         found = await events(lethe.settings.database_url)
         assert all(found[accepted["id"]] == ["applied", "completed", "repaired"] for accepted in (first, second))
-        assert [count for (count,) in await query(deferring.database_url, "SELECT requests FROM repairs")] == [2]
+        assert [count for (count,) in await query(deferring.database_url, WAITED)] == [2]
     assert Served(deferring.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
 
 
@@ -261,7 +263,7 @@ async def test_a_batch_that_is_repaired_at_once_ends_the_repair_that_earlier_req
         await lethe.completed(await lethe.delete("3"))
         assert (await model_of(lethe))["version"] == 3
     assert Served(settings.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
-    assert await query(settings.database_url, "SELECT * FROM repairs") == []
+    assert await query(settings.database_url, WAITED) == []
 
 
 class Crash(LetheError):
@@ -276,10 +278,10 @@ def crash(*_: object, **__: object) -> None:
     ("budget", "owner", "method"),
     [
         (5.0, Store, "write_beta"),
-        pytest.param(0.0, RepairRepository, "insert", marks=pytest.mark.slow),
+        pytest.param(0.0, RepairSteps, "record", marks=pytest.mark.slow),
         pytest.param(0.0, Resident, "commit_repair", marks=pytest.mark.slow),
         (0.0, Store, "write_beta"),
-        pytest.param(0.0, RepairRepository, "finish", marks=pytest.mark.slow),
+        pytest.param(0.0, RepairSteps, "complete", marks=pytest.mark.slow),
     ],
 )
 async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(
@@ -313,7 +315,7 @@ async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(
 @pytest.mark.parametrize(
     ("owner", "method", "error"),
     [
-        (RepairRepository, "insert", Unavailable("The database does not answer.", "Wait.")),
+        (RepairSteps, "record", Unavailable("The database does not answer.", "Wait.")),
         pytest.param(Store, "set_current", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), marks=pytest.mark.slow),
         (Store, "write_beta", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
     ],

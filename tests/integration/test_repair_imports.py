@@ -21,15 +21,16 @@ from test_repair_end_to_end import (
     settings,
 )
 
+from model_store.replacement import Replacement
 from model_store.store import Store
 from projector.forgetting.status import RepairStatus
-from service.domain.records import ModelImport
+from service.db.engine import Connection
 from service.domain.states import ImportStatus
+from service.domain.versions import Version
 from service.settings import Settings
 from service.vault.request_keys import RequestKeys
 from service.worker.candidate import Staged
-from service.worker.importing import Importer
-from service.worker.lease_keeper import LeaseKeeper
+from service.worker.importing import ImportSteps
 
 __all__ = ["deferring", "gate", "new_model", "settings", "small_model"]
 
@@ -54,10 +55,10 @@ async def test_what_is_excluded_at_import_is_repaired_before_the_model_is_served
     async with running(settings) as lethe:
         await until(lethe.is_ready)
         record = await ended(settings, import_id)
-        assert (record.status, record.imported is None) == (ImportStatus.COMPLETED, False)
-        imported = record.imported
+        assert (record.status, record.version is None) == (ImportStatus.COMPLETED, False)
+        imported = record.version
         assert imported is not None
-        assert (imported.excluded_nodes, imported.repair) == (2, RepairStatus.CONVERGED)
+        assert (imported.deleted_nodes, imported.repair) == (2, RepairStatus.CONVERGED)
         assert imported.repair_iterations is not None
         assert imported.distance_bound_before_relative is not None
         assert imported.distance_bound_after_relative is not None
@@ -77,17 +78,17 @@ async def test_what_is_excluded_at_import_is_repaired_before_the_model_is_served
 async def test_an_import_is_completed_once_nothing_of_it_is_left_to_erase(
     settings: Settings, new_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complete, base = Importer.complete, settings.model_dir / "base"
+    complete, base = ImportSteps.complete, settings.model_dir / "base"
     then: list[dict[str, bytes]] = []
 
     def content() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in base.iterdir()}
 
-    async def watched(self: Importer, wanted: ModelImport, keeper: LeaseKeeper) -> None:
+    async def watched(self: ImportSteps, connection: Connection, version: Version) -> None:
         then.append(content())
-        await complete(self, wanted, keeper)
+        await complete(self, connection, version)
 
-    monkeypatch.setattr(Importer, "complete", watched)
+    monkeypatch.setattr(ImportSteps, "complete", watched)
     async with running(settings) as lethe:
         await until(lethe.is_ready)
         await lethe.completed(await lethe.delete("7", "9"))
@@ -126,9 +127,9 @@ async def test_deletions_and_a_stop_do_not_wait_for_the_repair_of_an_import(
         await until(is_held_up)
         assert_retrained(await lethe.completed(await lethe.delete("20")), version=3)
         is_open = True
-        imported = (await ended(settings, import_id)).imported
+        imported = (await ended(settings, import_id)).version
         assert imported is not None
-        assert (imported.version_before, imported.version_after, imported.excluded_nodes) == (3, 4, 3)
+        assert (imported.number_before, imported.number, imported.deleted_nodes) == (3, 4, 3)
         assert imported.repair is RepairStatus.CONVERGED
         answer = (await lethe.client.post("/predict", json={"nodes": ["9", "12", "20", "13"]})).json()
         assert (answer["deleted"], answer["model_version"]) == (["9", "12", "20"], 4)
@@ -144,7 +145,7 @@ async def test_keys_of_requests_that_are_not_in_the_database_are_kept_while_an_i
     """Whether that database belongs here is known once the import has ended: a backup of it may be from before."""
     unknown = uuid4()
     with pytest.MonkeyPatch.context() as patch, capture_logs():
-        patch.setattr(Importer, "install", crash)
+        patch.setattr(Replacement, "install", crash)
         async with running(settings) as lethe:
             await until(lethe.is_ready)
             import_id = await asked(settings, new_model)

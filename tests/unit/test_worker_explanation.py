@@ -13,9 +13,10 @@ from projector.network.spec import ModelSpec, SolverKind
 from projector.training.mlp import MlpRecord
 from service.db.repairs import Pending
 from service.domain.records import BatchRecord, RequestNorms
-from service.domain.states import Guarantee, RequestKind
+from service.domain.states import Cause, Guarantee, RequestKind
 from service.worker.explanation import explain, frozen_parts, nothing_left
-from service.worker.outcomes import Repair, ended, guarantee, without_version
+from service.worker.outcomes import ended, guarantee, without_version
+from tests.integration.db_harness import made
 
 RECORD = BatchRecord(
     id=uuid4(),
@@ -53,6 +54,20 @@ CONVERGED = replace(
     repair_iterations=3,
     distance_bound_after=2e-9,
     distance_bound_after_relative=1e-10,
+)
+#: The version in which a repair ended that several batches waited for.
+ENDED = made(
+    9,
+    cause=Cause.REPAIR,
+    weights_sha256="c" * 64,
+    durations_ms={"repair": 812.5},
+    distance_bound_after=1e-9,
+    distance_bound_after_relative=1e-11,
+    repair=RepairStatus.CONVERGED,
+    repair_version=9,
+    repair_iterations=4,
+    repair_weight_change=0.05,
+    repair_tolerance=1e-6,
 )
 MANIFEST = Manifest(
     name="m",
@@ -140,7 +155,7 @@ def test_what_repair_leaves_as_it_was_fixed_before_is_named_where_the_weights_ar
     # Of weights that are not those of retraining nothing is claimed that it would limit.
     for record in (RECORD, replace(RECORD, repair=RepairStatus.PENDING)):
         assert "fixed before" not in said(record, kind, manifest)
-    told = ended(PENDING, Repair(RepairStatus.CONVERGED, 9, "c" * 64, 4, 0.05, 1e-9, 1e-11, 812.5), manifest)
+    told = ended(PENDING, ENDED, manifest)
     assert words in told.explanation
 
 
@@ -252,8 +267,7 @@ PENDING = Pending(
 
 
 def test_who_waited_is_told_of_the_version_the_repair_ended_in() -> None:
-    repair = Repair(RepairStatus.CONVERGED, 9, "c" * 64, 4, 0.05, 1e-9, 1e-11, 812.5, 1e-6)
-    end = ended(PENDING, repair, MANIFEST)
+    end = ended(PENDING, ENDED, MANIFEST)
     assert (end.request_id, end.guarantee) == (PENDING.request_id, Guarantee.RETRAINED)
     assert "The repair (model version 9) did the forgetting" in end.explanation
     assert (end.batch.model_version_after, end.batch.repair_version, end.batch.distance_bound_before) == (7, 9, 4.1)
@@ -263,7 +277,7 @@ def test_who_waited_is_told_of_the_version_the_repair_ended_in() -> None:
 
 
 def test_a_repair_that_fell_short_or_was_given_up_leaves_the_paper_s_guarantee() -> None:
-    short = ended(PENDING, Repair(RepairStatus.NOT_CONVERGED, 9, "c" * 64, 50, 0.05, 0.3, 0.01, 812.5), MANIFEST)
+    short = ended(PENDING, replace(ENDED, repair=RepairStatus.NOT_CONVERGED), MANIFEST)
     assert (short.guarantee, short.payload["repair"]) == (Guarantee.SPAN, "not_converged")
     given_up = without_version(PENDING, RepairStatus.NONE, "The operator turned repair off.", MANIFEST)
     assert (given_up.guarantee, given_up.batch.repair) == (Guarantee.SPAN, RepairStatus.NONE)

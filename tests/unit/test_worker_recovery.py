@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from model_store.versions import SpanArrays, VersionState
-from service.db.batches import UnfinishedBatch
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestKind, RequestStatus
 from service.errors import KeyMissing
@@ -17,7 +16,6 @@ from service.vault.request_keys import RequestKeys
 from service.vault.sealing import seal
 from service.worker.leftovers import Leftovers
 from service.worker.recovery import deleted_edges, rows_of_edges
-from tests.integration.db_harness import batch_record
 
 
 @pytest.fixture
@@ -32,24 +30,20 @@ def sealed(kind: RequestKind, targets: Targets, key: bytes, request_id: UUID) ->
     return QueuedRequest(request_id, kind, RequestStatus.APPLIED, targets.count, ciphertext, None, received, uuid4())
 
 
-def unfinished(*requests: QueuedRequest) -> UnfinishedBatch:
-    return UnfinishedBatch(batch_record(requests=len(requests)), 1, requests, {})
-
-
 def version(live: list[bool], featured: list[bool]) -> VersionState:
     nothing = SpanArrays.untouched(np.zeros((0, 2, 2)))
     return VersionState(nothing, nothing, np.array(live), np.array(featured), rank=0)
 
 
 def test_the_edges_of_all_edge_requests_of_an_unfinished_batch_are_still_to_be_erased(keys: RequestKeys) -> None:
-    assert deleted_edges(None, keys) == []
+    assert deleted_edges([], keys) == []
     first, second, third = (uuid4() for _ in range(3))
     key = keys.reserve([first, second, third])
-    batch = unfinished(
+    batch = [
         sealed(RequestKind.EDGE, Targets(edges=(("1", "2"), ("2", "3"))), key[first], first),
         sealed(RequestKind.NODE, Targets(nodes=("9",)), key[second], second),
         sealed(RequestKind.EDGE, Targets(edges=(("4", "9"),)), key[third], third),
-    )
+    ]
     edges = deleted_edges(batch, keys)
     assert edges == [("1", "2"), ("2", "3"), ("4", "9")]
     # 9 is gone, and its edges with it.
@@ -61,10 +55,10 @@ def test_edges_that_cannot_be_told_any_more_stop_the_start_instead_of_coming_bac
     request_id = uuid4()
     request = sealed(RequestKind.EDGE, Targets(edges=(("1", "2"),)), bytes(32), request_id)
     with pytest.raises(KeyMissing, match="would come back"):
-        deleted_edges(unfinished(request), keys)
+        deleted_edges([request], keys)
     keys.reserve([request_id])
     with pytest.raises(KeyMissing, match="does not fit"):
-        deleted_edges(unfinished(request), keys)
+        deleted_edges([request], keys)
 
 
 def test_the_first_erasure_looks_for_all_that_is_gone_and_later_ones_for_what_is_new() -> None:

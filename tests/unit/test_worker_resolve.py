@@ -99,12 +99,12 @@ def test_what_is_gone_names_who_deleted_it_and_what_went_with_a_node() -> None:
     assert gone[edges.request.id].with_node == 1
 
 
-def test_what_the_store_alone_knows_to_be_deleted_is_gone_by_requests_that_are_not_known() -> None:
+def test_what_was_deleted_by_requests_that_a_restored_database_does_not_have_is_gone_without_their_ids() -> None:
     tombstones: Tombstones = {**TOMBSTONES, FEATURES: {"2": None}, NODE: {"6": EARLIER[NODE], "x": None}}
     features, node, rest = claim(FEATURES, "2", "6"), claim(NODE, "x"), claim(FEATURES, "2", "3")
     resolution = resolve((features, node, rest), present(), tombstones)
     gone = {each.request.id: how for each, how in resolution.already_deleted}
-    assert gone == {features.request.id: Gone((EARLIER[NODE],), 1, 1), node.request.id: Gone((), 0, 1)}
+    assert gone == {features.request.id: Gone((EARLIER[NODE],), 1), node.request.id: Gone((), 0)}
     assert [(each.claimed, each.subjects) for each in resolution.deletions] == [(rest, ("3",))]
     assert resolution.unknown == {}
 
@@ -174,8 +174,4 @@ def test_the_words_for_nothing_left_fit_the_numbers() -> None:
     assert nothing_left(FEATURES, named=3, with_node=2, by=[first, second]).endswith(
         f"requests {first}, {second}, 2 of them together with a node."
     )
-    unknown = "requests that the database, restored from an older backup, does not know"
-    assert nothing_left(NODE, named=1, with_node=0, by=[], by_unknown=1).endswith(f"had been deleted by {unknown}.")
-    assert nothing_left(NODE, named=2, with_node=0, by=[first], by_unknown=1).endswith(
-        f"by request {first}, 1 of them by {unknown}."
-    )
+    assert nothing_left(NODE, named=1, with_node=0, by=[]).endswith("names had been deleted before a recovery.")

@@ -7,15 +7,13 @@ from alembic import context
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.db import audit_totals, drills, models, refusals, request_search  # noqa: F401 (they declare the tables)
-from service.db.base import Base
 from service.db.engine import asyncpg_url
 from service.db.migrate import take_turn
 
 
 def run(connection: Connection) -> None:
     """Migrate inside the transaction that `connection` is in."""
-    context.configure(connection=connection, target_metadata=Base.metadata, compare_server_default=True)
+    context.configure(connection=connection)
     with context.begin_transaction():
         context.run_migrations()
 

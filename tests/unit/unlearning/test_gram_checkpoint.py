@@ -3,7 +3,6 @@
 import asyncio
 import errno
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +106,24 @@ def test_after_a_deletion_the_factors_are_no_longer_those_of_the_checkpoint(trai
 
 
 class Writer:
-    """As much of a `ModelWriter` as a checkpointer needs."""
+    """As much of a `VersionWriter` as a checkpointer needs."""
 
     def __init__(self, resident: Resident, steps: Callable[[], Any]) -> None:
         self.resident = resident
         self.checkpoint_steps = steps
 
-    def has_checkpoint(self) -> bool:
-        return self.resident.from_checkpoint
+
+class Here:
+    """As much of a `Context`: what blocks is done at once."""
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+def checkpointer_of(resident: Resident, steps: Callable[[], Any], **options: Any) -> Checkpointer:
+    context: Any = Here()
+    writer: Any = Writer(resident, steps)
+    return Checkpointer(context, writer, **options)
 
 
 def test_a_checkpoint_is_written_once_a_version_has_settled_and_an_overtaken_one_is_given_up(
@@ -130,25 +139,23 @@ def test_a_checkpoint_is_written_once_a_version_has_settled_and_an_overtaken_one
             now[0] += 1.0
             yield
 
-    with ThreadPoolExecutor(1) as executor:
-        writer: Any = Writer(resident, steps)
-        checkpointer = Checkpointer(writer, executor, least_features=1, settled_s=5.0, clock=lambda: now[0])
-        assert not checkpointer.due
-        now[0] += 5.0
-        assert checkpointer.due
+    checkpointer = checkpointer_of(resident, steps, least_features=1, settled_s=5.0, clock=lambda: now[0])
+    assert not checkpointer.due
+    now[0] += 5.0
+    assert checkpointer.due
+    asyncio.run(checkpointer.step())
+    assert not (tmp_path / gram_checkpoint.FILE).exists()
+    resident.commit(resident.prepare([Removal(nodes=np.array([7]))]))
+    assert not checkpointer.due
+    now[0] += 5.0
+    while checkpointer.due:
         asyncio.run(checkpointer.step())
-        assert not (tmp_path / gram_checkpoint.FILE).exists()
-        resident.commit(resident.prepare([Removal(nodes=np.array([7]))]))
-        assert not checkpointer.due
-        now[0] += 5.0
-        while checkpointer.due:
-            asyncio.run(checkpointer.step())
-        assert begun == [0, 1]
-        kept = read(tmp_path)
-        assert kept is not None
-        assert torch.equal(kept.M, resident.state.features.gram.M)
-        narrow = Checkpointer(writer, executor, settled_s=0.0, clock=lambda: now[0])
-        assert not narrow.due
+    assert begun == [0, 1]
+    kept = read(tmp_path)
+    assert kept is not None
+    assert torch.equal(kept.M, resident.state.features.gram.M)
+    narrow = checkpointer_of(resident, steps, settled_s=0.0, clock=lambda: now[0])
+    assert not narrow.due
 
 
 def test_a_disk_that_is_full_leaves_the_version_without_a_checkpoint(trained: Path) -> None:
@@ -156,12 +163,10 @@ def test_a_disk_that_is_full_leaves_the_version_without_a_checkpoint(trained: Pa
         raise OSError(errno.ENOSPC, "No space left on device")
         yield
 
-    with ThreadPoolExecutor(1) as executor:
-        writer: Any = Writer(loaded(Store.open(trained)), full)
-        checkpointer = Checkpointer(writer, executor, least_features=1, settled_s=0.0)
-        assert checkpointer.due
-        asyncio.run(checkpointer.step())
-        assert not checkpointer.due
+    checkpointer = checkpointer_of(loaded(Store.open(trained)), full, least_features=1, settled_s=0.0)
+    assert checkpointer.due
+    asyncio.run(checkpointer.step())
+    assert not checkpointer.due
 
 
 def test_a_checkpoint_leaves_the_disk_with_its_version(trained: Path, tmp_path: Path) -> None:
