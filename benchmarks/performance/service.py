@@ -11,7 +11,7 @@ A `lethe serve` on private Postgres and Valkey with fsync on, asked by a light g
 
 `applied` is when a client that Postgres notifies can read the event. A request's time begins when it was due, not when
 a connection was free. Windows of Lethe and of the bare routes alternate; each rate is the median of its windows.
-The graph of arXiv's size has seeded features; see `arxiv`. Without its file a synthetic graph of that size stands in.
+For arXiv see `arxiv`. Without its file a synthetic graph of that size stands in.
 
     python -m benchmarks.performance.service [--parts throughput stream] [--datasets cora arxiv] [--quick]
 """
@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ import asyncpg
 import numpy as np
 import torch
 
-from benchmarks.performance.arxiv import trained, with_features
+from benchmarks.performance.arxiv import found, trained
 from benchmarks.performance.commit_floor import CommitFloor
 from benchmarks.performance.http_load import Ask, Load, Plan, Seen
 from benchmarks.performance.lethe_process import KEY, LetheProcess
@@ -125,8 +125,10 @@ _NEWER = "SELECT id, request_id, type FROM events WHERE id > $1"
 
 
 @contextmanager
-def world(folder: Path, dataset: str, repair: str, model: Path | None = None) -> Iterator[World]:
-    """A Lethe in `folder`, ready: trained on `dataset`, or with a copy of `model`."""
+def world(
+    folder: Path, dataset: str, repair: str, model: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[World]:
+    """A Lethe in `folder`, ready: trained on `dataset`, or with a copy of `model`; `settings` of its environment."""
     home = folder / "home"
     if model is not None:
         shutil.copytree(model, home / "model")
@@ -134,7 +136,7 @@ def world(folder: Path, dataset: str, repair: str, model: Path | None = None) ->
     urls = servers.start()
     assert urls.database_url is not None
     assert urls.redis_url is not None
-    environment = {"DATABASE_URL": urls.database_url, "REDIS_URL": urls.redis_url}
+    environment = {"DATABASE_URL": urls.database_url, "REDIS_URL": urls.redis_url, **(settings or {})}
     try:
         lethe = LetheProcess(home, environment | {"LETHE_DATASET": dataset, "LETHE_REPAIR": repair})
         try:
@@ -280,18 +282,11 @@ async def stream(place: World, effort: Effort) -> tuple[str, str]:
 
 
 def arxiv_model(folder: Path) -> tuple[Path, str]:
-    """A model on the arXiv graph with seeded features, or on a synthetic one of its size, and what it is."""
-    model = folder / "arxiv"
-    found = [path / "ogbn_arxiv_nofeat.npz" for path in default_data_dirs(os.environ)]
-    source = next((path for path in found if path.is_file()), None)
-    what = "the arXiv graph with seeded features" if source else _ARXIV_SIZE
+    """A model on the arXiv graph, or on a synthetic one of its size, trained in `folder` or found there; what it is."""
+    model, source = folder / "arxiv", found(default_data_dirs(os.environ))
     if not model.exists():
-        dataset: Path | str = _ARXIV_SIZE
-        if source is not None:
-            dataset = folder / "arxiv.npz"
-            with_features(source, dataset)
-        trained(dataset, model, hops=3, label_hops=3, sgd=False)
-    return model, what
+        trained(source or _ARXIV_SIZE, model)
+    return model, "arXiv" if source else _ARXIV_SIZE
 
 
 def main() -> None:

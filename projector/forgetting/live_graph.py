@@ -19,6 +19,7 @@ from projector.network.propagation import Propagator
 from projector.network.representation import Representation
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, SolverKind
+from projector.solvers.class_blocks import takes_whole
 from projector.solvers.objective import Objective
 
 
@@ -52,9 +53,13 @@ class LiveGraph:
         labels = one_hot(graph.labels, training, graph.num_classes)
         rows = FeatureMatrix(graph.features, device)
         inputs = inputs_of(spec, rows, labels, propagator, diffusion, featured)
-        # Repair is by Newton's method, whatever has trained.
-        dense = keeps_dense(replace(spec, solver=SolverKind.NEWTON), Sizes.of(graph))
-        return cls(inputs, propagator, loss_of(spec.loss), np.where(training, graph.labels, NO_LABEL), dense)
+        loss, targets = loss_of(spec.loss), np.where(training, graph.labels, NO_LABEL)
+        # Repair is by Newton's method, whatever has trained; computing H anew is not worth the few products it takes
+        # with the whole Hessian's factor.
+        dense = keeps_dense(replace(spec, solver=SolverKind.NEWTON), Sizes.of(graph)) and not takes_whole(
+            Representation(inputs, np.flatnonzero(training)), graph.num_classes, loss
+        )
+        return cls(inputs, propagator, loss, targets, dense)
 
     def without(
         self, nodes: NDArray[np.int64], edges: NDArray[np.int64], feature_rows: NDArray[np.int64]

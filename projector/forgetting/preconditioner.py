@@ -9,7 +9,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 
-from projector.solvers.class_blocks import ClassBlocks
+from projector.solvers.class_blocks import ClassBlocks, HessianFactor
 
 #: Seconds for which blocks may be kept after the first deletion that they predate.
 FACTOR_AGE_S = 60.0
@@ -19,7 +19,7 @@ FACTOR_AGE_S = 60.0
 class Preconditioner:
     """Blocks, and when they must be gone."""
 
-    blocks: ClassBlocks
+    blocks: ClassBlocks | HessianFactor
     #: `time.monotonic()`; infinite while they were made from the remaining data alone.
     until: float = math.inf
 

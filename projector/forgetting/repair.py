@@ -29,7 +29,7 @@ from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.status import TOLERANCE, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
-from projector.solvers.class_blocks import block_steps, why_no_blocks
+from projector.solvers.class_blocks import preconditioner_steps, why_no_blocks
 from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective, Point
 from projector.solvers.single_precision import SinglePrecision
@@ -232,7 +232,7 @@ class Repair:
         if self.converged:
             return
         classes = self._best.W.shape[1]
-        self._without_blocks = why_no_blocks(self._objective.representation, classes, self._free)
+        self._without_blocks = why_no_blocks(self._objective.representation, classes, self._objective.loss, self._free)
         for _ in range(_MOST_BLOCKS):
             if self._without_blocks is None and self.usable() is None:
                 yield from self._make()
@@ -277,7 +277,7 @@ class Repair:
         """Makes blocks at the best point; what cannot be made is done without."""
         yield from self._compute()
         try:
-            for blocks in block_steps(self._objective, self._best, self._rows.H()):
+            for blocks in preconditioner_steps(self._objective, self._best, self._rows.H()):
                 if blocks is not None:
                     self._preconditioner = Preconditioner(blocks)
                 yield False

@@ -23,6 +23,16 @@ from projector.network.inputs import Inputs
 #: Columns of an input propagated at a time when H is materialised, and how much they may take over all nodes.
 _CHUNK_COLUMNS = 512
 _CHUNK_BYTES = 8 << 20
+#: Matrices with fewer columns are multiplied from the left.
+_FEW_COLUMNS = 16
+
+
+def transposed_product(H: Tensor, R: Tensor) -> Tensor:
+    """H^T R, (p, C), for H (n, p) and R (n, C) of one dtype.
+
+    [4,590 x 745, C = 8, in float32: 3 times as fast as (R^T H)^T; 18,217 x 500, C = 3: 9 times. With C = 40 H^T R is.]
+    """
+    return (R.T @ H).T if R.shape[1] < _FEW_COLUMNS else H.T @ R
 
 
 class Representation:
@@ -149,7 +159,7 @@ class DenseRepresentation(Representation):
 
     def transposed(self, R: Tensor) -> Tensor:
         """H^T R for R (n_train, C): (p, C)."""
-        return self._H.T @ R
+        return transposed_product(self._H, R)
 
     def logit_rounding(self, passed: Tensor) -> float:
         """That of H itself and of its products with W, of p terms."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from projector.network.losses import LinearMap
-from projector.network.representation import DenseRepresentation
+from projector.network.representation import DenseRepresentation, transposed_product
 from projector.solvers.objective import Objective, Point
 
 
@@ -37,7 +37,7 @@ class SinglePrecision:
 
         def product(direction: Tensor) -> Tensor:
             with _without_tf32():
-                product = H.T @ of_loss(H @ direction).div_(objective.weighted_rows)
+                product = transposed_product(H, of_loss(H @ direction).div_(objective.weighted_rows))
             return product.add_(direction, alpha=objective.regularization)
 
         return product

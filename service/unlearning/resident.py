@@ -33,7 +33,7 @@ from projector.forgetting.status import RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
 from projector.network.representation import Representation
-from projector.solvers.class_blocks import ClassBlocks, block_steps, why_no_blocks
+from projector.solvers.class_blocks import ClassBlocks, HessianFactor, preconditioner_steps, why_no_blocks
 from projector.solvers.objective import Objective
 from service.domain.states import RepairPolicy
 from service.unlearning.loading import load, on_device
@@ -90,7 +90,7 @@ class Resident:
         #: Seconds for which blocks of the Hessian may be kept after the first deletion that they predate.
         self.factor_age_s = placement.factor_age_s
         self._preconditioner: Preconditioner | None = None
-        self._making: Iterator[ClassBlocks | None] | None = None
+        self._making: Iterator[ClassBlocks | HessianFactor | None] | None = None
         self._pending: Repair | None = None
         #: Why no blocks are made for this version, once that was asked.
         self._no_blocks: str | None = None
@@ -242,7 +242,7 @@ class Resident:
         """Why no blocks of the Hessian of this version are made, and repairs go without; None if they are."""
         if not self._judged:
             free = available_bytes(self.features.rows.device)
-            self._no_blocks = why_no_blocks(self._representation(), self.state.classes, free)
+            self._no_blocks = why_no_blocks(self._representation(), self.state.classes, self.live_graph.loss, free)
             self._judged = True
         return self._no_blocks
 
@@ -268,12 +268,12 @@ class Resident:
             self._no_blocks, self._judged = f"they could not be made: {error}", True
             raise
 
-    def _blocks(self) -> Iterator[ClassBlocks | None]:
+    def _blocks(self) -> Iterator[ClassBlocks | HessianFactor | None]:
         """Blocks made from what remains, in short steps."""
         for _ in self._training_rows.steps():
             yield None
         objective = self._training_rows.objective(self.regularization)
-        yield from block_steps(objective, objective.at(stacked(self.state)), self._training_rows.H())
+        yield from preconditioner_steps(objective, objective.at(stacked(self.state)), self._training_rows.H())
 
     def _usable(self) -> Preconditioner | None:
         """The blocks; those that may not stay any longer leave the memory."""

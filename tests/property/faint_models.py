@@ -16,7 +16,7 @@ from projector.forgetting.optimum import at_optimum, stacked
 from projector.forgetting.repair import RepairOutcome
 from projector.network.blocks import side_by_side
 from projector.network.spec import Combine, LossKind, ModelSpec
-from projector.solvers.class_blocks import ClassBlocks, block_steps
+from projector.solvers.class_blocks import ClassBlocks, HessianFactor, block_steps, factor_steps
 from tests.property.references import dense_representation
 from tests.property.retraining import Precise, Problem
 from tests.property.small_models import SmallModel
@@ -186,9 +186,12 @@ class FaintModel(SmallModel):
         labels, spec = self.case.labels[rows], self.case.spec
         return Problem(H, labels, self.classes, spec.loss, spec.regularization).precise_minimum()
 
-    def _blocks(self) -> ClassBlocks | None:
+    def _blocks(self) -> ClassBlocks | HessianFactor | None:
         objective = self.objective()
         if objective.representation.rows == 0:
             return None
-        *_, blocks = block_steps(objective, objective.at(stacked(self.state)), self.rows.H())
+        # In half of the models whose classes act on each other by the whole Hessian.
+        whole = objective.loss.coupled and objective.representation.columns % 2 == 0
+        steps = factor_steps if whole else block_steps
+        *_, blocks = steps(objective, objective.at(stacked(self.state)), self.rows.H())
         return blocks

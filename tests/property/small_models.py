@@ -22,7 +22,7 @@ from projector.network.inputs import inputs_of
 from projector.network.losses import loss_of
 from projector.network.propagation import Propagator
 from projector.network.spec import ModelSpec
-from projector.solvers.class_blocks import ClassBlocks
+from projector.solvers.class_blocks import ClassBlocks, HessianFactor
 from projector.solvers.objective import Objective
 
 
@@ -75,7 +75,9 @@ class SmallModel:
         self.features.beta[torch.from_numpy(nodes)] = 0.0
         return projection
 
-    def repair(self, blocks: ClassBlocks | None = None, *, tolerance: float = TOLERANCE) -> RepairOutcome:
+    def repair(
+        self, blocks: ClassBlocks | HessianFactor | None = None, *, tolerance: float = TOLERANCE
+    ) -> RepairOutcome:
         """Brings the weights to those of retraining; `blocks` may be from before the last projection."""
         given = None if blocks is None else Preconditioner(blocks).outdated(60.0)
         repair = Repair(self.state, self.objective(), self.rows, given, tolerance=tolerance)

@@ -7,13 +7,29 @@ import pytest
 import torch
 
 from projector.forgetting.optimum import stacked
+from projector.network.losses import OneVsRest, Softmax
+from projector.network.representation import Representation
 from projector.network.spec import LossKind
 from projector.solvers import class_blocks
-from projector.solvers.class_blocks import ClassBlocks, block_steps
+from projector.solvers.class_blocks import ClassBlocks, HessianFactor, block_steps, factor_steps, takes_whole
 from tests.property.faint_models import FaintModel
 from tests.property.ill_conditioned import ill_conditioned_case
 from tests.property.references import dense_representation
 from tests.property.retraining import Matrix, Problem
+
+
+class Reading(Representation):
+    """A representation of which only the size is known, and how much a product reads."""
+
+    def __init__(self, columns: int, bytes_of_product: float) -> None:
+        self._columns, self._bytes = columns, bytes_of_product
+
+    @property
+    def columns(self) -> int:
+        return self._columns
+
+    def bytes_of_product(self, classes: int) -> float:
+        return self._bytes
 
 
 def made(model: FaintModel) -> ClassBlocks:
@@ -31,7 +47,7 @@ def dense_hessian(model: FaintModel) -> Matrix:
     return problem.hessian(stacked(model.state).numpy())
 
 
-def as_matrix(model: FaintModel, blocks: ClassBlocks) -> Matrix:
+def as_matrix(model: FaintModel, blocks: ClassBlocks | HessianFactor) -> Matrix:
     shape = stacked(model.state).shape
     units = np.eye(shape[0] * shape[1])
     return np.column_stack([blocks.solve(torch.from_numpy(e).reshape(shape)).numpy().ravel() for e in units])
@@ -45,6 +61,25 @@ def test_where_classes_are_apart_the_blocks_invert_the_hessian(loss: LossKind, s
     spectrum = np.sort(np.linalg.eigvals(as_matrix(model, made(model)) @ dense_hessian(model)).real)
     assert spectrum[0] >= 0.8
     assert spectrum[-1] <= 1.25
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_where_classes_act_on_each_other_the_factor_of_all_inverts_the_hessian(seed: int) -> None:
+    case = ill_conditioned_case(seed)
+    model = FaintModel(replace(case, spec=replace(case.spec, loss=LossKind.SOFTMAX)))
+    objective = model.objective()
+    *_, factor = factor_steps(objective, objective.at(stacked(model.state)), model.rows.H())
+    assert factor is not None
+    spectrum = np.sort(np.linalg.eigvals(as_matrix(model, factor) @ dense_hessian(model)).real)
+    assert spectrum[0] >= 0.8
+    assert spectrum[-1] <= 1.25
+
+
+def test_the_factor_of_all_is_taken_where_reading_it_costs_little() -> None:
+    photo, arxiv = Reading(745, 63e6), Reading(800, 580e6)
+    assert takes_whole(photo, 8, Softmax())
+    assert not takes_whole(photo, 8, OneVsRest())
+    assert not takes_whole(arxiv, 40, Softmax())
 
 
 @pytest.mark.parametrize("seed", range(40))

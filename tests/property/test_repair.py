@@ -249,10 +249,10 @@ def test_blocks_that_cannot_be_made_are_done_without_and_not_tried_again(
 ) -> None:
     stored = served(small, tmp_path)
 
-    def broken(G: torch.Tensor, regularization: float) -> torch.Tensor:
+    def broken(hessian: torch.Tensor) -> torch.Tensor:
         raise ArithmeticError("the Hessian has no Cholesky factor")
 
-    monkeypatch.setattr(class_blocks, "_inverse", broken)
+    monkeypatch.setattr(class_blocks, "_root", broken)
     with pytest.raises(ArithmeticError, match="Cholesky"):
         stored.resident.advance_upkeep(math.inf)
     assert not stored.resident.upkeep_due
