@@ -4,6 +4,7 @@ Letters: beta_b (n, C) with W_b = X^T beta_b for each block b of an input X; U (
 W = H^T U; S selects training rows, H_b = S R_b X; T_b (d, C) the lazy correction that deletions leave.
 """
 
+import math
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -67,7 +68,9 @@ def _explained(T: NDArray[np.float64], chunks: Iterable[SpanRows]) -> tuple[NDAr
         by_block = effective.reshape(len(effective), blocks, classes).transpose(1, 0, 2)
         by_block += chunk.beta
         explained += X.T @ effective
-        size = float(np.linalg.norm(X if isinstance(X, np.ndarray) else X.data))
+        values = (X if isinstance(X, np.ndarray) else X.data).reshape(-1)
+        # Not by BLAS, whose threads would be in the way of those that take the other parts.
+        size = math.sqrt(np.einsum("i,i->", values, values))
         magnitudes += size * np.sqrt(np.einsum("bkc,bkc->b", by_block, by_block))
     return explained.reshape(width, blocks, classes).transpose(1, 0, 2), magnitudes
 
