@@ -17,16 +17,6 @@ Raw = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
-class Blanking:
-    """Slots of one table that are being blanked, and what their chunks will then be."""
-
-    #: Sorted, (k,).
-    slots: NDArray[np.int64]
-    #: Per array and chunk touched, the hex SHA-256 of the chunk once its slots are blank.
-    digests: Mapping[str, Mapping[int, str]]
-
-
-@dataclass(frozen=True, eq=False)
 class NewArray:
     """An array to be written: what each slot holds and the byte that blanks it."""
 
@@ -47,15 +37,14 @@ class NewTable:
 class BaseArrays:
     """The arrays of `base/` as one index describes them.
 
-    While slots are being blanked (`blankings`), some of their bytes may have been overwritten and others not. They
+    While slots are being blanked (`Table.erasing`), some of their bytes may have been overwritten and others not. They
     are then read as blank whatever they hold, and their chunks are held against the digests they are about to have:
     a crash in the middle is no damage, and damage beside it is still found.
     """
 
-    def __init__(self, folder: Path, index: Index, blankings: Mapping[str, Blanking] | None = None) -> None:
+    def __init__(self, folder: Path, index: Index) -> None:
         self.folder = folder
         self.index = index
-        self._blankings = dict(blankings or {})
 
     def read(self, table_name: str, array_name: str, chunks: range) -> NDArray[Any]:
         """The slots of consecutive chunks, (slots, width), verified; StoreDamaged names file and chunk."""
@@ -66,18 +55,20 @@ class BaseArrays:
         """All slots of an array, (slots, width), verified."""
         return self.read(table_name, array_name, range(self.index.tables[table_name].chunks))
 
-    def read_raw(self, table_name: str, array_name: str, chunks: range) -> Raw:
-        """The bytes of consecutive chunks, (slots, slot_bytes), verified."""
+    def read_raw(self, table_name: str, array_name: str, chunks: range, out: Raw | None = None) -> Raw:
+        """The bytes of consecutive chunks, (slots, slot_bytes), verified; in `out` where that is given."""
         table = self.index.tables[table_name]
         array = table.arrays[array_name]
         first, last = int(table.starts[chunks.start]), int(table.starts[chunks.stop])
         path = self.folder / array.file
-        raw = np.empty((last - first, array.slot_bytes), dtype=np.uint8)
+        raw = np.empty((last - first, array.slot_bytes), dtype=np.uint8) if out is None else out
         read_range(path, raw, offset=first * array.slot_bytes, file_bytes=table.slots * array.slot_bytes)
+        if table.erasing.size:
+            left, right = np.searchsorted(table.erasing, [first, last])
+            raw[table.erasing[left:right] - first] = array.blank
         for chunk in chunks:
             part = raw[table.starts[chunk] - first : table.starts[chunk + 1] - first]
-            expected = self._expected(table_name, array_name, chunk, part)
-            if digest_of(part) != expected:
+            if digest_of(part) != array.digests[chunk]:
                 raise damaged(path, f"does not match the digest of its chunk {chunk}")
         return raw
 
@@ -91,16 +82,6 @@ class BaseArrays:
         for table in self.index.tables.values():
             for array in table.arrays.values():
                 read_range(self.folder / array.file, nothing, offset=0, file_bytes=table.slots * array.slot_bytes)
-
-    def _expected(self, table_name: str, array_name: str, chunk: int, part: Raw) -> str:
-        """The digest a chunk must have; blanks in `part` what is being blanked."""
-        table = self.index.tables[table_name]
-        array = table.arrays[array_name]
-        blanking = self._blankings.get(table_name)
-        if blanking is None or chunk not in blanking.digests[array_name]:
-            return array.digests[chunk]
-        part[slots_within(blanking.slots, table, chunk)] = array.blank
-        return blanking.digests[array_name][chunk]
 
 
 def slots_within(slots: NDArray[np.int64], table: Table, chunk: int) -> NDArray[np.int64]:

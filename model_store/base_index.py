@@ -7,11 +7,14 @@ a slot is blanked.
 Each change of `base/` writes a new index under a name of its own, `index-<number>-<fencing>.json`; the one that sorts
 highest by fencing number, then by number, counts. A writer that lost its lease can therefore not replace the index of
 its successor.
+
+An erasure first writes an index that is *open*: it names the slots that are being overwritten, and has the digests
+that their chunks will have. Once they are overwritten, the same index without these slots takes its place.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +78,8 @@ class Table:
     #: First slot of each chunk, and the number of slots at the end, (chunks + 1,).
     starts: NDArray[np.int64]
     arrays: Mapping[str, StoredArray]
+    #: Slots that are being blanked, sorted, (k,). Some may hold what they held before; the digests are those without.
+    erasing: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
     def chunks(self) -> int:
@@ -117,6 +122,15 @@ class Index:
     def files(self) -> frozenset[str]:
         """The names of all array files."""
         return frozenset(array.file for table in self.tables.values() for array in table.arrays.values())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an erasure is under way, or was interrupted."""
+        return any(table.erasing.size for table in self.tables.values())
+
+    def closed(self) -> "Index":
+        """The same index once all that is being erased is overwritten."""
+        return replace(self, tables={name: Table(table.starts, table.arrays) for name, table in self.tables.items()})
 
     def with_table(self, name: str, table: Table) -> "Index":
         """The same index with one table replaced."""
@@ -206,7 +220,7 @@ def _table_to_json(table: Table) -> Document:
         }
         for name, array in table.arrays.items()
     }
-    return {"starts": table.starts.tolist(), "arrays": arrays}
+    return {"starts": table.starts.tolist(), "arrays": arrays, "erasing": table.erasing.tolist()}
 
 
 def _read_table(table_name: str, document: Fields) -> Table:
@@ -215,7 +229,11 @@ def _read_table(table_name: str, document: Fields) -> Table:
         arrays={
             name: _read_array(f"{table_name}.{name}", array) for name, array in document.sections("arrays").items()
         },
+        erasing=np.asarray(document.integers("erasing"), dtype=np.int64),
     )
+    slots = table.erasing
+    if slots.size and (slots[0] < 0 or slots[-1] >= table.slots or (np.diff(slots) <= 0).any()):
+        raise document.wrong("erasing", f"slots below {table.slots}, one after the other", slots.tolist())
     document.finish()
     for name, array in table.arrays.items():
         if len(array.digests) != table.chunks:

@@ -1,9 +1,9 @@
 """The folder `base/` of a store: graph and span coefficients, read with digests and erased in place."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,26 +14,26 @@ from model_store.base_index import Generation, Index, check_file_names, labelled
 from model_store.base_tables import (
     check_index,
     decode_beta,
-    decode_features,
     decode_graph,
     decode_public,
     decode_training_labels,
     encode_beta,
     encode_graph,
+    stored_features,
 )
-from model_store.erasure import Erasure, Intent, plan
+from model_store.erasure import Erasure, carry_out, plan
 from model_store.errors import StoreDamaged, StoreForeign
-from model_store.files import make_folder, remove_file, replace_file, sync_folder, write_file
+from model_store.files import Together, make_folder, replace_file, sync_folder, together, write_file
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.sealed import seal
 from model_store.versions import StoreConflict
-from projector.graph.graph import Features, Graph
+from projector.graph.graph import Graph
 
 _Result = TypeVar("_Result")
 #: How often a read is tried when erasures change the base under it.
 _READ_ATTEMPTS = 5
 #: Bytes of an input and its coefficients that are read at a time.
-_SPAN_BYTES = 16 << 20
+_SPAN_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +55,8 @@ class SpanChunk:
     """An input and its span coefficients in consecutive rows; zero in the rows of nodes that are not in the span."""
 
     rows: slice
-    #: Features (k, d), dense or CSR, in the type they are stored in; or one-hot labels (k, C), CSR.
-    X: Features
+    #: Features (k, d), dense or COO, or one-hot labels (k, C), CSR; float64.
+    X: NDArray[Any] | sp.sparray
     #: (blocks, k, C) float64.
     beta: NDArray[np.float64]
 
@@ -89,19 +89,24 @@ class BaseStore:
         """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
         return self._steadily(self._load)
 
-    def span_chunks(self, featured: NDArray[np.bool_]) -> Iterator[SpanChunk]:
-        """Features and coefficients of all rows, about 16 MiB at a time, read and verified as they are asked for.
+    def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
+        """Features and coefficients of all rows in so many `parts`, for as many threads.
 
-        Rows that are not in `featured` (n,) are zero.
+        About 4 MiB at a time, read and verified as they are asked for. Rows that are not in `featured` (n,) are zero.
         """
         base = self._arrays()
-        for chunks, rows in _steps(base.index, "features", "beta"):
-            beta = decode_beta(base, "beta", chunks)
-            beta[:, ~featured[rows]] = 0
-            yield SpanChunk(rows, _only(decode_features(base, self._manifest, chunks), featured[rows]), beta)
+
+        def read(steps: Sequence[tuple[range, slice]]) -> Iterator[SpanChunk]:
+            for chunks, rows in steps:
+                beta = decode_beta(base, "beta", chunks)
+                beta[:, ~featured[rows]] = 0
+                yield SpanChunk(rows, _only(stored_features(base, self._manifest, chunks), featured[rows]), beta)
+
+        steps = list(_steps(base.index, "features", "beta"))
+        return [read(steps[part::parts]) for part in range(parts)]
 
     def label_span_chunks(self, live: NDArray[np.bool_]) -> Iterator[SpanChunk]:
-        """The same of labels: rows of nodes that are not in `live` (n,), or no training nodes, are zero."""
+        """The same of labels, in one: rows of nodes that are not in `live` (n,), or no training nodes, are zero."""
         base = self._arrays()
         for chunks, rows in _steps(base.index, "nodes", "label_beta"):
             labels = decode_training_labels(base, self._manifest, chunks, live[rows])
@@ -109,30 +114,37 @@ class BaseStore:
             beta[:, np.diff(labels.indptr) == 0] = 0
             yield SpanChunk(rows, labels, beta)
 
-    def pending_erasure(self) -> Erasure | None:
-        """The erasure that a crash interrupted; `erase` finishes it before anything else."""
-        intent = Intent.open_on(self.folder, Index.latest(self.folder))
-        return intent.erasure if intent else None
+    def is_open(self) -> bool:
+        """Whether an erasure was interrupted by a crash; `erase` finishes it before anything else."""
+        return Index.latest(self.folder).is_open
 
-    def erase(self, erasure: Erasure, *, fencing: int) -> None:
-        """Overwrites nodes, features or edges in place, durably; what is erased already costs nothing.
+    def begin_erasure(self, erasure: Erasure, *, fencing: int) -> Index:
+        """Writes down, durably, what of nodes, features or edges is to be overwritten; none for what is gone already.
 
         An erasure that was interrupted is finished first. Raises StoreConflict when a writer with a higher fencing
         number has changed the base, IndexError for a row that the graph does not have.
         """
         index = self._settle(fencing)
-        base = BaseArrays(self.folder, index)
-        intent = plan(base, erasure, self._manifest.feature_layout, _next(index, fencing))
-        if intent is not None:
-            name = intent.file_name
-            replace_file(self.folder / name, seal(intent.to_json()), temporary=f".{name}")
-            intent.apply(self.folder, index)
-            index = self._close(index, intent, fencing)
-        self._tidy(index, fencing)
+        opened = plan(BaseArrays(self.folder, index), erasure, self._manifest.feature_layout, _next(index, fencing))
+        return index if opened is None else self._install(opened)
+
+    def overwrite(self, index: Index, changes: Together) -> None:
+        """Overwrites in place what an erasure that was begun names."""
+        if index.is_open:
+            carry_out(index, self.folder, changes)
+            changes.write(self.folder / _closing(index), [seal(index.closed().to_json())])
+
+    def end_erasure(self, index: Index, last: Together, *, fencing: int) -> None:
+        """Once that is durable, removes what tells of it, and all else that nothing needs."""
+        if index.is_open:
+            # Over the open one: whichever of the two a crash leaves, those before it are not needed any more.
+            last.rename(self.folder / _closing(index), self.folder / index.file_name)
+        self._tidy(index, last, fencing)
 
     def tidy(self, *, fencing: int) -> None:
         """Removes files that nothing needs, written under numbers up to `fencing`; raises StoreConflict as `erase`."""
-        self._tidy(self._settle(fencing), fencing)
+        with together() as last:
+            self._tidy(self._settle(fencing), last, fencing)
 
     def beta_version(self) -> int:
         """The model version whose weights the span coefficients were last rebuilt from; 0 for those of training."""
@@ -175,7 +187,8 @@ class BaseStore:
             index = index.with_table(name, write_table(self.folder, name, new, target))
         sync_folder(self.folder)
         index = self._install(replace(index, generation=target, beta_version=version))
-        self._tidy(index, fencing)
+        with together() as last:
+            self._tidy(index, last, fencing)
 
     def _steadily(self, read: Callable[[], _Result]) -> _Result:
         """What `read` returns, starting again when another process erased something meanwhile."""
@@ -203,9 +216,7 @@ class BaseStore:
         )
 
     def _arrays(self) -> BaseArrays:
-        index = self._index()
-        intent = Intent.open_on(self.folder, index)
-        return BaseArrays(self.folder, index, intent.blankings if intent else None)
+        return BaseArrays(self.folder, self._index())
 
     def _index(self) -> Index:
         index = Index.latest(self.folder)
@@ -222,36 +233,28 @@ class BaseStore:
         index = self._index()
         if index.generation.fencing > fencing:
             raise _overtaken(index.generation, fencing)
-        intent = Intent.open_on(self.folder, index)
-        if intent is None:
+        if not index.is_open:
             return index
-        intent.apply(self.folder, index)
-        return self._close(index, intent, fencing)
-
-    def _close(self, index: Index, intent: Intent, fencing: int) -> Index:
-        """Makes the index of what an intent has left behind the one that counts."""
-        return self._install(replace(intent.applied_to(index), generation=_next(index, fencing)))
+        with together() as changes:
+            carry_out(index, self.folder, changes)
+        # Of another writer under another name: that may go on, and write the one that its open index is to get.
+        own = index.generation.fencing == fencing
+        return self._install(replace(index.closed(), generation=index.generation if own else _next(index, fencing)))
 
     def _install(self, index: Index) -> Index:
         name = index.file_name
         replace_file(self.folder / name, seal(index.to_json()), temporary=f".{name}")
         return index
 
-    def _tidy(self, index: Index, fencing: int) -> None:
-        """Removes older indexes, spent intents, replaced arrays and unfinished files of `base/`."""
+    def _tidy(self, index: Index, last: Together, fencing: int) -> None:
+        """Removes older indexes, replaced arrays and unfinished files of `base/`."""
         latest = Index.latest_generation(self.folder)
         if latest > index.generation:
             raise _overtaken(latest, fencing)
         needed = {index.file_name, *index.files()}
-        spare = [
-            path
-            for _, generation, path in labelled_files(self.folder)
-            if path.name not in needed and generation.fencing <= fencing
-        ]
-        for path in spare:
-            remove_file(path)
-        if spare:
-            sync_folder(self.folder)
+        for _, generation, path in labelled_files(self.folder):
+            if path.name not in needed and generation.fencing <= fencing:
+                last.remove(path)
 
 
 def _beta_tables(beta: NDArray[np.float64], label_beta: NDArray[np.float64], chunk_rows: int) -> dict[str, NewTable]:
@@ -259,7 +262,7 @@ def _beta_tables(beta: NDArray[np.float64], label_beta: NDArray[np.float64], chu
 
 
 def _steps(index: Index, *tables: str) -> Iterator[tuple[range, slice]]:
-    """Consecutive chunks of rows, and the rows, by about 16 MiB of the given tables."""
+    """Consecutive chunks of rows, and the rows, by about 4 MiB of the given tables."""
     row_bytes = sum(
         array.slot_bytes * index.tables[name].slots // index.nodes
         for name in tables
@@ -275,6 +278,11 @@ def _next(index: Index, fencing: int) -> Generation:
     return Generation(fencing, index.generation.number + 1)
 
 
+def _closing(index: Index) -> str:
+    """The name of the index that is to take the place of an open one."""
+    return f".closing-{index.generation}.json"
+
+
 def _overtaken(latest: Generation, fencing: int) -> StoreConflict:
     return StoreConflict(
         f"The base was changed under fencing number {latest.fencing}, above this writer's {fencing}.",
@@ -282,11 +290,14 @@ def _overtaken(latest: Generation, fencing: int) -> StoreConflict:
     )
 
 
-def _only(features: Features, live: NDArray[np.bool_]) -> Features:
-    """Features with the rows of deleted nodes zero."""
-    if live.all():
-        return features
+def _only(features: NDArray[Any] | sp.coo_array, live: NDArray[np.bool_]) -> NDArray[Any] | sp.coo_array:
+    """Features in float64 with the rows of deleted nodes zero."""
     if isinstance(features, np.ndarray):
+        features = features.astype(np.float64)
         features[~live] = 0
         return features
-    return sp.csr_array(sp.diags_array(live.astype(features.dtype)) @ features)
+    # Not the matrix' own `astype`, which puts the values in order first.
+    values, (rows, columns) = features.data.astype(np.float64), features.coords
+    if not live.all():
+        values[~live[rows]] = 0
+    return sp.coo_array((values, (rows, columns)), shape=features.shape)

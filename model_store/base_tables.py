@@ -170,28 +170,34 @@ def decode_training_labels(
 
 def decode_features(base: BaseArrays, manifest: Manifest, chunks: range) -> Features:
     """Features of the rows in consecutive chunks, (k, d), in the layout and type they are stored in."""
+    found = stored_features(base, manifest, chunks)
+    return found if isinstance(found, np.ndarray) else sp.csr_array(found)
+
+
+def stored_features(base: BaseArrays, manifest: Manifest, chunks: range) -> NDArray[Any] | sp.coo_array:
+    """The same, sparse ones in the order they are stored in: products with them need no other."""
     values = base.read("features", "values", chunks)
     if manifest.feature_layout is FeatureLayout.DENSE:
         return values
     rows, columns, kept = _decode_sparse(base, "features", chunks, manifest.features)
-    return _csr(values[kept, 0], rows, columns, (_rows_in(base, chunks), manifest.features))
+    return _coo(values[kept, 0], rows, columns, (_rows_in(base, chunks), manifest.features))
 
 
 def decode_adjacency(base: BaseArrays, chunks: range) -> sp.csr_array:
     """Rows of the adjacency in consecutive chunks, (k, n) float64 ones."""
     rows, columns, _ = _decode_sparse(base, "adjacency", chunks, base.index.nodes)
-    return _csr(np.ones(rows.size), rows, columns, (_rows_in(base, chunks), base.index.nodes))
+    return sp.csr_array(_coo(np.ones(rows.size), rows, columns, (_rows_in(base, chunks), base.index.nodes)))
 
 
 def decode_beta(base: BaseArrays, table_name: str, chunks: range) -> NDArray[np.float64]:
     """Span coefficients of the rows in consecutive chunks, (blocks, k, C)."""
     table, per_block = base.index.tables[table_name], base.index.row_chunks
     blocks, classes = range(table.chunks // per_block), table.arrays["values"].width
-    if len(chunks) == per_block:
-        return base.read_all(table_name, "values").reshape(len(blocks), base.index.nodes, classes)
-    shifted = [range(chunks.start + block * per_block, chunks.stop + block * per_block) for block in blocks]
-    parts = [base.read(table_name, "values", part) for part in shifted]
-    return np.stack(parts) if parts else np.empty((0, _rows_in(base, chunks), classes))
+    beta = np.empty((len(blocks), _rows_in(base, chunks), classes))
+    for block in blocks:
+        shifted = range(chunks.start + block * per_block, chunks.stop + block * per_block)
+        base.read_raw(table_name, "values", shifted, out=beta[block].view(np.uint8))
+    return beta
 
 
 def _encode_features(features: Features, chunk_rows: int, random: np.random.Generator) -> NewTable:
@@ -222,7 +228,7 @@ def _column_type(width: int) -> str:
 
 def _decode_sparse(
     base: BaseArrays, table_name: str, chunks: range, width: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_] | slice]:
     """Rows, counted from the first of `chunks`, and columns of the slots that are kept, and which are.
 
     StoreDamaged for a row outside of its chunk, where erasing would not look for it, and a column not below `width`.
@@ -230,22 +236,29 @@ def _decode_sparse(
     starts = base.index.tables[table_name].starts[chunks.start : chunks.stop + 1]
     rows = base.read(table_name, "rows", chunks)[:, 0]
     columns = base.read(table_name, "columns", chunks)[:, 0]
-    kept = rows != NO_ROW
-    first_rows = np.repeat(np.arange(len(chunks), dtype=np.int64) * base.index.chunk_rows, np.diff(starts))
-    shown, places = columns[kept], rows[kept] + first_rows[kept]
-    outside = (rows[kept] >= base.index.chunk_rows).any() or (places >= _rows_in(base, chunks)).any()
-    if outside or (shown.size and (shown.min() < 0 or shown.max() >= width)):
+    places = np.arange(0, len(chunks) * base.index.chunk_rows, base.index.chunk_rows, dtype=columns.dtype)
+    places = np.repeat(places, np.diff(starts))
+    blank = rows == NO_ROW
+    kept: NDArray[np.bool_] | slice = slice(None)
+    if blank.any():
+        kept = ~blank
+        rows, columns, places = rows[kept], columns[kept], places[kept]
+    places += rows
+    if rows.size and (
+        rows.max() >= base.index.chunk_rows
+        or places.max() >= _rows_in(base, chunks)
+        or columns.min() < 0
+        or columns.max() >= width
+    ):
         raise damaged(base.path_of(table_name, "columns"), "names rows or columns that its table does not have")
-    return places, shown.astype(np.int64), kept
+    return places, columns, kept
 
 
-def _csr(
-    values: NDArray[Any], rows: NDArray[np.int64], columns: NDArray[np.int64], shape: tuple[int, int]
-) -> sp.csr_array:
-    """The CSR matrix of stored values in any order, with the index type that scipy prefers for its size."""
+def _coo(values: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any], shape: tuple[int, int]) -> sp.coo_array:
+    """The matrix of stored values in any order, with the index type that scipy prefers for its size."""
     index_type = sp.get_index_dtype(maxval=max(*shape, values.size))
-    places = (rows.astype(index_type), columns.astype(index_type))
-    return sp.csr_array(sp.coo_array((values, places), shape=shape))
+    places = (rows.astype(index_type, copy=False), columns.astype(index_type, copy=False))
+    return sp.coo_array((values, places), shape=shape)
 
 
 def _decode_ids(base: BaseArrays) -> tuple[str, ...]:

@@ -1,28 +1,23 @@
 """Erasing nodes, features and edges from `base/`: which slots hold them, and overwriting those in place.
 
-An erasure is written down as an *intent* before the first byte is overwritten. The intent lists every slot to be
-blanked and the digest of every chunk touched as it will be afterwards, so that what is left to do after a crash does
-not depend on what was done before it. Blanking only ever writes the same bytes at the same places: a writer that goes
-on after it lost its lease repeats what its successor has done.
+An erasure is written down in the index before the first byte is overwritten: every slot to be blanked, and the digest
+of every chunk touched as it will be afterwards, so that what is left to do after a crash does not depend on what was
+done before it. Blanking only ever writes the same bytes at the same places: a writer that goes on after it lost its
+lease repeats what its successor has done.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.base_arrays import BaseArrays, Blanking, digest_of, slots_within
-from model_store.base_index import Generation, Index, Table, labelled_files, read_generation
+from model_store.base_arrays import BaseArrays, digest_of, slots_within
+from model_store.base_index import Generation, Index, Table
 from model_store.base_tables import NO_ROW
-from model_store.errors import StoreForeign
-from model_store.files import TRAIN_AGAIN, overwrite
+from model_store.files import Together
 from model_store.manifest import FeatureLayout
-from model_store.sealed import FORMAT, Document, Fields, read_sealed
-
-_INTENT = "erasing"
 
 
 def _no_rows() -> NDArray[np.int64]:
@@ -44,28 +39,6 @@ class Erasure:
     #: Edges, each in one direction or both, (k, 2).
     edges: NDArray[np.int64] = field(default_factory=_no_edges)
 
-    def to_json(self) -> Document:
-        """The erasure as a JSON object."""
-        return {
-            "nodes": self.nodes.tolist(),
-            "feature_rows": self.feature_rows.tolist(),
-            "edges": self.edges.reshape(-1).tolist(),
-        }
-
-    @classmethod
-    def read(cls, document: Fields) -> "Erasure":
-        """The erasure in a JSON object; StoreForeign when it is not one."""
-        ends = document.integers("edges")
-        if len(ends) % 2:
-            raise document.wrong("edges", "a list of pairs", ends)
-        erasure = cls(
-            nodes=np.asarray(document.integers("nodes"), dtype=np.int64),
-            feature_rows=np.asarray(document.integers("feature_rows"), dtype=np.int64),
-            edges=np.asarray(ends, dtype=np.int64).reshape(-1, 2),
-        )
-        document.finish()
-        return erasure
-
     def check(self, nodes: int) -> None:
         """Raises IndexError for a row that a graph of `nodes` nodes does not have."""
         for rows in (self.nodes, self.feature_rows, self.edges):
@@ -73,85 +46,8 @@ class Erasure:
                 raise IndexError(f"rows to erase must lie in [0, {nodes}), not in [{rows.min()}, {rows.max()}]")
 
 
-@dataclass(frozen=True, eq=False)
-class Intent:
-    """An erasure under way."""
-
-    #: Later than the index whose chunks are being overwritten; the index at the end is at least as late.
-    generation: Generation
-    erasure: Erasure
-    blankings: Mapping[str, Blanking]
-
-    @property
-    def file_name(self) -> str:
-        """The name of this intent in `base/`."""
-        return f"{_INTENT}-{self.generation}.json"
-
-    def to_json(self) -> Document:
-        """The intent as a JSON object."""
-        return {
-            "format": FORMAT,
-            "generation": str(self.generation),
-            "erasure": self.erasure.to_json(),
-            "tables": {name: _blanking_to_json(blanking) for name, blanking in self.blankings.items()},
-        }
-
-    @classmethod
-    def read(cls, path: Path) -> "Intent":
-        """The intent in a file; StoreDamaged or StoreForeign, naming it, when there is none."""
-        document = read_sealed(path)
-        document.check_format()
-        intent = cls(
-            generation=read_generation(document, "generation"),
-            erasure=Erasure.read(document.section("erasure")),
-            blankings={name: _read_blanking(table) for name, table in document.sections("tables").items()},
-        )
-        document.finish()
-        return intent
-
-    @classmethod
-    def open_on(cls, folder: Path, index: Index) -> "Intent | None":
-        """The intent under which chunks of `index` are being overwritten, if there is one."""
-        found = [(at, path) for stem, at, path in labelled_files(folder) if stem == _INTENT and at > index.generation]
-        if not found:
-            return None
-        intent = cls.read(max(found)[1])
-        intent._check(index, folder)
-        return intent
-
-    def _check(self, index: Index, folder: Path) -> None:
-        """Raises StoreForeign unless it is about slots of this index."""
-        for name, blanking in self.blankings.items():
-            table, slots = index.tables.get(name), blanking.slots
-            if (
-                table is None
-                or not slots.size
-                or slots[0] < 0
-                or slots[-1] >= table.slots
-                or (np.diff(slots) <= 0).any()
-                or blanking.digests.keys() != table.arrays.keys()
-                or any(list(each) != np.unique(table.chunk_of(slots)).tolist() for each in blanking.digests.values())
-            ):
-                raise StoreForeign(
-                    f"{folder / self.file_name} is no erasure in the table {name} beside it.",
-                    f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
-                )
-
-    def apply(self, folder: Path, index: Index) -> None:
-        """Overwrites the slots in place and syncs each file once; repeating it changes nothing."""
-        for name, blanking in self.blankings.items():
-            for array in index.tables[name].arrays.values():
-                overwrite(folder / array.file, blanking.slots, slot_bytes=array.slot_bytes, fill=array.blank)
-
-    def applied_to(self, index: Index) -> Index:
-        """The index with the digests that the erasure leaves behind."""
-        for name, blanking in self.blankings.items():
-            index = index.with_table(name, _after(index.tables[name], blanking))
-        return index
-
-
-def plan(base: BaseArrays, erasure: Erasure, layout: FeatureLayout, generation: Generation) -> Intent | None:
-    """The intent to carry out an erasure, or None when nothing of it is left on disk.
+def plan(base: BaseArrays, erasure: Erasure, layout: FeatureLayout, generation: Generation) -> Index | None:
+    """The open index to carry out an erasure by, or None when nothing of it is left on disk.
 
     Reads the chunks that hold what is erased, and the neighbours' chunks of the adjacency.
     """
@@ -166,9 +62,16 @@ def plan(base: BaseArrays, erasure: Erasure, layout: FeatureLayout, generation: 
         "label_beta": _beta_slots(base, "label_beta", nodes),
         "adjacency": _edge_slots(base, nodes, erasure.edges),
     }
-    blankings = {name: _blanking(base, name, found) for name, found in slots.items()}
-    needed = {name: blanking for name, blanking in blankings.items() if blanking.slots.size}
-    return Intent(generation, erasure, needed) if needed else None
+    tables = {name: _erasing(base, name, found) for name, found in slots.items()}
+    index = replace(base.index, generation=generation, tables={**base.index.tables, **tables})
+    return index if index.is_open else None
+
+
+def carry_out(index: Index, folder: Path, changes: Together) -> None:
+    """Overwrites the slots that an open index names; repeating it changes nothing."""
+    for table in index.tables.values():
+        for array in table.arrays.values() if table.erasing.size else ():
+            changes.overwrite(folder / array.file, table.erasing, slot_bytes=array.slot_bytes, fill=array.blank)
 
 
 def _id_slots(base: BaseArrays, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -232,12 +135,12 @@ def _by_chunk(base: BaseArrays, rows: NDArray[np.int64]) -> Iterable[tuple[int, 
         yield chunk, local - chunk * base.index.chunk_rows
 
 
-def _blanking(base: BaseArrays, name: str, slots: NDArray[np.int64]) -> Blanking:
-    """Those of the slots that lie in chunks which blanking them changes, with the digests to come."""
+def _erasing(base: BaseArrays, name: str, slots: NDArray[np.int64]) -> Table:
+    """The table with those of the slots that lie in chunks which blanking them changes, and the digests to come."""
     table = base.index.tables[name]
     slots = np.unique(slots)
     changed: list[NDArray[np.int64]] = [_no_rows()]
-    digests: dict[str, dict[int, str]] = {array: {} for array in table.arrays}
+    digests = {array: list(stored.digests) for array, stored in table.arrays.items()}
     for chunk in np.unique(table.chunk_of(slots)).tolist():
         local = slots_within(slots, table, chunk)
         after = _digests_after(base, table, name, chunk, local)
@@ -245,7 +148,8 @@ def _blanking(base: BaseArrays, name: str, slots: NDArray[np.int64]) -> Blanking
             changed.append(local + table.starts[chunk])
             for array, digest in after.items():
                 digests[array][chunk] = digest
-    return Blanking(np.concatenate(changed), digests)
+    arrays = {array: replace(stored, digests=tuple(digests[array])) for array, stored in table.arrays.items()}
+    return Table(table.starts, arrays, np.concatenate(changed))
 
 
 def _digests_after(base: BaseArrays, table: Table, name: str, chunk: int, local: NDArray[np.int64]) -> dict[str, str]:
@@ -256,33 +160,3 @@ def _digests_after(base: BaseArrays, table: Table, name: str, chunk: int, local:
         raw[local] = stored.blank
         after[array] = digest_of(raw)
     return after
-
-
-def _after(table: Table, blanking: Blanking) -> Table:
-    arrays = {}
-    for name, array in table.arrays.items():
-        new = blanking.digests[name]
-        digests = tuple(new.get(chunk, digest) for chunk, digest in enumerate(array.digests))
-        arrays[name] = replace(array, digests=digests)
-    return Table(table.starts, arrays)
-
-
-def _blanking_to_json(blanking: Blanking) -> dict[str, Any]:
-    return {
-        "slots": blanking.slots.tolist(),
-        "chunks": list(next(iter(blanking.digests.values()))),
-        "digests": {array: {"sha256": list(digests.values())} for array, digests in blanking.digests.items()},
-    }
-
-
-def _read_blanking(document: Fields) -> Blanking:
-    slots, chunks = document.integers("slots"), document.integers("chunks")
-    digests = {}
-    for array, section in document.sections("digests").items():
-        found = section.texts("sha256")
-        if len(found) != len(chunks):
-            raise section.wrong("sha256", f"{len(chunks)} digests", found)
-        digests[array] = dict(zip(chunks, found, strict=True))
-        section.finish()
-    document.finish()
-    return Blanking(np.asarray(slots, dtype=np.int64), digests)

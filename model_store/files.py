@@ -1,14 +1,18 @@
 """Changes of files that survive a crash: written under another name, synced, renamed, and the folder synced.
 
-Every change of the store goes through these functions. Files are readable by their owner alone, since they hold
-personal data.
+A wait for the disk takes longer than all the rest, and the disk takes many at once: changes that need no order among
+themselves are made `together`. Every change of the store goes through these functions. Files are readable by their
+owner alone, since they hold personal data.
 """
 
+import contextlib
 import errno
 import mmap
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +24,8 @@ _FILE_MODE = 0o600
 #: What opening a file says of a link, of a folder to be written to, and of a device or socket.
 _NOT_PLAIN = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 _FOLDER_MODE = 0o700
+#: Waits at the same time.
+_AT_ONCE = 4
 #: Parts of a file that one call overwrites, the most that the kernel takes at once, and the longest of them (bytes).
 _MOST_SPANS = 1024
 _SPAN_BYTES = 4096
@@ -78,15 +84,107 @@ def read_range(path: Path, out: NDArray[np.uint8], *, offset: int, file_bytes: i
 
 def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Writes a file, over any of that name, and syncs it (not its folder)."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
-    try:
+    with together() as changes:
+        changes.write(path, parts)
+
+
+class Together:
+    """Changes of files that wait for the disk at once; none of them is durable before another. See `together`.
+
+    A file that has lost its last name gives its space back, which waits for the disk too, once nobody holds it open. So
+    it is held until the others wait.
+    """
+
+    def __init__(self) -> None:
+        self._changed: list[int] = []
+        self._held: list[int] = []
+        self._folders: dict[Path, None] = {}
+
+    def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
+        """Writes a file, over any of that name (its folder is not synced)."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+        self._changed.append(descriptor)
         for part in parts:
             view = memoryview(part)
             while view:
                 view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
+
+    def overwrite(self, path: Path, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
+        """Fills the given slots of a file of equal slots with the byte `fill`, in place.
+
+        `slots` are (k,). No other byte is written, so that nothing comes back that somebody else has blanked meanwhile.
+        Writing the same slots again changes nothing, so a crash in between is mended by repeating the call.
+        """
+        descriptor = open_plain(path, os.O_RDWR)
+        self._changed.append(descriptor)
+        if slots.size and os.fstat(descriptor).st_size < (int(slots.max()) + 1) * slot_bytes:
+            raise damaged(path, "is too short")
+        blank(descriptor, slots, slot_bytes=slot_bytes, fill=fill)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Renames within one folder, over any file of the new name."""
+        self._hold(target)
+        source.rename(target)
+        self._folders[target.parent] = None
+
+    def remove(self, path: Path) -> None:
+        """Unlinks a file; one that is gone already is fine."""
+        self._hold(path)
+        path.unlink(missing_ok=True)
+        self._folders[path.parent] = None
+
+    def remove_tree(self, path: Path) -> None:
+        """Removes a folder with everything in it, deepest first."""
+        for entry in sorted(path.iterdir()):
+            if entry.is_dir() and not entry.is_symlink():
+                self.remove_tree(entry)
+            else:
+                self.remove(entry)
+        self._hold(path)
+        path.rmdir()
+        self._folders.pop(path, None)
+        self._folders[path.parent] = None
+
+    def wait(self) -> None:
+        """Waits for all of it."""
+        folders = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in self._folders]
+        self._changed += folders
+        held, self._held = self._held, []
+        at_once([*(partial(os.fsync, each) for each in self._changed), *(partial(os.close, each) for each in held)])
+
+    def close(self) -> None:
+        """Lets go of all files, whatever became of them."""
+        while self._changed or self._held:
+            os.close((self._changed or self._held).pop())
+
+    def _hold(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._held.append(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+
+
+@contextlib.contextmanager
+def together() -> Iterator[Together]:
+    """Changes of files that are durable once the block has ended; after an error in it any of them may be lost."""
+    changes = Together()
+    try:
+        yield changes
+        changes.wait()
     finally:
-        os.close(descriptor)
+        changes.close()
+
+
+def at_once(jobs: Sequence[Callable[[], None]]) -> None:
+    """Does what only waits, several at a time; raises what the first that failed has raised."""
+    for done in [_threads(os.getpid()).submit(job) for job in jobs] if len(jobs) > 1 else ():
+        done.result()
+    if len(jobs) == 1:
+        jobs[0]()
+
+
+@cache
+def _threads(_process: int) -> ThreadPoolExecutor:
+    # Kept, because to begin them takes longer than what they wait for; and of one process, since a fork has none.
+    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="disk")
 
 
 def replace_file(path: Path, data: bytes, *, temporary: str) -> None:
@@ -100,24 +198,6 @@ def rename(source: Path, target: Path) -> None:
     """Renames within one folder, over any file of the new name, and syncs the folder."""
     source.rename(target)
     sync_folder(target.parent)
-
-
-def overwrite(path: Path, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
-    """Fills the given slots of a file of equal slots with the byte `fill`, in place, and syncs the file.
-
-    `slots` are (k,). No other byte is written, so that nothing comes back that somebody else has blanked meanwhile.
-    Writing the same slots again changes nothing, so a crash in between is mended by repeating the call.
-    """
-    if slots.size == 0:
-        return
-    descriptor = open_plain(path, os.O_RDWR)
-    try:
-        if os.fstat(descriptor).st_size < (int(slots.max()) + 1) * slot_bytes:
-            raise damaged(path, "is too short")
-        blank(descriptor, slots, slot_bytes=slot_bytes, fill=fill)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def blank(descriptor: int, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
@@ -141,7 +221,6 @@ def blank(descriptor: int, slots: NDArray[np.int64], *, slot_bytes: int, fill: i
             for start in range(0, firsts.size, _MOST_SPANS):
                 some = slice(start, start + _MOST_SPANS)
                 _read_into(mapped, firsts[some], ends[some], source)
-            mapped.flush()
     finally:
         os.close(source)
 

@@ -47,7 +47,7 @@ def copy_model(source: Path, target: Path) -> Store:
     Raises StoreForeign and StoreDamaged as `Store.open`, and StoreForeign when an erasure was interrupted in it.
     """
     store = Store.open(source)
-    if store.pending_erasure() is not None:
+    if store.is_erasing():
         raise StoreForeign(
             f"What was deleted from the model in {source} is not erased from it yet.",
             "Serve it, which finishes that, and import it then.",

@@ -16,7 +16,7 @@ from model_store.errors import StoreForeign
 from model_store.files import TRAIN_AGAIN, damaged, read_file
 
 #: The format of every document of a store that this version writes and reads.
-FORMAT = 2
+FORMAT = 3
 #: A JSON object as Python values.
 Document = Mapping[str, Any]
 

@@ -3,8 +3,7 @@
     manifest.json                    what the model is
     CURRENT                          the committed version and the digest of its manifest
     base/<table>.<array>-…           fixed size, erased in place
-    base/index-….json                what is in these files, with a digest per chunk
-    base/erasing-….json              the intent of an erasure under way
+    base/index-….json                what is in these files, with a digest per chunk, and what is being erased
     versions/<version>-<fencing>/    state.safetensors, manifest.json
     tombstones                       keyed hashes of what was deleted; absent before anything was
 
@@ -27,6 +26,7 @@ from model_store.erasure import Erasure
 from model_store.errors import StoreForeign
 from model_store.files import (
     TRAIN_AGAIN,
+    Together,
     damaged,
     make_folder,
     make_folders,
@@ -34,6 +34,7 @@ from model_store.files import (
     remove_file,
     remove_tree,
     rename,
+    together,
     write_file,
 )
 from model_store.manifest import FeatureLayout, Manifest
@@ -248,13 +249,11 @@ class Store:
 
         Returns the versions removed. Raises StoreConflict, with nothing removed, when `keep` is not what CURRENT names.
         """
-        if self.current() != keep:
-            raise StoreConflict(
-                f"CURRENT names version {self.current().folder}, not {keep.folder}; older versions are kept.",
-                "Set CURRENT to the committed version first.",
-            )
-        self._remove_prepared(below_fencing=below_fencing)
-        return self._versions.remove(keep=keep, below_fencing=below_fencing)
+        with together() as changes:
+            removed = self._set_aside(changes, keep=keep, below_fencing=below_fencing)
+        with together() as last:
+            self._versions.remove_unfinished(last, below_fencing=below_fencing)
+        return removed
 
     def tidy(self, *, keep: VersionRef, fencing: int) -> None:
         """Removes what writers that were overtaken have written since: versions but `keep`, unused files of `base/`.
@@ -285,28 +284,37 @@ class Store:
         """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
         return self._base.load()
 
-    def span_chunks(self, featured: NDArray[np.bool_]) -> Iterator[SpanChunk]:
-        """Features and coefficients of all rows, about 16 MiB at a time, read and verified as they are asked for.
+    def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
+        """Features and coefficients of all rows in so many `parts`, for as many threads.
 
-        Rows that are not in `featured` (n,) are zero.
+        About 4 MiB at a time, read and verified as they are asked for. Rows that are not in `featured` (n,) are zero.
         """
-        return self._base.span_chunks(featured)
+        return self._base.span_chunks(featured, parts)
 
     def label_span_chunks(self, live: NDArray[np.bool_]) -> Iterator[SpanChunk]:
         """One-hot labels and their coefficients; zero in rows that are not in `live` (n,) or no training nodes."""
         return self._base.label_span_chunks(live)
 
-    def pending_erasure(self) -> Erasure | None:
-        """The erasure that a crash interrupted; `erase` finishes it before anything else."""
-        return self._base.pending_erasure()
+    def is_erasing(self) -> bool:
+        """Whether an erasure was interrupted by a crash; `erase` finishes it before anything else."""
+        return self._base.is_open()
 
-    def erase(self, erasure: Erasure, *, fencing: int) -> None:
+    def erase(self, erasure: Erasure, *, fencing: int, keep: VersionRef | None = None) -> None:
         """Overwrites nodes, features or edges in place, durably; what is erased already is left alone.
 
-        An erasure that was interrupted is finished first. Raises StoreConflict when a writer with a higher fencing
-        number has changed the base, IndexError for a row that the graph does not have.
+        With `keep`, all other versions go as well, as `remove_versions` does it, for one wait for the disk less. An
+        erasure that was interrupted is finished first. Raises StoreConflict when a writer with a higher fencing number
+        has changed the base, IndexError for a row that the graph does not have.
         """
-        self._base.erase(erasure, fencing=fencing)
+        index = self._base.begin_erasure(erasure, fencing=fencing)
+        with together() as changes:
+            self._base.overwrite(index, changes)
+            if keep is not None:
+                self._set_aside(changes, keep=keep, below_fencing=fencing)
+        with together() as last:
+            self._base.end_erasure(index, last, fencing=fencing)
+            if keep is not None:
+                self._versions.remove_unfinished(last, below_fencing=fencing)
 
     def write_beta(
         self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int
@@ -329,6 +337,15 @@ class Store:
     def replace_tombstones(self, kept: Collection[KeptTombstone], *, fencing: int) -> None:
         """Makes the record of what was deleted hold these, and nothing of what earlier writers have written."""
         tombstones.replace(self.path, kept, fencing=fencing)
+
+    def _set_aside(self, changes: Together, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
+        if self.current() != keep:
+            raise StoreConflict(
+                f"CURRENT names version {self.current().folder}, not {keep.folder}; older versions are kept.",
+                "Set CURRENT to the committed version first.",
+            )
+        self._remove_prepared(below_fencing=below_fencing)
+        return self._versions.set_aside(changes, keep=keep, below_fencing=below_fencing)
 
     def _remove_prepared(self, *, below_fencing: int) -> None:
         """Removes files that were to become CURRENT and whose fencing number is at most `below_fencing`."""

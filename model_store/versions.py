@@ -12,7 +12,17 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from model_store.errors import StoreForeign
-from model_store.files import TRAIN_AGAIN, damaged, make_folder, read_file, remove_tree, rename, sync_folder, write_file
+from model_store.files import (
+    TRAIN_AGAIN,
+    Together,
+    damaged,
+    make_folder,
+    read_file,
+    remove_tree,
+    rename,
+    sync_folder,
+    write_file,
+)
 from model_store.sealed import FORMAT, read_sealed, seal
 from projector.errors import ProjectorError
 
@@ -205,21 +215,25 @@ class Versions:
         found = [_FOLDER.fullmatch(name) for name in names]
         return max((int(match["fencing"]) for match in found if match), default=0)
 
-    def remove(self, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
-        """Removes what was written under fencing numbers up to `below_fencing`, but for `keep`; returns the versions.
+    def set_aside(self, changes: Together, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
+        """Takes away versions written under fencing numbers up to `below_fencing`, but `keep`, and returns them.
 
-        Temporary folders go as well. StoreDamaged when `keep` is not there: nothing is removed then.
+        Each in one step: what is left of it is a temporary folder. StoreDamaged when `keep` is not there: nothing is
+        taken away then.
         """
         self.manifest(keep)
         removed = [ref for ref in self.refs() if ref != keep and ref.fencing <= below_fencing]
         for ref in removed:
-            self._set_aside(ref)
-        unfinished = [path for path in sorted(self.folder.iterdir()) if _is_unfinished(path.name, below_fencing)]
-        for path in unfinished:
-            remove_tree(path)
-        if unfinished:
-            sync_folder(self.folder)
+            if self._temporary(ref).exists():
+                remove_tree(self._temporary(ref))
+            changes.rename(self.folder / ref.folder, self._temporary(ref))
         return removed
+
+    def remove_unfinished(self, last: Together, *, below_fencing: int) -> None:
+        """Removes temporary folders of fencing numbers up to `below_fencing`."""
+        for path in sorted(self.folder.iterdir()):
+            if _is_unfinished(path.name, below_fencing):
+                last.remove_tree(path)
 
     def discard(self, ref: VersionRef) -> None:
         """Removes whatever an attempt to write a version has left of it."""

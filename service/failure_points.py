@@ -34,8 +34,7 @@ class FailurePoint(StrEnum):
     APPLYING = "8 applying"
     APPLIED = "8 applied"  # of a batch: status and events
     COEFFICIENTS_WRITTEN = "9 coefficients written"
-    BASE_ERASED = "9 base erased"
-    ERASED = "9 erased"  # older versions are gone as well
+    ERASED = "9 erased"
     MEASURED = "10 measured"
     COMPLETING = "10 completing"
     COMPLETED = "10 completed"  # the version is finished; of a batch, status and events, and ciphertexts dropped

@@ -1,19 +1,21 @@
-"""What is measured of a stored version, read afresh from disk."""
+"""What is measured of a stored version against the rows on the disk."""
+
+import os
 
 from model_store.store import Store
-from model_store.versions import VersionRef
+from model_store.versions import VersionState
 from projector.forgetting.coefficients import span_residual
 
 
-def stored_span_residual(store: Store, ref: VersionRef, *, digest: str | None = None) -> float:
-    """The span residual of a version's weights against the rows on disk that are still in their span.
+def stored_span_residual(store: Store, version: VersionState) -> float:
+    """The span residual of a version's weights, as read, against the rows on disk that are still in their span.
 
-    The larger of the features' and, with label reuse, the labels'. `digest`, when given, is what the version's
-    manifest must have as SHA-256. Raises StoreDamaged for what is not as it was written.
+    The larger of the features' and, with label reuse, the labels'. Raises StoreDamaged for rows that are not as they
+    were written.
     """
-    version = store.read_version(ref, digest=digest)
     features, labels = version.features, version.labels
-    residual = span_residual(features.weights, features.T, store.span_chunks(version.featured))
+    rows = store.span_chunks(version.featured, parts=len(os.sched_getaffinity(0)))
+    residual = span_residual(features.weights, features.T, *rows)
     if len(labels.weights) == 0:
         return residual
     return max(residual, span_residual(labels.weights, labels.T, store.label_span_chunks(version.live)))

@@ -41,6 +41,6 @@ def measure(store: Store, ref: VersionRef, *, digest: str, device: torch.device 
         rank=resident.state.features.gram.rank,
         rank_written=version.rank,
         live_nodes=int(version.live.sum()),
-        span_residual=None if stale else stored_span_residual(store, ref, digest=digest),
+        span_residual=None if stale else stored_span_residual(store, version),
         distance_bound_relative=None if certificate is None else certificate.relative,
     )

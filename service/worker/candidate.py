@@ -120,11 +120,13 @@ class Staged:
 
         Until then the model on the disk is as it was trained, and an attempt that is interrupted can begin again.
         """
-        store, ref, digest = self.store, VersionRef(version.number, version.fencing), version.digest
+        store, ref = self.store, VersionRef(version.number, version.fencing)
+        state = store.read_version(ref, digest=version.digest)
         if not self._is_rebuilt:
-            return stored_span_residual(store, ref, digest=digest)
-        rebuilt, state = self.resident.coefficients(), store.read_version(ref, digest=digest)
-        chunks = (replace(chunk, beta=rebuilt.beta[:, chunk.rows]) for chunk in store.span_chunks(state.featured))
+            return stored_span_residual(store, state)
+        rebuilt = self.resident.coefficients()
+        [stored] = store.span_chunks(state.featured)
+        chunks = (replace(chunk, beta=rebuilt.beta[:, chunk.rows]) for chunk in stored)
         residual = span_residual(state.features.weights, state.features.T, chunks)
         if len(state.labels.weights) == 0:
             return residual

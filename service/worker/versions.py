@@ -25,7 +25,7 @@ from model_store import gram_checkpoint
 from model_store.manifest import Manifest
 from model_store.store import Store
 from model_store.tombstones import KeptTombstone
-from model_store.versions import VersionRef
+from model_store.versions import VersionRef, VersionState
 from projector.forgetting.batch import ModelState
 from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.status import RepairStatus
@@ -158,9 +158,10 @@ class VersionWriter:
         """Steps 8 to 10; returns the version as finished. Raises Unavailable, OSError and LeaseLost."""
         context, cause = self._context, own.cause
         await own.apply(version)
-        await watch.time("erase", partial(self._erase, own), context.executor)
+        committed = await watch.time("erase", partial(self._erase, own), context.executor)
         failure_points.reached(FailurePoint.ERASED, cause)
-        residual = await watch.time("verify", self._span_residual, context.executor)
+        measure = partial(stored_span_residual, self._store, committed)
+        residual = await watch.time("verify", measure, context.executor)
         failure_points.reached(FailurePoint.MEASURED, cause)
         finished = replace(version, span_residual=residual)
         async with fenced_transaction(context.engine, self.lease) as connection:
@@ -183,14 +184,12 @@ class VersionWriter:
         )
         return finished
 
-    def erase(self, cause: Cause | None = None) -> None:
-        """Nodes, features and edges that are gone leave the disk, and so do all other versions."""
-        fencing = self.lease.fencing
+    def erase(self) -> VersionState:
+        """Nodes, features and edges that are gone leave the disk, and so do all versions but the one returned."""
         committed = self._store.read_version(self._ref, digest=self._pointer.digest)
-        self._store.erase(self._leftovers.erasure(committed), fencing=fencing)
+        self._store.erase(self._leftovers.erasure(committed), fencing=self.lease.fencing, keep=self._ref)
         self._leftovers.erased(committed)
-        failure_points.reached(FailurePoint.BASE_ERASED, cause)
-        self._store.remove_versions(keep=self._ref, below_fencing=fencing)
+        return committed
 
     def keep_tombstones(self, tombstones: Sequence[KeptTombstone]) -> None:
         """The store's own record of what was deleted has these too, before anything of them is erased."""
@@ -253,7 +252,7 @@ class VersionWriter:
         # Last: a disk that refuses must not keep readers on the old version; a start sets CURRENT from the pointer.
         self._store.set_current(self._ref)
 
-    def _erase(self, own: OwnSteps) -> None:
+    def _erase(self, own: OwnSteps) -> VersionState:
         """Step 9; the coefficients before those of repaired weights knew what is being erased."""
         if self._store.stale_coefficients(self._ref):
             coefficients = self.resident.coefficients()
@@ -264,11 +263,9 @@ class VersionWriter:
                 fencing=self.lease.fencing,
             )
         failure_points.reached(FailurePoint.COEFFICIENTS_WRITTEN, own.cause)
-        self.erase(own.cause)
+        committed = self.erase()
         own.erase()
-
-    def _span_residual(self) -> float:
-        return stored_span_residual(self._store, self._ref, digest=self._pointer.digest)
+        return committed
 
     def _version(self, new: NewVersion, cause: Cause, pointer: Pointer, watch: Stopwatch) -> Version:
         before, after = new.outcome.before, new.outcome.after

@@ -25,7 +25,7 @@ def scenario(*faults: Fault) -> Sequence[Fault]:
     if faults[0].point in START_POINTS:
         return (Fault(Action.KILL_LETHE, FailurePoint.SWAPPED), *faults)
     if faults[-1].point in START_POINTS and Action.KILL_LETHE not in [fault.action for fault in faults[:-1]]:
-        return (faults[0], Fault(Action.KILL_LETHE, FailurePoint.BASE_ERASED), *faults[1:])
+        return (faults[0], Fault(Action.KILL_LETHE, FailurePoint.ERASED), *faults[1:])
     return faults
 
 
@@ -86,7 +86,7 @@ def check(runs: Runs, faults: Sequence[Fault], seed: int = 0) -> None:
     "faults",
     titled(
         [
-            [Fault(Action.KILL_LETHE, FailurePoint.BASE_ERASED)],
+            [Fault(Action.KILL_LETHE, FailurePoint.ERASED)],
             [Fault(Action.KILL_POSTGRES, FailurePoint.COMMITTING)],
             [Fault(Action.KILL_LETHE, FailurePoint.COMMITTED), Fault(Action.KILL_POSTGRES, FailurePoint.LOADED)],
             [Fault(Action.KILL_LETHE, FILE_CHANGE, 7), Fault(Action.KILL_VALKEY, FailurePoint.CLAIMED)],

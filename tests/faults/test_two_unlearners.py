@@ -171,7 +171,7 @@ def ready(http: httpx.Client) -> bool:
 def test_an_unlearner_that_lost_its_lease_while_it_was_stopped_changes_nothing(
     pair: Callable[[Fault], Pair], runs: Runs
 ) -> None:
-    check(pair(Fault(Action.STOP_LETHE, FailurePoint.BASE_ERASED)), runs)
+    check(pair(Fault(Action.STOP_LETHE, FailurePoint.ERASED)), runs)
 
 
 @pytest.mark.slow

@@ -452,7 +452,6 @@ def test_edges_that_come_back_with_an_older_base_are_noticed(site: Site) -> None
     [
         (Store, "set_current"),
         pytest.param(Store, "erase", marks=pytest.mark.slow),
-        pytest.param(Store, "remove_versions", marks=pytest.mark.slow),
         pytest.param(RecoveryRepository, "finish", marks=pytest.mark.slow),
     ],
 )

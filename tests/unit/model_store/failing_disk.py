@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -74,6 +74,7 @@ class FailingDisk:
             for name in OPERATIONS:
                 patch.setattr(os, name, getattr(self, f"_{name}"))
             patch.setattr(files, "blank", _blank)
+            patch.setattr(files, "at_once", _in_turn)
             try:
                 yield self
             finally:
@@ -255,6 +256,12 @@ def stops(action: Callable[[], object], disk: FailingDisk) -> bool:
     except Stopped:
         return True
     return False
+
+
+def _in_turn(jobs: Sequence[Callable[[], None]]) -> None:
+    """What `files.at_once` does, in an order that is the same each time."""
+    for job in jobs:
+        job()
 
 
 def _blank(descriptor: int, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:

@@ -32,7 +32,7 @@ def test_an_erased_node_is_gone_and_the_rest_is_as_it_was(tmp_path: Path, layout
     erasure = Erasure(nodes=rows(22, 3, 11, 3))
     store.erase(erasure, fencing=1)
     assert_same(Store.open(tmp_path / "m").load_base(), without(model.base, erasure))
-    assert store.pending_erasure() is None
+    assert not store.is_erasing()
 
 
 @LAYOUTS

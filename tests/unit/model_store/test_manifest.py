@@ -131,7 +131,7 @@ def test_an_unknown_field_is_refused_by_name(path: tuple[str, ...]) -> None:
 
 def test_another_format_is_refused_naming_both_numbers() -> None:
     document = {**MANIFEST.to_json(), "format": 7}
-    with pytest.raises(StoreForeign, match=r"m\.json has format 7.*reads format 2"):
+    with pytest.raises(StoreForeign, match=r"m\.json has format 7.*reads format 3"):
         Manifest.from_json(document, source="m.json")
 
 

@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from model_store.errors import StoreDamaged
-from model_store.files import blank, overwrite
+from model_store.files import blank, together
+
+
+def overwrite(path: Path, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
+    with together() as changes:
+        changes.overwrite(path, slots, slot_bytes=slot_bytes, fill=fill)
 
 
 @given(

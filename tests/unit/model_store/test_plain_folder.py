@@ -172,7 +172,7 @@ def test_a_model_amid_an_erasure_is_not_copied(model: Path, tmp_path: Path, monk
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("model_store.erasure.Intent.apply", interrupted)
+    monkeypatch.setattr("model_store.base_store.carry_out", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Store.open(model).erase(Erasure(nodes=np.array([0])), fencing=0)
     with pytest.raises(StoreForeign, match="not erased from it yet"):

@@ -28,8 +28,8 @@ def test_span_chunks_cover_all_rows_once_without_the_dead(
     store = model.create(tmp_path / "m")
     featured = np.arange(23) % 5 != 2
     features, beta, rows = np.zeros((23, 6), dtype=np.float32), np.zeros((2, 23, 3)), np.zeros(23, dtype=int)
-    for chunk in store.span_chunks(featured):
-        assert chunk.X.dtype == np.float32
+    for chunk in store.span_chunks(featured)[0]:
+        assert chunk.X.dtype == np.float64
         features[chunk.rows] = chunk.X if isinstance(chunk.X, np.ndarray) else chunk.X.toarray()
         beta[:, chunk.rows] = chunk.beta
         rows[chunk.rows] += 1

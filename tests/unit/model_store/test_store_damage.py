@@ -114,7 +114,7 @@ def test_a_damaged_chunk_is_named(intact: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged, match=r"beta\.values-0-0 does not match the digest of its chunk 9\."):
         Store.open(path).load_base()
     with pytest.raises(StoreDamaged, match="chunk 9"):
-        list(Store.open(path).span_chunks(np.ones(23, dtype=np.bool_)))
+        list(*Store.open(path).span_chunks(np.ones(23, dtype=np.bool_)))
 
 
 def reseal(file: Path, **changes: object) -> None:
@@ -126,9 +126,10 @@ def reseal(file: Path, **changes: object) -> None:
 def test_documents_of_another_format_are_refused_naming_both_numbers(intact: Path, tmp_path: Path) -> None:
     for name in ("manifest.json", "base/index-1-2.json", "versions/1-2/manifest.json"):
         path = copied(intact, tmp_path)
-        reseal(path / name, format=1)
-        with pytest.raises(StoreForeign, match=rf"{name} has format 1; .* reads format 2"):
+        reseal(path / name, format=2)
+        with pytest.raises(StoreForeign, match=rf"{name} has format 2; .* reads format 3") as refused:
             read_everything(path)
+        assert "train the model again" in refused.value.remedy
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "base/index-1-2.json", "versions/1-2/manifest.json"])

@@ -112,7 +112,7 @@ class StoredModel:
         self._write_coefficients(prepared.outcome)
         self.store.erase(Erasure(prepared.nodes, prepared.feature_rows, prepared.edges), fencing=1)
         self.store.remove_versions(keep=self.ref, below_fencing=1)
-        return Outcome(prepared, stored_span_residual(self.store, self.ref))
+        return Outcome(prepared, stored_span_residual(self.store, self.store.read_version(self.ref)))
 
     def repair(self) -> PreparedRepair:
         """The pending repair, to its end and as a version of its own."""
