@@ -35,6 +35,8 @@ class LiveGraph:
     targets: NDArray[np.int64]
     #: Whether products with its training rows are taken with H itself, once that is computed.
     keeps_dense: bool
+    #: Whether repairs go by a factor of the whole Hessian, so that a few products suffice.
+    factorises: bool
 
     @classmethod
     def of(
@@ -54,12 +56,10 @@ class LiveGraph:
         rows = FeatureMatrix(graph.features, device)
         inputs = inputs_of(spec, rows, labels, propagator, diffusion, featured)
         loss, targets = loss_of(spec.loss), np.where(training, graph.labels, NO_LABEL)
-        # Repair is by Newton's method, whatever has trained; computing H anew is not worth the few products it takes
-        # with the whole Hessian's factor.
-        dense = keeps_dense(replace(spec, solver=SolverKind.NEWTON), Sizes.of(graph)) and not takes_whole(
-            Representation(inputs, np.flatnonzero(training)), graph.num_classes, loss
-        )
-        return cls(inputs, propagator, loss, targets, dense)
+        whole = takes_whole(Representation(inputs, np.flatnonzero(training)), graph.num_classes, loss)
+        # Repair is by Newton's method, whatever has trained; computing H anew is not worth a few products.
+        dense = not whole and keeps_dense(replace(spec, solver=SolverKind.NEWTON), Sizes.of(graph))
+        return cls(inputs, propagator, loss, targets, dense, whole)
 
     def without(
         self, nodes: NDArray[np.int64], edges: NDArray[np.int64], feature_rows: NDArray[np.int64]

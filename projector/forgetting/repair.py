@@ -13,7 +13,7 @@ remaining rows' coefficients say, B + M T, and the certificate is taken of that 
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
@@ -131,14 +131,17 @@ class Repair:
         self._objective = objective
         self._rows = rows
         self._minimiser = minimiser
-        self._free = free
+        self._free = None if free is None else free + rows.held_bytes
         self._preconditioner = preconditioner
         self._in_single: SinglePrecision | None = None
         self._without_blocks: str | None = None
         #: Better weights than those last committed; None while there are none.
         self._found: Point | None = None
+        #: What `repaired` last gave, and the newest point of which a certificate was taken.
+        self._given: Point | None = None
+        self._certified: tuple[Point, Certificate] | None = None
         self.finished = False
-        self._work = self._steps()
+        self._work: Generator[Literal[False]] = self._steps()
         self._until = math.inf
         self._iterations = self._products = 0
         #: How far the repair had come when `advance` last returned; replaced, never changed.
@@ -156,7 +159,7 @@ class Repair:
     @cached_property
     def before(self) -> Certificate:
         """The certificate of the weights that were last committed."""
-        return certify(self._objective, self._start)
+        return self._certificate(self._start)
 
     @property
     def converged(self) -> bool:
@@ -177,9 +180,10 @@ class Repair:
     def advance(self, until: float = math.inf) -> bool:
         """Goes on until it is finished or `time.monotonic()` reaches `until`; returns whether it is finished."""
         self._until = until
+        self.usable()
         while not self.finished and time.monotonic() < until:
             self.finished = next(self._work, True)
-        relative = certify(self._objective, self._best).relative
+        relative = self._certificate(self._best).relative
         self.progress = RepairProgress(self._iterations, self._products, relative)
         return self.finished
 
@@ -194,7 +198,8 @@ class Repair:
         W = stacked(state)
         if not torch.equal(W, best.W):
             best = objective.at(W)
-        after = certify(objective, best)
+        after = self._certificate(best)
+        self._given = best
         moved, size = float(torch.linalg.norm(best.W - self._start.W)), float(torch.linalg.norm(self._start.W))
         status = RepairStatus.PENDING
         if self.finished:
@@ -217,14 +222,29 @@ class Repair:
 
         Once it is finished, it gives them up.
         """
-        self._start, self._found = self._best, None
-        self.before = certify(self._objective, self._start)
+        if self._given is not None:
+            self._start, self._found, self._given = self._given, None, None
+            self.before = self._certificate(self._start)
+            self._iterations = self._products = 0
         blocks = self.usable()
         if self.finished:
-            self._preconditioner = None
+            self.close()
         return blocks
 
-    def _steps(self) -> Iterator[Literal[False]]:
+    def close(self) -> None:
+        """Lets go of all that was computed with rows that may be deleted since; nothing is done with it any more.
+
+        A repair under way refers to itself: without this it would stay until garbage is next collected.
+        """
+        self._work.close()
+        self._preconditioner = self._in_single = None
+
+    def _certificate(self, point: Point) -> Certificate:
+        if self._certified is None or self._certified[0] is not point:
+            self._certified = point, certify(self._objective, point)
+        return self._certified[1]
+
+    def _steps(self) -> Generator[Literal[False]]:
         """The repair in short steps, of which none is the last."""
         if self._rows.keeps_dense and not self._is_scarce:
             yield from self._compute()
@@ -232,7 +252,9 @@ class Repair:
         if self.converged:
             return
         classes = self._best.W.shape[1]
-        self._without_blocks = why_no_blocks(self._objective.representation, classes, self._objective.loss, self._free)
+        if self.usable() is None:
+            representation = self._objective.representation
+            self._without_blocks = why_no_blocks(representation, classes, self._rows.factorises, self._free)
         for _ in range(_MOST_BLOCKS):
             if self._without_blocks is None and self.usable() is None:
                 yield from self._make()
@@ -277,7 +299,7 @@ class Repair:
         """Makes blocks at the best point; what cannot be made is done without."""
         yield from self._compute()
         try:
-            for blocks in preconditioner_steps(self._objective, self._best, self._rows.H()):
+            for blocks in preconditioner_steps(self._objective, self._best, self._rows.H(), self._rows.factorises):
                 if blocks is not None:
                     self._preconditioner = Preconditioner(blocks)
                 yield False
@@ -293,7 +315,8 @@ class Repair:
 
     def _descend(self, descent: Minimisation) -> None:
         iterations, products = descent.iterations, descent.products
-        descent.step(self._until)
+        held = math.inf if self._preconditioner is None else self._preconditioner.until
+        descent.step(min(self._until, held))
         self._iterations += descent.iterations - iterations
         # Gradients and products with the Hessian alike.
         self._products += descent.iterations - iterations + descent.products - products

@@ -35,6 +35,16 @@ class TrainingRows:
         """Whether products are taken with H itself, once it is computed."""
         return self._graph.keeps_dense
 
+    @property
+    def factorises(self) -> bool:
+        """Whether repairs go by a factor of the whole Hessian."""
+        return self._graph.factorises
+
+    @property
+    def held_bytes(self) -> int:
+        """What H takes already."""
+        return 0 if self._H is None else 8 * self._H.numel()
+
     def objective(self, regularization: float) -> Objective:
         """F^u on the graph; where products are by H, what is not known of it is computed first."""
         objective = self._graph.objective(regularization)

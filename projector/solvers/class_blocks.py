@@ -87,12 +87,13 @@ def takes_whole(representation: Representation, classes: int, loss: Loss) -> boo
 
 
 def preconditioner_steps(
-    objective: Objective, point: Point, H: Tensor
-) -> Iterator["ClassBlocks | HessianFactor | None"]:
-    """Makes what a repair from about `point` begins with, in short steps: None after each, and in the end the thing."""
-    if takes_whole(objective.representation, point.W.shape[1], objective.loss):
-        return factor_steps(objective, point, H)
-    return block_steps(objective, point, H)
+    objective: Objective, point: Point, H: Tensor, whole: bool
+) -> Iterator[ClassBlocks | HessianFactor | None]:
+    """Makes what a repair from about `point` begins with, in short steps: None after each, and in the end the thing.
+
+    `whole` is what `takes_whole` says of the products that the repair takes through the features.
+    """
+    return (factor_steps if whole else block_steps)(objective, point, H)
 
 
 def factor_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[HessianFactor | None]:
@@ -139,23 +140,23 @@ def block_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[Class
     yield ClassBlocks(inverses, objective.loss.coupled, objective.regularization)
 
 
-def why_no_blocks(representation: Representation, classes: int, loss: Loss, free: int | None = None) -> str | None:
+def why_no_blocks(representation: Representation, classes: int, whole: bool, free: int | None = None) -> str | None:
     """Why neither blocks nor a factor are made for this problem; None if they are.
 
-    `free` are the bytes that can still be allocated; None where that is not known.
+    `whole` is what `takes_whole` says. `free` are the bytes that can still be allocated, or that H takes already; None
+    where that is not known.
     """
     n, p = representation.rows, representation.columns
     if min(n, p) == 0:
         return "there is nothing to factorise"
     # In double precision, should it come to that.
-    whole = takes_whole(representation, classes, loss)
     size = 8 * classes * p**2 * (classes if whole else 1)
     if size > _LARGEST_BYTES:
         return f"it would take {size:,} bytes, above {_LARGEST_BYTES:,}"
     if size / 2 > _WORTH * representation.bytes_of_product(classes):
         return "conjugate gradients cost less: products with the features are cheaper than with the factor"
     # The blocks, H, and what making one of them takes, or the Hessian, its factor and a weighted copy of H.
-    needed = 2 * size + 2 * 8 * n * p if whole else size + 8 * n * p + 3 * 8 * (_rows_drawn(p) + p) * p
+    needed = 2 * size + 3 * 8 * n * p if whole else size + 8 * n * p + 3 * 8 * (_rows_drawn(p) + p) * p
     if free is not None and needed > free:
         return f"it needs {needed:,} bytes of memory and {free:,} are free"
     return None
@@ -225,7 +226,7 @@ def _drawn(curvature: Tensor, count: int, generator: torch.Generator) -> tuple[T
 
 def _precision(objective: Objective, H: Tensor, order: int) -> torch.dtype:
     """Single, where the rounding of a block in it is small beside lambda, and what lambda alone curves is not lost."""
-    largest = float(H.square().mean(dim=0).max()) * objective.loss.largest_curvature
+    largest = float(torch.linalg.vector_norm(H, dim=0).max()) ** 2 / H.shape[0] * objective.loss.largest_curvature
     if not math.isfinite(largest):
         raise ArithmeticError("the Hessian is not made of finite numbers")
     rounding = math.sqrt(order) * torch.finfo(torch.float32).eps * largest

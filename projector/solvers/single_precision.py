@@ -46,6 +46,9 @@ class SinglePrecision:
 @contextmanager
 def _without_tf32() -> Iterator[None]:
     """Products of float32 with all its digits, whatever the process has asked of its GPU."""
+    if not torch.cuda.is_available():
+        yield
+        return
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

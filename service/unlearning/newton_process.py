@@ -26,7 +26,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from projector.network.representation import Representation
+from projector.forgetting.repair import newton
+from projector.network.representation import DenseRepresentation, Representation
 from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective, Point
 
@@ -118,9 +119,10 @@ class NewtonProcess:
 
     def minimisation(self, objective: Objective, start: Point, tolerance: float) -> "Newton | RemoteNewton":
         """`Newton` from `start`: in the process where that pays, once it is ready."""
-        if pays(objective.representation, start.W.shape[1]) and self.start():
+        dense = isinstance(objective.representation, DenseRepresentation)
+        if not dense and pays(objective.representation, start.W.shape[1]) and self.start():
             return RemoteNewton(self, next(self._numbers), objective, start, tolerance)
-        return Newton(objective, start, tolerance)
+        return newton(objective, start, tolerance)
 
     def close(self) -> None:
         """Ends the process; the next `start` starts another."""

@@ -242,7 +242,9 @@ class Resident:
         """Why no blocks of the Hessian of this version are made, and repairs go without; None if they are."""
         if not self._judged:
             free = available_bytes(self.features.rows.device)
-            self._no_blocks = why_no_blocks(self._representation(), self.state.classes, self.live_graph.loss, free)
+            free = None if free is None else free + self._training_rows.held_bytes
+            whole = self.live_graph.factorises
+            self._no_blocks = why_no_blocks(self._representation(), self.state.classes, whole, free)
             self._judged = True
         return self._no_blocks
 
@@ -273,7 +275,8 @@ class Resident:
         for _ in self._training_rows.steps():
             yield None
         objective = self._training_rows.objective(self.regularization)
-        yield from preconditioner_steps(objective, objective.at(stacked(self.state)), self._training_rows.H())
+        point = objective.at(stacked(self.state))
+        yield from preconditioner_steps(objective, point, self._training_rows.H(), self.live_graph.factorises)
 
     def _usable(self) -> Preconditioner | None:
         """The blocks; those that may not stay any longer leave the memory."""
@@ -327,6 +330,8 @@ class Resident:
         if self._process is not None:
             self._process.forget()
         self._certificate = outcome.after
+        if self._pending is not None and self._pending is not repair:
+            self._pending.close()
         self._making = self._pending = None
         self._judged = False
         if repair is not None:

@@ -73,9 +73,9 @@ class Repairer:
     def due(self) -> bool:
         """Whether there is something to do in idle time."""
         resident = self._writer.resident
-        if self._failed_version == resident.state.version:
-            return False
-        return resident.repairing is not None or resident.upkeep_due
+        # Asked first: blocks that may not stay any longer leave the memory.
+        upkeep = resident.upkeep_due
+        return self._failed_version != resident.state.version and (upkeep or resident.repairing is not None)
 
     async def step(self) -> None:
         """Works for one slice, at the end of the repair until it is committed.

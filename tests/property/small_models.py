@@ -50,7 +50,9 @@ class SmallModel:
         self.stored = FeatureMatrix(features)
         propagator = Propagator.build(sp.csr_array(adjacency), spec.propagation, spec.self_loops)
         inputs = inputs_of(spec, self.stored, sp.csr_array((n, classes)), propagator)
-        self.graph = LiveGraph(inputs, propagator, loss_of(spec.loss), np.where(training, labels, NO_LABEL), dense)
+        self.graph = LiveGraph(
+            inputs, propagator, loss_of(spec.loss), np.where(training, labels, NO_LABEL), dense, False
+        )
         self.rows = TrainingRows(self.graph)
 
     def objective(self) -> Objective:

@@ -1,5 +1,6 @@
 """After a repair the model is the one that retraining on what remains gives, for every configuration."""
 
+import gc
 import math
 import time
 import weakref
@@ -271,10 +272,21 @@ def test_upkeep_under_way_is_given_up_with_the_rows_it_reads(small: Graph, tmp_p
 
 
 def test_a_batch_that_overtakes_a_repair_leaves_nothing_of_it(small: Graph, tmp_path: Path) -> None:
-    resident = served(small, tmp_path).resident
+    stored = StoredModel(tmp_path / "model", built(small, None), RepairPolicy.ALWAYS, factor_age_s=0.0)
+    resident = stored.resident
     resident.commit(resident.prepare([Removal(nodes=np.array([5]))], budget_s=0.0))
     assert resident.repairing is not None
-    resident.commit(resident.prepare([Removal(nodes=np.array([6]))]))
+    while not resident.advance_repair(time.monotonic() + 1e-6) and resident.preconditioner is None:
+        pass
+    assert resident.preconditioner is not None
+    earlier = weakref.ref(resident.preconditioner.blocks)
+    gc.collect()
+    gc.disable()
+    try:
+        resident.commit(resident.prepare([Removal(nodes=np.array([6]))]))
+        assert earlier() is None
+    finally:
+        gc.enable()
     assert resident.repairing is None
     with pytest.raises(RuntimeError, match="no repair"):
         resident.advance_repair(time.monotonic() + 1)
