@@ -30,6 +30,8 @@ _ROWS_PER_COLUMN, _FEWEST_ROWS = 2, 2_000
 _ROWS_OF_WHOLE = 40
 #: The whole Hessian is factorised up to this order, if reading the factor takes no longer than this many products.
 _LARGEST_ORDER, _WORTH_WHOLE = 8_192, 4.0
+#: Columns of it that are factorised in one step.
+_PANEL = 1_024
 #: The blocks together take at most so many bytes.
 _LARGEST_BYTES = 1 << 30
 #: Applying the blocks reads them once; it is not worth that when a product with H reads this many times less.
@@ -66,7 +68,7 @@ class ClassBlocks:
 class HessianFactor:
     """A Cholesky factor of the whole Hessian at one point; a trace of every row of H that it was made from."""
 
-    #: (C p, C p), lower triangular, float32 or float64: so precise that rounded the Hessian is positive still.
+    #: (C p, C p), in the lower triangle, float32 or float64: so precise that rounded the Hessian is positive still.
     cholesky: Tensor
 
     def solve(self, gradient: Tensor) -> Tensor:
@@ -117,7 +119,9 @@ def factor_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[Hess
             hessian[first * p : (first + 1) * p, columns] = G.T @ (G * weights[:, first : first + 1])
             yield None
     hessian.diagonal().add_(objective.regularization)
-    yield HessianFactor(_root(hessian))
+    for _ in _factorise(hessian):
+        yield None
+    yield HessianFactor(hessian)
 
 
 def block_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[ClassBlocks | None]:
@@ -155,8 +159,8 @@ def why_no_blocks(representation: Representation, classes: int, whole: bool, fre
         return f"it would take {size:,} bytes, above {_LARGEST_BYTES:,}"
     if size / 2 > _WORTH * representation.bytes_of_product(classes):
         return "conjugate gradients cost less: products with the features are cheaper than with the factor"
-    # The blocks, H, and what making one of them takes, or the Hessian, its factor and a weighted copy of H.
-    needed = 2 * size + 3 * 8 * n * p if whole else size + 8 * n * p + 3 * 8 * (_rows_drawn(p) + p) * p
+    # The blocks, H, and what making one of them takes, or the Hessian, H, its sample and that weighted.
+    needed = size + 3 * 8 * n * p if whole else size + 8 * n * p + 3 * 8 * (_rows_drawn(p) + p) * p
     if free is not None and needed > free:
         return f"it needs {needed:,} bytes of memory and {free:,} are free"
     return None
@@ -238,6 +242,18 @@ def _inverse(G: Tensor, regularization: float) -> Tensor:
     block = G.T @ G
     block.diagonal().add_(regularization)
     return torch.cholesky_inverse(_root(block))
+
+
+def _factorise(hessian: Tensor) -> Iterator[None]:
+    """Puts the Cholesky factor in the place of the lower triangle of (order, order), some columns at a step."""
+    for start in range(0, hessian.shape[0], _PANEL):
+        stop = start + _PANEL
+        rows, before = hessian[start:stop], hessian[:, :start]
+        hessian[start:, start:stop] -= before[start:] @ rows[:, :start].T
+        rows[:, start:stop] = root = _root(rows[:, start:stop])
+        below = hessian[stop:, start:stop]
+        below.copy_(torch.linalg.solve_triangular(root.T, below, upper=True, left=False))
+        yield
 
 
 def _root(hessian: Tensor) -> Tensor:

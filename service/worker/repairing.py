@@ -1,9 +1,9 @@
 """Repairs that outlast their batch's budget: carried on in idle time, and committed as versions of their own.
 
 A repair works in slices, so that whoever holds the executor never makes a new request wait longer than one of them. A
-batch that comes in between overtakes it, and goes on from the weights reached. At its end every request that waited for it is
-told, with one `repaired` event each, in the commit of its version; if it converged, so are the earlier requests told
-whose repair fell short: it covers them.
+batch that comes in between overtakes it, and goes on from the weights reached. At its end every request that waited for
+it is told, with one `repaired` event each, in the commit of its version; if it converged, so are the earlier requests
+told whose repair fell short: it covers them.
 """
 
 import time
