@@ -176,6 +176,9 @@ class Resident:
                 budget_s, *self._means(), factor_age_s=self.factor_age_s, tolerance=self._repair_tolerance
             )
         forgotten = forget(self._reached(), removals, plan)
+        # The record speaks of what was committed before, also where the batch goes on from what a repair has reached.
+        projection = forgotten.projection.with_weights_of(forgotten.state, self.state)
+        forgotten = replace(forgotten, projection=projection)
         snapshot = finite(forgotten.state, _snapshot(forgotten.state, forgotten.live_graph, forgotten.logits))
         return Prepared(**vars(forgotten), snapshot=snapshot)
 

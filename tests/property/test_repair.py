@@ -327,6 +327,7 @@ def test_a_batch_that_overtakes_a_repair_goes_on_from_its_weights(
         assert bound is not None
         while resident.repairing is None or not (resident.repairing.bound_relative or 1.0) < bound.relative / 3:
             assert resident.advance_repair(time.monotonic() + 1e-6) is None
+        committed = stacked(resident.state)
         outcome = stored.remove(Removal(nodes=np.array([node])), budget_s=0.0)
         oracle.remove(np.array([node]), no_rows, no_edges)
         # What it reached is committed, with its coefficients and its bound.
@@ -334,6 +335,8 @@ def test_a_batch_that_overtakes_a_repair_goes_on_from_its_weights(
         assert reached.status is RepairStatus.PENDING
         assert reached.coefficients is not None
         assert outcome.span_residual <= 1e-8
+        moved = float(torch.linalg.norm(stacked(resident.state) - committed) / torch.linalg.norm(committed))
+        assert outcome.prepared.projection.weight_change == pytest.approx(moved)
         distance, rounding = distance_to_retraining(stored, oracle)
         assert stored.resident.certificate == reached.after
         assert reached.after is not None
