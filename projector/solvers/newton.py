@@ -221,6 +221,9 @@ class _ConjugateGradients:
                 return True
             preconditioned, previous = self._preconditioned(), self._weight
             self._weight = float((self._remainder * preconditioned).sum())
+            if not self._weight > 0.0:
+                # What is left of the equations is below the smallest numbers there are.
+                return True
             torch.add(preconditioned, self._search, alpha=self._weight / previous, out=self._search)
             if time.monotonic() >= until:
                 return False

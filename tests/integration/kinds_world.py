@@ -19,6 +19,7 @@ from model_store.datasets.load import load_dataset
 from model_store.erasure import Erasure
 from model_store.manifest import InjectedChannel
 from model_store.store import Store
+from model_store.versions import VersionRef
 from projector.forgetting.injection import inject_channel
 from projector.graph.graph import Graph, feature_rows
 from projector.network.spec import ModelSpec, PropagationKind
@@ -110,11 +111,11 @@ class World:
         return left
 
 
-def dies_at_the_erasure(self: Store, erasure: Erasure, *, fencing: int) -> None:
+def dies_at_the_erasure(self: Store, erasure: Erasure, *, fencing: int, keep: VersionRef | None = None) -> None:
     """In the place of `Store.erase`."""
     if self.current().version > 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    erase(self, erasure, fencing=fencing)
+    erase(self, erasure, fencing=fencing, keep=keep)
 
 
 def closest(

@@ -18,6 +18,7 @@ from test_api_kinds import edge_body, features_body
 
 from model_store.erasure import Erasure
 from model_store.store import Store
+from model_store.versions import VersionRef
 from service.queue.batcher import BatchLimits, Take, Wait, Waiting, decide
 from service.settings import Settings
 from tests.preloaded import Preloaded
@@ -215,10 +216,10 @@ async def test_what_cannot_be_erased_yet_is_served_by_nobody(
     """The disk refuses the erasure, also after a restart, when only the batch still tells which edges are gone."""
     erase = Store.erase
 
-    def refuses(self: Store, erasure: Erasure, *, fencing: int) -> None:
+    def refuses(self: Store, erasure: Erasure, *, fencing: int, keep: VersionRef | None = None) -> None:
         if self.current().version > 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        erase(self, erasure, fencing=fencing)
+        erase(self, erasure, fencing=fencing, keep=keep)
 
     bodies = deletions(world)
 

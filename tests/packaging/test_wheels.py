@@ -102,7 +102,7 @@ def test_every_file_of_its_packages_is_in_a_wheel_and_nothing_else(name: str, wh
     assert wheel.contents == expected
     if name == "lethe-service":
         assert "model_store/datasets/in_the_box.npz" in expected
-        assert "service/db/migrations/versions/0001_initial.py" in expected
+        assert "service/db/migrations/versions/0001/versions.sql" in expected
         assert any(name.endswith(".html") for name in expected)
     else:
         assert f"{wheel.packages[0]}/py.typed" in expected
