@@ -345,6 +345,7 @@ class Store:
                 "Set CURRENT to the committed version first.",
             )
         self._remove_prepared(below_fencing=below_fencing)
+        tombstones.remove_unfinished(self.path, below_fencing=below_fencing)
         return self._versions.set_aside(changes, keep=keep, below_fencing=below_fencing)
 
     def _remove_prepared(self, *, below_fencing: int) -> None:

@@ -148,8 +148,8 @@ def test_what_an_overtaken_writer_has_written_since_is_removed(tmp_path: Path) -
     shutil.copytree(tmp_path / "m" / "versions" / "1-2", tmp_path / "m" / "versions" / "1-1")
     with pytest.raises(StoreConflict):
         slow.write_beta(model.beta, model.label_beta, version=1, fencing=1)
-    for name in ("erasing-1-1.json", "beta.values-1-1"):
-        (tmp_path / "m" / "base" / name).write_bytes(b"late")
+    for name in ("base/index-1-1.json", "base/beta.values-1-1", ".tombstones-1"):
+        (tmp_path / "m" / name).write_bytes(b"late")
     assert everything_of(tmp_path / "m") != before
 
     store.tidy(keep=VersionRef(1, 2), fencing=2)
