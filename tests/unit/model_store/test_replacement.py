@@ -1,0 +1,79 @@
+"""Putting a new model in the place of the served one, by a process that another has overtaken amid it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_models import small_model
+from store_states import everything_of
+
+from model_store import replacement as replacement_module
+from model_store.replacement import Replacement, finish_move
+from model_store.store import Store
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+IMPORT = "00000000-0000-0000-0000-000000000005"
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Replacement:
+    """A model that is served, and a new one staged beside it."""
+    small_model().create(tmp_path / "m")
+    replacement = Replacement(tmp_path / "m", IMPORT)
+    replacement.stage(lambda folder: small_model().create(folder))
+    return replacement
+
+
+def overtake(patch: pytest.MonkeyPatch, replacement: Replacement, target: Path, *then: Callable[[], None]) -> None:
+    """Have a successor install and finish the import just before the next rename to `target`; then do `then`."""
+    rename = replacement_module.rename
+
+    def late(source: Path, name: Path) -> None:
+        if name == target:
+            patch.setattr(replacement_module, "rename", rename)
+            finish_move(replacement.served)
+            replacement.install()
+            replacement.erase_replaced()
+            patch.setattr(replacement_module, "rename", after)
+        rename(source, name)
+
+    def after(source: Path, name: Path) -> None:
+        for step in then:
+            step()
+        rename(source, name)
+
+    patch.setattr(replacement_module, "rename", late)
+
+
+@pytest.mark.parametrize("stage", ["replaced", "served"])
+def test_one_that_was_overtaken_before_a_rename_leaves_the_new_model_in_its_place(
+    staged: Replacement, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    new = everything_of(staged.staged)
+    overtake(monkeypatch, staged, getattr(staged, stage))
+    with pytest.raises(FileNotFoundError):
+        staged.install()
+    assert everything_of(staged.served) == new
+    assert not staged.replaced.exists()
+    Store.open(staged.served)
+
+
+def test_a_crash_of_one_that_has_taken_the_new_model_away_is_mended(
+    staged: Replacement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill() -> None:
+        raise Killed
+
+    new = everything_of(staged.staged)
+    overtake(monkeypatch, staged, staged.replaced, kill)
+    with pytest.raises(Killed):
+        staged.install()
+    monkeypatch.undo()
+    assert not staged.served.exists()
+    finish_move(staged.served)
+    assert everything_of(staged.served) == new
+    assert not staged.replaced.exists()
