@@ -126,18 +126,14 @@ def finish_move(served: Path) -> None:
 
 
 def clear_abandoned(served: Path, *, wanted: Collection[str]) -> None:
-    """Removes copies for imports other than `wanted`; does nothing while a copy is being made.
+    """Removes copies for imports other than `wanted`, for one who holds the `copying_lock`.
 
     A replaced model is removed as well, unless its import is wanted.
     """
-    try:
-        with copying_lock(served):
-            for stage, import_id in _beside(served):
-                if import_id not in wanted:
-                    remove_tree(served.resolve().with_name(f".{served.resolve().name}.{stage}-{import_id}"))
-                    sync_folder(served.resolve().parent)
-    except ImportUnderWay:
-        return
+    for stage, import_id in _beside(served):
+        if import_id not in wanted:
+            remove_tree(served.resolve().with_name(f".{served.resolve().name}.{stage}-{import_id}"))
+            sync_folder(served.resolve().parent)
 
 
 @contextmanager

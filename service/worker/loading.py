@@ -60,7 +60,7 @@ class Loader:
             failure_points.reached(FailurePoint.INSTALLED, Cause.IMPORT)
         pointer = await agreed_pointer(context.engine, self.store, keeper.lease, context.model)
         failure_points.reached(FailurePoint.POINTER_READ)
-        await self._importer.clear_abandoned(self.store, wanted, keeper)
+        await self._importer.clear_abandoned(self.store, keeper)
         await keep_in_step(context, self.store, keeper)
         async with transaction(context.engine) as connection:
             unfinished = next(iter(await VersionRepository(connection).unfinished(context.model)), None)
