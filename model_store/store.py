@@ -263,6 +263,13 @@ class Store:
         self.remove_versions(keep=keep, below_fencing=fencing)
         self._base.tidy(fencing=fencing)
 
+    def claim_base(self, *, fencing: int) -> None:
+        """Takes over the base of a model that is to replace another, whose writers may go on under its name.
+
+        Whatever they write after that under lower fencing numbers changes nothing. Raises StoreConflict as `erase`.
+        """
+        self._base.claim(fencing=fencing)
+
     def dense_features(self) -> tuple[Path, int] | None:
         """The file that holds the features, row after row, and the bytes of a row; None when they are sparse."""
         return self._base.dense_features()

@@ -85,6 +85,7 @@ class ImportSteps(OwnSteps):
 
     def written(self, ref: VersionRef) -> None:
         """Its folder is complete, to be put in the served one's place."""
+        self._staged.claim_base(fencing=ref.fencing)
         self._staged.set_current(ref)
 
     async def record(self, connection: Connection, version: Version) -> None:
