@@ -7,8 +7,9 @@ a checksum of that (16). The header says how many records the file was made with
 database has the same and more; this is for when an older database is restored beside the store.
 
 Every writer adds to a file of its own, named by its fencing number, so that one that was overtaken changes nothing of
-its successor's, and removes its own again; what counts is what all of them hold. A record that a crash cut off at the end of a file counts as
-none: the database has it, and what it is part of is taken up again. Any other that cannot be read is damage.
+its successor's, and removes its own again; what counts is what all of them hold. A record that a crash cut off at the
+end of a file counts as none: the database has it, and what it is part of is taken up again. Any other that cannot be
+read is damage.
 """
 
 import hashlib

@@ -87,7 +87,7 @@ def require_untouched(store: Store, kept_keys: int, model: str) -> None:
 def require_edges(store: Store, ref: VersionRef, found: int) -> None:
     """Raises StateMismatch when `base/` holds other than the edges that the committed version was made with."""
     edges = store.live_edges(ref)
-    if edges is not None and edges != found:
+    if edges != found:
         raise StateMismatch(
             f"The store holds {found} edges between live nodes, and its version {ref.folder} was made with {edges}: "
             "its folder `base` was restored from another backup.",

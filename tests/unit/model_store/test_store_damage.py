@@ -27,7 +27,7 @@ def intact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("intact") / "m"
     model = small_model(request.param)
     store = model.create(path)
-    store.write_version(VersionRef(1, 2), a_state(model, 1))
+    store.write_version(VersionRef(1, 2), a_state(model, 1), edges=0)
     store.set_current(VersionRef(1, 2))
     store.erase(Erasure(nodes=np.array([3, 7]), edges=np.array([[1, 2]])), fencing=2)
     return path
