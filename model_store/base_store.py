@@ -1,5 +1,6 @@
 """The folder `base/` of a store: graph and span coefficients, read with digests and erased in place."""
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ from projector.graph.graph import Graph
 _Result = TypeVar("_Result")
 #: How often a read is tried when erasures change the base under it.
 _READ_ATTEMPTS = 5
+#: The first number of a base; those of a great many changes follow it within 18 digits.
+_FIRST_BELOW = 10**15
 #: Bytes of an input and its coefficients that are read at a time.
 _SPAN_BYTES = 4 << 20
 
@@ -75,7 +78,9 @@ class BaseStore:
         # Unpredictable on purpose: nobody can tell afterwards which edge lay in which slot.
         new = encode_graph(base.graph, base.public, chunk_rows, np.random.default_rng())
         new |= _beta_tables(base.beta, base.label_beta, chunk_rows)
-        first = Generation(fencing=0, number=0)
+        # Another one in every model: an erasure of the model that this one replaces may go on after that, and must find
+        # none of its files here.
+        first = Generation(fencing=0, number=secrets.randbelow(_FIRST_BELOW))
         tables = {name: write_table(self.folder, name, table, first) for name, table in new.items()}
         index = Index(first, self._manifest_sha256, base.graph.nodes, chunk_rows, beta_version=0, tables=tables)
         write_file(self.folder / index.file_name, [seal(index.to_json())])
@@ -145,6 +150,17 @@ class BaseStore:
         """Removes files that nothing needs, written under numbers up to `fencing`; raises StoreConflict as `erase`."""
         with together() as last:
             self._tidy(self._settle(fencing), last, fencing)
+
+    def claim(self, *, fencing: int) -> None:
+        """Makes the index one of the caller's, so that none counts that an earlier writer writes from here on.
+
+        Raises StoreConflict as `erase` does.
+        """
+        index = self._settle(fencing)
+        if index.generation.fencing < fencing:
+            index = self._install(replace(index, generation=_next(index, fencing)))
+        with together() as last:
+            self._tidy(index, last, fencing)
 
     def beta_version(self) -> int:
         """The model version whose weights the span coefficients were last rebuilt from; 0 for those of training."""

@@ -11,7 +11,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache, partial
 from pathlib import Path
 
@@ -174,11 +174,15 @@ def together() -> Iterator[Together]:
 
 
 def at_once(jobs: Sequence[Callable[[], None]]) -> None:
-    """Does what only waits, several at a time; raises what the first that failed has raised."""
-    for done in [_threads(os.getpid()).submit(job) for job in jobs] if len(jobs) > 1 else ():
-        done.result()
+    """Does what only waits, several at a time; raises what the first that failed has raised, once all have ended."""
     if len(jobs) == 1:
         jobs[0]()
+        return
+    under_way = [_threads(os.getpid()).submit(job) for job in jobs]
+    # The caller closes their files after an error too, and others are given the descriptors' numbers then.
+    wait(under_way)
+    for done in under_way:
+        done.result()
 
 
 @cache

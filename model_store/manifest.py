@@ -144,8 +144,7 @@ class Manifest:
             diffusion=_diffusion(document.optional_section("diffusion")),
             column_scale=None if column_scale is None else tuple(column_scale),
             injected_channels=tuple(_channel(item) for item in document.list_of_sections("injected_channels")),
-            # Models of before there were canaries are served on.
-            canaries=_canaries(document.section_if_any("canaries")),
+            canaries=_canaries(document.optional_section("canaries")),
             mlp=_mlp(document.optional_section("mlp")),
             warnings=tuple(document.texts("warnings")),
         )

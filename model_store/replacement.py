@@ -62,13 +62,22 @@ class Replacement:
         return Store.open(self.staged)
 
     def install(self) -> Store:
-        """Makes the staged model the served one and returns it; what a crash left half done is finished."""
+        """Makes the staged model the served one and returns it; what a crash left half done is finished.
+
+        Raises FileNotFoundError, and leaves the served model in its place, when another process has done it meanwhile.
+        """
         if self.staged.exists():
             if self.served.exists():
                 # What was deleted stays known; the database may be restored from an older backup some day.
                 tombstones.carry(self.served, self.staged)
                 rename(self.served, self.replaced)
-            rename(self.staged, self.served)
+            try:
+                rename(self.staged, self.served)
+            except FileNotFoundError:
+                # A successor had installed it, and it is the new model that was taken away just now.
+                if not self.served.exists():
+                    rename(self.replaced, self.served)
+                raise
         return Store.open(self.served)
 
     def erase_replaced(self) -> None:
@@ -104,31 +113,27 @@ def check_store(folder: Path) -> Store:
 
 
 def finish_move(served: Path) -> None:
-    """Puts a model where it is served from when a crash fell between taking the old one away and that.
+    """Puts a model where it is served from when a crash fell between taking one away and that.
 
-    The old one is only taken away once the new one is committed. Nothing is done while there is a model.
+    The old one is only taken away once the new one is committed, so that it is the new one; without a staged one, what
+    was taken away is the new one itself. Nothing is done while there is a model.
     """
     if served.exists():
         return
-    for stage, import_id in _beside(served):
-        replacement = Replacement(served, import_id)
-        if stage == "replaced" and replacement.staged.exists():
-            rename(replacement.staged, replacement.served)
+    moved = [Replacement(served, import_id) for stage, import_id in _beside(served) if stage == "replaced"]
+    for one in sorted(moved, key=lambda one: not one.staged.exists())[:1]:
+        rename(one.staged if one.staged.exists() else one.replaced, one.served)
 
 
 def clear_abandoned(served: Path, *, wanted: Collection[str]) -> None:
-    """Removes copies for imports other than `wanted`; does nothing while a copy is being made.
+    """Removes copies for imports other than `wanted`, for one who holds the `copying_lock`.
 
     A replaced model is removed as well, unless its import is wanted.
     """
-    try:
-        with copying_lock(served):
-            for stage, import_id in _beside(served):
-                if import_id not in wanted:
-                    remove_tree(served.resolve().with_name(f".{served.resolve().name}.{stage}-{import_id}"))
-                    sync_folder(served.resolve().parent)
-    except ImportUnderWay:
-        return
+    for stage, import_id in _beside(served):
+        if import_id not in wanted:
+            remove_tree(served.resolve().with_name(f".{served.resolve().name}.{stage}-{import_id}"))
+            sync_folder(served.resolve().parent)
 
 
 @contextmanager

@@ -91,10 +91,6 @@ class Fields:
             raise self.wrong(name, "a whole number of at least 0", value)
         return value
 
-    def optional_integer(self, name: str) -> int | None:
-        """An integer or null."""
-        return None if self._is_null(name) else self.integer(name)
-
     def number(self, name: str) -> float:
         """A finite number; whole ones are turned into floats."""
         value = self._take(name)
@@ -160,10 +156,6 @@ class Fields:
     def optional_section(self, name: str) -> "Fields | None":
         """A nested object, or null."""
         return None if self._is_null(name) else self.section(name)
-
-    def section_if_any(self, name: str) -> "Fields | None":
-        """A nested object; None for null and where there is no such member."""
-        return self.optional_section(name) if name in self._rest else None
 
     def sections(self, name: str) -> dict[str, "Fields"]:
         """An object whose members are objects."""

@@ -191,8 +191,8 @@ class Store:
         """The folder of a version, for what is kept beside its weights and leaves the disk with them."""
         return self._versions.folder / ref.folder
 
-    def live_edges(self, ref: VersionRef) -> int | None:
-        """How many edges join live nodes of a version, each counted once; None when that was not recorded.
+    def live_edges(self, ref: VersionRef) -> int:
+        """How many edges join live nodes of a version, each counted once.
 
         A version says which nodes are gone, and nothing else of edges: by this it is noticed when `base/` is older.
         """
@@ -220,9 +220,7 @@ class Store:
             f"holds the span coefficients of version {found}, and version {ref.folder} goes with those of {wanted}",
         )
 
-    def write_version(
-        self, ref: VersionRef, state: VersionState, *, beta_version: int = 0, edges: int | None = None
-    ) -> str:
+    def write_version(self, ref: VersionRef, state: VersionState, *, edges: int, beta_version: int = 0) -> str:
         """Writes a version durably and returns its digest; an unused version of that name is replaced.
 
         `edges` is the number of edges between its live nodes, each counted once, for `live_edges`.
@@ -262,6 +260,13 @@ class Store:
         """
         self.remove_versions(keep=keep, below_fencing=fencing)
         self._base.tidy(fencing=fencing)
+
+    def claim_base(self, *, fencing: int) -> None:
+        """Takes over the base of a model that is to replace another, whose writers may go on under its name.
+
+        Whatever they write after that under lower fencing numbers changes nothing. Raises StoreConflict as `erase`.
+        """
+        self._base.claim(fencing=fencing)
 
     def dense_features(self) -> tuple[Path, int] | None:
         """The file that holds the features, row after row, and the bytes of a row; None when they are sparse."""
@@ -345,6 +350,7 @@ class Store:
                 "Set CURRENT to the committed version first.",
             )
         self._remove_prepared(below_fencing=below_fencing)
+        tombstones.remove_unfinished(self.path, below_fencing=below_fencing)
         return self._versions.set_aside(changes, keep=keep, below_fencing=below_fencing)
 
     def _remove_prepared(self, *, below_fencing: int) -> None:

@@ -7,8 +7,9 @@ a checksum of that (16). The header says how many records the file was made with
 database has the same and more; this is for when an older database is restored beside the store.
 
 Every writer adds to a file of its own, named by its fencing number, so that one that was overtaken changes nothing of
-its successor's; what counts is what all of them hold. A record that a crash cut off at the end of a file counts as
-none: the database has it, and what it is part of is taken up again. Any other that cannot be read is damage.
+its successor's, and removes its own again; what counts is what all of them hold. A record that a crash cut off at the
+end of a file counts as none: the database has it, and what it is part of is taken up again. Any other that cannot be
+read is damage.
 """
 
 import hashlib
@@ -91,6 +92,7 @@ def append(folder: Path, tombstones: Sequence[KeptTombstone], *, fencing: int) -
     path = _path(folder, fencing)
     if not path.exists():
         _write(path, tombstones)
+        _give_way(folder, fencing)
         return
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
@@ -112,11 +114,20 @@ def replace(folder: Path, tombstones: Collection[KeptTombstone], *, fencing: int
     Raises OSError, and then what was there before counts as well.
     """
     _write(_path(folder, fencing), tombstones)
-    for unfinished in (False, True):
-        for earlier, path in _files(folder, unfinished=unfinished).items():
-            if earlier < fencing:
-                remove_file(path)
+    if _give_way(folder, fencing):
+        return
+    for earlier, path in _files(folder).items():
+        if earlier < fencing:
+            remove_file(path)
+    remove_unfinished(folder, below_fencing=fencing)
     sync_folder(folder)
+
+
+def remove_unfinished(folder: Path, *, below_fencing: int) -> None:
+    """Removes files that a writer whose fencing number is at most `below_fencing` has begun; none is under way."""
+    for number, path in _files(folder, unfinished=True).items():
+        if number <= below_fencing:
+            remove_file(path)
 
 
 def carry(source: Path, target: Path) -> None:
@@ -139,6 +150,18 @@ def _files(folder: Path, *, unfinished: bool = False) -> dict[int, Path]:
     found = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
     files = {int(match["fencing"]): path for match, path in found if match and bool(match["unfinished"]) == unfinished}
     return dict(sorted(files.items()))
+
+
+def _give_way(folder: Path, fencing: int) -> bool:
+    """Whether the writer was overtaken; then the file that it has just written is removed.
+
+    Nothing is lost by that: a successor begins with making the record that of the database, which has these already.
+    """
+    if max(_files(folder), default=fencing) <= fencing:
+        return False
+    remove_file(_path(folder, fencing))
+    sync_folder(folder)
+    return True
 
 
 def _contents(folder: Path) -> dict[Path, bytes]:

@@ -106,8 +106,8 @@ class VersionManifest:
     #: The version from whose weights the span coefficients in `base/` must have been rebuilt for B and T to go with
     #: them: this one after a repair, an earlier one after a projection, 0 for those of training.
     beta_version: int
-    #: Edges between live nodes, each counted once; None when whoever wrote the version did not know.
-    edges: int | None
+    #: Edges between live nodes, each counted once.
+    edges: int
     #: SHA-256, hex, of this manifest's own file.
     digest: str
 
@@ -128,7 +128,7 @@ class Versions:
             raise damaged(self.folder, "is missing")
         return sorted(_ref(path) for path in self.folder.iterdir() if not path.name.startswith("."))
 
-    def write(self, ref: VersionRef, state: VersionState, *, beta_version: int, edges: int | None) -> str:
+    def write(self, ref: VersionRef, state: VersionState, *, beta_version: int, edges: int) -> str:
         """Writes a version, durably and in one step, over an unused one of that name; returns its digest."""
         tensors = _tensors(state)
         state_bytes = save(tensors)
@@ -198,7 +198,7 @@ class Versions:
             weights_sha256=document.text("weights_sha256"),
             rank=document.integer("rank"),
             beta_version=document.integer("beta_version"),
-            edges=document.optional_integer("edges"),
+            edges=document.integer("edges"),
             digest=hashlib.sha256(read_file(path)).hexdigest(),
         )
         files.finish()

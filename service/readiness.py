@@ -155,7 +155,7 @@ def probes(
                 arithmetic = (await BatchRepository(connection).details(made[0].id)).coefficient_residual
         measured = next((one for one in made if one.span_residual is not None), None)
         too_large = []
-        if measured is not None and (measured.span_residual or 0.0) > (most := most_span_residual(measured.repair)):
+        if measured is not None and (measured.span_residual or 0.0) > (most := most_span_residual(measured.own_repair)):
             too_large.append(f"span residual {measured.span_residual:.1e} (at most {most:g})")
         if arithmetic > MOST_RESIDUAL:
             too_large.append(f"coefficient residual {arithmetic:.1e} (at most {MOST_RESIDUAL:g})")

@@ -54,9 +54,12 @@ class VersionRow(Base):
     repair_products: Mapped[int | None]
     repair_weight_change: Mapped[float | None]
     repair_tolerance: Mapped[float | None]
-    #: What holds of the weights, for whoever reads the table.
+    #: What holds of its own weights, for whoever reads the table.
     guarantee: Mapped[str] = mapped_column(
-        Computed("CASE repair WHEN 'converged' THEN 'retrained' ELSE 'span' END", persisted=True)
+        Computed(
+            "CASE WHEN repair = 'converged' AND repair_version = number THEN 'retrained' ELSE 'span' END",
+            persisted=True,
+        )
     )
     committed_at: Mapped[datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[datetime | None]

@@ -63,6 +63,11 @@ class Version:
     repair_tolerance: float | None = None
 
     @property
+    def own_repair(self) -> RepairStatus:
+        """How far the repair of the weights that it holds came: none where a later version's were repaired for it."""
+        return self.repair if self.repair_version in (None, self.number) else RepairStatus.NONE
+
+    @property
     def pointer(self) -> Pointer:
         """It as the committed one."""
         return Pointer(self.model, self.number, self.fencing, self.folder, self.digest, self.weights_sha256)

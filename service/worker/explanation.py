@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from model_store.manifest import Manifest
-from projector.forgetting.status import TOLERANCE, RepairStatus
+from projector.forgetting.status import RepairStatus
 from service.domain.records import BatchRecord
 from service.domain.states import RequestKind
 
@@ -122,8 +122,8 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
         return f"The repair{later} found nothing left to do: the weights are {those}."
     moved = f"the weights moved by {_percent(record.repair_weight_change)} and are {those}"
     undone = record.distance_bound_start_relative or 0.0
-    # Within the tolerance nothing was left undone. Records of early versions do not state it.
-    tolerance = record.repair_tolerance or TOLERANCE
+    # Within the tolerance nothing was left undone.
+    tolerance = record.repair_tolerance or 0.0
     if manifest.training.relative_gradient > tolerance and undone > max(
         tolerance, _NOTICEABLE * record.repair_weight_change
     ):

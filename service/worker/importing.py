@@ -13,6 +13,7 @@ the lease carries it out between batches, as a version like any other, with thes
 Before the commit a crash changes nothing and the import is carried out anew.
 """
 
+import contextlib
 import errno
 import time
 from collections.abc import Set as AbstractSet
@@ -24,7 +25,7 @@ import structlog
 
 from model_store.base_store import Base
 from model_store.manifest import Manifest
-from model_store.replacement import Replacement, clear_abandoned
+from model_store.replacement import ImportUnderWay, Replacement, clear_abandoned, copying_lock
 from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.errors import ProjectorError
@@ -84,6 +85,7 @@ class ImportSteps(OwnSteps):
 
     def written(self, ref: VersionRef) -> None:
         """Its folder is complete, to be put in the served one's place."""
+        self._staged.claim_base(fencing=ref.fencing)
         self._staged.set_current(ref)
 
     async def record(self, connection: Connection, version: Version) -> None:
@@ -194,11 +196,14 @@ class Importer:
         self._log.info("import.committed", version=version.number, nodes=version.live_nodes)
         return Candidate(version.pointer, staged.resident)
 
-    async def clear_abandoned(self, served: Store, wanted: ModelImport | None, keeper: LeaseKeeper) -> None:
-        """Removes what crashed or refused imports left on the disk."""
+    async def clear_abandoned(self, served: Store, keeper: LeaseKeeper) -> None:
+        """Removes what crashed or refused imports left on the disk; nothing while a copy is being made."""
         keeper.check()
-        ids = () if wanted is None else (str(wanted.id),)
-        await self._context.run(lambda: clear_abandoned(served.path, wanted=ids))
+        with contextlib.suppress(ImportUnderWay), copying_lock(served.path):
+            # Only now: the copy of one that is asked for meanwhile would be taken for an abandoned one.
+            wanted = await self.open()
+            ids = () if wanted is None else (str(wanted.id),)
+            await self._context.run(lambda: clear_abandoned(served.path, wanted=ids))
 
     async def _staged(self, wanted: ModelImport, replacement: Replacement, known: AbstractSet[str]) -> Staged:
         """The staged model as it was trained, on the device, once it is known to be one for this place."""

@@ -58,9 +58,9 @@ class Loader:
             keeper.check()
             self.store = await context.run(Replacement(self.store.path, str(wanted.id)).install)
             failure_points.reached(FailurePoint.INSTALLED, Cause.IMPORT)
-        pointer = await agreed_pointer(context.engine, self.store, keeper.lease, context.model)
+        pointer = await agreed_pointer(context, self.store, keeper.lease)
         failure_points.reached(FailurePoint.POINTER_READ)
-        await self._importer.clear_abandoned(self.store, wanted, keeper)
+        await self._importer.clear_abandoned(self.store, keeper)
         await keep_in_step(context, self.store, keeper)
         async with transaction(context.engine) as connection:
             unfinished = next(iter(await VersionRepository(connection).unfinished(context.model)), None)

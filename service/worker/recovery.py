@@ -1,6 +1,7 @@
 """Which version is committed: at start, where store and database must agree, and after an unanswered commit."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from service.domain.states import ImportStatus, RequestKind
 from service.errors import KeyMissing, StateMismatch, Unavailable
 from service.queue.outage import Outage
 from service.vault.request_keys import RequestKeys
+from service.worker.context import Context
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.targets import opened
 
@@ -28,7 +30,7 @@ RECOVER = (
 )
 
 
-async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str) -> Pointer:
+async def agreed_pointer(context: Context, store: Store, lease: Lease) -> Pointer:
     """The committed version by the database, once the store has been found to agree with it.
 
     A new database takes over a store that has never deleted anything. A store that is one version behind its own
@@ -38,15 +40,15 @@ async def agreed_pointer(engine: Engine, store: Store, lease: Lease, model: str)
     removed then.
     """
     current = store.current()
-    async with fenced_transaction(engine, lease) as connection:
-        pointer = await _committed(connection, model)
+    async with fenced_transaction(context.engine, lease) as connection:
+        pointer = await _committed(connection, context.model)
         if pointer is None:
-            pointer = _first_pointer(store, current, model)
+            pointer = _first_pointer(store, current, context.model)
             await PointerRepository(connection).create(pointer)
     _require_agreement(store, current, pointer)
     committed = VersionRef(pointer.version, pointer.fencing)
     if committed != current:
-        store.set_current(committed)
+        await context.run(partial(store.set_current, committed))
     return pointer
 
 
@@ -85,7 +87,7 @@ def require_untouched(store: Store, kept_keys: int, model: str) -> None:
 def require_edges(store: Store, ref: VersionRef, found: int) -> None:
     """Raises StateMismatch when `base/` holds other than the edges that the committed version was made with."""
     edges = store.live_edges(ref)
-    if edges is not None and edges != found:
+    if edges != found:
         raise StateMismatch(
             f"The store holds {found} edges between live nodes, and its version {ref.folder} was made with {edges}: "
             "its folder `base` was restored from another backup.",

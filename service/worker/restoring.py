@@ -135,7 +135,7 @@ class Restorer:
         current = self._store.current()
         state = await context.run(lambda: self._store.read_version(current))
         remaining = tombstoned.within(state.live, state.featured)
-        agreed = self._store.live_edges(current) in (None, _edges_between(base.graph.adjacency, state))
+        agreed = self._store.live_edges(current) == _edges_between(base.graph.adjacency, state)
         if agreed and not remaining and not own and not await self._lost_in_batch(lost) and await self._agree():
             failed = await self._fail(lost)
             return Recovered(None, failed, 0, gave_up_tombstones=self._gave_up_tombstones)

@@ -70,7 +70,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     store = Store.open(served)
     state = store.read_version(store.current())
     state.live[3] = state.featured[3] = False
-    store.write_version(VersionRef(1, 1), state)
+    store.write_version(VersionRef(1, 1), state, edges=0)
     store.set_current(VersionRef(1, 1))
     store.erase(Erasure(nodes=np.array([3])), fencing=1)
     return [*made, served]

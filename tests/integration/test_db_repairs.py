@@ -98,6 +98,9 @@ async def test_a_pending_repair_ends_once_for_every_request_that_waits_for_it(da
             assert audit.batch.durations_ms == {"project": 1.9, "repair": 410.0}
             events = [event.type for event in await EventRepository(connection).of_request(request)]
             assert events == [EventType.APPLIED, EventType.COMPLETED, EventType.REPAIRED]
+    # Their batches' own weights are what they were.
+    held = await database.rows("SELECT number FROM versions WHERE guarantee = 'retrained'")
+    assert [row["number"] for row in held] == [9]
 
 
 async def test_a_repair_that_converged_ends_earlier_ones_that_fell_short_on_the_same_trained_model(

@@ -1,5 +1,6 @@
 """The renewal of the lease: it never ends unseen, and what runs under the lease ends with it."""
 
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from kinds_world import make_model
 from structlog.testing import capture_logs
 from test_api_end_to_end import running, settings_of
 
+from model_store.store import Store
+from model_store.versions import VersionRef
 from service.db import lease as leases
 from service.db.engine import Engine
 from service.domain.records import Lease
@@ -97,3 +100,25 @@ async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_for
     assert "lease.renewal_failed" in events
     assert "unlearner.failed" in events
     assert "lease.lost" not in events
+
+
+async def test_no_renewal_waits_for_a_session_that_names_the_committed_version_on_the_disk(
+    tmp_path: Path, database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_current = Store.set_current
+    off_the_event_loop: list[bool] = []
+
+    def fails_at_first(store: Store, ref: VersionRef) -> None:
+        off_the_event_loop.append(threading.current_thread() is not threading.main_thread())
+        if len(off_the_event_loop) == 1:
+            raise OSError("the disk is away")
+        set_current(store, ref)
+
+    make_model(tmp_path / "trained")
+    settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        monkeypatch.setattr(Store, "set_current", fails_at_first)
+        await lethe.completed(await lethe.delete("5"))
+    assert len(off_the_event_loop) > 1
+    assert all(off_the_event_loop)

@@ -28,13 +28,16 @@ from service.db.engine import create_engine
 from service.db.imports import ImportRepository
 from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
+from service.domain.records import Pointer
 from service.domain.states import ImportStatus, Scope
 from service.domain.versions import ModelImport
 from service.errors import Conflict, LetheError
 from service.settings import Settings
 from service.vault.keyring import Keyring
+from service.worker import loading
 from service.worker.candidate import ImportRefused
 from service.worker.import_request import request_import
+from service.worker.recovery import agreed_pointer
 
 __all__ = ["settings", "small_model"]
 
@@ -349,3 +352,21 @@ async def test_a_copy_that_nobody_asked_for_is_removed_at_the_next_start(setting
         await until(lethe.is_ready)
         assert beside(settings) == []
         assert (await lethe.client.get("/model")).json()["version"] == 0
+
+
+async def test_the_copy_of_an_import_that_is_asked_for_while_the_service_starts_is_kept(
+    settings: Settings, new_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[UUID] = []
+
+    async def late(*arguments: Any) -> Pointer:
+        """After the session has looked for an import, and before it removes what none belongs to."""
+        if not begun:
+            begun.append(await asked(settings, new_model))
+        return await agreed_pointer(*arguments)
+
+    monkeypatch.setattr(loading, "agreed_pointer", late)
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        assert (await ended(settings, begun[0])).status is ImportStatus.COMPLETED
+        assert beside(settings) == []

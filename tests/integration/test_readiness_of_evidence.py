@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from db_harness import MODEL, Database, open_database
+from db_harness import MODEL, Database, made, open_database
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
@@ -15,7 +15,8 @@ from service.api.services import Check
 from service.db import clock
 from service.db.transactions import transaction
 from service.db.versions import VersionRepository
-from service.observability.metrics import UnlearningMetrics
+from service.domain.states import Cause
+from service.observability.metrics import MOST_RESIDUAL, MOST_UNREPAIRED, UnlearningMetrics
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
@@ -75,6 +76,25 @@ async def test_a_residual_that_rounding_does_not_explain_fails_readiness_until_a
     assert "recheck" in found.remedy
     await batch(2, 1e-14)
     assert (await checks(db, tmp_path))["residuals"].ok
+
+
+async def test_a_batch_that_a_later_version_repaired_is_held_to_what_its_own_weights_can_be(
+    db: Database, tmp_path: Path
+) -> None:
+    residual = MOST_UNREPAIRED / 2
+    assert residual > MOST_RESIDUAL
+    first = made(1, repair=RepairStatus.PENDING, span_residual=residual)
+    later = made(2, cause=Cause.REPAIR, repair=RepairStatus.CONVERGED, repair_version=2)
+    async with transaction(db.engine) as connection:
+        await VersionRepository(connection).insert(first)
+        await VersionRepository(connection).finish(first.id, span_residual=residual, durations_ms={})
+        await VersionRepository(connection).insert(later)
+    # As the repair's commit tells those who wait for it; it is not measured yet.
+    await db.rows("UPDATE versions SET repair = 'converged', repair_version = 2 WHERE number = 1")
+    assert (await checks(db, tmp_path))["residuals"].ok
+    async with transaction(db.engine) as connection:
+        await VersionRepository(connection).finish(later.id, span_residual=residual, durations_ms={})
+    assert not (await checks(db, tmp_path))["residuals"].ok
 
 
 async def test_a_clock_that_is_off_fails_readiness(

@@ -64,7 +64,7 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
     live = state.live.copy()
     live[DELETED] = False
     without = replace(state, live=live, featured=live)
-    store.write_version(VersionRef(1, 1), without)
+    store.write_version(VersionRef(1, 1), without, edges=0)
     store.set_current(VersionRef(1, 1))
     # Deleted, and not erased yet: its row is a trace, its twin's is none.
     status, found, _ = searched(lethe, "rows.npy")

@@ -51,6 +51,7 @@ CONVERGED = replace(
     repair_weights_sha256="b" * 64,
     weight_change=0.1234,
     repair_weight_change=0.1234,
+    repair_tolerance=1e-8,
     repair_iterations=3,
     distance_bound_after=2e-9,
     distance_bound_after_relative=1e-10,

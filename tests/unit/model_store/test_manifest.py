@@ -80,7 +80,6 @@ def members(document: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[
 
 
 ALL_MEMBERS = members(through_text(MANIFEST.to_json()))
-REQUIRED_MEMBERS = [path for path in ALL_MEMBERS if path != ("canaries",)]
 
 
 def inside(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -89,18 +88,12 @@ def inside(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("path", REQUIRED_MEMBERS, ids=".".join)
+@pytest.mark.parametrize("path", ALL_MEMBERS, ids=".".join)
 def test_a_missing_field_is_refused_by_name(path: tuple[str, ...]) -> None:
     document = through_text(MANIFEST.to_json())
     del inside(document, path)[path[-1]]
     with pytest.raises(StoreForeign, match=f"'{path[-1]}' is missing"):
         Manifest.from_json(document, source="m.json")
-
-
-def test_a_model_of_before_there_were_canaries_has_none() -> None:
-    document = through_text(MANIFEST.to_json())
-    del document["canaries"]
-    assert Manifest.from_json(document) == replace(MANIFEST, canaries=None)
 
 
 def wrong_values(path: tuple[str, ...]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Blanking slots of a file in place."""
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from model_store.errors import StoreDamaged
-from model_store.files import blank, together
+from model_store.files import at_once, blank, together
 
 
 def overwrite(path: Path, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
@@ -87,3 +88,16 @@ def test_a_file_that_is_too_short_is_named(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged, match="slots is missing"):
         overwrite(tmp_path / "slots", np.array([1], dtype=np.int64), slot_bytes=3, fill=0)
+
+
+def test_an_error_of_one_that_waits_is_raised_once_all_have_ended() -> None:
+    raised = threading.Event()
+    before: list[bool] = []
+
+    def fail() -> None:
+        raise OSError("a disk that fails")
+
+    with pytest.raises(OSError, match="a disk that fails"):
+        at_once([fail, lambda: before.append(not raised.wait(0.1))])
+    raised.set()
+    assert before == [True]

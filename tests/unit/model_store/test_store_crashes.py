@@ -22,13 +22,13 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallModel, Path]:
     path = tmp_path_factory.mktemp("before") / "m"
     model = small_model(nodes=9, edges=10)
     store = model.create(path)
-    store.write_version(VersionRef(1, 1), a_state(model, 1))
+    store.write_version(VersionRef(1, 1), a_state(model, 1), edges=0)
     return model, path
 
 
 def commit(model: SmallModel, path: Path) -> None:
     store = Store.open(path)
-    store.write_version(VersionRef(1, 1), a_state(model, 2))
+    store.write_version(VersionRef(1, 1), a_state(model, 2), edges=0)
     store.set_current(VersionRef(1, 1))
     store.remove_versions(keep=VersionRef(1, 1), below_fencing=1)
 

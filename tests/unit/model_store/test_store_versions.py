@@ -19,7 +19,7 @@ def test_versions_are_read_back_and_digests_checked(tmp_path: Path) -> None:
     model = small_model()
     store = model.create(tmp_path / "m")
     state = a_state(model, 4)
-    digest = store.write_version(VersionRef(1, 3), state)
+    digest = store.write_version(VersionRef(1, 3), state, edges=0)
     assert digest == store.version_digest(VersionRef(1, 3))
     assert same_state(store.read_version(VersionRef(1, 3), digest=digest), state)
     assert store.current() == VersionRef(0, 0)
@@ -32,8 +32,8 @@ def test_versions_are_read_back_and_digests_checked(tmp_path: Path) -> None:
 def test_a_version_nobody_committed_may_be_written_again(tmp_path: Path) -> None:
     model = small_model()
     store = model.create(tmp_path / "m")
-    store.write_version(VersionRef(1, 1), a_state(model, 1))
-    digest = store.write_version(VersionRef(1, 1), a_state(model, 2))
+    store.write_version(VersionRef(1, 1), a_state(model, 1), edges=0)
+    digest = store.write_version(VersionRef(1, 1), a_state(model, 2), edges=0)
     assert same_state(store.read_version(VersionRef(1, 1), digest=digest), a_state(model, 2))
     assert store.versions() == [VersionRef(0, 0), VersionRef(1, 1)]
 
@@ -41,11 +41,11 @@ def test_a_version_nobody_committed_may_be_written_again(tmp_path: Path) -> None
 def test_a_committed_version_is_not_written_over(tmp_path: Path) -> None:
     model = small_model()
     store = model.create(tmp_path / "m")
-    store.write_version(VersionRef(1, 1), a_state(model, 1))
+    store.write_version(VersionRef(1, 1), a_state(model, 1), edges=0)
     store.set_current(VersionRef(1, 1))
     for ref in (VersionRef(1, 1), VersionRef(0, 5)):
         with pytest.raises(StoreConflict, match="not later than 1-1"):
-            store.write_version(ref, a_state(model, 2))
+            store.write_version(ref, a_state(model, 2), edges=0)
     assert same_state(store.read_version(VersionRef(1, 1)), a_state(model, 1))
 
 
@@ -54,8 +54,8 @@ def test_current_moves_forward_only_and_only_to_what_is_there(tmp_path: Path) ->
     store = model.create(tmp_path / "m")
     with pytest.raises(StoreDamaged, match="1-1"):
         store.set_current(VersionRef(1, 1))
-    store.write_version(VersionRef(1, 1), a_state(model, 1))
-    store.write_version(VersionRef(2, 1), a_state(model, 2))
+    store.write_version(VersionRef(1, 1), a_state(model, 1), edges=0)
+    store.write_version(VersionRef(2, 1), a_state(model, 2), edges=0)
     store.set_current(VersionRef(2, 1))
     store.set_current(VersionRef(2, 1))
     with pytest.raises(StoreConflict, match="2-1, which is later than 1-1"):
@@ -67,7 +67,7 @@ def test_versions_above_ones_own_fencing_number_are_never_removed(tmp_path: Path
     model = small_model()
     store = model.create(tmp_path / "m")
     for ref in (VersionRef(1, 1), VersionRef(2, 2), VersionRef(2, 3), VersionRef(3, 4)):
-        store.write_version(ref, a_state(model, ref.fencing))
+        store.write_version(ref, a_state(model, ref.fencing), edges=0)
     for name in (".tmp-2-2", ".tmp-4-4"):
         (tmp_path / "m" / "versions" / name).mkdir()
         (tmp_path / "m" / "versions" / name / "state.safetensors").write_bytes(b"unfinished")
@@ -82,7 +82,7 @@ def test_versions_above_ones_own_fencing_number_are_never_removed(tmp_path: Path
 def test_nothing_is_removed_when_current_names_another_version(tmp_path: Path) -> None:
     model = small_model()
     store = model.create(tmp_path / "m")
-    store.write_version(VersionRef(1, 1), a_state(model, 1))
+    store.write_version(VersionRef(1, 1), a_state(model, 1), edges=0)
     with pytest.raises(StoreConflict, match="CURRENT names version 0-0, not 1-1"):
         store.remove_versions(keep=VersionRef(1, 1), below_fencing=1)
     assert store.versions() == [VersionRef(0, 0), VersionRef(1, 1)]
@@ -95,14 +95,14 @@ def test_a_writer_that_was_overtaken_while_it_set_current_changes_nothing(
     """It stands still just before it writes, or renames, what is to become CURRENT; its successor goes on."""
     model = small_model()
     slow = model.create(tmp_path / "m")
-    slow.write_version(VersionRef(1, 1), a_state(model, 1))
+    slow.write_version(VersionRef(1, 1), a_state(model, 1), edges=0)
     step = getattr(store_module, caught_at)
 
     def overtaken(*arguments: object) -> None:
         monkeypatch.setattr(store_module, caught_at, step)
         successor = Store.open(tmp_path / "m")
         successor.set_current(VersionRef(1, 1))
-        successor.write_version(VersionRef(2, 2), a_state(model, 2))
+        successor.write_version(VersionRef(2, 2), a_state(model, 2), edges=0)
         successor.set_current(VersionRef(2, 2))
         step(*arguments)
 
@@ -120,7 +120,7 @@ def test_current_stays_when_one_that_was_overtaken_sets_it_in_the_same_moment(
     model = small_model()
     store = model.create(tmp_path / "m")
     for version in (1, 2):
-        store.write_version(VersionRef(version, version), a_state(model, version))
+        store.write_version(VersionRef(version, version), a_state(model, version), edges=0)
     store.set_current(VersionRef(1, 1))
     late = tmp_path / "m" / ".CURRENT-1-1"
     late.write_bytes((tmp_path / "m" / "CURRENT").read_bytes())
@@ -140,7 +140,7 @@ def test_what_an_overtaken_writer_has_written_since_is_removed(tmp_path: Path) -
     model = small_model()
     slow = model.create(tmp_path / "m")
     store = Store.open(tmp_path / "m")
-    store.write_version(VersionRef(1, 2), a_state(model, 1))
+    store.write_version(VersionRef(1, 2), a_state(model, 1), edges=0)
     store.set_current(VersionRef(1, 2))
     store.write_beta(model.beta, model.label_beta, version=1, fencing=2)
     store.remove_versions(keep=VersionRef(1, 2), below_fencing=2)
@@ -148,8 +148,8 @@ def test_what_an_overtaken_writer_has_written_since_is_removed(tmp_path: Path) -
     shutil.copytree(tmp_path / "m" / "versions" / "1-2", tmp_path / "m" / "versions" / "1-1")
     with pytest.raises(StoreConflict):
         slow.write_beta(model.beta, model.label_beta, version=1, fencing=1)
-    for name in ("erasing-1-1.json", "beta.values-1-1"):
-        (tmp_path / "m" / "base" / name).write_bytes(b"late")
+    for name in ("base/index-1-1.json", "base/beta.values-1-1", ".tombstones-1"):
+        (tmp_path / "m" / name).write_bytes(b"late")
     assert everything_of(tmp_path / "m") != before
 
     store.tidy(keep=VersionRef(1, 2), fencing=2)

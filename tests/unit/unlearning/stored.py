@@ -128,7 +128,7 @@ class StoredModel:
         before, self.ref = self.ref, VersionRef(state.version, 1)
         rebuilt = outcome.coefficients is not None
         beta_version = state.version if rebuilt else self.store.beta_version(before)
-        self.store.write_version(self.ref, version_state(state), beta_version=beta_version)
+        self.store.write_version(self.ref, version_state(state), beta_version=beta_version, edges=0)
         self.store.set_current(self.ref)
 
     def _write_coefficients(self, outcome: RepairOutcome) -> None:

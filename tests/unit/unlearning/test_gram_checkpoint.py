@@ -184,7 +184,7 @@ def test_a_checkpoint_leaves_the_disk_with_its_version(trained: Path, tmp_path: 
     assert Store.open(store.path).read_version(first).rank == resident.state.features.gram.rank
     resident.commit(resident.prepare([Removal(nodes=np.array([7]))]))
     second = VersionRef(1, 1)
-    store.write_version(second, version_state(resident.state))
+    store.write_version(second, version_state(resident.state), edges=0)
     store.set_current(second)
     store.remove_versions(keep=second, below_fencing=1)
     assert not file.exists()

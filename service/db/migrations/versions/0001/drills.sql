@@ -14,7 +14,8 @@ CREATE INDEX drills_newest ON drills (model, number);
 CREATE TRIGGER drills_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON drills
     FOR EACH STATEMENT EXECUTE FUNCTION refuse('drills are never changed');
 
--- 1e-12 is service.domain.drills.MOST_LEFT; when the model was replaced, as service.db.drills has it.
+-- 1e-12 is service.domain.drills.MOST_LEFT. A drill says nothing any more of a model that an import has replaced since:
+-- one after the version it was applied in, or, before it was applied, after it was asked for.
 CREATE VIEW audit_drills AS
     SELECT d.request_id, d.model, d.number, d.cohort, d.trigger, d.requested_at, r.status, r.applied_at, r.completed_at,
            r.failed_at, extract(epoch FROM r.completed_at - r.received_at)::double precision AS seconds_to_completed,

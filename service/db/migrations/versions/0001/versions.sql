@@ -62,7 +62,9 @@ CREATE TABLE versions (
     repair_products integer CHECK (repair_products >= 0),
     repair_weight_change figure,
     repair_tolerance double precision,
-    guarantee text NOT NULL GENERATED ALWAYS AS (CASE repair WHEN 'converged' THEN 'retrained' ELSE 'span' END) STORED,
+    -- Of its own weights: those of a batch that a later version has repaired are as they were.
+    guarantee text NOT NULL GENERATED ALWAYS AS
+        (CASE WHEN repair = 'converged' AND repair_version = number THEN 'retrained' ELSE 'span' END) STORED,
     committed_at timestamptz DEFAULT now() NOT NULL,
     finished_at timestamptz,
     CONSTRAINT versions_numbers_check CHECK (number > number_before AND number_before >= 0 AND fencing > 0),
