@@ -1,0 +1,7 @@
+-- What the holder of a lease is at, for processes that do not share its memory: as it last said.
+ALTER TABLE leases
+    ADD COLUMN phase text NOT NULL DEFAULT 'starting' CHECK (phase <> ''),
+    ADD COLUMN reason text,
+    ADD COLUMN repair_progress jsonb CHECK (jsonb_typeof(repair_progress) = 'object'),
+    ADD COLUMN device text,
+    ADD COLUMN told_at timestamptz NOT NULL DEFAULT now()
