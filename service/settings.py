@@ -66,7 +66,11 @@ class Settings(BaseSettings):
         "always", description="Whether deletions bring the weights to those of retraining on what remains."
     )
     repair_budget: float = Field(
-        5.0, ge=0.0, le=3600.0, description="Repair of one batch after which it is served and repaired later (seconds)."
+        2.0,
+        ge=0.0,
+        le=3600.0,
+        description="Repair of one batch after which it is served and repaired later (seconds). A batch that comes "
+        "while one that did not fit into it goes on is served at once.",
     )
     repair_tolerance: float = Field(
         TOLERANCE,

@@ -98,14 +98,20 @@ class Batches:
         self._writer = writer
         #: Why the last repair had no blocks of the Hessian; at the start the log says why there will be none.
         self._without_blocks = writer.resident.why_no_blocks
+        #: Whether the last repair that was tried within its batch ended there.
+        self._fitted = True
         self._log = structlog.get_logger(__name__)
 
     async def prepare(self, deletions: Sequence[Deletion], watch: Stopwatch) -> tuple[NewVersion, BatchSteps]:
         """The new state beside the old one; nothing visible changes."""
         context, resident = self._context, self._writer.resident
         removals = [deletion.removal for deletion in deletions]
-        prepare = partial(resident.prepare, removals, budget_s=context.repair_budget_s)
+        # In a stream of batches whose repairs do not fit into the budget, none is delayed by the attempt.
+        hopeless = resident.repairing is not None and not self._fitted
+        prepare = partial(resident.prepare, removals, budget_s=0.0 if hopeless else context.repair_budget_s)
         prepared = await watch.time("project", prepare, context.executor)
+        if not hopeless:
+            self._fitted = prepared.outcome.status is not RepairStatus.PENDING
         if prepared.outcome.status is not RepairStatus.NONE:
             watch.split("project", "repair", prepared.repair_s)
         reason = prepared.outcome.without_blocks

@@ -30,7 +30,7 @@ from projector.network.spec import LossKind, ModelSpec, SolverKind
 from service.errors import LetheError, Unavailable
 from service.settings import Settings
 from service.unlearning.placement import RepairImpossible
-from service.unlearning.prepared import PreparedRepair
+from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.resident import Resident
 from service.worker.repairing import Repairer, RepairSteps
 from tests.preloaded import Preloaded
@@ -242,6 +242,30 @@ async def test_a_batch_overtakes_a_repair_which_then_ends_for_both(
         assert all(found[accepted["id"]] == ["applied", "completed", "repaired"] for accepted in (first, second))
         assert [count for (count,) in await query(deferring.database_url, WAITED)] == [2]
     assert Served(deferring.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
+
+
+async def test_only_the_first_batch_of_a_stream_waits_for_a_budget_that_repairs_do_not_fit_into(
+    settings: Settings, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[float] = []
+    original = Resident.prepare
+
+    def prepare(self: Resident, removals: Any, *, budget_s: float) -> Prepared:
+        budgets.append(budget_s)
+        return original(self, removals, budget_s=budget_s)
+
+    monkeypatch.setattr(Resident, "prepare", prepare)
+    too_short = 1e-9
+    async with running(settings.model_copy(update={"repair_budget": too_short})) as lethe:
+        await until(lethe.is_ready)
+        for node in ("12", "57"):
+            assert (await lethe.completed(await lethe.delete(node)))["repair"] == "pending"
+        gate.is_open = True
+        await repaired(lethe, await lethe.delete("3"))
+        gate.is_open = False
+        # None is under way any more: the next one is tried again.
+        await lethe.completed(await lethe.delete("40"))
+    assert budgets == [too_short, 0.0, 0.0, too_short]
 
 
 async def test_a_batch_that_is_repaired_at_once_ends_the_repair_that_earlier_requests_wait_for(
