@@ -28,8 +28,8 @@ from projector.forgetting.gram import Gram
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.optimum import Coefficients, at_optimum, stacked
 from projector.forgetting.preconditioner import Preconditioner
-from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, RepairProgress, newton
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, newton
+from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
 from projector.network.representation import Representation
