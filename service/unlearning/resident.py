@@ -209,7 +209,9 @@ class Resident:
     @property
     def repairing(self) -> RepairProgress | None:
         """How far the repair of the committed state has come; None when none is under way."""
-        return None if self._pending is None else self._pending.progress
+        # Asked for by other threads as well, while a batch ends it.
+        pending = self._pending
+        return None if pending is None else pending.progress
 
     def advance_repair(self, until: float) -> PreparedRepair | None:
         """Goes on with the repair of the committed state until `time.monotonic()` reaches `until`.
