@@ -34,6 +34,7 @@ from service.db.engine import create_engine
 from service.db.intake import Intake
 from service.db.vault_keys import SLOTS, open_keyring, open_log_keys, open_request_keys
 from service.description import model_description
+from service.domain.conditions import Phase
 from service.domain.states import RepairPolicy
 from service.drill_schedule import DrillSchedule
 from service.embedded import open_servers
@@ -62,7 +63,7 @@ from service.vault.request_keys import count_keys
 from service.worker.context import Context
 from service.worker.log_signer import LogSigner
 from service.worker.recovery import check_agreement, require_untouched
-from service.worker.unlearner import Phase, Unlearner
+from service.worker.unlearner import Unlearner
 
 #: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
 _REQUESTS_GRACE_S = 2

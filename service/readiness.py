@@ -16,6 +16,7 @@ from service.db.engine import Engine
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.db.versions import VersionRepository
+from service.domain.conditions import Condition, Phase
 from service.domain.states import Cause
 from service.errors import LetheError, Unavailable
 from service.observability.metrics import MOST_RESIDUAL, most_span_residual
@@ -24,7 +25,6 @@ from service.reader.predictions import Reader
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
 from service.vault.request_keys import RequestKeys
-from service.worker.unlearner import Condition, Phase
 
 #: Free bytes below which a new version, and with it the next deletion, might not fit.
 MIN_FREE_BYTES = 256 << 20

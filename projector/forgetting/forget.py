@@ -15,8 +15,8 @@ from projector.forgetting.certificate import Certificate, certifiable, certify
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.optimum import stacked
 from projector.forgetting.preconditioner import FACTOR_AGE_S, Preconditioner
-from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, RepairProgress, newton
-from projector.forgetting.status import TOLERANCE, RepairStatus
+from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, newton
+from projector.forgetting.status import TOLERANCE, RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.solvers.objective import Objective
 

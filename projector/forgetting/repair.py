@@ -26,7 +26,7 @@ from projector.forgetting.certificate import Certificate, certify
 from projector.forgetting.gram import Gram
 from projector.forgetting.optimum import Coefficients, at_optimum, stacked
 from projector.forgetting.preconditioner import Preconditioner
-from projector.forgetting.status import TOLERANCE, RepairStatus
+from projector.forgetting.status import TOLERANCE, RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
 from projector.solvers.class_blocks import preconditioner_steps, why_no_blocks
@@ -94,16 +94,6 @@ class RepairOutcome:
     weight_change: float = 0.0
     #: Why the repair went by conjugate gradients without blocks of the Hessian; None if it had one, or did not run.
     without_blocks: str | None = None
-
-
-@dataclass(frozen=True)
-class RepairProgress:
-    """How far a repair has come."""
-
-    iterations: int
-    products: int
-    #: Of the best weights so far; None where there is none, W = 0.
-    bound_relative: float | None
 
 
 class Repair:

@@ -8,8 +8,7 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
 from projector.forgetting.canaries import Canaries
-from projector.forgetting.repair import RepairProgress
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import RepairProgress, RepairStatus
 from service.api.auth import KeyMemory
 from service.api.limits import RateLimits
 from service.api.replies import aside

@@ -29,7 +29,7 @@ class ApiKeyRow(Base):
 
 
 class LeaseRow(Base):
-    """Who may write a model, and until when."""
+    """Who may write a model, and until when; and what the holder said of itself, see `service.domain.conditions`."""
 
     __tablename__ = "leases"
 
@@ -37,6 +37,13 @@ class LeaseRow(Base):
     holder: Mapped[str]
     fencing: Mapped[int] = mapped_column(BigInteger)
     expires_at: Mapped[datetime]
+    phase: Mapped[str] = mapped_column(server_default=text("'stopped'"))
+    reason: Mapped[str | None]
+    repair_progress: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    device: Mapped[str | None]
+    checks: Mapped[list[dict[str, Any]]] = mapped_column(JSONB, server_default=text("'[]'"))
+    #: When a holder last said that it serves.
+    served_at: Mapped[datetime | None]
 
 
 class PointerRow(Base):

@@ -35,7 +35,7 @@ _CHANGED = {
     "versions": "finished_at durations_ms span_residual repair repair_version",
     "imports": "status refusal finished_at",
     "recoveries": "requests_failed",
-    "leases": "holder fencing expires_at",
+    "leases": "holder fencing expires_at phase reason repair_progress device checks served_at",
     "pointers": "version fencing folder digest weights_sha256 moved_at",
     # Whoever can add a key makes none that is valid: its hash needs the pepper, which is in the key folder.
     "api_keys": "revoked_at",

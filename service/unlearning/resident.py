@@ -28,8 +28,8 @@ from projector.forgetting.gram import Gram
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.optimum import Coefficients, at_optimum, stacked
 from projector.forgetting.preconditioner import Preconditioner
-from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, RepairProgress, newton
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, newton
+from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
 from projector.network.representation import Representation
@@ -209,7 +209,9 @@ class Resident:
     @property
     def repairing(self) -> RepairProgress | None:
         """How far the repair of the committed state has come; None when none is under way."""
-        return None if self._pending is None else self._pending.progress
+        # Asked for by other threads as well, while a batch ends it.
+        pending = self._pending
+        return None if pending is None else pending.progress
 
     def advance_repair(self, until: float) -> PreparedRepair | None:
         """Goes on with the repair of the committed state until `time.monotonic()` reaches `until`.

@@ -5,7 +5,6 @@ import contextlib
 import math
 import time
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ from model_store.store import Store
 from projector.errors import DeviceError, ProjectorError
 from service import failure_points
 from service.db import lease as leases
+from service.domain.conditions import Check, Condition, Phase, Told
 from service.domain.records import Lease
 from service.domain.states import Cause, RepairPolicy
 from service.errors import LeaseLost, LetheError, Unavailable
@@ -42,25 +42,6 @@ from service.worker.stopwatch import Stopwatch
 _POLL_S = 0.5
 #: Unforeseen failures in a row, without a batch between them, after which the unlearner gives up.
 _MAX_UNFORESEEN = 10
-
-
-class Phase(StrEnum):
-    """What the unlearner is doing, for readiness."""
-
-    WAITING_FOR_LEASE = "waiting for the lease"
-    LOADING = "loading the model"
-    SERVING = "serving"
-    HELD_UP = "held up in what it has begun"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True)
-class Condition:
-    """The unlearner's phase and, when it failed, is held up, or serves while something else waits, why."""
-
-    phase: Phase = Phase.WAITING_FOR_LEASE
-    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +75,8 @@ class Unlearner:
         self._unforeseen = 0
         #: The lease acquired last.
         self._lease: Lease | None = None
+        #: What was found of what this process alone can look at; whoever looks sets it, and others are told.
+        self.checks: tuple[Check, ...] = ()
         self._condition = Condition()
 
     @property
@@ -104,6 +87,13 @@ class Unlearner:
         if self._condition.phase is Phase.SERVING:
             return Condition(Phase.SERVING, self._importer.reason)
         return self._condition
+
+    @property
+    def told(self) -> Told:
+        """What other processes are told of it."""
+        resident = self.resident
+        repair = None if resident is None else resident.repairing
+        return Told(self.condition, repair, str(self._context.placement.device), self.checks)
 
     @property
     def claiming(self) -> Outage:
@@ -177,7 +167,7 @@ class Unlearner:
         self._context.outage.reason = None
         # What was made ready under an earlier one may be of a version that another holder has replaced.
         self._importer.give_up()
-        keeper = await held.enter_async_context(holding(self._context.engine, lease))
+        keeper = await held.enter_async_context(holding(self._context.engine, lease, lambda: self.told))
         failure_points.reached(FailurePoint.LEASED)
         self._condition = Condition(Phase.LOADING)
         try:

@@ -23,8 +23,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from projector.forgetting.canaries import Canaries
-from projector.forgetting.repair import RepairProgress
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.graph.edges import Edges
 from service.api.application import build
 from service.api.auth import key_memory

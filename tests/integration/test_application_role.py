@@ -40,7 +40,7 @@ ALLOWED = {
     "drills": "add",
     "events": "add",
     "imports": "add change finished_at refusal status",
-    "leases": "add change expires_at fencing holder",
+    "leases": "add change checks device expires_at fencing holder phase reason repair_progress served_at",
     "leaves": "add",
     "log_keys": "add",
     "log_nodes": "add",

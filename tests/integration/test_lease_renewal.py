@@ -15,6 +15,8 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db import lease as leases
 from service.db.engine import Engine
+from service.db.transactions import transaction
+from service.domain.conditions import Condition, Phase, Told
 from service.domain.records import Lease
 from service.worker.lease_keeper import LeaseKeeper, RenewalFailed, holding
 
@@ -68,6 +70,23 @@ async def test_so_does_an_error_of_the_readers_that_are_told_of_a_renewal(db: Da
         keeper.tell(readers)
         await _until_ended(keeper)
     assert len(told) == 2
+
+
+async def test_others_read_of_a_change_long_before_the_next_renewal(db: Database) -> None:
+    lease = await leases.acquire(db.engine, MODEL, "one", 600)
+    assert lease is not None
+    told = [Told(Condition(Phase.LOADING))]
+
+    async def is_told() -> bool:
+        async with transaction(db.engine) as connection:
+            holder = await leases.holder(connection, MODEL)
+        return holder is not None and holder.told == told[-1]
+
+    # Renewed every 150 s, which no test waits for.
+    async with holding(db.engine, lease, lambda: told[-1]):
+        for phase in (Phase.SERVING, Phase.HELD_UP, Phase.SERVING):
+            told.append(Told(Condition(phase, "since then"), device="cpu"))
+            await until(is_told)
 
 
 async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_foreseen_reason(

@@ -15,6 +15,7 @@ from service.api.services import Check
 from service.db import clock
 from service.db.transactions import transaction
 from service.db.versions import VersionRepository
+from service.domain.conditions import Condition, Phase
 from service.domain.states import Cause
 from service.observability.metrics import MOST_RESIDUAL, MOST_UNREPAIRED, UnlearningMetrics
 from service.queue.backoff import Backoff
@@ -25,7 +26,6 @@ from service.reader.predictions import Reader
 from service.readiness import Readiness, probes
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
-from service.worker.unlearner import Condition, Phase
 
 
 @pytest.fixture

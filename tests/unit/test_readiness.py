@@ -7,6 +7,7 @@ import torch
 from redis.asyncio import Redis
 
 from service.db.engine import create_engine
+from service.domain.conditions import Condition, Phase
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
@@ -16,7 +17,6 @@ from service.readiness import Readiness, probes
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
 from service.vault.request_keys import RequestKeys
-from service.worker.unlearner import Condition, Phase
 
 NOWHERE = "127.0.0.1:1"
 
