@@ -24,7 +24,7 @@ DERIVED = frozenset({"request_search", "audit_counts", "audit_times"})
 #: Read and added to, never changed.
 _ADDED_TO = frozenset(
     {"events", "leaves", "log_nodes", "checkpoints", "log_keys", "drills", "refused_requests"}
-    | {"batches", "request_audits", "tombstones", "tombstone_keys", "vault_keys"}
+    | {"batches", "request_audits", "tombstones", "tombstone_keys", "vault_keys", "sign_ins"}
 )
 #: Table -> the columns of it that are changed; others stay as they were added.
 _CHANGED = {
@@ -39,11 +39,12 @@ _CHANGED = {
     "pointers": "version fencing folder digest weights_sha256 moved_at",
     # Whoever can add a key makes none that is valid: its hash needs the pepper, which is in the key folder.
     "api_keys": "revoked_at",
+    "sessions": "seen_at",
     # Its rows are locked, which asks for the right to change some column.
     "outbox": "created_at",
 }
-#: What is taken back: entries that the stream has.
-_TAKEN_BACK = frozenset({"outbox"})
+#: What is taken back: entries that the stream has, sessions that ended, attempts to sign in that succeeded.
+_TAKEN_BACK = frozenset({"outbox", "sessions", "sign_ins"})
 
 _FACTS = text("""
     SELECT rolcreaterole OR rolsuper AS may_create,
@@ -113,11 +114,12 @@ async def available(engine: AsyncEngine) -> str | None:
 
 
 def _rights(name: str, is_view: bool) -> str:
+    taken_back = ", DELETE" if name in _TAKEN_BACK else ""
     if name in _CHANGED:
         changed = ", ".join(_CHANGED[name].split())
-        return f"SELECT, INSERT, UPDATE ({changed}){', DELETE' if name in _TAKEN_BACK else ''}"
+        return f"SELECT, INSERT, UPDATE ({changed}){taken_back}"
     if name in _ADDED_TO:
-        return "SELECT, INSERT"
+        return f"SELECT, INSERT{taken_back}"
     # Only `migrate`, as the owner, changes the schema and what is said of it.
     return "SELECT" if is_view or name in DERIVED or name == "alembic_version" else ""
 

@@ -55,6 +55,8 @@ ALLOWED = {
         "explanation failed_at failure guarantee reference_commitment repair status subject_commitments swept_at "
         "taken_at"
     ),
+    "sessions": "add remove change seen_at",
+    "sign_ins": "add remove",
     "tombstone_keys": "add",
     "tombstones": "add",
     "vault_keys": "add",
