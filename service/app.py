@@ -119,7 +119,8 @@ async def _running(
     """Everything the routes reach, and the activities beside them, until the end of the block."""
     database_url, redis_url = _servers(settings)
     async with AsyncExitStack() as stack:
-        engine = create_engine(database_url, role=await _role(database_url))
+        # One process that does the work of both.
+        engine = await roles.open_engine(database_url, roles.APPLICATION_ROLE)
         stack.push_async_callback(engine.dispose)
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
@@ -230,15 +231,6 @@ async def _announce(readiness: Readiness, on_ready: Callable[[], None], stop: as
             await asyncio.wait_for(stop.wait(), 0.1)
         except TimeoutError:
             continue
-
-
-async def _role(database_url: str) -> str | None:
-    """The role without the right to change events or log, if this login may work as it."""
-    engine = create_engine(database_url, pool_size=1)
-    try:
-        return await roles.available(engine)
-    finally:
-        await engine.dispose()
 
 
 def _servers(settings: Settings) -> tuple[str, str]:

@@ -84,6 +84,7 @@ def command(
 async def _recover(settings: Settings, store: "Store", accepted: frozenset[str]) -> None:
     from service.db import migrate, roles
     from service.db.engine import create_engine
+    from service.db.rights import UNLEARNER_ROLE
     from service.db.vault_keys import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
     from service.vault.request_keys import RequestKeys
     from service.worker.kept_tombstones import TOMBSTONES
@@ -93,15 +94,14 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
     await migrate.upgrade(settings.database_url)
     owner = create_engine(settings.database_url, pool_size=1)
     try:
-        role = await roles.available(owner)
-    finally:
-        await owner.dispose()
-    engine = create_engine(settings.database_url, role=role)
-    try:
         lost_keys = accepted - {TOMBSTONES}
-        revoked = await accept_lost(engine, keys, lost_keys) if lost_keys else 0
+        revoked = await accept_lost(owner, keys, lost_keys) if lost_keys else 0
         if revoked:
             note(f"{revoked} API keys were revoked; the next start makes a first one anew.")
+    finally:
+        await owner.dispose()
+    engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
+    try:
         await open_keyring(engine, keys)
         with ExitStack() as stack:
             if SLOTS in accepted:

@@ -9,11 +9,12 @@ from starlette.responses import RedirectResponse, Response
 
 from service.api.drilling import Cohorts, find_cohorts, newest_drill, ranges, start_drill
 from service.api.services import Services, services_of
-from service.dashboard.access import PATH, SignedIn, Visitor, form_of
+from service.dashboard.access import PATH, SignedIn, form_of
 from service.dashboard.formats import ago, coarse
 from service.dashboard.pages import Page, Region, current, html, polls, region
 from service.db.clock import now
 from service.db.drills import DrillRepository
+from service.db.sessions import Session
 from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.states import RequestStatus, Scope
@@ -51,7 +52,7 @@ async def run_drill(request: Request, visitor: SignedIn) -> Response:
     services = services_of(request)
     fault = None
     try:
-        await form_of(request, visitor.session.form_token)
+        await form_of(request, visitor.form_token)
         if not _may_run(visitor):
             raise MissingScope("This needs the scope deletions:write.", "Sign in with a key that has it.")
         await start_drill(services, visitor.key, DrillTrigger.MANUAL, newest=await newest_drill(services))
@@ -65,7 +66,7 @@ async def run_drill(request: Request, visitor: SignedIn) -> Response:
     return html(str((await drill_region(services, visitor, fault)).markup))
 
 
-async def drill_region(services: Services, visitor: Visitor, fault: str | None = None) -> Region:
+async def drill_region(services: Services, visitor: Session, fault: str | None = None) -> Region:
     """The card for a visitor. Raises Unavailable."""
     async with transaction(services.engine) as connection:
         at = await now(connection)
@@ -92,12 +93,12 @@ async def drill_region(services: Services, visitor: Visitor, fault: str | None =
         next_run=_next_run(newest, at, services.settings.drill_interval),
         may_run=_may_run(visitor),
         is_open=is_open,
-        form_token=visitor.session.form_token,
+        form_token=visitor.form_token,
         fault=fault,
     )
 
 
-def _may_run(visitor: Visitor) -> bool:
+def _may_run(visitor: Session) -> bool:
     return Scope.DELETIONS_WRITE in visitor.key.scopes
 
 

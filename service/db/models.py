@@ -28,6 +28,28 @@ class ApiKeyRow(Base):
     revoked_at: Mapped[datetime | None]
 
 
+class SessionRow(Base):
+    """A sign-in to the dashboard, known by the hash of its token."""
+
+    __tablename__ = "sessions"
+
+    token_hash: Mapped[bytes] = mapped_column(primary_key=True)
+    key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
+    started_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    #: When it was last used, to a minute.
+    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class SignInRow(Base):
+    """An attempt to sign in to the dashboard that failed, or is under way."""
+
+    __tablename__ = "sign_ins"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    address_hash: Mapped[bytes]
+    begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class LeaseRow(Base):
     """Who may write a model, and until when; and what the holder said of itself, see `service.domain.conditions`."""
 

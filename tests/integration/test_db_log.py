@@ -332,7 +332,7 @@ async def test_the_applications_role_has_no_right_to_change_events_or_log(db: Da
     await append(db, await db.accept(), 2)
     await sign(db, keys)
     columns = {table: list((await db.rows(f"SELECT * FROM {table}"))[0])[1] for table in LOG_TABLES}
-    assert await roles.available(db.engine) == roles.APPLICATION_ROLE
+    assert await roles.available(db.engine, roles.APPLICATION_ROLE) == roles.APPLICATION_ROLE
     await without_guards_from_now_on(db)
     engine = create_engine(db.url, pool_size=1, role=roles.APPLICATION_ROLE)
     try:
@@ -366,7 +366,7 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
         assert await migrate.current(url) == migrate.head()
         engine = create_engine(url)
         try:
-            assert await roles.available(engine) == roles.APPLICATION_ROLE
+            assert await roles.available(engine, roles.APPLICATION_ROLE) == roles.APPLICATION_ROLE
             owned, db.engine = db.engine, engine
             db.intake._engine = engine
             request_id = await db.accept("1")
@@ -419,10 +419,10 @@ async def test_a_login_that_may_not_become_the_role_works_as_itself(db: Database
     url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
     engine = create_engine(url)
     try:
-        assert await roles.available(engine) is None
+        assert await roles.available(engine, roles.APPLICATION_ROLE) is None
     finally:
         await engine.dispose()
         await db.rows(f"DROP ROLE {login}")
     gone = create_engine(parsed.set(port=1).render_as_string(hide_password=False))
     with pytest.raises(Unavailable):
-        await roles.available(gone)
+        await roles.available(gone, roles.APPLICATION_ROLE)

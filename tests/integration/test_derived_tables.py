@@ -14,6 +14,7 @@ from service.db import migrate, roles
 from service.db.audit_totals import fold
 from service.db.engine import create_engine
 from service.db.requests import RequestRepository
+from service.db.rights import DERIVED
 from service.db.transactions import transaction
 from service.db.versions import VersionRepository
 from tests.integration.db_harness import Database, open_database
@@ -58,7 +59,7 @@ async def through_all_states(db: Database) -> None:
         await fold(conn)
 
 
-@pytest.mark.parametrize("table", sorted(roles.DERIVED))
+@pytest.mark.parametrize("table", sorted(DERIVED))
 async def test_the_applications_role_cannot_write_what_triggers_derive(db: Database, table: str) -> None:
     await db.accept("1")
     async with application(db) as conn:
@@ -113,7 +114,7 @@ async def test_with_one_role_for_everything_they_are_kept_just_so(empty_database
     try:
         await migrate.upgrade(url)
         async with open_database(url, tmp_path) as db:
-            assert await roles.available(db.engine) is None
+            assert await roles.available(db.engine, roles.APPLICATION_ROLE) is None
             await through_all_states(db)
             await assert_totals_are_right(db)
             await db.rows("DROP OWNED BY CURRENT_USER")
