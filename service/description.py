@@ -29,13 +29,13 @@ def model_description(
         if pointer is None or model is None:
             raise Unavailable("The model is still being loaded.", "Try again in a moment; /readyz says when it is.")
         repair = made[0].repair if made else RepairStatus.NONE
-        live, certificate = model.live_graph.propagator, model.certificate
+        live, certificate = model.committed.live_graph.propagator, model.committed.certificate
         return ModelInfo(
             name=manifest.name,
             version=pointer.version,
             nodes=manifest.nodes,
             live_nodes=int(live.live.sum()),
-            edges=model.live_graph.edges,
+            edges=model.committed.live_graph.edges,
             features=manifest.features,
             classes=manifest.classes,
             hops=manifest.spec.hops,
@@ -43,7 +43,7 @@ def model_description(
             propagation=manifest.spec.propagation.value,
             loss=manifest.spec.loss.value,
             regularization=manifest.spec.regularization,
-            rank=model.state.features.gram.rank,
+            rank=model.committed.state.features.gram.rank,
             condition_number=manifest.condition_number,
             span_residual=next((one.span_residual for one in made if one.span_residual is not None), None),
             distance_bound=None if certificate is None else certificate.bound,

@@ -72,7 +72,7 @@ def measure(graph: Graph, spec: ModelSpec, share: float, *, device: str, seed: i
         device=device,
     )
     resident = resident_of(built, device, RepairPolicy.NEVER)
-    before = resident.predictions()
+    before = resident.committed.predictions()
     prepared = resident.prepare([Removal(nodes=rows)])
     projection = prepared.projection
     (norms,) = projection.norms

@@ -41,7 +41,7 @@ def load(folder: Path, *, with_checkpoint: bool) -> Resident:
         Placement("cpu"),
         gram=kept,
     )
-    if resident.from_checkpoint is not with_checkpoint:
+    if resident.committed.from_checkpoint is not with_checkpoint:
         raise SystemExit("The checkpoint was not used as it should be.")
     return resident
 
@@ -76,7 +76,7 @@ def main() -> None:
             spec = ModelSpec(regularization=1.0)
             build_model(graph, spec, name="start", dataset="synthetic", split="full").write(folder)
             store = Store.open(folder)
-            ref, gram = store.current(), load(folder, with_checkpoint=False).state.features.gram
+            ref, gram = store.current(), load(folder, with_checkpoint=False).committed.state.features.gram
             place, digest = store.folder_of(ref), store.version_digest(ref)
             written = seconds(lambda: list(gram_checkpoint.write_steps(place, gram, version_digest=digest)), 1)  # noqa: B023 - called at once
             size = (place / gram_checkpoint.FILE).stat().st_size / (1 << 20)

@@ -80,9 +80,7 @@ UNLEARNER: Mapping[str, Rights] = {
     **dict.fromkeys(_GROWING, Rights(add=_ALL)),
     "drills": _DRILL,
     "imports": Rights(change="status refusal finished_at"),
-    "leases": Rights(
-        add=_ALL, change="holder fencing expires_at phase reason repair_progress device checks served_at"
-    ),
+    "leases": Rights(add=_ALL, change="holder fencing expires_at phase reason repair_progress device checks served_at"),
     # Its rows are locked until the stream has them.
     "outbox": Rights(add="request_id model", change="created_at", remove=True),
     "pointers": Rights(add=_ALL, change="version fencing folder digest weights_sha256 moved_at"),

@@ -97,7 +97,7 @@ class Batches:
         self._context = context
         self._writer = writer
         #: Why the last repair had no blocks of the Hessian; at the start the log says why there will be none.
-        self._without_blocks = writer.resident.why_no_blocks
+        self._without_blocks = writer.resident.factor.why_none
         #: Whether the last repair that was tried within its batch ended there.
         self._fitted = True
         self._log = structlog.get_logger(__name__)
@@ -139,17 +139,17 @@ class Batches:
         return new, BatchSteps(context, self._writer, batch, self._dead(deletions))
 
     def _batch(self, deletions: Sequence[Deletion], prepared: Prepared) -> Batch:
-        projection, at_start = prepared.projection, self._writer.resident.certificate
+        projection, at_start = prepared.projection, self._writer.resident.committed.certificate
         unrepaired = prepared.outcome.status is RepairStatus.NONE
         details = BatchDetails(
-            rank_before=self._writer.resident.state.features.gram.rank,
+            rank_before=self._writer.resident.committed.state.features.gram.rank,
             weight_change=projection.weight_change,
             coefficient_residual=projection.coefficient_residual,
             lost_direction_norm_before=projection.lost_direction_norm_before,
             lost_direction_norm_after=projection.lost_direction_norm_after,
             factor_method=projection.factor_method.value,
             distance_bound_start_relative=None if at_start is None else at_start.relative,
-            factor_age_s=None if unrepaired else self._writer.resident.factor_age_s,
+            factor_age_s=None if unrepaired else self._context.placement.factor_age_s,
         )
         norms = {
             deletion.claimed.request.id: RequestNorms(

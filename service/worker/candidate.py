@@ -72,7 +72,7 @@ class Staged:
 
     def exclude(self, tombstoned: Tombstoned) -> None:
         """Takes out what is tombstoned and still there; under the policy `always` its repair is then under way."""
-        state, present = self.resident.state, self.resident.live_graph.propagator.edges
+        state, present = self.resident.committed.state, self.resident.committed.live_graph.propagator.edges
         new = tombstoned.within(state.live, state.features.in_span)
         new = replace(new, edges=new.edges[present.contain(new.edges)])
         if not new:
@@ -101,18 +101,20 @@ class Staged:
     def version(self, before: Pointer, readers: Readers) -> NewVersion:
         """The model as it is now, as the version after `before`. Raises ImportRefused."""
         resident, graph = self.resident, self.base.graph
-        resident.state = replace(resident.state, version=before.version + 1)
-        predictions = resident.predictions()
+        resident.committed.state = replace(resident.committed.state, version=before.version + 1)
+        predictions = resident.committed.predictions()
         if not np.isfinite(predictions.probabilities).all():
             raise ImportRefused("The model's predictions are not finite.", "Train it again.")
         return NewVersion(
-            state=resident.state,
-            edges=resident.live_graph.edges,
+            state=resident.committed.state,
+            edges=resident.committed.live_graph.edges,
             outcome=_together(self._outcomes),
             rebuilt=self._is_rebuilt,
             deleted=self._excluded.counts,
             directions_removed=self._directions_removed,
-            replace_state=lambda: readers.load(graph.node_ids, graph.class_names, predictions, public=resident.public),
+            replace_state=lambda: readers.load(
+                graph.node_ids, graph.class_names, predictions, public=resident.committed.public
+            ),
         )
 
     def span_residual(self, version: Version) -> float:
@@ -124,7 +126,7 @@ class Staged:
         state = store.read_version(ref, digest=version.digest)
         if not self._is_rebuilt:
             return stored_span_residual(store, state)
-        rebuilt = self.resident.coefficients()
+        rebuilt = self.resident.committed.coefficients()
         [stored] = store.span_chunks(state.featured)
         chunks = (replace(chunk, beta=rebuilt.beta[:, chunk.rows]) for chunk in stored)
         residual = span_residual(state.features.weights, state.features.T, chunks)

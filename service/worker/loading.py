@@ -67,8 +67,8 @@ class Loader:
         deleted = [] if unfinished is None else await self._deleted_edges(unfinished)
         resident = await self._resident(pointer, deleted, candidate)
         # It is computed when it is first asked for, which must not be on the event loop.
-        await context.run(lambda: resident.certificate)
-        unerased = rows_of_edges(deleted, resident.rows)
+        await context.run(lambda: resident.committed.certificate)
+        unerased = rows_of_edges(deleted, resident.committed.rows)
         self.writer = VersionWriter(context, keeper, self.store, resident, pointer, unerased)
         self.manifest = self.store.manifest
         return self.writer, unfinished
@@ -116,12 +116,14 @@ class Loader:
             stale_coefficients=self.store.stale_coefficients(ref),
             gram=gram,
         )
-        if gram is not None and not resident.from_checkpoint:
+        if gram is not None and not resident.committed.from_checkpoint:
             kept = self.store.folder_of(ref) / gram_checkpoint.FILE
             self._log.warning("checkpoint.ignored", reason=f"{kept} does not fit the rows that are left.")
-        require_edges(self.store, ref, resident.live_graph.edges)
+        require_edges(self.store, ref, resident.committed.live_graph.edges)
         graph = base.graph
-        self._context.readers.load(graph.node_ids, graph.class_names, resident.predictions(), public=resident.public)
+        self._context.readers.load(
+            graph.node_ids, graph.class_names, resident.committed.predictions(), public=resident.committed.public
+        )
         return resident
 
     def _checkpoint(self, ref: VersionRef, pointer: Pointer) -> Gram | None:

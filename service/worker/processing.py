@@ -52,9 +52,13 @@ class Processor:
         batch = await self._take(batch)
         claimed, unreadable = self._open(batch)
         resident = self._writer.resident
-        refused = refused_for_public(claimed, resident.public)
+        refused = refused_for_public(claimed, resident.committed.public)
         claimed = [each for each in claimed if each.request.id not in refused]
-        present = Present(resident.rows, resident.state.features.in_span, resident.live_graph.propagator.edges)
+        present = Present(
+            resident.committed.rows,
+            resident.committed.state.features.in_span,
+            resident.committed.live_graph.propagator.edges,
+        )
         resolution = resolve(claimed, present, await self._tombstones(absent(claimed, present)))
         unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
         await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)

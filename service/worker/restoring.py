@@ -235,10 +235,10 @@ class Restorer:
             # Nobody reads it, so it is the state on the device at once.
             resident.commit(prepared)
             outcome, removed = prepared.outcome, prepared.projection.directions_removed
-        resident.state = replace(resident.state, version=number)
+        resident.committed.state = replace(resident.committed.state, version=number)
         new = NewVersion(
-            state=resident.state,
-            edges=resident.live_graph.edges,
+            state=resident.committed.state,
+            edges=resident.committed.live_graph.edges,
             outcome=outcome,
             rebuilt=stale or outcome.coefficients is not None,
             deleted=remaining.counts,

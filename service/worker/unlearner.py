@@ -194,7 +194,7 @@ class Unlearner:
             await context.outlast(partial(writer.finish, unfinished, steps, Stopwatch()))
         await session.repairer.resume()
         failure_points.reached(FailurePoint.RESUMED)
-        policy, reason = context.placement.policy, writer.resident.why_no_blocks
+        policy, reason = context.placement.policy, writer.resident.factor.why_none
         if policy is RepairPolicy.ALWAYS and reason is not None:
             self._log.info("repair.without_blocks", reason=reason)
         return session
@@ -240,7 +240,7 @@ class Unlearner:
         wanted = await self._importer.open()
         if wanted is None:
             return None
-        return await self._importer.step(wanted, writer.pointer, store, writer.resident.rows.keys(), keeper)
+        return await self._importer.step(wanted, writer.pointer, store, writer.resident.committed.rows.keys(), keeper)
 
     async def _process(self, processor: Processor, count: int) -> None:
         """Takes the first `count` claimed requests to their end; those it defers wait on."""

@@ -203,7 +203,7 @@ class VersionWriter:
         """Writes the Gram factors of the committed version beside it; see `model_store.gram_checkpoint`."""
         self._keeper.check()
         folder, digest = self._store.folder_of(self._ref), self._pointer.digest
-        return gram_checkpoint.write_steps(folder, self.resident.state.features.gram, version_digest=digest)
+        return gram_checkpoint.write_steps(folder, self.resident.committed.state.features.gram, version_digest=digest)
 
     def _write(self, new: NewVersion, own: OwnSteps) -> Pointer:
         number = self._pointer.version + 1 if new.number is None else new.number
@@ -255,7 +255,7 @@ class VersionWriter:
     def _erase(self, own: OwnSteps) -> VersionState:
         """Step 9; the coefficients before those of repaired weights knew what is being erased."""
         if self._store.stale_coefficients(self._ref):
-            coefficients = self.resident.coefficients()
+            coefficients = self.resident.committed.coefficients()
             self._store.write_beta(
                 coefficients.beta,
                 coefficients.label_beta,

@@ -46,7 +46,10 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "drills": ("read, add cohort model request_id trigger", "read, add cohort model request_id trigger"),
     "events": (_READ, _ADD),
     "imports": (_READ, "read, change finished_at refusal status"),
-    "leases": (_READ, "read, add *, change checks device expires_at fencing holder phase reason repair_progress served_at"),
+    "leases": (
+        _READ,
+        "read, add *, change checks device expires_at fencing holder phase reason repair_progress served_at",
+    ),
     "leaves": (_READ, _ADD),
     "log_keys": (_READ, _ADD),
     "log_nodes": (_READ, _ADD),

@@ -45,12 +45,12 @@ def parts_of(resident: Resident | None) -> dict[str, "weakref.ref[Any]"]:
     assert resident is not None
     parts = {
         "the model": resident,
-        "features": resident.features,
-        "rows of features": resident.features.rows,
-        "weights": resident.state.features.W,
-        "Gram matrix": resident.state.features.gram.M,
-        "graph": resident.live_graph,
-        "edges": resident.live_graph.propagator.edges.adjacency,
+        "features": resident.committed.features,
+        "rows of features": resident.committed.features.rows,
+        "weights": resident.committed.state.features.W,
+        "Gram matrix": resident.committed.state.features.gram.M,
+        "graph": resident.committed.live_graph,
+        "edges": resident.committed.live_graph.propagator.edges.adjacency,
     }
     return {name: weakref.ref(part) for name, part in parts.items()}
 
