@@ -61,6 +61,10 @@ class Settings(BaseSettings):
 
     dataset: str = Field("cora", min_length=1, description="What the first `serve` trains on when there is no model.")
     model: Path | None = Field(None, description="Folder of the model to serve; unset: `model` below LETHE_HOME.")
+    share: Path | None = Field(
+        None,
+        description="Folder in which processes share what they predict from; unset: in memory, or in LETHE_HOME.",
+    )
     data_dir: Path | None = Field(None, description="Folder searched first for datasets.")
     repair: Literal["always", "never"] = Field(
         "always", description="Whether deletions bring the weights to those of retraining on what remains."
@@ -111,7 +115,7 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = Field("console", description="How log lines are written.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level logged.")
 
-    @field_validator("home", "model", "data_dir")
+    @field_validator("home", "model", "share", "data_dir")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         """Resolve against the current folder now, so that a later change of folder changes nothing."""

@@ -82,6 +82,17 @@ class PointerRow(Base):
     moved_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class ReaderLeaseRow(Base):
+    """A reader, and the version that it answers from."""
+
+    __tablename__ = "reader_leases"
+
+    reader: Mapped[UUID] = mapped_column(primary_key=True)
+    model: Mapped[str]
+    version: Mapped[int] = mapped_column(BigInteger)
+    renewed_at: Mapped[datetime]
+
+
 class RequestRow(Base):
     """One deletion request; what it names is only in `ciphertext`, under a key kept outside the database."""
 

@@ -61,13 +61,9 @@ _READ_BY_BOTH = dict.fromkeys(("alembic_version", "api_keys", *DERIVED), _READ)
 API: Mapping[str, Rights] = {
     **_READ_BY_BOTH,
     **dict.fromkeys(_GROWING, _READ),
-    **dict.fromkeys(("imports", "leases", "recoveries", "versions"), _READ),
+    **dict.fromkeys(("imports", "leases", "pointers", "reader_leases", "recoveries", "versions"), _READ),
     "drills": _DRILL,
     "outbox": Rights(add="request_id model"),
-    # Its rows are locked while a reader's lease is renewed, which asks for the right to change some column. A trigger
-    # refuses every change that does not move the pointer forward, so none can be made with this one.
-    "pointers": Rights(change="moved_at"),
-    "reader_leases": Rights(add=_ALL, change="model version expires_at"),
     "refused_requests": Rights(add="model api_key_id kind named reason"),
     "requests": _ASKED,
     "sessions": Rights(add="token_hash key_id", change="seen_at", remove=True),
@@ -97,7 +93,7 @@ UNLEARNER: Mapping[str, Rights] = {
 
 #: What is done with the owner's rights when it is called.
 FUNCTIONS = {
-    API_ROLE: frozenset({"request_cancel", "request_retry"}),
+    API_ROLE: frozenset({"request_cancel", "request_retry", "reader_lease_renew", "reader_lease_end"}),
     UNLEARNER_ROLE: frozenset({"audit_fold"}),
 }
 TABLES = {API_ROLE: API, UNLEARNER_ROLE: UNLEARNER}

@@ -58,7 +58,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "read, change moved_at",
         "read, add *, change digest fencing folder moved_at version weights_sha256",
     ),
-    "reader_leases": ("read, add *, change expires_at model version", "read, remove"),
+    "reader_leases": (_READ, "read, remove"),
     "recoveries": (_READ, "read, add *, change requests_failed"),
     "refused_requests": ("read, add api_key_id kind model named reason", _READ),
     "request_audits": (_READ, _ADD),

@@ -1,0 +1,195 @@
+"""Readers on a database: they move with the pointer, and the unlearner waits until none is left behind."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_store.versions import VersionRef
+from service.db.pointers import PointerRepository
+from service.db.transactions import transaction
+from service.domain.records import Pointer
+from service.errors import Unavailable
+from service.publication.following import Follower
+from service.publication.layout import LIFE_S, MANIFEST
+from service.publication.reader import Reader
+from service.publication.readers import Readers
+from service.publication.writer import Publisher
+from service.unlearning.snapshot import Snapshot
+from tests import publications
+from tests.integration.db_harness import MODEL, Database, open_database, until
+
+IDS = ("a", "b", "c", "d")
+
+
+def snapshot(version: int, *dead: int) -> Snapshot:
+    fill = version / 1000
+    return publications.snapshot(version, np.tile([fill, 1.0 - fill], (len(IDS), 1)), ((0, 1),), dead)
+
+
+def pointer(version: int) -> Pointer:
+    return Pointer(MODEL, version, 1, f"{version}-1", "a" * 64, "b" * 64)
+
+
+@dataclass
+class World:
+    """An unlearner that has published version 1, and may publish more."""
+
+    db: Database
+    home: Path
+    publisher: Publisher
+    readers: Readers
+
+    def write(self, version: int, *dead: int) -> None:
+        shown = snapshot(version, *dead)
+        ref, before = VersionRef(version, 1), VersionRef(version - 1, 1)
+        self.publisher.write(ref, shown, publications.version_facts(shown), of=before)
+
+    async def commit(self, version: int) -> None:
+        async with transaction(self.db.engine) as connection:
+            await PointerRepository(connection).advance(version - 1, pointer(version))
+
+    async def moved(self, version: int) -> None:
+        await self.readers.moved(pointer(version), self.publisher.layout)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Reader]:
+        """A reader that follows, once it answers."""
+        reader, stop = Reader(), asyncio.Event()
+        task = asyncio.create_task(Follower(self.db.engine, reader, self.home, MODEL).run(stop))
+        try:
+            await until(lambda: answers(reader))
+            yield reader
+        finally:
+            stop.set()
+            await task
+
+
+async def answers(reader: Reader) -> bool:
+    try:
+        return reader.predict("b") is not None
+    except Unavailable:
+        return False
+
+
+@pytest.fixture
+async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        db = await stack.enter_async_context(open_database(database_url, tmp_path))
+        async with transaction(db.engine) as connection:
+            await PointerRepository(connection).advance(0, pointer(1))
+        shown = snapshot(1)
+        publisher = Publisher(tmp_path, tmp_path / "share")
+        publications.load(publisher, VersionRef(1, 1), publications.published_model(IDS, shown), shown)
+        readers = await stack.enter_async_context(Readers(db.engine))
+        yield World(db, tmp_path, publisher, readers)
+
+
+async def test_a_reader_answers_the_committed_version_and_moves_with_the_pointer(world: World) -> None:
+    async with world.reading() as reader:
+        assert reader.version == 1
+        world.write(2, 0)
+        assert reader.knows("a")
+        await world.commit(2)
+        await world.moved(2)
+        assert reader.version == 2
+        assert not reader.knows("a")
+        assert await world.db.value("SELECT version FROM reader_leases") == 2
+        world.publisher.remove_older(VersionRef(2, 1), 1)
+        assert reader.predict("b") is not None
+
+
+async def test_the_unlearner_waits_for_every_reader_and_for_none_that_has_ended(world: World) -> None:
+    async with world.reading(), world.reading() as other:
+        async with world.reading():
+            assert await world.db.value("SELECT count(*) FROM reader_leases") == 3
+        assert await world.db.value("SELECT count(*) FROM reader_leases") == 2
+        for version in (2, 3, 4):
+            world.write(version)
+            await world.commit(version)
+            await world.moved(version)
+            assert other.version == version
+    assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
+    assert not world.publisher.layout.has_readers()
+
+
+async def test_a_reader_that_is_killed_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it leaves is a row, and a file that nobody locks."""
+    async with world.reading():
+        await world.db.rows("CREATE TABLE left_over AS SELECT * FROM reader_leases")
+    await world.db.rows("INSERT INTO reader_leases SELECT * FROM left_over")
+    world.write(2)
+    await world.commit(2)
+    # By this clock no lease ever lapses.
+    monkeypatch.setattr("service.publication.readers.boottime", lambda: 0.0)
+    await world.moved(2)
+    assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
+
+
+async def test_a_reader_whose_file_is_missing_is_waited_for_until_its_lease_has_lapsed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.db.rows("INSERT INTO reader_leases VALUES (gen_random_uuid(), :model, 1, now())", model=MODEL)
+    world.write(2)
+    await world.commit(2)
+    clock = [0.0]
+    monkeypatch.setattr("service.publication.readers.boottime", lambda: clock[0])
+    waiting = asyncio.create_task(world.moved(2))
+    # Asked for once, found to be waited for, and asked for again: it is not let go before its time.
+    for _ in range(3):
+        await world.db.value("SELECT count(*) FROM reader_leases")
+    assert not waiting.done()
+    clock[0] = LIFE_S
+    await waiting
+    assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
+
+
+async def test_a_reader_refuses_another_format_by_name_and_goes_on_once_it_can_read(world: World) -> None:
+    manifest = world.publisher.layout.version("1-1") / MANIFEST
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"format": 1', '"format": 2'))
+    reader, stop = Reader(), asyncio.Event()
+    task = asyncio.create_task(Follower(world.db.engine, reader, world.home, MODEL).run(stop))
+
+    async def refused() -> bool:
+        with pytest.raises(Unavailable) as refusal:
+            reader.predict("a")
+        return "format 2, and this process reads format 1" in refusal.value.detail
+
+    await until(refused)
+    assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
+    manifest.write_text(text)
+    await until(lambda: answers(reader))
+    stop.set()
+    await task
+
+
+async def test_a_reader_waits_for_a_pointer_that_is_being_moved_and_then_serves_what_it_names(world: World) -> None:
+    world.write(2, 0)
+    async with AsyncExitStack() as stack:
+        # Uncommitted: no reader gets a lease on version 1 any more, and none on version 2 yet.
+        connection = await stack.enter_async_context(transaction(world.db.engine))
+        await PointerRepository(connection).advance(1, pointer(2))
+        reader, stop = Reader(), asyncio.Event()
+        task = asyncio.create_task(Follower(world.db.engine, reader, world.home, MODEL).run(stop))
+        await until(lambda: waits(world.db))
+        assert not await answers(reader)
+    await until(lambda: answers(reader))
+    assert reader.version == 2
+    stop.set()
+    await task
+
+
+async def waits(db: Database) -> bool:
+    return bool(await db.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+
+async def test_a_reader_that_ends_answers_nothing_more(world: World) -> None:
+    async with world.reading() as reader:
+        reader.predict("a")
+    with pytest.raises(Unavailable, match="is ending"):
+        reader.predict("a")
