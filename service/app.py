@@ -25,27 +25,33 @@ from projector.device import torch_device
 from service.api.application import build
 from service.api.auth import key_memory
 from service.api.limits import RateLimits
-from service.api.services import Services, Tombstones
+from service.api.services import Services
 from service.background import Background
 from service.connections import Network
 from service.dashboard.installation import install as install_dashboard
 from service.db import migrate, roles
 from service.db.engine import create_engine
 from service.db.intake import Intake
+from service.db.tombstone_lookup import Tombstones
 from service.db.vault_keys import SLOTS, open_keyring, open_log_keys, open_request_keys
 from service.description import model_description
 from service.domain.conditions import Phase
 from service.domain.states import RepairPolicy
-from service.drill_schedule import DrillSchedule
+from service.drills.cohorts import CohortSearch
+from service.drills.schedule import DrillSchedule
+from service.drills.starting import Drills
 from service.embedded import open_servers
 from service.errors import ConfigurationError
 from service.first_key import FirstKey, ensure_first_key
-from service.gauges import keep_gauges
 from service.http_protocol import protocol
 from service.listening import facts_file, listen, stopped_by_signals, url_of, write_private
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
-from service.observability.metrics import UnlearningMetrics, new_registry
+from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
+from service.operation.api_probes import api_probes
+from service.operation.gauges import keep_gauges
+from service.operation.readiness import Readiness
+from service.operation.unlearner_probes import condition_probes, unlearner_probes
 from service.queue.backoff import Backoff
 from service.queue.batcher import BatchLimits
 from service.queue.connection import connect
@@ -55,7 +61,6 @@ from service.queue.stream import DeletionStream
 from service.queue.sweeper import Sweeper
 from service.queue.unclaimed import Queue
 from service.reader.predictions import Reader
-from service.readiness import Readiness, probes
 from service.settings import Settings
 from service.unlearning.newton_process import NewtonProcess
 from service.unlearning.placement import Placement
@@ -168,22 +173,32 @@ async def _running(
         relay, sweeper = Relay(engine, stream), Sweeper(engine, stream)
         queue = Queue(engine, stream, (relay.outage, unlearner.claiming, sweeper.outage))
         keys = key_memory(engine, keyring)
-        model_info = model_description(engine, lambda: unlearner.manifest, lambda: unlearner.resident)
+        tombstones, taken = Tombstones(engine, keyring, model), IntakeMetrics(registry)
+        cohorts = CohortSearch(lambda: unlearner.manifest.canaries, reader.knows, tombstones)
+        drills = Drills(engine, model, intake, keyring, cohorts, taken)
+        model_info = model_description(engine, model, lambda: unlearner.facts)
+
+        def key_files() -> None:
+            keyring.check_files()
+            log_keys.check_files(settings.home / "keys")
+            request_keys.check_file()
+
         readiness = Readiness(
-            probes(
-                home=settings.home,
-                model=model,
-                engine=engine,
-                queue=queue,
-                keyring=keyring,
-                log_keys=log_keys,
-                request_keys=request_keys,
-                reader=reader,
-                condition=lambda: unlearner.condition,
-                device=device,
-            ),
+            [
+                *api_probes(
+                    home=settings.home,
+                    model=model,
+                    engine=engine,
+                    redis=queue.ping,
+                    keyring=keyring,
+                    key_files=key_files,
+                    predictions=lambda: reader.predict_many(()),
+                ),
+                *unlearner_probes(queue=queue, key_files=key_files, device=device),
+                *condition_probes(lambda: unlearner.condition),
+            ],
             timeout_s=settings.readiness_timeout_s,
-            condition=lambda: unlearner.condition,
+            state=lambda: unlearner.condition,
         )
 
         services = Services(
@@ -196,12 +211,12 @@ async def _running(
             keys=keys,
             limits=RateLimits(counting, keyring.cursor_key),
             reader=reader,
-            tombstones=Tombstones(engine, keyring, model),
+            tombstones=tombstones,
             model_info=model_info,
-            canaries=lambda: unlearner.manifest.canaries,
+            drills=drills,
             readiness=readiness,
             registry=registry,
-            metrics=metrics,
+            metrics=taken,
         )
 
         stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - _REQUESTS_GRACE_S))
@@ -210,11 +225,11 @@ async def _running(
         background.start("sweeper", sweeper.run(background.stop))
         background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
         background.start("keys", keys.run(background.stop))
-        background.start("gauges", keep_gauges(services, queue, background.stop))
-        if settings.drill_interval is not None:
-            schedule = DrillSchedule(
-                services, settings.drill_interval, lambda: unlearner.condition.phase is Phase.SERVING
-            )
+        interval = settings.drill_interval
+        gauges = keep_gauges(metrics, drills, queue, lambda: unlearner.served, interval, background.stop)
+        background.start("gauges", gauges)
+        if interval is not None:
+            schedule = DrillSchedule(drills, interval, lambda: unlearner.condition.phase is Phase.SERVING)
             background.start("drills", schedule.run(background.stop))
         background.start("announcement", _announce(readiness, on_ready, background.stop))
 

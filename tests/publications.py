@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
 from projector.graph.edges import Edges
+from service.domain.snapshot import Snapshot
 from service.publication.facts import ModelFacts, VersionFacts
 from service.publication.mapped import open_view
 from service.publication.reader import Reader
 from service.publication.writer import PublishedModel, Publisher
-from service.unlearning.snapshot import Snapshot
 
 CLASSES = ("red", "green")
 

@@ -18,21 +18,25 @@ from projector.graph.edges import Edges
 from service.api.application import build
 from service.api.auth import key_memory
 from service.api.limits import RateLimits
-from service.api.services import Check, ModelInfo, Services, Tombstones
+from service.api.services import ModelInfo, Services
 from service.dashboard.installation import install as install_dashboard
 from service.db.api_keys import ApiKeyRepository
 from service.db.checkpoints import CheckpointRepository
 from service.db.engine import Engine
 from service.db.intake import Intake
+from service.db.tombstone_lookup import Tombstones
 from service.db.transactions import transaction
+from service.domain.conditions import Check
+from service.domain.snapshot import Snapshot
 from service.domain.states import Scope
+from service.drills.cohorts import CohortSearch
+from service.drills.starting import Drills
 from service.errors import Unavailable
 from service.observability.access import AccessLog
-from service.observability.metrics import UnlearningMetrics
+from service.observability.metrics import IntakeMetrics
 from service.queue.connection import connect
 from service.reader.predictions import Reader
 from service.settings import Settings
-from service.unlearning.snapshot import Snapshot
 from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
@@ -50,6 +54,8 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
     live = np.ones(1, dtype=np.bool_)
     with RequestKeys.open(home / "keys" / "requests.slots") as request_keys:
         intake = Intake(engine, request_keys, max_queued_nodes=None)
+        tombstones, metrics = Tombstones(engine, keyring, MODEL), IntakeMetrics(registry)
+        cohorts = CohortSearch(lambda: None, lambda node: False, tombstones)
         app.state.services = Services(
             settings=Settings(home=home),
             model=MODEL,
@@ -61,12 +67,12 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
             # Whose one key is right; nothing is counted.
             limits=RateLimits(connect("redis://127.0.0.1:1"), keyring.cursor_key),
             reader=Reader(("0",), ("a",), Snapshot(1, np.ones((1, 1)), live, Edges(sp.csr_array((1, 1)), live))),
-            tombstones=Tombstones(engine, keyring, MODEL),
+            tombstones=tombstones,
             model_info=_no_model,
-            canaries=lambda: None,
+            drills=Drills(engine, MODEL, intake, keyring, cohorts, metrics),
             readiness=_no_checks,
             registry=registry,
-            metrics=UnlearningMetrics(registry),
+            metrics=metrics,
         )
         key = new_api_key()
         async with transaction(engine) as connection:

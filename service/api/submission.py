@@ -1,7 +1,6 @@
 """From the body of `POST /deletions` to an accepted request: what is known, what is gone already, what is left."""
 
 import asyncio
-import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,22 +13,17 @@ from service.api.deletion_schemas import DeletionBody, EdgeDeletion
 from service.api.limits import PROBES
 from service.api.problems import MOST_FAULTS
 from service.api.public import PublicNodes
-from service.api.services import Services, Subject
+from service.api.services import Services
 from service.api.targets import UnknownTargets, deleted_earlier, require_deletable
 from service.db.intake import Accepted, NewRequest
 from service.db.refusals import Refusal, record
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
-from service.domain.drills import NewDrill
 from service.domain.records import ApiKey, DeletionRequest, Targets
 from service.domain.states import RequestKind, RequestStatus, Scope
 from service.errors import BodyTooLarge, InvalidRequest, Unavailable, UnknownEdges, UnknownNodes
-from service.vault.keyring import ends_of
-
-#: What stands for the body of `POST /drills`, which has none: which cohort is next is not the caller's to say.
-DRILL_BODY = b"POST /drills"
-#: Bytes of randomness in a salt.
-_SALT_BYTES = 16
+from service.vault.keyring import Subject, ends_of
+from service.vault.salting import salted
 
 
 class DuplicateTargets(InvalidRequest):
@@ -64,9 +58,8 @@ async def submit(
     body: DeletionBody,
     caller: ApiKey,
     idempotency_key: str | None,
-    drill: NewDrill | None = None,
 ) -> Submission:
-    """Accept `body` for `caller`, as a drill if it is one.
+    """Accept `body` for `caller`.
 
     For a key with deletions:read, targets that an earlier request deleted are left out; when none is left, the request
     completes at once, or stays queued until the earlier ones have, if they are not erased yet. For any other key they
@@ -78,7 +71,6 @@ async def submit(
         PublicNodes: it names what is never deleted; nothing is accepted.
         UnknownTargets: in the place of these three, for a key without deletions:read.
         Conflict: the idempotency key was used with another body.
-        DrillOpen: it is a drill, and another one is under way; nothing is accepted.
         TooManyAttempts: too many requests of a key without deletions:read were refused lately.
         QueueFull, Unavailable: it cannot be taken now; nothing is accepted.
     """
@@ -86,8 +78,7 @@ async def submit(
     subjects = _subjects(body)
     _check(services, subjects)
     is_told = Scope.DELETIONS_READ in caller.scopes
-    canonical = _canonical(body) if drill is None else DRILL_BODY
-    digest = None if idempotency_key is None else services.keyring.body_digest(canonical)
+    digest = None if idempotency_key is None else services.keyring.body_digest(_canonical(body))
     if idempotency_key is not None and digest is not None:
         # Before it is judged: what it named may be gone by now, by itself or by others.
         first = await services.intake.find(caller.id, idempotency_key, digest)
@@ -108,12 +99,11 @@ async def submit(
         NewRequest(
             model=services.model,
             kind=kind,
-            targets=_targets(rest or subjects, body.reference),
+            targets=salted(rest or subjects, body.reference),
             reference=body.reference,
             api_key_id=caller.id,
             idempotency_key=idempotency_key,
             body_digest=digest,
-            drill=drill,
         )
     )
     if accepted.replayed:
@@ -166,18 +156,6 @@ def _check(services: Services, subjects: Sequence[Subject]) -> None:
             f"Name each once; `duplicates` lists the first {MOST_FAULTS} of those that occur more often.",
             duplicates=duplicates[:MOST_FAULTS],
         )
-
-
-def _targets(subjects: Sequence[Subject], reference: str | None) -> Targets:
-    nodes = tuple(subject for subject in subjects if isinstance(subject, str))
-    edges = tuple(subject for subject in subjects if not isinstance(subject, str))
-    ends = dict.fromkeys(node for subject in subjects for node in ends_of(subject))
-    return Targets(
-        nodes=nodes,
-        edges=edges,
-        node_salts={node: secrets.token_hex(_SALT_BYTES) for node in ends},
-        reference_salt=None if reference is None else secrets.token_hex(_SALT_BYTES),
-    )
 
 
 def _canonical(body: DeletionBody) -> bytes:

@@ -7,7 +7,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from service.api.drilling import Cohorts, find_cohorts, newest_drill, ranges, start_drill
 from service.api.services import Services, services_of
 from service.dashboard.access import PATH, SignedIn, form_of
 from service.dashboard.formats import ago, coarse
@@ -18,6 +17,7 @@ from service.db.sessions import Session
 from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.states import RequestStatus, Scope
+from service.drills.cohorts import Cohorts, ranges
 from service.errors import LetheError, MissingScope, Unavailable
 
 router = APIRouter(prefix=f"{PATH}/drills", route_class=Page, include_in_schema=False)
@@ -55,7 +55,7 @@ async def run_drill(request: Request, visitor: SignedIn) -> Response:
         await form_of(request, visitor.form_token)
         if not _may_run(visitor):
             raise MissingScope("This needs the scope deletions:write.", "Sign in with a key that has it.")
-        await start_drill(services, visitor.key, DrillTrigger.MANUAL, newest=await newest_drill(services))
+        await services.drills.start(visitor.key, DrillTrigger.MANUAL, newest=await services.drills.newest())
     except LetheError as error:
         # Without a script the refusal is a page of its own.
         if error.status == 500 or not polls(request, _REGION):
@@ -72,7 +72,7 @@ async def drill_region(services: Services, visitor: Session, fault: str | None =
         at = await now(connection)
         drills = await DrillRepository(connection).list(services.model, limit=1 + _EARLIER)
     try:
-        cohorts = await find_cohorts(services)
+        cohorts = await services.drills.cohorts()
     except Unavailable:
         # A model that is being loaded is no reason not to show what was done.
         cohorts = None

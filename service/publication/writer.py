@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from model_store.files import blank
 from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
+from service.domain.snapshot import Snapshot
 from service.publication.facts import ModelFacts, VersionFacts
 from service.publication.index import BLANK_BYTE, Places, edge_entries, edge_places, edge_rows, id_bytes, id_places
 from service.publication.layout import (
@@ -31,7 +32,6 @@ from service.publication.layout import (
     written_under,
 )
 from service.publication.mapped import read_model
-from service.unlearning.snapshot import Snapshot
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: Room for so many versions is wanted where a publication is made: the committed one, the next, and one to spare.

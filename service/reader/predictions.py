@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from projector.graph.edges import Edges
 from service.boottime import boottime
+from service.domain.snapshot import Snapshot
 from service.errors import Unavailable
-from service.unlearning.snapshot import Snapshot
 
 _LAPSED = "the lease on the model was not renewed in time, so that another process may have deleted since"
 

@@ -25,9 +25,9 @@ from projector.network.blocks import by_block, side_by_side
 from projector.network.representation import Representation
 from projector.network.sizes import Sizes
 from projector.solvers.objective import Objective
+from service.domain.snapshot import Snapshot
 from service.unlearning.loading import on_device, span_state
-from service.unlearning.prepared import Prepared
-from service.unlearning.snapshot import Snapshot
+from service.unlearning.prepared import Prepared, snapshot_of
 
 
 @dataclass(eq=False)
@@ -140,7 +140,7 @@ class Committed:
 
     def predictions(self) -> Snapshot:
         """The predictions of this version."""
-        return Snapshot.of(self.state, self.live_graph)
+        return snapshot_of(self.state, self.live_graph)
 
     def coefficients(self) -> Coefficients:
         """The span coefficients as they are stored, without the part that T holds."""

@@ -18,8 +18,7 @@ from service.unlearning.committed import Committed
 from service.unlearning.factor_cache import FactorCache
 from service.unlearning.newton_process import NewtonProcess, pays
 from service.unlearning.placement import Placement, require_repairable
-from service.unlearning.prepared import Prepared, PreparedRepair, finite
-from service.unlearning.snapshot import Snapshot
+from service.unlearning.prepared import Prepared, PreparedRepair, finite, snapshot_of
 
 
 class Resident:
@@ -82,7 +81,7 @@ class Resident:
         # The record speaks of what was committed before, also where the batch goes on from what a repair has reached.
         projection = forgotten.projection.with_weights_of(forgotten.state, self.committed.state)
         forgotten = replace(forgotten, projection=projection)
-        snapshot = Snapshot.of(forgotten.state, forgotten.live_graph, forgotten.logits)
+        snapshot = snapshot_of(forgotten.state, forgotten.live_graph, forgotten.logits)
         return Prepared(**vars(forgotten), snapshot=finite(forgotten.state, snapshot))
 
     def commit(self, prepared: Prepared) -> None:
@@ -122,7 +121,7 @@ class Resident:
         state, outcome = self._pending.repaired()
         state = replace(state, version=self.committed.state.version + 1)
         require_finite(state)
-        snapshot = finite(state, Snapshot.of(state, self.committed.live_graph))
+        snapshot = finite(state, snapshot_of(state, self.committed.live_graph))
         return PreparedRepair(state, outcome, snapshot, self._pending)
 
     def commit_repair(self, prepared: PreparedRepair) -> None:

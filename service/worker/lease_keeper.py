@@ -31,6 +31,7 @@ class LeaseKeeper:
         self._engine = engine
         self._lease = lease
         self._say = say
+        self._woken = asyncio.Event()
         #: What was told last.
         self._told: Told | None = None
         self._lost = False
@@ -68,6 +69,10 @@ class LeaseKeeper:
         readers(self.lease.give_up_at)
         self._tell = readers
 
+    def wake(self) -> None:
+        """What the holder is at has changed, and others wait for it: it is told at once."""
+        self._woken.set()
+
     async def keep(self) -> None:
         """Renews until the lease is lost; outages are waited out as long as the lease lasts.
 
@@ -92,7 +97,9 @@ class LeaseKeeper:
         """Until the next renewal is due, or something is to be told that others wait for."""
         until = boottime() + seconds
         while (left := until - boottime()) > 0:
-            await asyncio.sleep(min(left, _TELL_WITHIN_S))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), min(left, _TELL_WITHIN_S))
+            self._woken.clear()
             if self._has_changed():
                 return
 

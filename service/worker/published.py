@@ -4,13 +4,13 @@ from model_store.manifest import Manifest
 from projector.forgetting.certificate import Certificate
 from service.publication.facts import ModelFacts, VersionFacts
 from service.publication.writer import PublishedModel
-from service.unlearning.resident import Resident
+from service.unlearning.committed import Committed
 
 
-def published_model(manifest: Manifest, resident: Resident) -> PublishedModel:
-    """What all versions of a model have in common."""
+def model_facts(manifest: Manifest) -> ModelFacts:
+    """What stays the same from one import to the next."""
     spec = manifest.spec
-    facts = ModelFacts(
+    return ModelFacts(
         name=manifest.name,
         nodes=manifest.nodes,
         features=manifest.features,
@@ -22,18 +22,22 @@ def published_model(manifest: Manifest, resident: Resident) -> PublishedModel:
         regularization=spec.regularization,
         condition_number=manifest.condition_number,
     )
-    return PublishedModel(facts, manifest.canaries, resident.rows, resident.public)
 
 
-def committed_facts(resident: Resident) -> VersionFacts:
-    """Those of the committed version."""
-    state = resident.state
+def published_model(manifest: Manifest, committed: Committed) -> PublishedModel:
+    """What all versions of a model have in common."""
+    return PublishedModel(model_facts(manifest), manifest.canaries, committed.rows, committed.public)
+
+
+def committed_facts(committed: Committed) -> VersionFacts:
+    """Those of the committed version; its certificate is computed if it is not known."""
+    state = committed.state
     return version_facts(
         state.version,
         live_nodes=int(state.live.sum()),
-        edges=resident.live_graph.edges,
+        edges=committed.live_graph.edges,
         rank=state.features.gram.rank,
-        certificate=resident.certificate,
+        certificate=committed.certificate,
         device=str(state.features.W.device),
     )
 

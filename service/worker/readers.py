@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from service.unlearning.snapshot import Snapshot
+from service.domain.snapshot import Snapshot
 
 
 class Readers(Protocol):

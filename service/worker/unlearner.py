@@ -21,6 +21,7 @@ from service.domain.records import Lease
 from service.domain.states import Cause, RepairPolicy
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.failure_points import FailurePoint
+from service.publication.facts import Facts, VersionFacts
 from service.queue.batcher import BatchLimits, Take
 from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream
@@ -34,6 +35,7 @@ from service.worker.importing import Importer
 from service.worker.lease_keeper import LeaseKeeper, give_back, holding
 from service.worker.loading import Loader
 from service.worker.processing import Processor
+from service.worker.published import committed_facts, model_facts
 from service.worker.repairing import Repairer
 from service.worker.resuming import steps_of
 from service.worker.stopwatch import Stopwatch
@@ -110,6 +112,25 @@ class Unlearner:
     def manifest(self) -> Manifest:
         """What the model is that `resident` is of; an import changes it."""
         return self._loader.manifest
+
+    @property
+    def facts(self) -> Facts | None:
+        """What is told of the committed version, once it is loaded."""
+        served = self.served
+        return None if served is None else Facts(model_facts(self.manifest), served)
+
+    @property
+    def served(self) -> VersionFacts | None:
+        """The same of that version alone."""
+        resident = self.resident
+        return None if resident is None else committed_facts(resident.committed)
+
+    def knows(self, node: str) -> bool:
+        """Whether the external id belongs to a live node; raises Unavailable before a version is loaded."""
+        resident = self.resident
+        if resident is None:
+            raise Unavailable("The model is still being loaded.", "Try again in a moment.")
+        return node in resident.committed.rows
 
     async def run(self) -> None:
         """Serves sessions under the lease until it is to stop; outages and lost leases start a new session."""
@@ -201,6 +222,7 @@ class Unlearner:
 
     async def _serve(self, session: _Session, keeper: LeaseKeeper) -> None:
         self._condition = Condition(Phase.SERVING)
+        keeper.wake()
         self._log.info("unlearner.serving", model=self._context.model)
         claims, stop = self._claims, self._context.stop
         claims.start_again()

@@ -28,7 +28,7 @@ from projector.graph.edges import Edges
 from service.api.application import build
 from service.api.auth import key_memory
 from service.api.limits import RateLimits
-from service.api.services import Check, ModelInfo, Services, Subject, Tombstones
+from service.api.services import ModelInfo, Services
 from service.dashboard.installation import install as install_dashboard
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine, create_engine
@@ -36,20 +36,24 @@ from service.db.imports import ImportRepository
 from service.db.intake import Intake
 from service.db.pointers import PointerRepository
 from service.db.requests import RequestRepository
+from service.db.tombstone_lookup import Tombstones
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.db.versions import VersionRepository
+from service.domain.conditions import Check
 from service.domain.records import Pointer, RequestNorms, Tombstone
+from service.domain.snapshot import Snapshot
 from service.domain.states import Cause, Guarantee, RequestKind, Scope
+from service.drills.cohorts import CohortSearch
+from service.drills.starting import Drills
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
-from service.observability.metrics import UnlearningMetrics
+from service.observability.metrics import IntakeMetrics, UnlearningMetrics
 from service.queue.connection import connect
 from service.reader.predictions import Reader
 from service.settings import Settings
-from service.unlearning.snapshot import Snapshot
 from service.vault.api_keys import new_api_key
-from service.vault.keyring import Keyring
+from service.vault.keyring import Keyring, Subject
 from service.vault.log_keys import LogKeys
 from service.vault.request_keys import RequestKeys
 from service.worker.log_signer import LogSigner
@@ -208,6 +212,9 @@ async def serving(
         nodes = (*NODES, *(node for cohort in cohorts if canaries for node in canaries.cohort_ids(cohort)))
         snapshot = first_snapshot(len(nodes))
         registry, lines = CollectorRegistry(), io.StringIO()
+        reader, metrics = Reader(nodes, CLASSES, snapshot), IntakeMetrics(registry)
+        tombstones = Tombstones(engine, keyring, model)
+        cohort_search = CohortSearch(lambda: canaries, reader.knows, tombstones)
         api = Api(
             app=build(
                 max_body_bytes=configured.max_body_bytes,
@@ -223,13 +230,13 @@ async def serving(
                 request_keys=request_keys,
                 keys=key_memory(engine, keyring),
                 limits=RateLimits(redis, keyring.cursor_key),
-                reader=Reader(nodes, CLASSES, snapshot),
-                tombstones=Tombstones(engine, keyring, model),
+                reader=reader,
+                tombstones=tombstones,
                 model_info=_info,
-                canaries=lambda: canaries,
+                drills=Drills(engine, model, intake, keyring, cohort_search, metrics),
                 readiness=_unset,
                 registry=registry,
-                metrics=UnlearningMetrics(registry),
+                metrics=metrics,
             ),
             engine=engine,
             snapshot=snapshot,
@@ -273,7 +280,7 @@ async def _serve(database_url: str, home: Path) -> None:
     """Print the address and a key with all scopes, then serve until SIGTERM."""
     async with serving(database_url, home) as api:
         # As the unlearner does at its start: there is a checkpoint from then on.
-        await LogSigner(api.engine, LogKeys.open(home / "keys"), api.services.metrics).sign_pending()
+        await LogSigner(api.engine, LogKeys.open(home / "keys"), UnlearningMetrics(CollectorRegistry())).sign_pending()
         bound = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(api.app, log_config=None, access_log=False, lifespan="off"))
         _, key = await api.key(*Scope)

@@ -10,8 +10,8 @@ from api_harness import Api, serving
 from test_api_deletions import refused
 
 from projector.graph.edges import Edges
+from service.domain.snapshot import Snapshot
 from service.domain.states import Scope
-from service.unlearning.snapshot import Snapshot
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 SOME_REQUEST = "5e1c0a66-1111-4222-8333-444455556666"

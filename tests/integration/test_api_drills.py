@@ -13,7 +13,6 @@ from db_harness import NORMS
 from sqlalchemy.exc import DBAPIError
 
 from projector.forgetting.canaries import Canaries
-from service.api.drilling import start_drill
 from service.db import roles
 from service.db.api_keys import ApiKeyRepository
 from service.db.drills import DrillOpen, DrillRepository
@@ -87,7 +86,7 @@ async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx.
     async with transaction(api.engine) as connection:
         [key] = await ApiKeyRepository(connection).list()
     with pytest.raises(DrillOpen):
-        await start_drill(api.services, key, DrillTrigger.SCHEDULED, newest=None)
+        await api.services.drills.start(key, DrillTrigger.SCHEDULED, newest=None)
     assert await api.count("requests") == 1
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from api_harness import Api, serving
 from db_harness import until
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from projector.forgetting.canaries import Canaries
@@ -21,9 +22,11 @@ from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.records import ApiKey, RequestNorms
 from service.domain.states import Scope
-from service.drill_schedule import DrillSchedule
+from service.drills.schedule import DrillSchedule
 from service.errors import Unavailable
-from service.gauges import keep_gauges
+from service.observability.metrics import UnlearningMetrics
+from service.operation.gauges import keep_gauges
+from service.publication.facts import VersionFacts
 from service.queue.backoff import Backoff
 from service.queue.connection import connect
 from service.queue.outage import Outage
@@ -32,6 +35,7 @@ from service.queue.unclaimed import Queue
 
 CANARIES = Canaries(cohorts=2, nodes=2, first_column=16, tag="0badcafe")
 NOW, LATER = timedelta(microseconds=1), timedelta(days=7)
+SERVED = VersionFacts(1, 40, 40, 16, None, None, "cpu")
 NORMS = RequestNorms(2, 0.25, 0.0, 4.0, 0.0)
 
 
@@ -42,7 +46,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 def schedule(api: Api, interval: timedelta, *, leads: bool = True) -> DrillSchedule:
-    return DrillSchedule(api.services, interval, lambda: leads)
+    return DrillSchedule(api.services.drills, interval, lambda: leads)
 
 
 async def complete(api: Api, drill: Drill | None, norms: RequestNorms = NORMS) -> None:
@@ -149,16 +153,20 @@ async def test_it_goes_on_after_an_outage_and_stops_when_told(api: Api, monkeypa
 
 
 async def test_metrics_tell_the_last_drill_and_what_is_left(api: Api) -> None:
+    registry = CollectorRegistry()
+    metrics = UnlearningMetrics(registry)
+
     async def told() -> dict[str, float]:
         """The gauges once they have been set for as many drills as there are."""
         stop = asyncio.Event()
         asyncio.get_running_loop().call_soon(stop.set)
         async with connect("redis://127.0.0.1:1/0") as redis:
             relay = Outage("relay", Backoff(), random.Random())
-            await keep_gauges(api.services, Queue(api.engine, DeletionStream(redis, "tiny"), (relay,)), stop)
+            queue = Queue(api.engine, DeletionStream(redis, "tiny"), (relay,))
+            await keep_gauges(metrics, api.services.drills, queue, lambda: SERVED, timedelta(days=7), stop)
         return {
             sample.name.removeprefix("lethe_drill_") + "".join(sample.labels.values()): sample.value
-            for metric in api.services.registry.collect()
+            for metric in registry.collect()
             for sample in metric.samples
             if sample.name.startswith("lethe_drill_")
         }

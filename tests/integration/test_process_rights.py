@@ -54,10 +54,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "log_keys": (_READ, _ADD),
     "log_nodes": (_READ, _ADD),
     "outbox": ("read, add model request_id", "read, add model request_id, change created_at, remove"),
-    "pointers": (
-        "read, change moved_at",
-        "read, add *, change digest fencing folder moved_at version weights_sha256",
-    ),
+    "pointers": (_READ, "read, add *, change digest fencing folder moved_at version weights_sha256"),
     "reader_leases": (_READ, "read, remove"),
     "recoveries": (_READ, "read, add *, change requests_failed"),
     "refused_requests": ("read, add api_key_id kind model named reason", _READ),
@@ -157,7 +154,12 @@ async def test_the_roles_call_these_functions_with_the_owner_s_rights_and_no_oth
     )
     called = {role: [row["name"] for row in await db.rows(query, role=role)] for role in ROLES}
     assert called == {
-        API_ROLE: ["request_cancel(uuid,uuid)", "request_retry(uuid)"],
+        API_ROLE: [
+            "reader_lease_end(uuid)",
+            "reader_lease_renew(uuid,text,text)",
+            "request_cancel(uuid,uuid)",
+            "request_retry(uuid)",
+        ],
         UNLEARNER_ROLE: ["audit_fold()"],
     }
 
@@ -191,15 +193,6 @@ async def test_a_process_of_the_api_takes_in_cancels_and_retries_and_the_unlearn
     states = {row["id"]: row["status"] for row in await db.rows("SELECT id, status FROM requests")}
     assert states == {completed: "completed", failed: "cancelled", cancelled: "cancelled"}
     assert await db.value("SELECT count(*) FROM outbox") == 1
-
-
-async def test_a_process_of_the_api_locks_the_pointer_and_cannot_move_it(db: Database) -> None:
-    async with logged_in(db, API_ROLE) as engine:
-        async with transaction(engine) as conn:
-            await conn.execute(text("SELECT version FROM pointers FOR SHARE"))
-        with pytest.raises(DBAPIError, match="a pointer only moves forward"):
-            async with engine.begin() as conn:
-                await conn.execute(text("UPDATE pointers SET moved_at = now() - interval '1 day'"))
 
 
 async def test_it_is_found_when_a_login_can_do_more_than_its_process_needs(db: Database) -> None:

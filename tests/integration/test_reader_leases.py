@@ -13,13 +13,13 @@ from model_store.versions import VersionRef
 from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer
+from service.domain.snapshot import Snapshot
 from service.errors import Unavailable
 from service.publication.following import Follower
 from service.publication.layout import LIFE_S, MANIFEST
 from service.publication.reader import Reader
 from service.publication.readers import Readers
 from service.publication.writer import Publisher
-from service.unlearning.snapshot import Snapshot
 from tests import publications
 from tests.integration.db_harness import MODEL, Database, open_database, until
 

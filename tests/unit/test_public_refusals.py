@@ -9,10 +9,10 @@ import pytest
 from projector.graph.edges import Edges
 from service.api.public import PublicNodes, refuse_public
 from service.domain.records import QueuedRequest, Targets
+from service.domain.snapshot import Snapshot
 from service.domain.states import RequestKind, RequestStatus
 from service.errors import Unavailable
 from service.reader.predictions import Reader
-from service.unlearning.snapshot import Snapshot
 from service.worker.public import refused_for_public
 from service.worker.resolve import Claimed
 

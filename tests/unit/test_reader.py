@@ -10,9 +10,9 @@ import scipy.sparse as sp
 
 from projector.graph.edges import Edges
 from service.boottime import boottime
+from service.domain.snapshot import Snapshot
 from service.errors import Unavailable
 from service.reader.predictions import Prediction, Reader
-from service.unlearning.snapshot import Snapshot
 
 IDS = ("a", "b", "c", "d")
 CLASSES = ("red", "green")

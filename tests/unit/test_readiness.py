@@ -8,14 +8,15 @@ from redis.asyncio import Redis
 
 from service.db.engine import create_engine
 from service.domain.conditions import Condition, Phase
+from service.operation.api_probes import api_probes, holder_probes, told_checks
+from service.operation.readiness import Readiness
+from service.operation.unlearner_probes import condition_probes, unlearner_probes
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
 from service.queue.unclaimed import Queue
 from service.reader.predictions import Reader
-from service.readiness import Readiness, probes
 from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
 from service.vault.request_keys import RequestKeys
 
 NOWHERE = "127.0.0.1:1"
@@ -27,27 +28,34 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
 
     engine, redis = create_engine(f"postgresql://nobody@{NOWHERE}/none"), Redis.from_url(f"redis://{NOWHERE}/0")
     request_keys = RequestKeys.open(tmp_path / "keys" / "requests.slots")
-    found = probes(
-        home=tmp_path,
-        model="small",
-        engine=engine,
-        queue=Queue(engine, DeletionStream(redis, "small"), (Outage("relay", Backoff(), random.Random()),)),
-        keyring=Keyring.open(tmp_path / "keys"),
-        log_keys=LogKeys.open(tmp_path / "keys"),
-        request_keys=request_keys,
-        reader=Reader.empty("the model is being loaded"),
-        condition=full,
-        device=torch.device("cpu"),
-    )
-    checks = {check.name: check for check in await Readiness(found, timeout_s=10.0, condition=full)()}
+    queue = Queue(engine, DeletionStream(redis, "small"), (Outage("relay", Backoff(), random.Random()),))
+    found = [
+        *api_probes(
+            home=tmp_path,
+            model="small",
+            engine=engine,
+            redis=queue.ping,
+            keyring=Keyring.open(tmp_path / "keys"),
+            key_files=request_keys.check_file,
+            predictions=lambda: Reader.empty("the model is being loaded").predict_many(()),
+        ),
+        *unlearner_probes(queue=queue, key_files=request_keys.check_file, device=torch.device("cpu")),
+        *condition_probes(full),
+    ]
+    checks = {check.name: check for check in await Readiness(found, timeout_s=10.0, state=full)()}
+    by_row = await Readiness(holder_probes(engine, "small"), timeout_s=10.0, state=full)()
+    assert await told_checks(engine, "small") == ()
     await engine.dispose()
     await redis.aclose()
     request_keys.close()
-    assert [name for name, check in checks.items() if check.ok] == ["queue", "disk", "device", "lease"]
+    working = [name for name, check in checks.items() if check.ok]
+    assert working == ["disk", "queue", "unlearner_keys", "device", "lease"]
     for name in ("postgres", "migrations", "keys", "clock", "residuals"):
         assert "DATABASE_URL" in checks[name].remedy
     assert checks["redis"].remedy.startswith("Start it")
     assert "The disk is full." in checks["unlearner"].detail
+    assert [(check.name, check.ok) for check in by_row] == [("lease", False), ("unlearner", False)]
+    assert all("DATABASE_URL" in check.remedy for check in by_row)
     assert all(check.remedy for check in checks.values() if not check.ok)
 
 
@@ -59,7 +67,7 @@ async def test_an_answer_is_given_again_for_half_a_second_or_until_the_unlearner
         looks.append(condition.phase)
         return condition.phase.value
 
-    readiness = Readiness([("unlearner", look)], timeout_s=10.0, condition=lambda: condition, clock=lambda: now)
+    readiness = Readiness([("unlearner", look)], timeout_s=10.0, state=lambda: condition, clock=lambda: now)
 
     async def told() -> str:
         (check,) = await readiness()

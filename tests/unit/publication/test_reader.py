@@ -10,11 +10,11 @@ import pytest
 from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
 from service.boottime import boottime
+from service.domain.snapshot import Snapshot
 from service.errors import Unavailable
 from service.publication.layout import Layout
 from service.publication.reader import Prediction, Reader
 from service.publication.writer import Publisher
-from service.unlearning.snapshot import Snapshot
 from tests import publications
 
 IDS = ("a", "b", "ç d", "d")

@@ -4,10 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from projector.forgetting.batch import ModelState
-from projector.forgetting.live_graph import LiveGraph
 from projector.graph.edges import Edges
 
 
@@ -26,11 +23,6 @@ class Snapshot:
     live: NDArray[np.bool_]
     #: The edges between live nodes.
     edges: Edges
-
-    @classmethod
-    def of(cls, state: ModelState, live_graph: LiveGraph, logits: Tensor | None = None) -> "Snapshot":
-        """What `state` predicts; `logits` (n, C) where they are known."""
-        return cls(state.version, live_graph.probabilities(state, logits), state.live, live_graph.propagator.edges)
 
     def __post_init__(self) -> None:
         """Raise ValueError when the arrays are not of one model."""

@@ -1,4 +1,4 @@
-"""Drills that run by themselves, in the process that holds the lease."""
+"""Drills that run by themselves, where the lease is held."""
 
 import asyncio
 import random
@@ -9,8 +9,6 @@ from uuid import UUID
 
 import structlog
 
-from service.api.drilling import start_drill
-from service.api.services import Services
 from service.db.api_keys import ApiKeyRepository
 from service.db.clock import now
 from service.db.drills import DrillOpen, DrillRepository
@@ -19,6 +17,7 @@ from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.records import ApiKey
 from service.domain.states import Scope
+from service.drills.starting import Drills
 from service.errors import Conflict, LetheError, Unavailable
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
@@ -40,13 +39,13 @@ class DrillSchedule:
 
     def __init__(
         self,
-        services: Services,
+        drills: Drills,
         interval: timedelta,
         holds_lease: Callable[[], bool],
         *,
         rng: random.Random | None = None,
     ) -> None:
-        self._services = services
+        self._drills = drills
         self._interval = interval
         self._holds_lease = holds_lease
         self._outage = Outage("drills", Backoff(), rng or random.Random())
@@ -61,14 +60,14 @@ class DrillSchedule:
         """Start a drill if this process holds the lease and one is due; returns it. Raises Unavailable."""
         if not self._holds_lease():
             return None
-        async with transaction(self._services.engine) as connection:
-            newest = await DrillRepository(connection).newest(self._services.model)
+        async with transaction(self._drills.engine) as connection:
+            newest = await DrillRepository(connection).newest(self._drills.model)
             is_of_served = newest is not None and newest.model_replaced_at is None
             if newest is not None and is_of_served and await now(connection) - newest.requested_at < self._interval:
                 return None
         try:
             caller = await self._caller()
-            started = await start_drill(self._services, caller, DrillTrigger.SCHEDULED, newest=newest)
+            started = await self._drills.start(caller, DrillTrigger.SCHEDULED, newest=newest)
         except Unavailable:
             raise
         except LetheError as error:
@@ -88,7 +87,7 @@ class DrillSchedule:
                 await self._outage.pause(error)
 
     async def _caller(self) -> ApiKey:
-        async with transaction(self._services.engine) as connection:
+        async with transaction(self._drills.engine) as connection:
             return await _own_key(connection)
 
     def _tell(self, error: LetheError) -> None:
