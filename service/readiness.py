@@ -23,7 +23,7 @@ from service.queue.unclaimed import Queue
 from service.reader.predictions import Reader
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 from service.worker.unlearner import Condition, Phase
 
 #: Free bytes below which a new version, and with it the next deletion, might not fit.
@@ -95,7 +95,7 @@ def probes(
     queue: Queue,
     keyring: Keyring,
     log_keys: LogKeys,
-    request_keys: RequestKeys,
+    own_slots: OwnSlots,
     reader: Reader,
     condition: Callable[[], Condition],
     device: torch.device,
@@ -172,7 +172,7 @@ def probes(
     def key_files_are_there() -> None:
         keyring.check_files()
         log_keys.check_files(home / "keys")
-        request_keys.check_file()
+        own_slots.check_file()
 
     async def lease() -> str:
         if condition().phase is Phase.WAITING_FOR_LEASE:

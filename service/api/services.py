@@ -22,7 +22,6 @@ from service.observability.metrics import UnlearningMetrics
 from service.reader.predictions import Reader
 from service.settings import Settings
 from service.vault.keyring import Keyring
-from service.vault.request_keys import RequestKeys
 
 #: A node, or the two ends of an edge, by external id.
 Subject = str | tuple[str, str]
@@ -105,7 +104,6 @@ class Services:
     engine: Engine
     intake: Intake
     keyring: Keyring
-    request_keys: RequestKeys
     keys: KeyMemory
     limits: RateLimits
     reader: Reader

@@ -19,6 +19,7 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self._payloads: set[str] = set()
         self._gone = False
 
     async def wait(self, timeout_s: float) -> bool:
@@ -34,7 +35,13 @@ class Wakeup:
             raise Unavailable("The connection that listens to the database is gone.", "Listen again.")
         return True
 
-    def _notified(self, *_: object) -> None:
+    def payloads(self) -> set[str]:
+        """Return what was said since this was asked last."""
+        said, self._payloads = self._payloads, set()
+        return said
+
+    def _notified(self, connection: object, pid: int, channel: str, payload: object) -> None:
+        self._payloads.add(str(payload))
         self._event.set()
 
     def _terminated(self, *_: object) -> None:

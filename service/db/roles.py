@@ -30,7 +30,7 @@ _ADDED_TO = frozenset(
 _CHANGED = {
     "requests": (
         "status swept_at taken_at batch_id applied_at completed_at failed_at cancelled_at guarantee repair "
-        "explanation failure ciphertext already_deleted_by subject_commitments reference_commitment"
+        "explanation failure ciphertext key_file key_place already_deleted_by subject_commitments reference_commitment"
     ),
     "versions": "finished_at durations_ms span_residual repair repair_version",
     "imports": "status refusal finished_at",

@@ -47,7 +47,7 @@ async def checks(db: Database, home: Path) -> dict[str, Check]:
         queue=Queue(db.engine, DeletionStream(redis, MODEL), (Outage("relay", Backoff(), random.Random()),)),
         keyring=Keyring.open(home / "keys"),
         log_keys=LogKeys.open(home / "keys"),
-        request_keys=db.keys,
+        own_slots=db.slots,
         reader=Reader.empty("not here"),
         condition=serving,
         device=torch.device("cpu"),

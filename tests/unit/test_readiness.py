@@ -15,7 +15,7 @@ from service.reader.predictions import Reader
 from service.readiness import Readiness, probes
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 from service.worker.unlearner import Condition, Phase
 
 NOWHERE = "127.0.0.1:1"
@@ -26,7 +26,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
         return Condition(Phase.FAILED, "The disk is full.")
 
     engine, redis = create_engine(f"postgresql://nobody@{NOWHERE}/none"), Redis.from_url(f"redis://{NOWHERE}/0")
-    request_keys = RequestKeys.open(tmp_path / "keys" / "requests.slots")
+    own_slots = OwnSlots.open(tmp_path / "keys" / "requests")
     found = probes(
         home=tmp_path,
         model="small",
@@ -34,7 +34,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
         queue=Queue(engine, DeletionStream(redis, "small"), (Outage("relay", Backoff(), random.Random()),)),
         keyring=Keyring.open(tmp_path / "keys"),
         log_keys=LogKeys.open(tmp_path / "keys"),
-        request_keys=request_keys,
+        own_slots=own_slots,
         reader=Reader.empty("the model is being loaded"),
         condition=full,
         device=torch.device("cpu"),
@@ -42,7 +42,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     checks = {check.name: check for check in await Readiness(found, timeout_s=10.0, condition=full)()}
     await engine.dispose()
     await redis.aclose()
-    request_keys.close()
+    own_slots.close()
     assert [name for name, check in checks.items() if check.ok] == ["queue", "disk", "device", "lease"]
     for name in ("postgres", "migrations", "keys", "clock", "residuals"):
         assert "DATABASE_URL" in checks[name].remedy
