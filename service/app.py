@@ -64,11 +64,13 @@ from service.reader.predictions import Reader
 from service.settings import Settings
 from service.unlearning.newton_process import NewtonProcess
 from service.unlearning.placement import Placement
-from service.vault.request_keys import count_keys
+from service.vault.own_slots import OwnSlots
+from service.vault.request_keys import RequestKeys
 from service.worker.context import Context
 from service.worker.log_signer import LogSigner
 from service.worker.recovery import check_agreement, require_untouched
 from service.worker.unlearner import Unlearner
+from service.worker.unneeded_keys import UnneededKeys
 
 #: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
 _REQUESTS_GRACE_S = 2
@@ -134,14 +136,15 @@ async def _running(
         stack.push_async_callback(counting.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")
         log_keys = await open_log_keys(engine, settings.home / "keys")
-        request_keys = stack.enter_context(await open_request_keys(engine, settings.home / "keys"))
+        request_keys = await open_request_keys(engine, settings.home / "keys")
         finish_move(settings.model_dir)
         store = Store.open(settings.model_dir)
         model = store.manifest.name
-        intake = Intake(engine, request_keys, max_queued_nodes=settings.max_queued_nodes)
+        await check_agreement(engine, store, await asyncio.to_thread(request_keys.count), model)
+        own_slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, request_keys.folder))
+        intake = Intake(engine, own_slots, max_queued_nodes=settings.max_queued_nodes)
         stack.push_async_callback(intake.close)
-        if await check_agreement(engine, store, len(request_keys.ids()), model):
-            await intake.destroy_orphaned_keys()
+        unneeded_keys = UnneededKeys(engine, request_keys)
         device = chosen_device(settings.device)
         reader = Reader.empty("the model is being loaded")
         stream = DeletionStream(redis, model)
@@ -151,7 +154,7 @@ async def _running(
             engine=engine,
             keyring=keyring,
             request_keys=request_keys,
-            keys_before=frozenset(request_keys.ids()),
+            unneeded_keys=unneeded_keys,
             readers=reader,
             metrics=metrics,
             placement=Placement(
@@ -181,7 +184,7 @@ async def _running(
         def key_files() -> None:
             keyring.check_files()
             log_keys.check_files(settings.home / "keys")
-            request_keys.check_file()
+            own_slots.check_file()
 
         readiness = Readiness(
             [
@@ -207,7 +210,6 @@ async def _running(
             engine=engine,
             intake=intake,
             keyring=keyring,
-            request_keys=request_keys,
             keys=keys,
             limits=RateLimits(counting, keyring.cursor_key),
             reader=reader,
@@ -225,6 +227,7 @@ async def _running(
         background.start("sweeper", sweeper.run(background.stop))
         background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
         background.start("keys", keys.run(background.stop))
+        background.start("keys of id lists", unneeded_keys.run(background.stop))
         interval = settings.drill_interval
         gauges = keep_gauges(metrics, drills, queue, lambda: unlearner.served, interval, background.stop)
         background.start("gauges", gauges)
@@ -355,7 +358,8 @@ async def prepare(settings: Settings) -> FirstKey | None:
     """
     database_url, _ = _servers(settings)
     finish_move(settings.model_dir)
-    store, kept_keys = Store.open(settings.model_dir), count_keys(settings.home / "keys" / SLOTS)
+    store = Store.open(settings.model_dir)
+    kept_keys = RequestKeys(settings.home / "keys" / SLOTS).count()
     if await migrate.current(database_url) is None:
         require_untouched(store, kept_keys, store.manifest.name)
     await migrate.upgrade(database_url)

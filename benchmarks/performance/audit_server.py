@@ -40,7 +40,7 @@ from service.settings import Settings
 from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 
 
 @contextlib.asynccontextmanager
@@ -52,8 +52,8 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
     )
     install_dashboard(app)
     live = np.ones(1, dtype=np.bool_)
-    with RequestKeys.open(home / "keys" / "requests.slots") as request_keys:
-        intake = Intake(engine, request_keys, max_queued_nodes=None)
+    with OwnSlots.open(home / "keys" / "requests") as own_slots:
+        intake = Intake(engine, own_slots, max_queued_nodes=None)
         tombstones, metrics = Tombstones(engine, keyring, MODEL), IntakeMetrics(registry)
         cohorts = CohortSearch(lambda: None, lambda node: False, tombstones)
         app.state.services = Services(
@@ -62,7 +62,6 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
             engine=engine,
             intake=intake,
             keyring=keyring,
-            request_keys=request_keys,
             keys=key_memory(engine, keyring),
             # Whose one key is right; nothing is counted.
             limits=RateLimits(connect("redis://127.0.0.1:1"), keyring.cursor_key),

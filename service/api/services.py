@@ -19,7 +19,6 @@ from service.observability.metrics import IntakeMetrics
 from service.reader.predictions import Reader
 from service.settings import Settings
 from service.vault.keyring import Keyring
-from service.vault.request_keys import RequestKeys
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,6 @@ class Services:
     engine: Engine
     intake: Intake
     keyring: Keyring
-    request_keys: RequestKeys
     keys: KeyMemory
     limits: RateLimits
     reader: Reader

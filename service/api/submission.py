@@ -1,6 +1,5 @@
 """From the body of `POST /deletions` to an accepted request: what is known, what is gone already, what is left."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -186,7 +185,7 @@ async def _replay(
 async def _complete_at_once(
     services: Services, accepted: Accepted, already_deleted: Mapping[str, UUID | None]
 ) -> Submission:
-    """Complete a request that has nothing left to do, and forget its targets.
+    """Complete a request that has nothing left to do, and drop its targets.
 
     `completed` promises that what it names is gone from the disk. While an earlier request that deleted it is still
     being erased, this one stays queued: the unlearner comes to it after that. So it does should Postgres fail here.
@@ -209,5 +208,4 @@ async def _complete_at_once(
             found = await repository.get(request.id)
     except Unavailable:
         return Submission(request, accepted.targets, already_deleted)
-    await asyncio.to_thread(services.request_keys.destroy, [request.id])
     return Submission(request if found is None else found[0], None, already_deleted)

@@ -56,7 +56,7 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Go on without a key that is lost for good: requests.slots (queued requests fail and must be sent "
+            help="Go on without a key that is lost for good: requests (what is queued fails and must be sent "
             "again), api-pepper (every API key is revoked), body; or without what cannot be read of the model's own "
             "tombstones: tombstones. May be given several times.",
         ),
@@ -105,9 +105,9 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
         await open_keyring(engine, keys)
         with ExitStack() as stack:
             if SLOTS in accepted:
-                request_keys = stack.enter_context(RequestKeys.open(keys / SLOTS))
+                request_keys = RequestKeys(keys / SLOTS)
             else:
-                request_keys = stack.enter_context(await open_request_keys(engine, keys))
+                request_keys = await open_request_keys(engine, keys)
             lost = await lost_requests(engine, request_keys)
             executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
             given_up = _GivenUp(lost, tombstones=TOMBSTONES in accepted)
@@ -159,6 +159,7 @@ async def _under_lease(
     from service.worker.context import Context
     from service.worker.lease_keeper import give_back, holding
     from service.worker.restoring import Restorer
+    from service.worker.unneeded_keys import UnneededKeys
 
     lease = await _lease(settings, engine, store)
     try:
@@ -167,7 +168,7 @@ async def _under_lease(
                 engine=engine,
                 keyring=await open_keyring(engine, settings.home / "keys"),
                 request_keys=request_keys,
-                keys_before=frozenset(request_keys.ids()),
+                unneeded_keys=UnneededKeys(engine, request_keys),
                 readers=Reader.empty("nobody is served"),
                 metrics=UnlearningMetrics(new_registry()),
                 executor=executor,

@@ -12,11 +12,10 @@ from service.db import clock, migrate
 from service.db.engine import Engine, create_engine
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.db.vault_keys import SLOTS, VaultKeyRepository, unreadable
+from service.db.vault_keys import VaultKeyRepository, open_request_keys
 from service.errors import KeyMissing, LetheError, Unavailable
 from service.queue.connection import connect
 from service.vault.keyring import Keyring
-from service.vault.request_keys import count_keys
 
 _TIMEOUT_S = 5.0
 
@@ -91,7 +90,6 @@ async def _keys(engine: Engine, folder: Path) -> Finding:
     async with transaction(engine) as connection:
         registered = await VaultKeyRepository(connection).registered()
         tombstones = await TombstoneRepository(connection).key_fingerprints()
-        unfinished = await VaultKeyRepository(connection).unfinished()
     name = "keys and database"
     if not registered and not tombstones:
         return Finding(name, None, "the database relies on none yet")
@@ -99,13 +97,7 @@ async def _keys(engine: Engine, folder: Path) -> Finding:
         keyring = await asyncio.to_thread(Keyring.open, folder, create=False)
         keyring.check(tombstones)
         keyring.check_identities(registered)
-        slots = folder / SLOTS
-        kept = await asyncio.to_thread(count_keys, slots)
-        # Those that were unfinished before and after the count had their keys in between, also while Lethe runs.
-        async with transaction(engine) as connection:
-            unfinished &= await VaultKeyRepository(connection).unfinished()
-        if len(unfinished) > kept:
-            raise unreadable(slots, "lacks their keys" if slots.exists() else "is missing", len(unfinished))
+        await open_request_keys(engine, folder)
     except KeyMissing as error:
         return Finding(name, False, error.detail, error.remedy)
     return Finding(name, True, "belong together")

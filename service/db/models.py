@@ -105,6 +105,9 @@ class RequestRow(Base):
     count: Mapped[int]
     reference: Mapped[str | None]
     ciphertext: Mapped[bytes | None]
+    #: Where the key of the ciphertext is: number of the file, and place in it.
+    key_file: Mapped[int | None] = mapped_column(SmallInteger)
+    key_place: Mapped[int | None]
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
     idempotency_key: Mapped[str | None]
     body_digest: Mapped[bytes | None]

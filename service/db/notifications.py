@@ -24,6 +24,7 @@ class Listening:
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
         self._event = asyncio.Event()
+        self._payloads: set[str] = set()
         self._gone = False
 
     async def wait(self, timeout_s: float) -> bool:
@@ -48,7 +49,13 @@ class Listening:
                 raise _unavailable(error) from error
             raise
 
-    def _notified(self, *_: object) -> None:
+    def payloads(self) -> set[str]:
+        """Return what was said since this was asked last."""
+        said, self._payloads = self._payloads, set()
+        return said
+
+    def _notified(self, connection: object, pid: int, channel: str, payload: object) -> None:
+        self._payloads.add(str(payload))
         self._event.set()
 
     def _terminated(self, *_: object) -> None:

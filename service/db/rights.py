@@ -86,7 +86,7 @@ UNLEARNER: Mapping[str, Rights] = {
     "requests": Rights(
         add=_ASKED.add,
         change="status swept_at taken_at batch_id applied_at completed_at failed_at guarantee repair explanation "
-        "failure ciphertext already_deleted_by",
+        "failure ciphertext key_file key_place already_deleted_by",
     ),
     "versions": Rights(add=_ALL, change="finished_at durations_ms span_residual repair repair_version"),
 }

@@ -1,6 +1,5 @@
 """A batch of requests as a version: computed, and what is told of its requests on the way from commit to erasure."""
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -75,7 +74,7 @@ class BatchSteps(OwnSteps):
 
     async def done(self, version: Version) -> None:
         """Their keys are destroyed, and the batch is counted."""
-        await asyncio.to_thread(self._context.request_keys.destroy, list(self._batch.requests))
+        await self._context.unneeded_keys.destroy_dropped()
         failure_points.reached(FailurePoint.KEYS_DESTROYED, self.cause)
         async with transaction(self._context.engine) as connection:
             ages = await RequestRepository(connection).ages_in_batch(version.id)

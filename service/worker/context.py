@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TypeVar
-from uuid import UUID
 
 from service.db.engine import Engine
 from service.observability.metrics import UnlearningMetrics
@@ -14,6 +13,7 @@ from service.unlearning.placement import Placement
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
 from service.worker.readers import Readers
+from service.worker.unneeded_keys import UnneededKeys
 
 T = TypeVar("T")
 
@@ -25,8 +25,7 @@ class Context:
     engine: Engine
     keyring: Keyring
     request_keys: RequestKeys
-    #: Requests that had a key before this process took any.
-    keys_before: frozenset[UUID]
+    unneeded_keys: UnneededKeys
     readers: Readers
     metrics: UnlearningMetrics
     #: Of one thread: what blocks, on the disk or the device, is done there, one thing after the other.

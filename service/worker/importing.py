@@ -34,7 +34,6 @@ from service import failure_points
 from service.db.engine import Connection
 from service.db.events import EventRepository
 from service.db.imports import ImportRepository
-from service.db.orphaned_keys import orphaned
 from service.db.repairs import RepairRepository
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import Pointer
@@ -95,11 +94,6 @@ class ImportSteps(OwnSteps):
         repairs = RepairRepository(connection)
         pending = await repairs.pending(version.model)
         await repairs.end([without_version(one, RepairStatus.NONE, _REPLACED, self._replaced) for one in pending])
-
-    async def apply(self, version: Version) -> None:
-        """As at a start that is not amid an import: only now store and database are known to agree."""
-        orphans = await orphaned(self._context.engine, self._context.keys_before)
-        await self._context.run(partial(self._context.request_keys.destroy, orphans))
 
     def erase(self) -> None:
         """The replaced model."""

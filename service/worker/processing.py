@@ -111,7 +111,7 @@ class Processor:
                         ),
                         payload={"kind": each.kind.value, "already_deleted_by": [str(request) for request in gone.by]},
                     )
-        await asyncio.to_thread(self._context.request_keys.destroy, settled)
+        await self._context.unneeded_keys.destroy_dropped()
 
     async def _wait_as_a_batch(self, requests: Sequence[UUID]) -> None:
         """Waits as long as the newest batch took, unless the keys of all `requests` may know that there was none."""

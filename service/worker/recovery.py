@@ -52,12 +52,12 @@ async def agreed_pointer(context: Context, store: Store, lease: Lease) -> Pointe
     return pointer
 
 
-async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: str) -> bool:
+async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: str) -> None:
     """For the start of a process, before anything is changed: the database is the one that belongs here.
 
-    False when an import is amid its steps, so that this is still unknown. `kept_keys` is the number of requests that
-    have a key in the key folder. Raises StateMismatch when it is not; not even the keys of requests that it does not
-    know are destroyed then.
+    `kept_keys` is the number of requests that have a key in the key folder. Raises StateMismatch when it is not; not
+    even the keys of requests that it does not know are destroyed then. While an import is amid its steps this is
+    unknown, and nothing is raised.
     """
     current = store.current()
     async with transaction(engine) as connection:
@@ -65,12 +65,11 @@ async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: s
         importing = await ImportRepository(connection).open(model)
     if importing is not None and importing.status is ImportStatus.COMMITTED:
         # The folder of the committed model may still have to be put in its place.
-        return False
+        return
     if pointer is not None:
         _require_agreement(store, current, pointer)
     else:
         require_untouched(store, kept_keys, model)
-    return True
 
 
 def require_untouched(store: Store, kept_keys: int, model: str) -> None:
@@ -134,7 +133,7 @@ def deleted_edges(batch: Iterable[QueuedRequest], request_keys: RequestKeys) -> 
             raise KeyMissing(
                 f"Request {request.id} deleted edges that are not erased yet, and which they are cannot be read: the "
                 "key of its encrypted targets is missing or does not fit.",
-                "Restore the file requests.slots of the key folder; until then these edges would come back.",
+                "Restore the folder `requests` of the key folder; until then these edges would come back.",
             )
         edges.extend(targets.edges)
     return edges

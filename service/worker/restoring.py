@@ -205,7 +205,8 @@ class Restorer:
     async def _agree(self) -> bool:
         try:
             context = self._context
-            await check_agreement(context.engine, self._store, len(context.request_keys.ids()), context.model)
+            kept_keys = await context.run(context.request_keys.count)
+            await check_agreement(context.engine, self._store, kept_keys, context.model)
         except StateMismatch:
             return False
         return True

@@ -32,7 +32,7 @@ from service.audit.merkle import leaf_hash, root
 from service.audit.weights_chain import WeightsChains
 from service.domain.states import Cause
 from service.errors import Unavailable
-from service.vault.request_keys import SLOT_BYTES
+from service.vault.slots import SLOT_BYTES
 from tests.preloaded import Preloaded
 
 #: Longest wait for anything at all (seconds); on a quiet machine a restart takes two.
@@ -227,8 +227,8 @@ async def assert_each_happened_once(people: People, database_url: str) -> None:
 
 def keys_left(home: Path) -> int:
     """How many keys of requests there are."""
-    slots = (home / "keys" / "requests.slots").read_bytes()[SLOT_BYTES:]
-    return sum(any(slots[place : place + SLOT_BYTES]) for place in range(0, len(slots), SLOT_BYTES))
+    files = [file.read_bytes()[SLOT_BYTES:] for file in (home / "keys" / "requests").iterdir()]
+    return sum(any(slots[place : place + SLOT_BYTES]) for slots in files for place in range(0, len(slots), SLOT_BYTES))
 
 
 def leftovers(people: People, home: Path) -> set[tuple[str, str]]:

@@ -55,8 +55,10 @@ from service.settings import Settings
 from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring, Subject
 from service.vault.log_keys import LogKeys
+from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
 from service.worker.log_signer import LogSigner
+from service.worker.unneeded_keys import UnneededKeys
 
 MODEL = "tiny"
 CLASSES = ("a", "b", "c")
@@ -166,7 +168,17 @@ class Api:
             await requests.mark_applied(record.id, [outcome(one)])
             await VersionRepository(connection).finish(record.id, span_residual=1e-15, durations_ms={})
             await requests.mark_completed({one: {}})
-        self.services.request_keys.destroy([one])
+        await self.unneeded_keys.destroy_dropped()
+
+    @property
+    def request_keys(self) -> RequestKeys:
+        """Those of all processes."""
+        return RequestKeys(self.services.settings.home / "keys" / "requests")
+
+    @property
+    def unneeded_keys(self) -> UnneededKeys:
+        """What the unlearner does with them."""
+        return UnneededKeys(self.engine, self.request_keys)
 
     async def replace_model(self) -> None:
         """An import of a newly trained model, as the database has it once it is completed."""
@@ -200,9 +212,9 @@ async def serving(
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
         keyring = Keyring.open(home / "keys")
-        request_keys = stack.enter_context(RequestKeys.open(home / "keys" / "requests.slots"))
+        own_slots = stack.enter_context(OwnSlots.open(home / "keys" / "requests"))
         configured = Settings(home=home, database_url=database_url, **settings)
-        intake = Intake(engine, request_keys, max_queued_nodes=configured.max_queued_nodes)
+        intake = Intake(engine, own_slots, max_queued_nodes=configured.max_queued_nodes)
         stack.push_async_callback(intake.close)
         async with transaction(engine) as connection:
             pointer = Pointer(model, 1, 1, "1-1", "0" * 64, "0" * 64)
@@ -227,7 +239,6 @@ async def serving(
                 engine=engine,
                 intake=intake,
                 keyring=keyring,
-                request_keys=request_keys,
                 keys=key_memory(engine, keyring),
                 limits=RateLimits(redis, keyring.cursor_key),
                 reader=reader,

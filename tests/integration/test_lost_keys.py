@@ -1,5 +1,6 @@
 """Key files that are lost, or of another installation: refused by name with what to do, never made anew in silence."""
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -92,29 +93,37 @@ async def test_request_keys_without_those_of_queued_requests_are_refused_until_t
     await db.accept("7")
     await db.accept("8")
     await db.intake.close()
-    db.keys.close()
-    slots = tmp_path / "keys" / "requests.slots"
-    kept = slots.read_bytes()
-    slots.unlink()
+    db.slots.close()
+    keys = tmp_path / "keys"
+    slots = keys / "requests" / "0.slots"
+    away = slots.parent.rename(keys / "away")
     with pytest.raises(KeyMissing, match=r"2 requests are queued .* is missing") as refusal:
-        await open_request_keys(db.engine, slots.parent)
-    assert "recover --accept-lost requests.slots" in refusal.value.remedy
+        await open_request_keys(db.engine, keys)
+    assert "recover --accept-lost requests`" in refusal.value.remedy
     assert not slots.exists()
+    away.rename(slots.parent)
+    kept = slots.read_bytes()
     # An older copy lacks the second key.
     slots.write_bytes(kept[:128] + bytes(len(kept) - 128))
     slots.chmod(0o600)
     with pytest.raises(KeyMissing, match="One request is queued"):
-        await open_request_keys(db.engine, slots.parent)
+        await open_request_keys(db.engine, keys)
+    # Under another name it is not the file that the requests name; nothing in it is touched.
     slots.write_bytes(kept)
-    (await open_request_keys(db.engine, slots.parent)).close()
+    other = slots.rename(slots.with_name("1.slots"))
+    with pytest.raises(KeyMissing, match="2 requests are queued"):
+        await open_request_keys(db.engine, keys)
+    assert other.read_bytes() == kept
+    other.rename(slots)
+    await open_request_keys(db.engine, keys)
 
 
 async def test_a_request_that_is_finished_needs_no_key(db: Database, tmp_path: Path) -> None:
     await db.intake.cancel(await db.accept("7"), None)
     await db.intake.close()
-    db.keys.close()
-    (tmp_path / "keys" / "requests.slots").unlink()
-    (await open_request_keys(db.engine, tmp_path / "keys")).close()
+    db.slots.close()
+    shutil.rmtree(tmp_path / "keys" / "requests")
+    await open_request_keys(db.engine, tmp_path / "keys")
 
 
 @pytest.mark.slow

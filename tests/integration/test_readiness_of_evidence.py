@@ -36,7 +36,7 @@ async def checks(db: Database, home: Path) -> dict[str, Check]:
         engine=db.engine,
         redis=DeletionStream(redis, MODEL).ping,
         keyring=Keyring.open(home / "keys"),
-        key_files=db.keys.check_file,
+        key_files=db.slots.check_file,
         predictions=lambda: Reader.empty("not here").predict_many(()),
     )
     made = {check.name: check for check in await Readiness(found, timeout_s=10.0, state=lambda: None)()}

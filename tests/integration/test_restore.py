@@ -37,7 +37,7 @@ from service.domain.states import RequestKind, Scope
 from service.domain.versions import Recovery
 from service.errors import KeyMissing, StateMismatch, Unavailable
 from service.settings import Settings
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 from service.worker.batch import BatchSteps
 from tests.unit.command_line import CommandLine
 
@@ -480,8 +480,8 @@ def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(sit
         # Accepted by a process that never came to delete anything.
         engine = create_engine(str(site.settings.database_url))
         key = uuid4()
-        with RequestKeys.open(site.settings.home / "keys" / "requests.slots") as keys:
-            intake = Intake(engine, keys, max_queued_nodes=None)
+        with OwnSlots.open(site.settings.home / "keys" / "requests") as slots:
+            intake = Intake(engine, slots, max_queued_nodes=None)
             async with transaction(engine) as connection:
                 await ApiKeyRepository(connection).create(key, "tests", list(Scope), bytes(32))
             new = NewRequest("small", RequestKind.NODE, Targets(nodes=("4",)), None, key)
@@ -492,14 +492,13 @@ def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(sit
 
     site.delete(node_body("3"))
     request = asyncio.run(accept())
-    slots = site.settings.home / "keys" / "requests.slots"
-    slots.unlink()
+    shutil.rmtree(site.settings.home / "keys" / "requests")
     site.refused("One request is queued", KeyMissing)
     assert site.recover().status == 1
     examined = site.command("doctor")
     assert examined.status == 1
     assert "One request is queued whose encrypted ids cannot be read" in examined.stdout
-    ran = site.recover("--accept-lost", "requests.slots")
+    ran = site.recover("--accept-lost", "requests")
     assert ran.status == 0, ran.stderr
     assert "Send the requests that failed again" in ran.stderr
     # Store and database were of the same moment: nothing is said to the contrary, and nothing else has changed.

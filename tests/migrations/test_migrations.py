@@ -133,6 +133,7 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
     )
     assert found == {
         ("requests_transition", "requests"),
+        ("requests_key_dropped", "requests"),
         ("requests_begin_queued", "requests"),
         ("pointers_forward", "pointers"),
         ("leases_forward", "leases"),

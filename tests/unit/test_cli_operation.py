@@ -23,7 +23,7 @@ from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 
 
 @pytest.fixture
@@ -179,9 +179,9 @@ def test_a_doctor_misses_the_keys_of_requests_also_while_the_servers_are_down(
     ran = lethe("doctor")
     assert ran.status == 1
     assert rows(ran.stdout)["keys"].startswith("wrong")
-    assert "requests.slots is missing" in ran.stdout
+    assert "requests is missing" in ran.stdout
     assert "Restore it" in ran.stderr
-    RequestKeys.open(home / "keys" / "requests.slots").close()
+    OwnSlots.open(home / "keys" / "requests").close()
     assert rows(lethe("doctor").stdout)["keys"].startswith("ok")
 
 

@@ -17,7 +17,7 @@ from service.queue.stream import DeletionStream
 from service.queue.unclaimed import Queue
 from service.reader.predictions import Reader
 from service.vault.keyring import Keyring
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 
 NOWHERE = "127.0.0.1:1"
 
@@ -27,7 +27,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
         return Condition(Phase.FAILED, "The disk is full.")
 
     engine, redis = create_engine(f"postgresql://nobody@{NOWHERE}/none"), Redis.from_url(f"redis://{NOWHERE}/0")
-    request_keys = RequestKeys.open(tmp_path / "keys" / "requests.slots")
+    own_slots = OwnSlots.open(tmp_path / "keys" / "requests")
     queue = Queue(engine, DeletionStream(redis, "small"), (Outage("relay", Backoff(), random.Random()),))
     found = [
         *api_probes(
@@ -36,10 +36,10 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
             engine=engine,
             redis=queue.ping,
             keyring=Keyring.open(tmp_path / "keys"),
-            key_files=request_keys.check_file,
+            key_files=own_slots.check_file,
             predictions=lambda: Reader.empty("the model is being loaded").predict_many(()),
         ),
-        *unlearner_probes(queue=queue, key_files=request_keys.check_file, device=torch.device("cpu")),
+        *unlearner_probes(queue=queue, key_files=own_slots.check_file, device=torch.device("cpu")),
         *condition_probes(full),
     ]
     checks = {check.name: check for check in await Readiness(found, timeout_s=10.0, state=full)()}
@@ -47,7 +47,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     assert await told_checks(engine, "small") == ()
     await engine.dispose()
     await redis.aclose()
-    request_keys.close()
+    own_slots.close()
     working = [name for name, check in checks.items() if check.ok]
     assert working == ["disk", "queue", "unlearner_keys", "device", "lease"]
     for name in ("postgres", "migrations", "keys", "clock", "residuals"):
