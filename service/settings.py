@@ -25,6 +25,9 @@ def _scheme(*allowed: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+DatabaseUrl = Annotated[str | None, _scheme("postgresql", "postgres", "postgresql+asyncpg")]
+
+
 class Settings(BaseSettings):
     """The settings of one process; read once, by `load_settings`, and passed on."""
 
@@ -38,11 +41,24 @@ class Settings(BaseSettings):
     )
 
     home: Path = Field(Path("var"), description="Folder of Lethe's own data: private servers, keys, secrets, models.")
-    database_url: Annotated[str | None, _scheme("postgresql", "postgres", "postgresql+asyncpg")] = Field(
+    database_url: DatabaseUrl = Field(
         None,
         validation_alias="DATABASE_URL",
         repr=False,
-        description="Postgres to use, as postgresql://user:password@host/database; unset: a private server.",
+        description="Postgres to use, as postgresql://user:password@host/database with the login of the tables' owner; "
+        "unset: a private server.",
+    )
+    api_database_url: DatabaseUrl = Field(
+        None,
+        repr=False,
+        description="The same Postgres, with the login of processes that answer callers, a member of lethe_api; unset: "
+        "that of DATABASE_URL.",
+    )
+    unlearner_database_url: DatabaseUrl = Field(
+        None,
+        repr=False,
+        description="The same Postgres, with the unlearner's login, a member of lethe_unlearner; unset: that of "
+        "DATABASE_URL.",
     )
     redis_url: Annotated[str | None, _scheme("redis", "rediss", "unix")] = Field(
         None,
@@ -168,9 +184,23 @@ class Settings(BaseSettings):
         """The time after which the next drill runs by itself; None when none does."""
         return timedelta(days=self.drill_every) if self.drill_every else None
 
-    def with_servers(self, *, database_url: str, redis_url: str) -> Self:
+    def with_servers(
+        self,
+        *,
+        database_url: str,
+        redis_url: str,
+        api_database_url: str | None = None,
+        unlearner_database_url: str | None = None,
+    ) -> Self:
         """Return a copy that names the servers to use."""
-        return self.model_copy(update={"database_url": database_url, "redis_url": redis_url})
+        return self.model_copy(
+            update={
+                "database_url": database_url,
+                "redis_url": redis_url,
+                "api_database_url": api_database_url,
+                "unlearner_database_url": unlearner_database_url,
+            }
+        )
 
 
 def _networks_in(text: str | None) -> tuple[IPv4Network | IPv6Network, ...]:

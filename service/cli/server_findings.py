@@ -8,7 +8,7 @@ import httpx
 
 from service.cli.findings import Finding
 from service.cli.server import ServerFacts
-from service.db import clock, migrate
+from service.db import clock, migrate, roles
 from service.db.engine import Engine, create_engine
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
@@ -41,6 +41,29 @@ async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
     finally:
         await engine.dispose()
     return found
+
+
+async def login(url: str | None, role: str) -> Finding:
+    """Whether the process that works as `role` has a login that can do no more than that role."""
+    name = f"login of {role}"
+    if url is None:
+        told = "none of its own: whoever takes over that process can do all that the login of DATABASE_URL can"
+        return Finding(name, None, told)
+    engine = create_engine(url, pool_size=1)
+    try:
+        may_work = await roles.available(engine, role) is not None
+        async with transaction(engine) as connection:
+            is_kept = await roles.is_kept_to(connection, role)
+    except Unavailable as error:
+        return Finding(name, False, error.detail, "See that user and password of its URL are right.")
+    finally:
+        await engine.dispose()
+    if not may_work:
+        return Finding(name, False, f"may not work as {role}", f"As the tables' owner: GRANT {role} TO that login.")
+    if not is_kept:
+        told = f"can do more than {role}: it owns the tables, or may work as another role"
+        return Finding(name, False, told, "Give this process a login of its own that is a member of that role alone.")
+    return Finding(name, True, "can do no more than that process needs")
 
 
 async def redis(url: str | None) -> Finding:

@@ -60,6 +60,8 @@ def test_no_secret_has_a_default() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
     for secret in (
         "POSTGRES_PASSWORD",
+        "LETHE_API_DATABASE_PASSWORD",
+        "LETHE_UNLEARNER_DATABASE_PASSWORD",
         "REDIS_PASSWORD",
         "LETHE_ADMIN_KEY",
         "GRAFANA_PASSWORD",
