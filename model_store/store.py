@@ -326,8 +326,9 @@ class Store:
     ) -> None:
         """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), by those of `version`, in one step.
 
-        For once that version is the committed one. The rows of deleted nodes, and in `beta` those of nodes whose
-        features were deleted, must be zero. Raises StoreConflict as `erase` does, ValueError for another shape.
+        Those before stay on the disk until the next `erase`. For once that version is the committed one. The rows of
+        deleted nodes, and in `beta` those of nodes whose features were deleted, must be zero. Raises StoreConflict as
+        `erase` does, ValueError for another shape.
         """
         self._base.write_beta(beta, label_beta, version=version, fencing=fencing)
 

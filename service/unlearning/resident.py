@@ -131,11 +131,12 @@ class Resident:
 
     @property
     def preconditioner(self) -> Preconditioner | None:
-        """The factor that the next repair begins with; None while there is none.
-
-        One that may not stay any longer leaves the memory when it is asked for.
-        """
+        """The factor that the next repair begins with; None while there is none."""
         return self.factor.usable() if self._pending is None else self._pending.usable()
+
+    def drop_expired(self) -> None:
+        """A factor that may not stay any longer leaves the memory."""
+        _ = self.preconditioner
 
     @property
     def upkeep_due(self) -> bool:

@@ -73,9 +73,8 @@ class Repairer:
     def due(self) -> bool:
         """Whether there is something to do in idle time."""
         resident = self._writer.resident
-        # Asked first: blocks that may not stay any longer leave the memory.
-        upkeep = resident.upkeep_due
-        return self._failed_version != resident.committed.state.version and (upkeep or resident.repairing is not None)
+        is_due = resident.repairing is not None or resident.upkeep_due
+        return self._failed_version != resident.committed.state.version and is_due
 
     async def step(self) -> None:
         """Works for one slice, at the end of the repair until it is committed.

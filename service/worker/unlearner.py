@@ -40,7 +40,8 @@ from service.worker.repairing import Repairer
 from service.worker.resuming import steps_of
 from service.worker.stopwatch import Stopwatch
 
-#: Longest blocking read of the stream, and how often the database is asked for an import (seconds).
+#: Longest blocking read of the stream, and how often the database is asked for an import and factors for their age
+#: (seconds).
 _POLL_S = 0.5
 #: Unforeseen failures in a row, without a batch between them, after which the unlearner gives up.
 _MAX_UNFORESEEN = 10
@@ -134,16 +135,31 @@ class Unlearner:
 
     async def run(self) -> None:
         """Serves sessions under the lease until it is to stop; outages and lost leases start a new session."""
+        ageing = asyncio.create_task(self._watch_age(), name="factor-age")
         try:
             while not self._context.stop.is_set():
                 async with contextlib.AsyncExitStack() as held:
                     await self._attempt(held)
         finally:
+            ageing.cancel()
+            await asyncio.wait({ageing})
             # In this order: whoever takes the lease next may delete at once.
             self._context.readers.extend(-math.inf)
             if self._lease is not None:
                 await give_back(self._context.engine, self._lease)
         self._condition = Condition(Phase.STOPPED)
+
+    async def _watch_age(self) -> None:
+        """Whatever else is waited for, a factor that may not stay any longer leaves the memory."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            # On the executor no repair goes on meanwhile.
+            await self._context.run(self._drop_expired)
+
+    def _drop_expired(self) -> None:
+        resident = self.resident
+        if resident is not None:
+            resident.drop_expired()
 
     async def _attempt(self, held: contextlib.AsyncExitStack) -> None:
         """One session, and the wait after one that an outage ended.

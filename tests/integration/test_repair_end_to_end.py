@@ -3,9 +3,12 @@
 import errno
 import os
 import signal
+import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,16 +26,19 @@ from test_kinds_end_to_end import ask, together
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.store import Store
+from projector.forgetting import preconditioner
 from projector.forgetting.forget import NotFinite
 from projector.forgetting.repair import Repair
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import LossKind, ModelSpec, SolverKind
 from service.errors import LetheError, Unavailable
 from service.settings import Settings
+from service.unlearning.factor_cache import FactorCache
 from service.unlearning.placement import RepairImpossible
 from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.resident import Resident
 from service.worker.repairing import Repairer, RepairSteps
+from service.worker.versions import VersionWriter
 from tests.preloaded import Preloaded
 
 __all__ = ["small_model", "together"]
@@ -469,6 +475,49 @@ async def test_a_repair_that_cannot_be_computed_is_given_up_and_deletions_go_on(
         monkeypatch.setattr(Resident, "advance_repair", original)
         assert_retrained(await repaired(lethe, await lethe.delete("3")), version=3)
         assert lethe.failures == []
+
+
+async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_away(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later, is_away = 0.0, True
+    monkeypatch.setattr(preconditioner, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
+    monkeypatch.setattr("service.unlearning.factor_cache.why_no_blocks", lambda *of: None)
+    caches: list[FactorCache] = []
+    advance, finish = FactorCache.advance, VersionWriter.finish
+
+    def advanced(cache: FactorCache, until: float) -> None:
+        advance(cache, until)
+        caches.append(cache)
+
+    async def is_made() -> bool:
+        return bool(caches) and caches[-1].usable() is not None
+
+    async def is_outdated() -> bool:
+        usable = caches[-1].usable()
+        return usable is not None and not usable.fresh
+
+    async def is_gone() -> bool:
+        return factor() is None
+
+    async def finishes(*of: Any) -> Any:
+        if is_away:
+            raise Unavailable("The database does not answer.", "Start it.")
+        return await finish(*of)
+
+    monkeypatch.setattr(FactorCache, "advance", advanced)
+    monkeypatch.setattr(VersionWriter, "finish", finishes)
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        await until(is_made)
+        accepted = await lethe.delete("12")
+        await until(is_outdated)
+        factor = weakref.ref(caches[-1].usable().blocks)
+        assert factor() is not None
+        later = settings.factor_age
+        await until(is_gone)
+        is_away = False
+        assert (await lethe.completed(accepted))["guarantee"] == "retrained"
 
 
 async def test_a_repair_that_cannot_be_taken_up_after_a_restart_is_given_up(
