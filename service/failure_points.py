@@ -31,6 +31,7 @@ class FailurePoint(StrEnum):
     COMMITTED = "6 committed"  # pointer, version, the rows of its cause
     SWAPPED = "7 swapped"  # CURRENT
     INSTALLED = "7 installed"  # of an import: its folder is in the served one's place
+    MOVED = "7 moved"  # all readers
     APPLYING = "8 applying"
     APPLIED = "8 applied"  # of a batch: status and events
     COEFFICIENTS_WRITTEN = "9 coefficients written"

@@ -82,13 +82,14 @@ class Publisher:
     def write(self, ref: VersionRef, snapshot: Snapshot, facts: VersionFacts, of: VersionRef | PublishedModel) -> None:
         """Step 5: a new version; readers see it once the pointer names it.
 
-        It is `of` the model that an earlier version, whose folder is still there, is of, or of one just imported.
+        It is `of` the model that an earlier version, whose folder is still there, is of, or of one that is new here.
         Another folder of this name, from an attempt that was not committed, is replaced. Raises OSError, after which
         nothing of it is left where there is room, and ValueError when the parts do not fit.
         """
         if isinstance(of, VersionRef):
             self._write(ref.folder, read_manifest(self.layout.version(of.folder))["model"], snapshot, facts)
             return
+        self._layout = Layout.make(self._home, self._share, room=_room(of, snapshot))
         token = self._write_model(of, snapshot, ref.fencing)
         try:
             self._write(ref.folder, token, snapshot, facts)

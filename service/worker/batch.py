@@ -118,11 +118,6 @@ class Batches:
             self._log.info("repair.without_blocks", reason=reason)
         self._without_blocks = reason
         failure_points.reached(FailurePoint.COMPUTED, Cause.BATCH)
-
-        def replace_state() -> None:
-            resident.commit(prepared)
-            context.readers.publish(prepared.snapshot)
-
         new = NewVersion(
             state=prepared.state,
             edges=prepared.live_graph.edges,
@@ -132,7 +127,8 @@ class Batches:
             deleted=(len(prepared.nodes), len(prepared.feature_rows), len(prepared.edges)),
             deleted_edges=prepared.edges,
             directions_removed=prepared.projection.directions_removed,
-            replace_state=replace_state,
+            snapshot=prepared.snapshot,
+            replace_state=lambda: resident.commit(prepared),
         )
         batch = self._batch(deletions, prepared)
         return new, BatchSteps(context, self._writer, batch, self._dead(deletions))

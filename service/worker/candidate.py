@@ -17,7 +17,7 @@ from service.errors import LetheError
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
-from service.worker.readers import Readers
+from service.worker.published import published_model
 from service.worker.tombstoned import Tombstoned
 from service.worker.versions import NewVersion
 
@@ -98,9 +98,9 @@ class Staged:
             self._outcomes.append(prepared.outcome)
         return True
 
-    def version(self, before: Pointer, readers: Readers) -> NewVersion:
+    def version(self, before: Pointer) -> NewVersion:
         """The model as it is now, as the version after `before`. Raises ImportRefused."""
-        resident, graph = self.resident, self.base.graph
+        resident = self.resident
         resident.committed.state = replace(resident.committed.state, version=before.version + 1)
         predictions = resident.committed.predictions()
         if not np.isfinite(predictions.probabilities).all():
@@ -112,9 +112,9 @@ class Staged:
             rebuilt=self._is_rebuilt,
             deleted=self._excluded.counts,
             directions_removed=self._directions_removed,
-            replace_state=lambda: readers.load(
-                graph.node_ids, graph.class_names, predictions, public=resident.committed.public
-            ),
+            snapshot=predictions,
+            model=published_model(self.store.manifest, resident.committed),
+            replace_state=lambda: None,
         )
 
     def span_residual(self, version: Version) -> float:

@@ -8,11 +8,12 @@ from typing import TypeVar
 
 from service.db.engine import Engine
 from service.observability.metrics import UnlearningMetrics
+from service.publication.readers import Readers
+from service.publication.writer import Publisher
 from service.queue.outage import Outage
 from service.unlearning.placement import Placement
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
-from service.worker.readers import Readers
 from service.worker.unneeded_keys import UnneededKeys
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ class Context:
     keyring: Keyring
     request_keys: RequestKeys
     unneeded_keys: UnneededKeys
+    publisher: Publisher
     readers: Readers
     metrics: UnlearningMetrics
     #: Of one thread: what blocks, on the disk or the device, is done there, one thing after the other.

@@ -164,7 +164,7 @@ class Importer:
                 return None
             staged = under_way.staged
             failure_points.reached(FailurePoint.COMPUTED, Cause.IMPORT)
-            new = await context.run(partial(staged.version, pointer, context.readers))
+            new = await context.run(partial(staged.version, pointer))
             new = replace(new, id=wanted.id)
             steps = ImportSteps(context, replacement, staged.store, served.manifest)
             trained = staged.store.versions()[0]

@@ -36,7 +36,6 @@ class LeaseKeeper:
         self._told: Told | None = None
         self._lost = False
         self._failure: Exception | None = None
-        self._tell: Callable[[float], None] = lambda until: None
 
     @property
     def lease(self) -> Lease:
@@ -60,15 +59,6 @@ class LeaseKeeper:
         """Raises LeaseLost once the lease is not safely held any more, and RenewalFailed once nothing renews it."""
         _ = self.lease
 
-    def tell(self, readers: Callable[[float], None]) -> None:
-        """From now on `readers` hear until when the lease is safely held (`boottime()`), after each renewal again.
-
-        For once they answer from the version that was read as the committed one under this very lease. Raises as
-        `lease`.
-        """
-        readers(self.lease.give_up_at)
-        self._tell = readers
-
     def wake(self) -> None:
         """What the holder is at has changed, and others wait for it: it is told at once."""
         self._woken.set()
@@ -84,7 +74,6 @@ class LeaseKeeper:
                 told = None if self._say is None else self._say()
                 self._lease = await leases.renew(self._engine, self.lease, told)
                 self._told = told
-                self._tell(self._lease.give_up_at)
             except LeaseLost:
                 self._lost = True
             except Unavailable as error:

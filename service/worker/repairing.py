@@ -126,17 +126,14 @@ class Repairer:
         async with transaction(context.engine) as connection:
             waiting = await RepairRepository(connection).concerned(context.model, prepared.outcome.status)
 
-        def replace_state() -> None:
-            writer.resident.commit_repair(prepared)
-            context.readers.publish(prepared.snapshot)
-
         new = NewVersion(
             state=prepared.state,
             edges=writer.resident.committed.live_graph.edges,
             outcome=prepared.outcome,
             rebuilt=prepared.outcome.coefficients is not None,
             requests=len(waiting),
-            replace_state=replace_state,
+            snapshot=prepared.snapshot,
+            replace_state=lambda: writer.resident.commit_repair(prepared),
         )
         steps = RepairSteps(context, writer)
         version = await writer.write(new, steps, watch)

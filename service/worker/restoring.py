@@ -52,6 +52,7 @@ from service.worker.context import Context
 from service.worker.kept_tombstones import only_in_store, unreadable
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.outcomes import recovered
+from service.worker.published import published_model
 from service.worker.recovery import check_agreement, pointer_to
 from service.worker.resuming import steps_of
 from service.worker.stopwatch import Stopwatch
@@ -245,6 +246,8 @@ class Restorer:
             deleted=remaining.counts,
             directions_removed=removed,
             number=number,
+            snapshot=resident.committed.predictions(),
+            model=published_model(self._store.manifest, resident.committed),
             replace_state=lambda: None,
         )
         return resident, new

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -143,8 +142,6 @@ class Unlearner:
         finally:
             ageing.cancel()
             await asyncio.wait({ageing})
-            # In this order: whoever takes the lease next may delete at once.
-            self._context.readers.extend(-math.inf)
             if self._lease is not None:
                 await give_back(self._context.engine, self._lease)
         self._condition = Condition(Phase.STOPPED)
@@ -220,10 +217,10 @@ class Unlearner:
         """Loads the committed version and ends what it left to do; `candidate`, just imported, is loaded already."""
         context = self._context
         writer, unfinished = await self._loader.load(keeper, candidate)
-        keeper.tell(context.readers.extend)
         session = _Session(Processor(context, writer), Repairer(context, writer), Checkpointer(context, writer))
         failure_points.reached(FailurePoint.LOADED)
         if unfinished is None:
+            await writer.moved()
             await context.run(writer.erase)
         else:
             steps = await steps_of(context, writer, self._loader.store, unfinished)

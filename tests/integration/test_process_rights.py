@@ -63,7 +63,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "requests": (
         _ASKED,
         f"{_ASKED}, change already_deleted_by applied_at batch_id ciphertext completed_at explanation failed_at "
-        "failure guarantee repair status swept_at taken_at",
+        "failure guarantee key_file key_place repair status swept_at taken_at",
     ),
     "sessions": ("read, add key_id token_hash, change seen_at, remove", ""),
     "sign_ins": ("read, add address_hash, remove", ""),
