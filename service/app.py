@@ -23,7 +23,7 @@ from model_store.replacement import finish_move
 from model_store.store import Store
 from projector.device import torch_device
 from service.api.application import build
-from service.api.auth import key_memory
+from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
 from service.api.services import Services
 from service.background import Background
@@ -46,6 +46,7 @@ from service.first_key import FirstKey, ensure_first_key
 from service.http_protocol import protocol
 from service.listening import facts_file, listen, stopped_by_signals, url_of, write_private
 from service.observability.access import AccessLog
+from service.observability.exposition import Exposition
 from service.observability.logging import configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
 from service.operation.api_probes import api_probes
@@ -204,6 +205,8 @@ async def _running(
             state=lambda: unlearner.condition,
         )
 
+        exposition = Exposition(registry, "api-0", settings.home / "run" / "metrics")
+        await stack.enter_async_context(exposition.shared())
         services = Services(
             settings=settings,
             model=model,
@@ -217,7 +220,7 @@ async def _running(
             model_info=model_info,
             drills=drills,
             readiness=readiness,
-            registry=registry,
+            exposition=exposition,
             metrics=taken,
         )
 

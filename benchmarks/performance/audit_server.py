@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks.performance.audit_events import MODEL
 from projector.graph.edges import Edges
 from service.api.application import build
-from service.api.auth import key_memory
+from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
 from service.api.services import ModelInfo, Services
 from service.dashboard.installation import install as install_dashboard
@@ -33,6 +33,7 @@ from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
 from service.errors import Unavailable
 from service.observability.access import AccessLog
+from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics
 from service.queue.connection import connect
 from service.reader.predictions import Reader
@@ -70,7 +71,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
             model_info=_no_model,
             drills=Drills(engine, MODEL, intake, keyring, cohorts, metrics),
             readiness=_no_checks,
-            registry=registry,
+            exposition=Exposition(registry, "api-0"),
             metrics=metrics,
         )
         key = new_api_key()

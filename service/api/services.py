@@ -3,11 +3,10 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
 from projector.forgetting.status import RepairProgress, RepairStatus
-from service.api.auth import KeyMemory
+from service.api.key_memory import KeyMemory
 from service.api.limits import RateLimits
 from service.db.engine import Engine
 from service.db.intake import Intake
@@ -15,6 +14,7 @@ from service.db.tombstone_lookup import Tombstones
 from service.domain.conditions import Check
 from service.domain.states import Guarantee
 from service.drills.starting import Drills
+from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics
 from service.reader.predictions import Reader
 from service.settings import Settings
@@ -68,8 +68,7 @@ class Services:
     drills: Drills
     #: What was found of each thing that must work.
     readiness: Callable[[], Awaitable[Sequence[Check]]]
-    #: What /metrics shows.
-    registry: CollectorRegistry
+    exposition: Exposition
     metrics: IntakeMetrics
 
 

@@ -26,7 +26,7 @@ from projector.forgetting.canaries import Canaries
 from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.graph.edges import Edges
 from service.api.application import build
-from service.api.auth import key_memory
+from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
 from service.api.services import ModelInfo, Services
 from service.dashboard.installation import install as install_dashboard
@@ -47,6 +47,7 @@ from service.domain.states import Cause, Guarantee, RequestKind, Scope
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
 from service.observability.access import AccessLog
+from service.observability.exposition import Exposition
 from service.observability.logging import configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics
 from service.queue.connection import connect
@@ -246,7 +247,7 @@ async def serving(
                 model_info=_info,
                 drills=Drills(engine, model, intake, keyring, cohort_search, metrics),
                 readiness=_unset,
-                registry=registry,
+                exposition=Exposition(registry, "api-0"),
                 metrics=metrics,
             ),
             engine=engine,

@@ -13,6 +13,7 @@ import pytest
 from api_harness import MODEL, Api, serving
 from db_harness import NORMS, committed, made, outcome
 from db_harness import imported as record_import
+from prometheus_client import CollectorRegistry
 from test_api_deletions import node_body, refused
 from test_dashboard_access import sign_in
 from test_db_imports import IMPORTED
@@ -47,7 +48,7 @@ class Unlearner:
     def __init__(self, api: Api, home: Path) -> None:
         self._api = api
         self.keys = LogKeys.open(home / "keys")
-        self._signer = LogSigner(api.engine, self.keys, UnlearningMetrics(api.services.registry.__class__()))
+        self._signer = LogSigner(api.engine, self.keys, UnlearningMetrics(CollectorRegistry()))
         self._version = 0
 
     @property
