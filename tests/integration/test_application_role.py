@@ -46,6 +46,7 @@ ALLOWED = {
     "log_nodes": "add",
     "outbox": "add remove change created_at",
     "pointers": "add change digest fencing folder moved_at version weights_sha256",
+    "reader_leases": "remove",
     "recoveries": "add change requests_failed",
     "refused_requests": "add",
     "request_audits": "add",
@@ -129,7 +130,12 @@ async def test_the_role_calls_these_functions_with_the_owner_s_rights_and_no_oth
         " AND has_function_privilege(:role, oid, 'EXECUTE') ORDER BY 1"
     )
     found = [row["name"] for row in await db.rows(query, role=roles.APPLICATION_ROLE)]
-    assert found == ["audit_fold()", "vault_key_replace(text,bytea)"]
+    assert found == [
+        "audit_fold()",
+        "reader_lease_end(uuid)",
+        "reader_lease_renew(uuid,text,text)",
+        "vault_key_replace(text,bytea)",
+    ]
 
 
 async def test_a_key_cannot_be_given_scopes_nor_be_made_valid_again(db: Database) -> None:
