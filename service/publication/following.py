@@ -8,8 +8,6 @@ import random
 from pathlib import Path
 from uuid import uuid4
 
-import structlog
-
 from service.boottime import boottime
 from service.db import reader_leases
 from service.db.engine import Engine
@@ -68,7 +66,6 @@ class Follower:
             layout = self._find()
             # Served before its lease is asked for: once that is there, no answer is of an earlier version.
             self._reader.serve(open_view(layout, pointed, view))
-            structlog.get_logger(__name__).debug("reader.moved", version=pointed)
 
     async def _run(self) -> None:
         while True:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 #: What blank places are filled with. No mixture of it with an entry has the bytes of a place never used, all 0xFF.
 BLANK_BYTE = 0xAA
 _FREE = -1
+#: What the lengths of ids are multiples of, as in the store (bytes).
+_ID_STEP = 16
 #: Places per entry.
 _PLACES = 1.5
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -26,7 +28,7 @@ _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 class IdIndex:
     """External ids to rows and back."""
 
-    #: UTF-8, all ids in a row; those of deleted nodes are zero bytes.
+    #: UTF-8, all ids in a row, each filled up with zero bytes; those of deleted nodes are nothing else.
     ids: memoryview
     #: (n + 1,) int64: where the id of each row begins.
     offsets: memoryview
@@ -43,7 +45,7 @@ class IdIndex:
         places, offsets, nodes = self.places, self.offsets, len(self.offsets) - 1
         place = _id_place(text, self.key, self.named)
         while (row := places[place]) != _FREE:
-            if 0 <= row < nodes and self.ids[offsets[row] : offsets[row + 1]] == text:
+            if 0 <= row < nodes and bytes(self.ids[offsets[row] : offsets[row + 1]]).rstrip(b"\0") == text:
                 return row
             place += 1
         return None
@@ -87,10 +89,14 @@ def new_key() -> bytes:
 
 
 def id_bytes(rows: Mapping[str, int], nodes: int) -> tuple[bytes, NDArray[np.int64]]:
-    """The ids of `nodes` rows in UTF-8, in a row, and where each begins, (n + 1,); rows that none has are empty."""
+    """The ids of `nodes` rows in UTF-8, in a row, and where each begins, (n + 1,); rows that none has are empty.
+
+    Each is filled up to a multiple of 16 bytes: its length is still known when it is blank.
+    """
     by_row = [b""] * nodes
     for node, row in rows.items():
-        by_row[row] = node.encode("utf-8", "surrogatepass")
+        text = node.encode("utf-8", "surrogatepass")
+        by_row[row] = text.ljust(-(-len(text) // _ID_STEP) * _ID_STEP, b"\0")
     offsets = np.zeros(nodes + 1, dtype=np.int64)
     np.cumsum([len(text) for text in by_row], out=offsets[1:])
     return b"".join(by_row), offsets

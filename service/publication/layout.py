@@ -75,7 +75,7 @@ class Layout:
         made = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=wanted)))
         for folder in (made.models, made.versions, made.readers):
             folder.mkdir(mode=0o700)
-        (home / _NAMED_BY).parent.mkdir(mode=0o700, exist_ok=True)
+        (home / _NAMED_BY).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(home / _NAMED_BY, str(made.path))
         structlog.get_logger(__name__).info("publication.made", path=str(made.path))
         if found is not None:

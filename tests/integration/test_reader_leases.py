@@ -1,6 +1,10 @@
 """Readers on a database: they move with the pointer, and the unlearner waits until none is left behind."""
 
 import asyncio
+import contextlib
+import os
+import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +14,7 @@ import numpy as np
 import pytest
 
 from model_store.versions import VersionRef
+from service.boottime import boottime
 from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer
@@ -23,6 +28,7 @@ from service.publication.writer import Publisher
 from tests import publications
 from tests.integration.db_harness import MODEL, Database, open_database, until
 
+NO_EDGES = np.empty((0, 2), dtype=np.int64)
 IDS = ("a", "b", "c", "d")
 
 
@@ -117,19 +123,6 @@ async def test_the_unlearner_waits_for_every_reader_and_for_none_that_has_ended(
     assert not world.publisher.layout.has_readers()
 
 
-async def test_a_reader_that_is_killed_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it leaves is a row, and a file that nobody locks."""
-    async with world.reading():
-        await world.db.rows("CREATE TABLE left_over AS SELECT * FROM reader_leases")
-    await world.db.rows("INSERT INTO reader_leases SELECT * FROM left_over")
-    world.write(2)
-    await world.commit(2)
-    # By this clock no lease ever lapses.
-    monkeypatch.setattr("service.publication.readers.boottime", lambda: 0.0)
-    await world.moved(2)
-    assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
-
-
 async def test_a_reader_whose_file_is_missing_is_waited_for_until_its_lease_has_lapsed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,3 +186,87 @@ async def test_a_reader_that_ends_answers_nothing_more(world: World) -> None:
         reader.predict("a")
     with pytest.raises(Unavailable, match="is ending"):
         reader.predict("a")
+
+
+@dataclass
+class ReaderProcess:
+    """A reader in a process of its own; see reader_process.py."""
+
+    process: asyncio.subprocess.Process
+
+    async def answers(self, wanted: str) -> float:
+        """Wait until it answers from `wanted`; returns when the version before answered for the last time."""
+        assert self.process.stdout is not None
+        last_of_older, before = 0.0, ""
+        while line := (await self.process.stdout.readline()).decode():
+            answer, asked = line.rsplit(" ", 1)
+            assert answer == "none" or answer.isdecimal(), line
+            if before != "none":
+                last_of_older = float(asked)
+            before = answer
+            if answer == wanted:
+                return last_of_older
+        raise AssertionError("it has ended")
+
+
+@asynccontextmanager
+async def reading_elsewhere(world: World) -> AsyncIterator[ReaderProcess]:
+    program = Path(__file__).with_name("reader_process.py")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(program), world.db.url, str(world.home), MODEL, "b",
+        stdout=asyncio.subprocess.PIPE, env=environment,
+    )  # fmt: skip
+    try:
+        reader = ReaderProcess(process)
+        await reader.answers("1")
+        yield reader
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def test_a_reader_process_that_is_stopped_delays_a_version_by_its_lease_and_never_answers_an_older_one(
+    world: World,
+) -> None:
+    """Stopped wherever it is in its work, and continued beside what has meanwhile been overwritten."""
+    async with reading_elsewhere(world) as reader:
+        for version in range(2, 4):
+            reader.process.send_signal(signal.SIGSTOP)
+            world.write(version, 0)
+            await world.commit(version)
+            # By this process's own clock: it returns though the reader has neither moved nor gone.
+            await world.moved(version)
+            applied_at = boottime()
+            assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
+            world.publisher.erase(VersionRef(version, 1), np.array([0]), NO_EDGES)
+            world.publisher.remove_older(VersionRef(version, 1), 1)
+            reader.process.send_signal(signal.SIGCONT)
+            assert await reader.answers(str(version)) < applied_at
+
+
+async def test_a_reader_process_answers_nothing_older_than_what_is_applied_while_versions_follow_each_other(
+    world: World,
+) -> None:
+    async with reading_elsewhere(world) as reader:
+        for version in range(2, 30):
+            world.write(version, 0)
+            await world.commit(version)
+            await world.moved(version)
+            applied_at = boottime()
+            world.publisher.remove_older(VersionRef(version, 1), 1)
+            assert await reader.answers(str(version)) < applied_at
+
+
+async def test_a_reader_process_that_is_killed_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with reading_elsewhere(world) as reader:
+        reader.process.kill()
+        await reader.process.wait()
+        world.write(2, 0)
+        await world.commit(2)
+        # By this clock no lease ever lapses.
+        monkeypatch.setattr("service.publication.readers.boottime", lambda: 0.0)
+        await world.moved(2)
+        assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
+        assert list(world.publisher.layout.readers.iterdir()) == []
