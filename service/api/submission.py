@@ -16,12 +16,11 @@ from service.api.services import Services
 from service.api.targets import UnknownTargets, deleted_earlier, require_deletable
 from service.db.intake import Accepted, NewRequest
 from service.db.refusals import Refusal, record
-from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import ApiKey, DeletionRequest, Targets
 from service.domain.states import RequestKind, RequestStatus, Scope
-from service.errors import BodyTooLarge, InvalidRequest, Unavailable, UnknownEdges, UnknownNodes
-from service.vault.keyring import Subject, ends_of
+from service.errors import BodyTooLarge, InvalidRequest, UnknownEdges, UnknownNodes
+from service.vault.keyring import ends_of
 from service.vault.salting import salted
 
 
@@ -60,9 +59,9 @@ async def submit(
 ) -> Submission:
     """Accept `body` for `caller`.
 
-    For a key with deletions:read, targets that an earlier request deleted are left out; when none is left, the request
-    completes at once, or stays queued until the earlier ones have, if they are not erased yet. For any other key they
-    are taken in like all others, and left to the unlearner: nothing tells it what is gone already.
+    For a key with deletions:read, targets that an earlier request deleted are left out. When none is left they are
+    taken in like those of any other key: the unlearner alone says of a request that it is done, and when it comes to
+    this one, what it names is gone from the disk. Nothing tells another key what is gone already.
 
     Raises:
         BodyTooLarge, DuplicateTargets, SelfLoops: the body cannot be taken.
@@ -109,9 +108,7 @@ async def submit(
         # It was asked for twice at the same moment.
         return await _replay(services, accepted, kind, subjects, is_told=is_told)
     already_deleted = {_label(subject): earlier[subject] for subject in subjects if subject in earlier}
-    if rest:
-        return Submission(accepted.request, accepted.targets, already_deleted)
-    return await _complete_at_once(services, accepted, already_deleted)
+    return Submission(accepted.request, accepted.targets, already_deleted)
 
 
 async def _record(services: Services, refusal: Refusal) -> None:
@@ -180,32 +177,3 @@ async def _replay(
         if request_id != accepted.request.id and subject not in own
     }
     return Submission(accepted.request, accepted.targets, already_deleted, replayed=True)
-
-
-async def _complete_at_once(
-    services: Services, accepted: Accepted, already_deleted: Mapping[str, UUID | None]
-) -> Submission:
-    """Complete a request that has nothing left to do, and drop its targets.
-
-    `completed` promises that what it names is gone from the disk. While an earlier request that deleted it is still
-    being erased, this one stays queued: the unlearner comes to it after that. So it does should Postgres fail here.
-    """
-    request = accepted.request
-    requests = [request_id for request_id in dict.fromkeys(already_deleted.values()) if request_id is not None]
-    by = f", by {', '.join(map(str, requests))}" if requests else ""
-    explanation = f"Everything this request names was deleted before{by}; nothing was left to do."
-    try:
-        async with transaction(services.engine) as connection:
-            repository = RequestRepository(connection)
-            if not await repository.are_completed(requests):
-                return Submission(request, accepted.targets, already_deleted)
-            await repository.mark_completed_without_work(
-                request.id,
-                already_deleted_by=requests[0] if requests else None,
-                explanation=explanation,
-                payload={"already_deleted_by": [str(request_id) for request_id in requests]},
-            )
-            found = await repository.get(request.id)
-    except Unavailable:
-        return Submission(request, accepted.targets, already_deleted)
-    return Submission(request if found is None else found[0], None, already_deleted)

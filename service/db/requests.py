@@ -142,11 +142,6 @@ class RequestRepository:
         rows = await self._conn.execute(swept.returning(RequestRow.id, RequestRow.received_at))
         return [row.id for row in sorted(rows, key=lambda row: (row.received_at, row.id))]
 
-    async def are_completed(self, ids: Collection[UUID]) -> bool:
-        """Return whether each of `ids` is a completed request."""
-        query = select(func.count()).where(RequestRow.id == _any(ids), RequestRow.status == RequestStatus.COMPLETED)
-        return await self._conn.scalar(query) == len(set(ids))
-
     async def queued_nodes(self, model: str) -> int:
         """Return how many nodes and edges the queued requests name."""
         query = select(func.coalesce(func.sum(RequestRow.count), 0))

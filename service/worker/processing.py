@@ -126,7 +126,7 @@ class Processor:
 
     @contextlib.contextmanager
     def _unless_ended(self) -> Iterator[None]:
-        """Lets a request be that was cancelled, or completed by the API, since it was claimed."""
+        """Lets a request be that was cancelled since it was claimed."""
         try:
             yield
         except Conflict as conflict:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from service.unlearning.snapshot import Snapshot
 
 from model_store.versions import VersionRef
 from service.publication import layout as layouts
@@ -16,7 +17,6 @@ from service.publication.layout import MANIFEST, Layout, PublicationForeign, hid
 from service.publication.mapped import open_view
 from service.publication.reader import Reader
 from service.publication.writer import Publisher
-from service.unlearning.snapshot import Snapshot
 from tests import publications
 
 IDS = ("ann@x", "bob@x", "cid@x", "dan@x", "eve@x")
