@@ -187,6 +187,13 @@ class Settings(BaseSettings):
         """The time after which the next drill runs by itself; None when none does."""
         return timedelta(days=self.drill_every) if self.drill_every else None
 
+    @property
+    def servers(self) -> tuple[str, str]:
+        """The URLs of Postgres, with the owner's login, and of Redis. Raises ConfigurationError when one is unset."""
+        if self.database_url is None or self.redis_url is None:
+            raise ConfigurationError("No Postgres or Redis is named.", "Set DATABASE_URL and REDIS_URL.")
+        return self.database_url, self.redis_url
+
     def with_servers(
         self,
         *,

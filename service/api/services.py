@@ -16,7 +16,7 @@ from service.domain.states import Guarantee
 from service.drills.starting import Drills
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics
-from service.reader.predictions import Reader
+from service.publication.reader import Reader
 from service.settings import Settings
 from service.vault.keyring import Keyring
 

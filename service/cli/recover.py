@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -149,12 +149,13 @@ async def _under_lease(
     given_up: _GivenUp,
     executor: Executor,
 ) -> "Recovered":
-    from service.app import chosen_device
     from service.db.vault_keys import open_keyring
     from service.observability.metrics import UnlearningMetrics, new_registry
+    from service.publication.readers import Readers
+    from service.publication.writer import Publisher
     from service.queue.backoff import Backoff
     from service.queue.outage import Outage
-    from service.reader.predictions import Reader
+    from service.unlearner_process import chosen_device
     from service.unlearning.placement import Placement
     from service.worker.context import Context
     from service.worker.lease_keeper import give_back, holding
@@ -163,13 +164,14 @@ async def _under_lease(
 
     lease = await _lease(settings, engine, store)
     try:
-        async with holding(engine, lease) as keeper:
+        async with holding(engine, lease) as keeper, AsyncExitStack() as stack:
             context = Context(
                 engine=engine,
                 keyring=await open_keyring(engine, settings.home / "keys"),
                 request_keys=request_keys,
                 unneeded_keys=UnneededKeys(engine, request_keys),
-                readers=Reader.empty("nobody is served"),
+                publisher=Publisher(settings.home, settings.share),
+                readers=await stack.enter_async_context(Readers(engine)),
                 metrics=UnlearningMetrics(new_registry()),
                 executor=executor,
                 outage=Outage("recover", Backoff(), random.Random()),

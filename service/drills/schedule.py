@@ -18,7 +18,7 @@ from service.domain.drills import Drill, DrillTrigger
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.drills.starting import Drills
-from service.errors import Conflict, LetheError, Unavailable
+from service.errors import KeyMissing, LetheError, Unavailable
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 
@@ -88,7 +88,10 @@ class DrillSchedule:
 
     async def _caller(self) -> ApiKey:
         async with transaction(self._drills.engine) as connection:
-            return await _own_key(connection)
+            found = await ApiKeyRepository(connection).get(_KEY_ID)
+        if found is None:
+            raise KeyMissing("Drills have no key of their own.", "Start Lethe again, or run `./lethe migrate`.")
+        return found
 
     def _tell(self, error: LetheError) -> None:
         # One that is under way, somebody else's perhaps, is nothing to worry about: the next look comes after it.
@@ -98,20 +101,12 @@ class DrillSchedule:
         self._log.warning("drill.not_started", reason=error.detail, remedy=error.remedy)
 
 
-async def _own_key(connection: Connection) -> ApiKey:
-    """The schedule's key, made and revoked when it is needed for the first time."""
+async def ensure_schedule_key(connection: Connection) -> None:
+    """See to the schedule's key, which is revoked from the beginning; with the rights of the tables' owner.
+
+    Raises Conflict when somebody has given its name to a key of their own.
+    """
     keys = ApiKeyRepository(connection)
-    found = await keys.get(_KEY_ID)
-    if found is not None:
-        return found
-    try:
+    if await keys.get(_KEY_ID) is None:
         await keys.create(_KEY_ID, _KEY_NAME, [Scope.DELETIONS_WRITE], secrets.token_bytes(32))
-    except Conflict:
-        # Another process has made it meanwhile, unless somebody has given its name to a key of their own.
-        found = await keys.get(_KEY_ID)
-        if found is None:
-            raise
-        return found
-    revoked = await keys.revoke(_KEY_ID)
-    assert revoked is not None
-    return revoked
+        await keys.revoke(_KEY_ID)

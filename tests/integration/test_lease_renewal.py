@@ -14,7 +14,7 @@ from test_api_end_to_end import running, settings_of
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db import lease as leases
-from service.db.engine import Engine
+from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.domain.conditions import Condition, Phase, Told
 from service.domain.records import Lease
@@ -95,11 +95,11 @@ async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_for
     renew = leases.renew
     failed: list[str] = []
 
-    async def fails_once(engine: Engine, lease: Lease) -> Lease:
+    async def fails_once(engine: Engine, lease: Lease, told: Told | None) -> Lease:
         if not failed:
             failed.append(lease.name)
             raise RuntimeError("nobody foresaw this")
-        return await renew(engine, lease)
+        return await renew(engine, lease, told)
 
     make_model(tmp_path / "trained")
     settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
@@ -119,6 +119,31 @@ async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_for
     assert "lease.renewal_failed" in events
     assert "unlearner.failed" in events
     assert "lease.lost" not in events
+
+
+async def test_the_row_tells_from_the_start_to_the_end_what_the_unlearner_is_at(
+    tmp_path: Path, database_url: str, redis_url: str
+) -> None:
+    make_model(tmp_path / "trained")
+    settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
+    engine = create_engine(database_url)
+
+    async def told() -> Told:
+        async with transaction(engine) as connection:
+            holder = await leases.holder(connection, "small")
+        assert holder is not None
+        return holder.told
+
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+
+        async def is_serving() -> bool:
+            return (await told()).condition == Condition(Phase.SERVING)
+
+        await until(is_serving)
+        assert (await told()).device == "cpu"
+    assert (await told()).condition == Condition(Phase.STOPPED)
+    await engine.dispose()
 
 
 async def test_no_renewal_waits_for_a_session_that_names_the_committed_version_on_the_disk(

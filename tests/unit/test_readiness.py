@@ -1,5 +1,6 @@
 """What readiness says is meant for the operator."""
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -7,10 +8,10 @@ import torch
 from redis.asyncio import Redis
 
 from service.db.engine import create_engine
-from service.domain.conditions import Condition, Phase
+from service.domain.conditions import Check, Condition, Phase
 from service.operation.api_probes import api_probes, holder_probes, told_checks
 from service.operation.readiness import Readiness
-from service.operation.unlearner_probes import condition_probes, unlearner_probes
+from service.operation.unlearner_probes import condition_probes, keep_looking, unlearner_probes
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
@@ -81,3 +82,18 @@ async def test_an_answer_is_given_again_for_half_a_second_or_until_the_unlearner
     now = 0.6
     assert await told() == "serving"
     assert len(looks) == 3
+
+
+async def test_what_was_found_is_told_again_and_again_until_it_is_to_stop() -> None:
+    async def works() -> str:
+        return "cpu"
+
+    stop, told = asyncio.Event(), list[tuple[Check, ...]]()
+
+    def tell(checks: tuple[Check, ...]) -> None:
+        told.append(checks)
+        stop.set()
+
+    readiness = Readiness([("device", works)], timeout_s=10.0, state=lambda: None)
+    await keep_looking(readiness, tell, stop)
+    assert told == [(Check("device", True, "cpu"),)]
