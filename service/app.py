@@ -42,7 +42,7 @@ from service.errors import ConfigurationError
 from service.first_key import FirstKey, ensure_first_key
 from service.gauges import keep_gauges
 from service.http_protocol import protocol
-from service.listening import facts_file, listen, stopped_by_signals, url_of, write_private
+from service.listening import REQUESTS_GRACE_S, facts_file, listen, stopped_by_signals, url_of, write_private
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
 from service.observability.metrics import UnlearningMetrics, new_registry
@@ -65,8 +65,6 @@ from service.worker.log_signer import LogSigner
 from service.worker.recovery import check_agreement, require_untouched
 from service.worker.unlearner import Unlearner
 
-#: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
-_REQUESTS_GRACE_S = 2
 #: Seconds until a Redis that does not answer is left alone, and failed attempts are counted here.
 _COUNTING_S = 0.5
 #: Longest time for which predictions and the unlearner's thread keep the interpreter from each other (seconds).
@@ -204,7 +202,7 @@ async def _running(
             metrics=metrics,
         )
 
-        stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - _REQUESTS_GRACE_S))
+        stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S))
         background.start("unlearner", unlearner.run())
         background.start("relay", relay.run(background.stop))
         background.start("sweeper", sweeper.run(background.stop))
@@ -271,7 +269,7 @@ def run(settings: Settings) -> None:
             "model": str(settings.model_dir),
             "started_at": datetime.now(UTC).isoformat(),
         }
-        stack.enter_context(facts_file(settings.home / "run" / "server.json", facts))
+        stack.enter_context(facts_file(settings.home / "run" / "server.json"))(facts)
 
         def ready() -> None:
             _spare_collector()
@@ -280,6 +278,24 @@ def run(settings: Settings) -> None:
         server = _Server(settings, ready)
         hand_over(server.stop)
         server.serve(bound)
+
+
+def serve_alone(
+    settings: Settings,
+    bound: socket.socket,
+    tell_ready: Callable[[], None],
+    hand_over: Callable[[Callable[[], None]], None],
+) -> None:
+    """Serve on a socket and on servers that are there: what `run` does, as a child of the supervisor."""
+
+    def ready() -> None:
+        _spare_collector()
+        tell_ready()
+
+    sys.setswitchinterval(_SWITCH_S)
+    server = _Server(settings, ready)
+    hand_over(server.stop)
+    server.serve(bound)
 
 
 def server_config(app: ASGIApp, proxies: Sequence[Network] = ()) -> uvicorn.Config:
@@ -295,7 +311,7 @@ def server_config(app: ASGIApp, proxies: Sequence[Network] = ()) -> uvicorn.Conf
         proxy_headers=bool(proxies),
         forwarded_allow_ips=[name for network in proxies for name in _names(network)],
         lifespan="on",
-        timeout_graceful_shutdown=_REQUESTS_GRACE_S,
+        timeout_graceful_shutdown=REQUESTS_GRACE_S,
     )
 
 
