@@ -76,6 +76,9 @@ class Settings(BaseSettings):
         None,
         description="Addresses or networks, separated by commas, of proxies whose X-Forwarded-For is believed.",
     )
+    api_workers: int | None = Field(
+        None, ge=1, le=64, description="Processes that answer requests; unset: 1 on up to 2 cores, else up to 4."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model lives; auto: cuda if present.")
 
     dataset: str = Field("cora", min_length=1, description="What the first `serve` trains on when there is no model.")
@@ -187,6 +190,11 @@ class Settings(BaseSettings):
         """The time after which the next drill runs by itself; None when none does."""
         return timedelta(days=self.drill_every) if self.drill_every else None
 
+    def told(self) -> dict[str, Any]:
+        """Every value as JSON can hold it, secrets too: for a process on its descriptor, and for nothing else."""
+        key = self.admin_key
+        return self.model_dump(mode="json") | {"admin_key": None if key is None else key.get_secret_value()}
+
     @property
     def servers(self) -> tuple[str, str]:
         """The URLs of Postgres, with the owner's login, and of Redis. Raises ConfigurationError when one is unset."""
@@ -221,6 +229,12 @@ def variable_name(field: str) -> str:
     """Return the environment variable of a field of `Settings`."""
     alias = Settings.model_fields[field].validation_alias
     return alias if isinstance(alias, str) else ENV_PREFIX + field.upper()
+
+
+def environment_without_settings() -> dict[str, str]:
+    """This process's environment, but no setting: for a process that is told its settings otherwise."""
+    ours = {variable_name(field) for field in Settings.model_fields}
+    return {name: value for name, value in os.environ.items() if name.upper() not in ours}
 
 
 def load_settings(**flags: Any) -> Settings:

@@ -18,7 +18,7 @@ from service.db import rights, roles
 from service.db.intake import Intake
 from service.db.tombstone_lookup import Tombstones
 from service.db.vault_keys import open_keyring, open_log_keys, open_request_keys
-from service.domain.conditions import Phase
+from service.domain.conditions import Check, Phase
 from service.domain.states import RepairPolicy
 from service.drills.cohorts import CohortSearch
 from service.drills.schedule import DrillSchedule
@@ -66,7 +66,12 @@ async def _run(
     settings: Settings, tell_ready: Callable[[], None], hand_over: Callable[[Callable[[], None]], None]
 ) -> None:
     loop, ended, failures = asyncio.get_running_loop(), asyncio.Event(), list[BaseException]()
-    hand_over(lambda: loop.call_soon_threadsafe(ended.set) and None)
+
+    def stop() -> None:
+        # From a signal's handler: the loop may be asleep.
+        loop.call_soon_threadsafe(ended.set)
+
+    hand_over(stop)
 
     def fail(error: BaseException) -> None:
         failures.append(error)
@@ -156,7 +161,11 @@ async def unlearning(
             keys=keys,
             limits=RateLimits(redis, keyring.cursor_key),
         )
-        bound = stack.enter_context(listen(settings.unlearner_host, settings.unlearner_port))
+
+        def found(checks: tuple[Check, ...]) -> None:
+            unlearner.checks = checks
+
+        bound = stack.enter_context(listen(settings.host, settings.unlearner_port))
         stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S))
         background.start("unlearner", unlearner.run())
         background.start("relay", relay.run(background.stop))
@@ -167,7 +176,7 @@ async def unlearning(
         interval = settings.drill_interval
         gauges = keep_gauges(metrics, drills, queue, lambda: unlearner.served, interval, background.stop)
         background.start("gauges", gauges)
-        background.start("checks", keep_looking(readiness, unlearner.found, background.stop))
+        background.start("checks", keep_looking(readiness, found, background.stop))
         if interval is not None:
             schedule = DrillSchedule(drills, interval, lambda: unlearner.condition.phase is Phase.SERVING)
             background.start("drills", schedule.run(background.stop))

@@ -36,7 +36,7 @@ from service.observability.access import AccessLog
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics
 from service.queue.connection import connect
-from service.reader.predictions import Reader
+from service.publication.reader import Reader
 from service.settings import Settings
 from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring

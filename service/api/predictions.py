@@ -18,7 +18,7 @@ from service.aside import aside
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
-from service.reader.predictions import Prediction
+from service.publication.reader import Prediction
 
 Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from service.errors import Conflict
-from service.reader.predictions import Reader
+from service.publication.reader import Reader
 from service.vault.keyring import Subject
 
 

@@ -20,7 +20,7 @@ from service.db.transactions import transaction
 from service.domain.records import ApiKey, DeletionRequest, Targets
 from service.domain.states import RequestKind, RequestStatus, Scope
 from service.errors import BodyTooLarge, InvalidRequest, UnknownEdges, UnknownNodes
-from service.vault.keyring import ends_of
+from service.vault.keyring import Subject, ends_of
 from service.vault.salting import salted
 
 
