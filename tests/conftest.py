@@ -97,7 +97,7 @@ def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
 @pytest.fixture(scope="session")
 def preloaded() -> Iterator[Preloaded]:
     """The service, imported once for all processes of it that tests start."""
-    program = Preloaded("service.app", "service.cli.main", "psutil")
+    program = Preloaded("service.api_process", "service.unlearner_process", "service.cli.main", "psutil")
     yield program
     program.close()
 

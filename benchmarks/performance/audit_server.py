@@ -8,13 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
-import numpy as np
-import scipy.sparse as sp
 import uvicorn
 from prometheus_client import CollectorRegistry
 
 from benchmarks.performance.audit_events import MODEL
-from projector.graph.edges import Edges
 from service.api.application import build
 from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
@@ -27,7 +24,6 @@ from service.db.intake import Intake
 from service.db.tombstone_lookup import Tombstones
 from service.db.transactions import transaction
 from service.domain.conditions import Check
-from service.domain.snapshot import Snapshot
 from service.domain.states import Scope
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
@@ -35,8 +31,8 @@ from service.errors import Unavailable
 from service.observability.access import AccessLog
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics
-from service.queue.connection import connect
 from service.publication.reader import Reader
+from service.queue.connection import connect
 from service.settings import Settings
 from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring
@@ -52,7 +48,6 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
         max_body_bytes=1 << 20, registry=registry, access_log=AccessLog("json", "warning", (home / "log").open("w"))
     )
     install_dashboard(app)
-    live = np.ones(1, dtype=np.bool_)
     with OwnSlots.open(home / "keys" / "requests") as own_slots:
         intake = Intake(engine, own_slots, max_queued_nodes=None)
         tombstones, metrics = Tombstones(engine, keyring, MODEL), IntakeMetrics(registry)
@@ -66,7 +61,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
             keys=key_memory(engine, keyring),
             # Whose one key is right; nothing is counted.
             limits=RateLimits(connect("redis://127.0.0.1:1"), keyring.cursor_key),
-            reader=Reader(("0",), ("a",), Snapshot(1, np.ones((1, 1)), live, Edges(sp.csr_array((1, 1)), live))),
+            reader=Reader(),
             tombstones=tombstones,
             model_info=_no_model,
             drills=Drills(engine, MODEL, intake, keyring, cohorts, metrics),

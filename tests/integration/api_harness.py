@@ -22,6 +22,7 @@ from db_harness import NORMS, committed, imported, made, outcome
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
+from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
 from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.graph.edges import Edges
@@ -50,8 +51,9 @@ from service.observability.access import AccessLog
 from service.observability.exposition import Exposition
 from service.observability.logging import configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics
+from service.publication.reader import Reader
+from service.publication.writer import Publisher
 from service.queue.connection import connect
-from service.reader.predictions import Reader
 from service.settings import Settings
 from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring, Subject
@@ -60,6 +62,7 @@ from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
 from service.worker.log_signer import LogSigner
 from service.worker.unneeded_keys import UnneededKeys
+from tests.publications import load, published_model, serve, version_facts
 
 MODEL = "tiny"
 CLASSES = ("a", "b", "c")
@@ -106,6 +109,7 @@ class Api:
     snapshot: Snapshot
     #: External ids in the order of the rows: `NODES`, then canaries.
     nodes: tuple[str, ...]
+    publisher: Publisher
     #: The access log.
     lines: io.StringIO
     #: What /readyz finds.
@@ -157,7 +161,7 @@ class Api:
                 adjacency[ends, ends[::-1]] = 0.0
         probabilities = np.where(live[:, None], self.snapshot.probabilities, 0.0)
         self.snapshot = Snapshot(self.snapshot.version + 1, probabilities, live, Edges(adjacency, live))
-        self.services.reader.publish(self.snapshot)
+        publish(self.services.reader, self.publisher, self.snapshot)
 
     async def complete(self, request_id: UUID | str, norms: RequestNorms = NORMS) -> None:
         """Take a queued request to `completed`, in a batch of its own, as the unlearner does."""
@@ -225,7 +229,11 @@ async def serving(
         nodes = (*NODES, *(node for cohort in cohorts if canaries for node in canaries.cohort_ids(cohort)))
         snapshot = first_snapshot(len(nodes))
         registry, lines = CollectorRegistry(), io.StringIO()
-        reader, metrics = Reader(nodes, CLASSES, snapshot), IntakeMetrics(registry)
+        reader, metrics, publisher = Reader(), IntakeMetrics(registry), Publisher(home, home)
+        load(
+            publisher, VersionRef(1, 1), published_model(nodes, snapshot, classes=CLASSES, canaries=canaries), snapshot
+        )
+        serve(reader, publisher, VersionRef(1, 1))
         tombstones = Tombstones(engine, keyring, model)
         cohort_search = CohortSearch(lambda: canaries, reader.knows, tombstones)
         api = Api(
@@ -253,6 +261,7 @@ async def serving(
             engine=engine,
             snapshot=snapshot,
             nodes=nodes,
+            publisher=publisher,
             lines=lines,
             checks=[Check("postgres", True, "answers")],
         )
@@ -265,6 +274,13 @@ async def serving(
         api.app.state.services = api.services
         async with api._clients:
             yield api
+
+
+def publish(reader: Reader, publisher: Publisher, snapshot: Snapshot) -> None:
+    """Have the next version of what a reader answers from be `snapshot`."""
+    before, now = VersionRef(snapshot.version - 1, 1), VersionRef(snapshot.version, 1)
+    publisher.write(now, snapshot, version_facts(snapshot), before)
+    serve(reader, publisher, now)
 
 
 def first_snapshot(count: int) -> Snapshot:

@@ -19,7 +19,7 @@ from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from projector.network.spec import ModelSpec
 from service.api.services import Services
-from service.app import create_app
+from service.api_process import create_app
 from service.db import migrate, roles
 from service.db.engine import create_engine
 from service.db.transactions import transaction
@@ -28,6 +28,7 @@ from service.domain.states import Scope
 from service.errors import AlreadyRunning, StateMismatch
 from service.first_key import ensure_first_key
 from service.settings import Settings
+from service.unlearner_process import unlearning
 
 NODES = 160
 
@@ -110,6 +111,8 @@ async def running(settings: Settings) -> AsyncIterator[Lethe]:
     failures: list[BaseException] = []
     app = create_app(settings, on_failure=failures.append)
     async with AsyncExitStack() as stack:
+        # Both processes in one, each with what is its own.
+        await stack.enter_async_context(unlearning(settings, on_failure=failures.append))
         await stack.enter_async_context(app.router.lifespan_context(app))
         client = await stack.enter_async_context(
             httpx.AsyncClient(
@@ -131,7 +134,7 @@ async def test_the_service_works_as_the_role_that_cannot_change_the_log(settings
         await until(lethe.is_ready)
         async with transaction(lethe.services.engine) as connection:
             role = (await connection.exec_driver_sql("SELECT current_user")).scalar_one()
-    assert role == roles.APPLICATION_ROLE
+    assert role == roles.API_ROLE
 
 
 @pytest.fixture

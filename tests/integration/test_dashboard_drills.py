@@ -13,7 +13,7 @@ from projector.forgetting.canaries import Canaries
 from service.domain.records import RequestNorms
 from service.domain.states import Scope
 from service.drills.cohorts import CohortSearch
-from service.reader.predictions import Reader
+from service.publication.reader import Reader
 
 CANARIES = Canaries(cohorts=2, nodes=2, first_column=16, tag="0badcafe")
 #: What htmx sends with a form of the card.
@@ -88,7 +88,7 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     assert "Cohort 1, asked for just now" in told
     assert "None runs by itself" in told
     # While the model is being loaded, what was done is shown.
-    loading = Reader.empty("the model is being loaded")
+    loading = Reader()
     with monkeypatch.context() as patched:
         search = CohortSearch(lambda: CANARIES, loading.knows, api.services.tombstones)
         patched.setattr(api.services.drills, "cohorts", search)

@@ -17,8 +17,8 @@ from service.domain.states import Cause
 from service.observability.metrics import MOST_RESIDUAL, MOST_UNREPAIRED, UnlearningMetrics
 from service.operation.api_probes import api_probes
 from service.operation.readiness import Readiness
+from service.publication.reader import Reader
 from service.queue.stream import DeletionStream
-from service.reader.predictions import Reader
 from service.vault.keyring import Keyring
 
 
@@ -37,7 +37,7 @@ async def checks(db: Database, home: Path) -> dict[str, Check]:
         redis=DeletionStream(redis, MODEL).ping,
         keyring=Keyring.open(home / "keys"),
         key_files=db.slots.check_file,
-        predictions=lambda: Reader.empty("not here").predict_many(()),
+        predictions=lambda: Reader().predict_many(()),
     )
     made = {check.name: check for check in await Readiness(found, timeout_s=10.0, state=lambda: None)()}
     await redis.aclose()

@@ -22,7 +22,6 @@ from test_api_kinds import edge_body, features_body
 
 from model_store.store import Store
 from model_store.versions import VersionRef
-from service.app import prepare
 from service.audit.canonical import parse_canonical
 from service.audit.wording import NOTHING_LEFT_UNKNOWN
 from service.db.api_keys import ApiKeyRepository
@@ -36,6 +35,7 @@ from service.domain.records import Targets
 from service.domain.states import RequestKind, Scope
 from service.domain.versions import Recovery
 from service.errors import KeyMissing, StateMismatch, Unavailable
+from service.preparation import prepare
 from service.settings import Settings
 from service.vault.own_slots import OwnSlots
 from service.worker.batch import BatchSteps

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from service.api.application import build
-from service.app import server_config
+from service.http_server import server_config
 from service.listening import listen
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging

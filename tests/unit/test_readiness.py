@@ -12,11 +12,11 @@ from service.domain.conditions import Check, Condition, Phase
 from service.operation.api_probes import api_probes, holder_probes, told_checks
 from service.operation.readiness import Readiness
 from service.operation.unlearner_probes import condition_probes, keep_looking, unlearner_probes
+from service.publication.reader import Reader
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
 from service.queue.unclaimed import Queue
-from service.reader.predictions import Reader
 from service.vault.keyring import Keyring
 from service.vault.own_slots import OwnSlots
 
@@ -38,7 +38,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
             redis=queue.ping,
             keyring=Keyring.open(tmp_path / "keys"),
             key_files=own_slots.check_file,
-            predictions=lambda: Reader.empty("the model is being loaded").predict_many(()),
+            predictions=lambda: Reader().predict_many(()),
         ),
         *unlearner_probes(queue=queue, key_files=own_slots.check_file, device=torch.device("cpu")),
         *condition_probes(full),
