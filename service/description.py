@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import RepairProgress, RepairStatus
 from service.api.services import ModelInfo
 from service.db import lease
 from service.db.engine import Engine
 from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
 from service.db.versions import VersionRepository
+from service.domain.conditions import Holder
 from service.domain.states import Guarantee
 from service.errors import Unavailable
 from service.publication.facts import Facts
@@ -53,10 +54,16 @@ def model_description(
             distance_bound=served.distance_bound,
             distance_bound_relative=served.distance_bound_relative,
             repair=repair,
-            repair_progress=holder.told.repair if holder is not None and repair is RepairStatus.PENDING else None,
+            repair_progress=_progress(holder) if repair is RepairStatus.PENDING else None,
             guarantee=Guarantee.RETRAINED if repair is RepairStatus.CONVERGED else Guarantee.SPAN,
             device=served.device,
             weights_sha256=weights,
         )
 
     return describe
+
+
+def _progress(holder: Holder | None) -> RepairProgress:
+    """How far the unlearner last said that the repair has come: nowhere, until it has said anything of it."""
+    told = None if holder is None else holder.told.repair
+    return RepairProgress(0, 0, None) if told is None else told

@@ -97,7 +97,9 @@ class LeaseKeeper:
         if self._say is None:
             return False
         now, before = self._say(), self._told
-        return before is None or (now.condition, now.checks) != (before.condition, before.checks)
+        if before is None or (now.repair is None) != (before.repair is None):
+            return True
+        return (now.condition, now.checks) != (before.condition, before.checks)
 
 
 @contextlib.asynccontextmanager

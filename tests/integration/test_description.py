@@ -44,6 +44,7 @@ async def test_what_is_told_is_of_the_version_that_is_served(db: Database) -> No
     # It is committed, and not served yet.
     assert await describe() == trained
     facts = Facts(TRAINED, replace(SERVED, version=1, live_nodes=39, rank=15))
+    assert (await describe()).repair_progress == RepairProgress(0, 0, None), "nobody has said anything of it"
     lease = await leases.acquire(db.engine, MODEL, "one", 60)
     assert lease is not None
     progress = RepairProgress(iterations=3, products=17, bound_relative=0.004)
