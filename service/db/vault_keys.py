@@ -17,7 +17,7 @@ from service.db.transactions import transaction
 from service.domain.states import RequestStatus
 from service.errors import ConfigurationError, KeyMissing
 from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
+from service.vault.log_keys import LogKeys, are_there
 from service.vault.request_keys import RequestKeys
 
 #: States in which a request's own key is still needed to carry it out.
@@ -137,7 +137,7 @@ async def accept_lost(engine: AsyncEngine, folder: Path, names: Collection[str])
 
 
 def _log_keys(folder: Path, registered: Mapping[int, VerifierKey]) -> LogKeys:
-    if registered and not any(folder.glob("log-*.key")):
+    if registered and not are_there(folder):
         LogKeys(registered[max(registered)].name, {}).check(registered)
     keys = LogKeys.open(folder, create=not registered)
     keys.check(registered)
