@@ -17,7 +17,7 @@ from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.errors import ConfigurationError, KeyMissing
 from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
+from service.vault.log_keys import LogKeys, are_there
 from service.vault.request_keys import RequestKeys
 
 #: The folder, in that of the keys, with the files of the keys of id lists.
@@ -134,7 +134,7 @@ async def accept_lost(engine: AsyncEngine, folder: Path, names: Collection[str])
 
 
 def _log_keys(folder: Path, registered: Mapping[int, VerifierKey]) -> LogKeys:
-    if registered and not any(folder.glob("log-*.key")):
+    if registered and not are_there(folder):
         LogKeys(registered[max(registered)].name, {}).check(registered)
     keys = LogKeys.open(folder, create=not registered)
     keys.check(registered)
