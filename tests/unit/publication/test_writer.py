@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from service.unlearning.snapshot import Snapshot
+from service.domain.snapshot import Snapshot
 
 from model_store.versions import VersionRef
 from service.publication import layout as layouts
