@@ -133,8 +133,8 @@ async def _running(
         finish_move(settings.model_dir)
         store = Store.open(settings.model_dir)
         model = store.manifest.name
-        await check_agreement(engine, store, await asyncio.to_thread(request_keys.count), model)
-        own_slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, request_keys.folder))
+        await check_agreement(engine, store, request_keys, model)
+        own_slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, request_keys.folder, 0))
         intake = Intake(engine, own_slots, max_queued_nodes=settings.max_queued_nodes)
         stack.push_async_callback(intake.close)
         unneeded_keys = UnneededKeys(engine, request_keys)
@@ -350,14 +350,13 @@ async def prepare(settings: Settings) -> FirstKey | None:
     """
     database_url, _ = _servers(settings)
     finish_move(settings.model_dir)
-    store = Store.open(settings.model_dir)
-    kept_keys = RequestKeys(settings.home / "keys" / SLOTS).count()
+    store, request_keys = Store.open(settings.model_dir), RequestKeys(settings.home / "keys" / SLOTS)
     if await migrate.current(database_url) is None:
-        require_untouched(store, kept_keys, store.manifest.name)
+        require_untouched(store, request_keys.count(), store.manifest.name)
     await migrate.upgrade(database_url)
     engine = create_engine(database_url)
     try:
-        await check_agreement(engine, store, kept_keys, store.manifest.name)
+        await check_agreement(engine, store, request_keys, store.manifest.name)
         return await ensure_first_key(engine, await open_keyring(engine, settings.home / "keys"), settings)
     finally:
         await engine.dispose()

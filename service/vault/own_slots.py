@@ -63,7 +63,9 @@ class OwnSlots:
             except BaseException:
                 os.close(descriptor)
                 raise
-        raise AlreadyRunning(f"Another process adds to the request keys in {path}.", "Stop it, or name another file.")
+        raise AlreadyRunning(
+            f"Another process adds to the request keys in {path}.", "Stop it, or choose another LETHE_HOME."
+        )
 
     def __enter__(self) -> "OwnSlots":
         return self

@@ -52,7 +52,8 @@ ALLOWED = {
     "request_search": "",
     "requests": (
         "add change already_deleted_by applied_at batch_id cancelled_at ciphertext completed_at "
-        "explanation failed_at failure guarantee reference_commitment repair status subject_commitments swept_at "
+        "explanation failed_at failure guarantee key_file key_place reference_commitment repair status "
+        "subject_commitments swept_at "
         "taken_at"
     ),
     "tombstone_keys": "add",
