@@ -208,8 +208,7 @@ class Restorer:
     async def _agree(self) -> bool:
         try:
             context = self._context
-            kept_keys = await context.run(context.request_keys.count)
-            await check_agreement(context.engine, self._store, kept_keys, context.model)
+            await check_agreement(context.engine, self._store, context.request_keys, context.model)
         except StateMismatch:
             return False
         return True
