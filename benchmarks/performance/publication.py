@@ -23,12 +23,12 @@ import scipy.sparse as sp
 from model_store.versions import VersionRef
 from projector.graph.edges import Edges
 from service.boottime import boottime
+from service.domain.snapshot import Snapshot
 from service.publication.facts import ModelFacts, VersionFacts
 from service.publication.layout import Layout
 from service.publication.mapped import open_view
 from service.publication.reader import Reader
 from service.publication.writer import PublishedModel, Publisher
-from service.domain.snapshot import Snapshot
 
 #: Nodes deleted by the second version, and ids and pairs asked for.
 _DELETED = 1_000
