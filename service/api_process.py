@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from model_store.store import Store
+from model_store.naming import name_of
 from service.api.application import build
 from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
@@ -107,7 +107,7 @@ async def _answering(
         stack.push_async_callback(redis.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")
         slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, settings.home / "keys" / SLOTS))
-        model = Store.open(settings.model_dir).manifest.name
+        model = name_of(settings.model_dir)
         intake = Intake(engine, slots, max_queued_nodes=settings.max_queued_nodes)
         stack.push_async_callback(intake.close)
         reader, keys, metrics = Reader(), key_memory(engine, keyring), IntakeMetrics(registry)

@@ -42,6 +42,10 @@ class FailurePoint(StrEnum):
     KEYS_DESTROYED = "10 keys destroyed"
     ACKNOWLEDGED = "10 acknowledged"  # the stream has forgotten the entries
 
+    # Beside the steps.
+    CANCELLED = "cancelled"  # status, and ciphertext dropped; its key is there still
+    KEYS_EMPTIED = "keys emptied"  # those of dropped ciphertexts, whose rows still name the slots
+
     LEASED = "start leased"
     POINTER_READ = "start pointer read"
     LOADED = "start loaded"

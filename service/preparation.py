@@ -24,14 +24,13 @@ async def prepare(settings: Settings) -> FirstKey | None:
     """
     database_url, _ = settings.servers
     finish_move(settings.model_dir)
-    store = Store.open(settings.model_dir)
-    kept_keys = RequestKeys(settings.home / "keys" / SLOTS).count()
+    store, request_keys = Store.open(settings.model_dir), RequestKeys(settings.home / "keys" / SLOTS)
     if await migrate.current(database_url) is None:
-        require_untouched(store, kept_keys, store.manifest.name)
+        require_untouched(store, request_keys.count(), store.manifest.name)
     await migrate.upgrade(database_url)
     engine = create_engine(database_url)
     try:
-        await check_agreement(engine, store, kept_keys, store.manifest.name)
+        await check_agreement(engine, store, request_keys, store.manifest.name)
         keyring = await open_keyring(engine, settings.home / "keys")
         await open_log_keys(engine, settings.home / "keys")
         if settings.drill_interval is not None:

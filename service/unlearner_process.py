@@ -107,7 +107,7 @@ async def unlearning(
         finish_move(settings.model_dir)
         store = Store.open(settings.model_dir)
         model = store.manifest.name
-        await check_agreement(engine, store, await asyncio.to_thread(request_keys.count), model)
+        await check_agreement(engine, store, request_keys, model)
         unneeded_keys, device = UnneededKeys(engine, request_keys), chosen_device(settings.device)
         registry = new_registry()
         metrics, background = UnlearningMetrics(registry), Background(on_failure)

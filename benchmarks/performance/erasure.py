@@ -63,7 +63,7 @@ class Model:
         os.fsync(self._synced)
 
     def delete(self, row: int, *, chunks: bool) -> tuple[float, ...]:
-        """Milliseconds to sync, to write coefficients, to erase, to verify, and to erase by `chunks`; how many those are."""
+        """Milliseconds to sync, to write coefficients, to erase, to verify, and to erase by `chunks`; their number."""
         prepared = self.resident.prepare([Removal(nodes=np.array([row]))])
         self.resident.commit(prepared)
         ref = VersionRef(prepared.state.version, _FENCING)

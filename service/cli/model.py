@@ -144,9 +144,9 @@ async def _asked(
     from service.worker.recovery import require_untouched
 
     assert settings.database_url is not None
-    served, kept_keys = Store.open(settings.model_dir), RequestKeys(settings.home / "keys" / SLOTS).count()
+    served = Store.open(settings.model_dir)
     if await migrate.current(settings.database_url) is None:
-        require_untouched(served, kept_keys, served.manifest.name)
+        require_untouched(served, RequestKeys(settings.home / "keys" / SLOTS).count(), served.manifest.name)
     await migrate.upgrade(settings.database_url)
     engine = create_engine(settings.database_url)
     try:

@@ -102,7 +102,9 @@ class Intake:
         Raises `NotFound`, `Conflict`, `Unavailable`.
         """
         async with transaction(self._engine) as conn:
-            return await RequestRepository(conn).cancel(request_id, api_key_id)
+            cancelled = await RequestRepository(conn).cancel(request_id, api_key_id)
+        failure_points.reached(FailurePoint.CANCELLED)
+        return cancelled
 
     async def retry(self, request_id: UUID) -> DeletionRequest:
         """Queue a failed request again; raises `NotFound`, `Unavailable`, and `Conflict` when that is not possible."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Integer, LargeBinary, SmallInteger, Text, Uuid, func, select, tuple_
+from sqlalchemy import Integer, LargeBinary, SmallInteger, Text, Uuid, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,6 +19,7 @@ from service.domain.states import RequestKind
 
 #: Advisory lock that transactions which reserve keys share, and that whoever decides which are orphaned takes alone.
 _INTAKE_LOCK = 0x696E74616B65
+_PATIENCE = "1s"
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,10 @@ async def enter(conn: AsyncConnection) -> None:
 async def exclude_writers(conn: AsyncConnection) -> None:
     """Keep out transactions that `enter`, until the caller's ends, once those under way have ended.
 
-    Among them are commits whose callers have died.
+    Among them are commits whose callers have died. Raises what `transaction` makes `Unavailable` of when they take too
+    long, as those of a process that was stopped: whoever waits here holds up all that would enter.
     """
+    await conn.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE}'"))
     await conn.execute(select(func.pg_advisory_xact_lock(_INTAKE_LOCK)))
 
 

@@ -6,8 +6,9 @@ entry that stays can be missed. A random half of the places that are free from t
 place tells nobody whose it was.
 """
 
-import hashlib
+import mmap
 import secrets
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,15 +30,15 @@ class IdIndex:
     """External ids to rows and back."""
 
     #: UTF-8, all ids in a row, each filled up with zero bytes; those of deleted nodes are nothing else.
-    ids: memoryview
+    ids: bytes | mmap.mmap
     #: (n + 1,) int64: where the id of each row begins.
     offsets: memoryview
     #: int32: rows, by the hash of the id.
     places: memoryview
     #: How many places a hash can name; a few more follow them.
     named: int
-    #: Of the hash.
-    key: bytes
+    #: Where the hash begins.
+    key: int
 
     def find(self, node: str) -> int | None:
         """The row of an id, deleted or not; None for one that is not there."""
@@ -45,7 +46,7 @@ class IdIndex:
         places, offsets, nodes = self.places, self.offsets, len(self.offsets) - 1
         place = _id_place(text, self.key, self.named)
         while (row := places[place]) != _FREE:
-            if 0 <= row < nodes and bytes(self.ids[offsets[row] : offsets[row + 1]]).rstrip(b"\0") == text:
+            if 0 <= row < nodes and self.ids[offsets[row] : offsets[row + 1]].rstrip(b"\0") == text:
                 return row
             place += 1
         return None
@@ -58,7 +59,7 @@ class EdgeIndex:
     #: int64: edges, by their hash.
     places: NDArray[np.int64]
     named: int
-    key: bytes
+    key: int
 
     def contain(self, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of `pairs` (k, 2) of rows is an edge, in either order, (k,) bool."""
@@ -80,12 +81,7 @@ class Places:
 
     places: NDArray[np.signedinteger]
     named: int
-    key: bytes
-
-
-def new_key() -> bytes:
-    """A key for the hashes of one table."""
-    return secrets.token_bytes(16)
+    key: int
 
 
 def id_bytes(rows: Mapping[str, int], nodes: int) -> tuple[bytes, NDArray[np.int64]]:
@@ -106,7 +102,7 @@ def id_places(rows: Mapping[str, int]) -> Places:
     """The table of ids. Raises ValueError when two have the same row."""
     if len(set(rows.values())) != len(rows):
         raise ValueError("two ids have the same row")
-    key, named = new_key(), _places(len(rows))
+    key, named = secrets.randbits(32), _places(len(rows))
     homes = np.fromiter(
         (_id_place(node.encode("utf-8", "surrogatepass"), key, named) for node in rows), np.int64, len(rows)
     )
@@ -117,7 +113,7 @@ def id_places(rows: Mapping[str, int]) -> Places:
 def edge_places(pairs: NDArray[np.int64]) -> Places:
     """The table of edges, (m, 2) rows, each named once."""
     entries = edge_entries(pairs)
-    key, named = new_key(), _places(len(entries))
+    key, named = secrets.randbits(32), _places(len(entries))
     return Places(_spread(_edge_places(entries, key, named), entries, named), named, key)
 
 
@@ -137,13 +133,14 @@ def _places(entries: int) -> int:
     return int(_PLACES * entries) + 1
 
 
-def _id_place(text: bytes, key: bytes, named: int) -> int:
-    return int.from_bytes(hashlib.blake2b(text, digest_size=4, key=key).digest(), "little") * named >> 32
+def _id_place(text: bytes, key: int, named: int) -> int:
+    """Where an id may stand first: its CRC, which is fast and need not resist anyone, scaled."""
+    return zlib.crc32(text, key) * named >> 32
 
 
-def _edge_places(entries: NDArray[np.int64], key: bytes, named: int) -> NDArray[np.int64]:
+def _edge_places(entries: NDArray[np.int64], key: int, named: int) -> NDArray[np.int64]:
     """Where each entry may stand first, (k,): splitmix64 of it, scaled."""
-    mixed = entries.astype(np.uint64) ^ np.frombuffer(key[:8], dtype=np.uint64)
+    mixed = entries.astype(np.uint64) ^ np.uint64(key)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _M1
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _M2
     return (((mixed >> np.uint64(32)) * np.uint64(named)) >> np.uint64(32)).astype(np.int64)

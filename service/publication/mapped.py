@@ -75,16 +75,16 @@ def _open_model(path: Path) -> MappedModel:
     facts, canaries, said = read_model(path)
     sizes, nodes = said["sizes"], facts.nodes
     ids = IdIndex(
-        ids=memoryview(_map(path / "ids", sizes["ids"])),
+        ids=_map(path / "ids", sizes["ids"]),
         offsets=memoryview(_map(path / "offsets", sizes["offsets"])).cast("q"),
         places=memoryview(_map(path / "index", sizes["index"])).cast("i"),
         named=said["ids"]["named"],
-        key=bytes.fromhex(said["ids"]["key"]),
+        key=said["ids"]["key"],
     )
     edges = EdgeIndex(
         places=np.frombuffer(_map(path / "edges", sizes["edges"]), dtype=np.int64),
         named=said["edges"]["named"],
-        key=bytes.fromhex(said["edges"]["key"]),
+        key=said["edges"]["key"],
     )
     public = np.frombuffer(_map(path / "public", nodes), dtype=np.bool_)
     return MappedModel(path, facts, canaries, ids, edges, public)

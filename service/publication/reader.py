@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from service.errors import Unavailable
 from service.publication.facts import Facts
 from service.publication.mapped import View
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _LAPSED = "it was not learned in time which version of the model is the committed one"
@@ -64,12 +65,12 @@ class Reader:
     @property
     def facts(self) -> Facts:
         """What model and version are. Raises Unavailable."""
-        return self._answer(lambda view: view.facts)
+        return self._answer(_facts)
 
     @property
     def canaries(self) -> Canaries | None:
         """The model's canaries; None when it was trained without. Raises Unavailable."""
-        return self._answer(lambda view: view.model.canaries)
+        return self._answer(_canaries)
 
     @property
     def version(self) -> int:
@@ -83,7 +84,7 @@ class Reader:
 
     def row(self, node: str) -> int | None:
         """The row of a live node; None for an id that is unknown or no longer live. Raises Unavailable."""
-        return self._answer(lambda view: view.find(node))
+        return self._answer(View.find, node)
 
     def knows(self, node: str) -> bool:
         """Whether the id belongs to a live node. Raises Unavailable."""
@@ -94,31 +95,44 @@ class Reader:
 
         An edge that was deleted by itself goes with its erasure, shortly after `applied`.
         """
-        return self._answer(lambda view: _have_edges(view, pairs))
+        return self._answer(_have_edges, pairs)
 
     def is_public(self, node: str) -> bool:
         """Whether the id belongs to a node declared public, which is never deleted. Raises Unavailable."""
-        return self._answer(lambda view: (row := view.find(node)) is not None and bool(view.model.public[row]))
+        return self._answer(_is_public, node)
 
     def predict(self, node: str) -> Prediction | None:
         """The node's prediction; None for an id that is unknown or no longer live. Raises Unavailable."""
-        return self._answer(lambda view: _prediction(view, node))
+        return self._answer(_prediction, node)
 
     def predict_many(self, nodes: Sequence[str]) -> tuple[int, list[Prediction], list[str]]:
         """The version, its predictions in the order asked, and the ids that are not live nodes.
 
         All predictions are of the one version returned. Raises Unavailable.
         """
-        return self._answer(lambda view: _predictions(view, nodes))
+        return self._answer(_predictions, nodes)
 
-    def _answer(self, question: Callable[[View], T]) -> T:
+    def _answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
         while (view := self._view) is not None:
-            answer = question(view)
+            answer = question(view, *asked, **named)
             if boottime() >= self._until:
                 break
             if self._view is view:
                 return answer
         raise Unavailable(f"Predictions are suspended: {self._reason}.", "Try again in a moment.")
+
+
+def _facts(view: View) -> Facts:
+    return view.facts
+
+
+def _canaries(view: View) -> Canaries | None:
+    return view.model.canaries
+
+
+def _is_public(view: View, node: str) -> bool:
+    row = view.find(node)
+    return row is not None and bool(view.model.public[row])
 
 
 def _have_edges(view: View, pairs: Sequence[tuple[str, str]]) -> list[bool]:

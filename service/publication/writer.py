@@ -257,7 +257,7 @@ def _without_forgotten(snapshot: Snapshot) -> NDArray[np.float64]:
 
 
 def _told(table: Places) -> dict[str, object]:
-    return {"named": table.named, "key": table.key.hex()}
+    return {"named": table.named, "key": table.key}
 
 
 def _room(model: PublishedModel, snapshot: Snapshot) -> int:

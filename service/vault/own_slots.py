@@ -34,7 +34,8 @@ class OwnSlots:
         """Take over a locked descriptor; use `OwnSlots.open`."""
         self._descriptor = descriptor
         self._path = path
-        self._number = int(path.stem)
+        #: Of the file, as requests name it.
+        self.number = int(path.stem)
         self._lock = threading.Lock()
         self._end = os.fstat(descriptor).st_size // slots.SLOT_BYTES
         #: Places that were free when the file was last looked through, the lowest last.
@@ -62,7 +63,9 @@ class OwnSlots:
             except BaseException:
                 os.close(descriptor)
                 raise
-        raise AlreadyRunning(f"Another process adds to the request keys in {path}.", "Stop it, or name another file.")
+        raise AlreadyRunning(
+            f"Another process adds to the request keys in {path}.", "Stop it, or choose another LETHE_HOME."
+        )
 
     def __enter__(self) -> "OwnSlots":
         return self
@@ -105,7 +108,7 @@ class OwnSlots:
         with self._lock:
             self._make_room(len(ids))
             reserved = {
-                one: ReservedKey(KeySlot(self._number, self._free.pop()), secrets.token_bytes(32)) for one in ids
+                one: ReservedKey(KeySlot(self.number, self._free.pop()), secrets.token_bytes(32)) for one in ids
             }
             try:
                 with slots.writing(self.folder):

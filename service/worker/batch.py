@@ -136,6 +136,8 @@ class Batches:
     def _batch(self, deletions: Sequence[Deletion], prepared: Prepared) -> Batch:
         projection, at_start = prepared.projection, self._writer.resident.committed.certificate
         unrepaired = prepared.outcome.status is RepairStatus.NONE
+        # None that was made before, and none that will be before the next.
+        no_factor = self._writer.resident.preconditioner is None and self._writer.resident.factor.why_none is not None
         details = BatchDetails(
             rank_before=self._writer.resident.committed.state.features.gram.rank,
             weight_change=projection.weight_change,
@@ -144,7 +146,7 @@ class Batches:
             lost_direction_norm_after=projection.lost_direction_norm_after,
             factor_method=projection.factor_method.value,
             distance_bound_start_relative=None if at_start is None else at_start.relative,
-            factor_age_s=None if unrepaired else self._context.placement.factor_age_s,
+            factor_age_s=None if unrepaired or no_factor else self._context.placement.factor_age_s,
         )
         norms = {
             deletion.claimed.request.id: RequestNorms(

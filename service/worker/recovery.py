@@ -1,5 +1,6 @@
 """Which version is committed: at start, where store and database must agree, and after an unanswered commit."""
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
@@ -52,12 +53,11 @@ async def agreed_pointer(context: Context, store: Store, lease: Lease) -> Pointe
     return pointer
 
 
-async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: str) -> None:
+async def check_agreement(engine: Engine, store: Store, request_keys: RequestKeys, model: str) -> None:
     """For the start of a process, before anything is changed: the database is the one that belongs here.
 
-    `kept_keys` is the number of requests that have a key in the key folder. Raises StateMismatch when it is not; not
-    even the keys of requests that it does not know are destroyed then. While an import is amid its steps this is
-    unknown, and nothing is raised.
+    Raises StateMismatch when it is not; not even the keys of requests that it does not know are destroyed then. While
+    an import is amid its steps this is unknown, and nothing is raised.
     """
     current = store.current()
     async with transaction(engine) as connection:
@@ -69,11 +69,14 @@ async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: s
     if pointer is not None:
         _require_agreement(store, current, pointer)
     else:
-        require_untouched(store, kept_keys, model)
+        require_untouched(store, await asyncio.to_thread(request_keys.count), model)
 
 
 def require_untouched(store: Store, kept_keys: int, model: str) -> None:
-    """Raises StateMismatch when a database that has never served the model cannot be the one that belongs here."""
+    """Raises StateMismatch when a database that has never served the model cannot be the one that belongs here.
+
+    `kept_keys` is the number of requests that have a key in the key folder.
+    """
     _first_pointer(store, store.current(), model)
     if kept_keys:
         raise StateMismatch(

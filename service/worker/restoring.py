@@ -49,7 +49,7 @@ from service.errors import Conflict, StateMismatch
 from service.failure_points import FailurePoint
 from service.unlearning.resident import Resident
 from service.worker.context import Context
-from service.worker.kept_tombstones import only_in_store, unreadable
+from service.worker.kept_tombstones import keep_in_step, only_in_store, unreadable
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.outcomes import recovered
 from service.worker.published import published_model
@@ -170,6 +170,8 @@ class Restorer:
         version = await writer.write(new, steps, watch)
         await writer.commit(version, new, steps, watch)
         self._log.warning("recovery.committed", version=number, store=current.folder, unknown_nodes=unknown)
+        # Before it is erased, the store's own record has what the database alone knew; after a crash, at a start.
+        await keep_in_step(context, self._store, self._keeper)
         steps.failed = await self._fail(lost)
         completed = 0
         for one in unfinished:
@@ -206,8 +208,7 @@ class Restorer:
     async def _agree(self) -> bool:
         try:
             context = self._context
-            kept_keys = await context.run(context.request_keys.count)
-            await check_agreement(context.engine, self._store, kept_keys, context.model)
+            await check_agreement(context.engine, self._store, context.request_keys, context.model)
         except StateMismatch:
             return False
         return True

@@ -227,7 +227,7 @@ class Unlearner:
             # It is committed and cannot be given up: again until it is done.
             await context.outlast(partial(writer.finish, unfinished, steps, Stopwatch()))
         # Only now store and database are known to belong together, an import that was amid its steps having ended.
-        await context.outlast(context.unneeded_keys.destroy_all)
+        await context.outlast(context.unneeded_keys.begin)
         await session.repairer.resume()
         failure_points.reached(FailurePoint.RESUMED)
         policy, reason = context.placement.policy, writer.resident.factor.why_none

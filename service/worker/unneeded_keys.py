@@ -9,11 +9,13 @@ import random
 
 import structlog
 
+from service import failure_points
 from service.db.engine import Engine
 from service.db.notifications import listen
 from service.db.request_keys import KEYS_CHANNEL, ORPHANED, RequestKeyRepository, orphaned
 from service.db.transactions import transaction
 from service.errors import Unavailable
+from service.failure_points import FailurePoint
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 from service.vault.request_keys import RequestKeys
@@ -38,20 +40,20 @@ class UnneededKeys:
         self._log = structlog.get_logger(__name__)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Destroy them as they come, once `destroy_all` has been called, until `stop` is set and through any outage."""
+        """Destroy all there are, from `begin` on, and others as they come, until `stop` is set, through any outage."""
         await run_until(stop, self._run())
 
-    async def destroy_all(self) -> int:
-        """Destroy all there are; returns how many. Raises `Unavailable` and `OSError`.
+    async def begin(self) -> None:
+        """Destroy those of dropped ciphertexts, and from now on all. Raises `Unavailable` and `OSError`.
 
         For whoever has found that database and store belong together: of an older backup of the database, not even the
         keys of requests that it does not know must go.
         """
+        await self.destroy_dropped()
         self._is_ours.set()
-        return await self.destroy_orphaned() + await self.destroy_dropped()
 
     async def destroy_dropped(self) -> int:
-        """Destroy those of requests whose ciphertexts were dropped; returns how many. Raises as `destroy_all`."""
+        """Destroy those of requests whose ciphertexts were dropped; returns how many. Raises as `begin`."""
         destroyed = 0
         async with self._turn:
             while True:
@@ -60,12 +62,13 @@ class UnneededKeys:
                 if not dropped:
                     return destroyed
                 await asyncio.to_thread(self._keys.destroy, dropped)
+                failure_points.reached(FailurePoint.KEYS_EMPTIED)
                 async with transaction(self._engine) as connection:
                     await RequestKeyRepository(connection).forget(dropped)
                 destroyed += len(dropped)
 
     async def destroy_orphaned(self) -> int:
-        """Destroy those of no request, and what a crash left of others; returns how many. Raises as `destroy_all`."""
+        """Destroy those of no request, and what a crash left of others; returns how many. Raises as `begin`."""
         destroyed = await asyncio.to_thread(self._keys.clear_torn)
         pages = self._keys.held()
         while page := await asyncio.to_thread(next, pages, None):
@@ -82,12 +85,13 @@ class UnneededKeys:
             try:
                 # Listening comes first, and after it all there are: what was said before is not told again.
                 async with listen(self._engine, KEYS_CHANNEL) as wakeup:
-                    await self.destroy_all()
+                    said = {ORPHANED}
                     while True:
+                        await self.destroy_dropped()
+                        if ORPHANED in said:
+                            await self.destroy_orphaned()
                         self._outage.over()
                         await wakeup.wait(_POLL_S)
-                        if ORPHANED in wakeup.payloads():
-                            await self.destroy_orphaned()
-                        await self.destroy_dropped()
+                        said = wakeup.payloads()
             except (Unavailable, OSError) as error:
                 await self._outage.pause(error)

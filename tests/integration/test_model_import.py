@@ -107,6 +107,20 @@ def beside(settings: Settings) -> list[str]:
     return sorted(name for name in names if name != ".model.importing")
 
 
+async def test_a_model_that_a_later_lease_has_written_to_is_refused_by_that(
+    settings: Settings, new_model: Path, tmp_path: Path
+) -> None:
+    served = copy_of(new_model, tmp_path / "served")
+    served.claim_base(fencing=99)
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        record = await ended(settings, await asked(settings, served.path))
+        assert record.refusal is not None
+        assert "served elsewhere, under a lease of a higher number, 99," in record.refusal
+        assert "before it was served" in record.refusal
+        assert beside(settings) == []
+
+
 async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failure(
     settings: Settings, new_model: Path
 ) -> None:

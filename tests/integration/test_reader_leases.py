@@ -181,6 +181,27 @@ async def waits(db: Database) -> bool:
     return bool(await db.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
 
 
+async def test_a_reader_goes_on_after_its_connection_was_lost(world: World) -> None:
+    async with world.reading() as reader:
+        # Its own connection, and that of the unlearner, which listens too.
+        await world.readers.moved(pointer(1), world.publisher.layout)
+        lost = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query ~* :of"
+        await world.db.rows(lost, of="LISTEN|reader_lease_renew")
+        world.write(2)
+        await world.commit(2)
+
+        async def moved() -> bool:
+            try:
+                await world.moved(2)
+            except Unavailable:
+                return False
+            return True
+
+        await until(moved)
+        await until(lambda: answers(reader))
+        assert reader.version == 2
+
+
 async def test_a_reader_that_ends_answers_nothing_more(world: World) -> None:
     async with world.reading() as reader:
         reader.predict("a")

@@ -520,6 +520,19 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
         assert (await lethe.completed(accepted))["guarantee"] == "retrained"
 
 
+async def test_a_record_tells_of_no_factor_where_none_is_made(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for user in ("service.unlearning.factor_cache", "projector.forgetting.repair"):
+        monkeypatch.setattr(f"{user}.why_no_blocks", lambda *of: "products cost less")
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        state = await lethe.completed(await lethe.delete("12"))
+        assert state["guarantee"] == "retrained"
+        assert state["audit"]["factor_age_s"] is None
+        assert "in memory" not in state["explanation"]
+
+
 async def test_a_repair_that_cannot_be_taken_up_after_a_restart_is_given_up(
     deferring: Settings, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

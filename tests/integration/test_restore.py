@@ -263,6 +263,8 @@ def test_an_older_store_is_refused_and_recover_deletes_again_what_the_database_k
     assert (logged["recovery"], logged["store_before"]) == (str(recovery.version.id), recovery.store_before)
     assert (logged["nodes"], logged["model_version_after"]) == (2, recovery.version.number)
     assert site.world.left_on_disk(site.model) == set()
+    # The store's own record has them again, too, before the service is next started.
+    assert len(Store.open(site.model).tombstones().hashes) == 5
     site.assert_forgotten()
     again = site.recover()
     assert "Nothing was changed" in again.stdout

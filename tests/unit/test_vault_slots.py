@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import random
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -278,3 +279,37 @@ def test_nobody_fills_a_slot_that_another_is_about_to_empty(folder: Path, monkey
         RequestKeys(folder).destroy(places(own.reserve([uuid4()])))
     assert held(folder) == made.keys()
     assert alone == 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_any_order_of_what_processes_do_there_is_what_was_not_destroyed(folder: Path, seed: int) -> None:
+    """Three processes that end and begin again, an unlearner that also destroys late, and a reader, against a dict."""
+    rng, keys = random.Random(seed), RequestKeys(folder)
+    alive: list[OwnSlots] = []
+    expected: dict[UUID, ReservedKey] = {}
+    gone: dict[UUID, KeySlot] = {}
+    for _ in range(100):
+        what = rng.choice(["begin", "end", "reserve", "reserve", "undo", "destroy", "destroy late"])
+        own = rng.choice(alive) if alive else None
+        if what == "begin" and len(alive) < 3:
+            alive.append(OwnSlots.open(folder))
+        elif what == "end" and own is not None:
+            alive.remove(own)
+            own.close()
+        elif what == "reserve" and own is not None:
+            expected |= own.reserve([uuid4() for _ in range(rng.choice([1, 7, 300]))])
+        elif what == "destroy late":
+            keys.destroy(dict(rng.sample(sorted(gone.items()), min(len(gone), 50))))
+        elif what in ("undo", "destroy"):
+            of_one = {one for one, made in expected.items() if own and made.slot.file == own.number}
+            free = sorted(of_one if what == "undo" else expected)
+            doomed = {one: expected[one].slot for one in rng.sample(free, min(len(free), rng.choice([1, 200])))}
+            (own if what == "undo" and own else keys).destroy(doomed)
+            gone |= doomed
+            for one in doomed:
+                del expected[one]
+        assert held(folder) == expected.keys()
+    assert all(keys.get(one, made.slot) == made.key for one, made in expected.items())
+    assert not any(keys.get(one, slot) for one, slot in gone.items())
+    for own in alive:
+        own.close()

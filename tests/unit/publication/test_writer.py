@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from service.unlearning.snapshot import Snapshot
 
 from model_store.versions import VersionRef
+from service.domain.snapshot import Snapshot
 from service.publication import layout as layouts
 from service.publication import writer
 from service.publication.layout import MANIFEST, Layout, PublicationForeign, hidden, lock_reader, written_under
