@@ -104,5 +104,5 @@ def preloaded() -> Iterator[Preloaded]:
 
 @pytest.fixture(scope="session")
 def lethe_start(preloaded: Preloaded) -> Start:
-    """Starts Lethe's command line."""
-    return preloaded.python("-m", "service.cli")
+    """Starts Lethe's command line; the processes that `serve` consists of are there at once as well."""
+    return preloaded.python("-m", "tests.forked_children")

@@ -154,7 +154,7 @@ def _become(order: Mapping[str, Any]) -> None:
             runpy.run_path(file, run_name="__main__")
 
 
-def _leave(status: int) -> None:
+def leave(status: int) -> None:
     """End a fork as a program ends, but for taking apart all that was imported, which costs more than many starts."""
     threading._shutdown()
     atexit._run_exitfuncs()
@@ -180,8 +180,8 @@ def _obey() -> None:
                 except SystemExit as end:
                     if end.code is not None and not isinstance(end.code, int):
                         raise
-                    _leave(end.code or 0)
-                _leave(0)
+                    leave(end.code or 0)
+                leave(0)
         else:
             answer = _ended(about, os.WNOHANG if verb == "poll" else 0)
         sys.stdout.write(f"{json.dumps(answer)}\n")
