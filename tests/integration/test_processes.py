@@ -29,7 +29,8 @@ def test_what_is_killed_comes_back_and_requests_are_completed(
 ) -> None:
     home = tmp_path / "home"
     copied(small_model, home / "model")
-    lethe = LetheProcess(lethe_start, home, database_url=database_url, redis_url=redis_url, api_workers=2)
+    servers = {"database_url": database_url, "redis_url": redis_url}
+    lethe = LetheProcess(lethe_start, home, **servers, api_workers=2, lease_ttl_s=1)
     with lethe.start():
         for node, name in enumerate(PARTS):
             before = pids(home)
@@ -49,7 +50,8 @@ def test_all_processes_end_with_one_that_is_killed_and_the_next_takes_their_plac
 ) -> None:
     home = tmp_path / "home"
     copied(small_model, home / "model")
-    lethe = LetheProcess(lethe_start, home, database_url=database_url, redis_url=redis_url, api_workers=workers)
+    servers = {"database_url": database_url, "redis_url": redis_url, "lease_ttl_s": 1}
+    lethe = LetheProcess(lethe_start, home, **servers, api_workers=workers)
     with lethe.start():
         port = int(lethe.url.rpartition(":")[2])
         left = []
@@ -59,7 +61,7 @@ def test_all_processes_end_with_one_that_is_killed_and_the_next_takes_their_plac
         assert len(left) == workers + 1
         lethe.kill()
         assert psutil.wait_procs(left, timeout=60.0)[1] == []
-    again = LetheProcess(lethe_start, home, database_url=database_url, redis_url=redis_url, port=port)
+    again = LetheProcess(lethe_start, home, **servers, port=port)
     with again.start():
         assert again.url.endswith(f":{port}")
         assert again.delete(["1"]).status == "completed"
