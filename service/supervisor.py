@@ -96,14 +96,8 @@ class _Process:
         self._channel = ours
         self.restart_at = None
         with theirs:
-            self._process = subprocess.Popen(
-                [*self.child.command, str(theirs.fileno())],
-                env=self.child.environment,
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), *(() if listener is None else (listener.fileno(),))),
-                process_group=0,  # Ctrl-C reaches the supervisor alone, which stops its children in order
-                preexec_fn=die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - the supervisor has one thread
-            )
+            descriptors = (theirs.fileno(), *(() if listener is None else (listener.fileno(),)))
+            self._process = launch((*self.child.command, str(theirs.fileno())), self.child.environment, descriptors)
         self._started_at = time.monotonic()
         with contextlib.suppress(BrokenPipeError):  # it ended at once, which is noticed where ends are
             ours.sendall(json.dumps(told).encode() + b"\n")
@@ -246,6 +240,23 @@ class Supervisor:
         """Stop stage after stage: SIGTERM, the stage's time, SIGKILL."""
         for stage, processes in self._stages:
             _end(wakeup, processes, stage.grace_s)
+
+
+def launch(
+    command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    """Start a program that inherits only `descriptors`, and ends with this process; OSError if that is not possible.
+
+    Tests replace it where an import of all that a child needs is no part of what they show.
+    """
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        pass_fds=descriptors,
+        process_group=0,  # Ctrl-C reaches the supervisor alone, which stops its children in order
+        preexec_fn=die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - the supervisor has one thread
+    )
 
 
 def run_once(child: Child, grace_s: float) -> None:

@@ -45,7 +45,6 @@ from service.unlearning.placement import Placement
 from service.vault.own_slots import OwnSlots
 from service.worker.context import Context
 from service.worker.log_signer import LogSigner
-from service.worker.recovery import check_agreement
 from service.worker.unlearner import Unlearner
 from service.worker.unneeded_keys import UnneededKeys
 
@@ -54,7 +53,7 @@ _LOOK_S = 0.02
 
 
 def run(settings: Settings, tell_ready: Callable[[], None]) -> None:
-    """Unlearn until SIGTERM; `tell_ready` is called once it serves, or waits for the lease that another one holds.
+    """Unlearn until SIGTERM; `tell_ready` is called once it serves, which a standby does not.
 
     Raises what kept it from starting, or from going on.
     """
@@ -107,7 +106,6 @@ async def unlearning(
         finish_move(settings.model_dir)
         store = Store.open(settings.model_dir)
         model = store.manifest.name
-        await check_agreement(engine, store, request_keys, model)
         unneeded_keys, device = UnneededKeys(engine, request_keys), chosen_device(settings.device)
         registry = new_registry()
         metrics, background = UnlearningMetrics(registry), Background(on_failure)
@@ -119,9 +117,7 @@ async def unlearning(
             publisher=Publisher(settings.home, settings.share),
             readers=await stack.enter_async_context(Readers(engine)),
             metrics=metrics,
-            placement=Placement(
-                device, RepairPolicy(settings.repair), None, settings.repair_tolerance, settings.factor_age
-            ),
+            placement=Placement(device, RepairPolicy(settings.repair), settings.repair_tolerance, settings.factor_age),
             # A thread of its own for disk and device, so that the lease is renewed meanwhile.
             executor=stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner")),
             outage=Outage("unlearner", Backoff(), random.Random()),
@@ -193,9 +189,9 @@ def chosen_device(name: str) -> torch.device:
 
 
 async def _announce(unlearner: Unlearner, on_ready: Callable[[], None], stop: asyncio.Event) -> None:
-    """Call `on_ready` once, when it serves for the first time, or waits for another one to end."""
+    """Call `on_ready` once, when it serves for the first time."""
     while not stop.is_set():
-        if unlearner.condition.phase in (Phase.SERVING, Phase.WAITING_FOR_LEASE):
+        if unlearner.condition.phase is Phase.SERVING:
             on_ready()
             return
         try:

@@ -97,7 +97,8 @@ def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
 @pytest.fixture(scope="session")
 def preloaded() -> Iterator[Preloaded]:
     """The service, imported once for all processes of it that tests start."""
-    program = Preloaded("service.api_process", "service.unlearner_process", "service.cli.main", "psutil")
+    modules = ("service.api_process", "service.unlearner_process", "service.preparation", "service.cli.main")
+    program = Preloaded(*modules, "tests.forked_children", "psutil")
     yield program
     program.close()
 
