@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import structlog
 import torch
 
 from model_store.replacement import finish_move
@@ -23,7 +24,7 @@ from service.domain.states import RepairPolicy
 from service.drills.cohorts import CohortSearch
 from service.drills.schedule import DrillSchedule
 from service.drills.starting import Drills
-from service.listening import REQUESTS_GRACE_S, listen, stopped_by_signals
+from service.listening import REQUESTS_GRACE_S, listen, stopped_by_signals, url_of
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
 from service.operation.gauges import keep_gauges
@@ -88,8 +89,8 @@ async def unlearning(
     *,
     on_failure: Callable[[BaseException], None],
     on_ready: Callable[[], None] = lambda: None,
-) -> AsyncIterator[Unlearner]:
-    """The unlearner and the activities beside it, until the end of the block.
+) -> AsyncIterator[str]:
+    """The unlearner and the activities beside it, until the end of the block; yields the URL of its /healthz.
 
     `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is told when an activity that
     nothing can work without has ended.
@@ -178,7 +179,8 @@ async def unlearning(
             background.start("drills", schedule.run(background.stop))
         background.start("http", serve(app, bound, background.stop))
         background.start("announcement", _announce(unlearner, on_ready, background.stop))
-        yield unlearner
+        structlog.get_logger(__name__).info("unlearner.listening", url=url_of(bound))
+        yield url_of(bound)
 
 
 def chosen_device(name: str) -> torch.device:

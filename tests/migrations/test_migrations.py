@@ -136,6 +136,8 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("requests_key_dropped", "requests"),
         ("requests_begin_queued", "requests"),
         ("pointers_forward", "pointers"),
+        ("pointers_told", "pointers"),
+        ("reader_leases_told", "reader_leases"),
         ("leases_forward", "leases"),
         ("events_append_only", "events"),
         ("imports_final", "imports"),
