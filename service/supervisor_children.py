@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -82,10 +83,19 @@ def child(work: Work, settings: Settings, name: str = "", listener: socket.socke
         name=name or work,
         # -P: a folder named `service` where the user happens to be must not stand in for ours.
         command=(sys.executable, "-P", "-m", _PROGRAM, name or work),
-        environment=environment_without_settings(),
+        environment=environment_without_settings() | _where_lethe_is(),
         told={"work": work, "settings": settings_for(work, settings)},
         listener=listener,
     )
+
+
+def _where_lethe_is() -> dict[str, str]:
+    """The variable by which a child finds the very code that runs here, also in a checkout that nobody has named."""
+    root = str(Path(__file__).resolve().parents[1])
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root in named or root == sysconfig.get_path("purelib"):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join([root, *filter(None, named)])}
 
 
 def settings_for(work: Work, settings: Settings) -> dict[str, Any]:

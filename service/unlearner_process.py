@@ -119,9 +119,7 @@ async def unlearning(
             publisher=Publisher(settings.home, settings.share),
             readers=await stack.enter_async_context(Readers(engine)),
             metrics=metrics,
-            placement=Placement(
-                device, RepairPolicy(settings.repair), None, settings.repair_tolerance, settings.factor_age
-            ),
+            placement=Placement(device, RepairPolicy(settings.repair), settings.repair_tolerance, settings.factor_age),
             # A thread of its own for disk and device, so that the lease is renewed meanwhile.
             executor=stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner")),
             outage=Outage("unlearner", Backoff(), random.Random()),

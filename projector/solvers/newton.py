@@ -85,8 +85,6 @@ class Newton:
         self.iterations = 0
         #: Products with the Hessian.
         self.products = 0
-        #: Nothing interrupts it; one that is computed elsewhere may be.
-        self.interrupted = False
         self.finished = self.converged
 
     @property

@@ -11,12 +11,11 @@ from projector.forgetting.batch import Removal
 from projector.forgetting.forget import HeldModel, RepairPlan, forget, require_finite
 from projector.forgetting.gram import Gram
 from projector.forgetting.preconditioner import Preconditioner
-from projector.forgetting.repair import Minimiser, Repair, newton
+from projector.forgetting.repair import Repair
 from projector.forgetting.status import RepairProgress, RepairStatus
 from service.domain.states import RepairPolicy
 from service.unlearning.committed import Committed
 from service.unlearning.factor_cache import FactorCache
-from service.unlearning.newton_process import NewtonProcess, pays
 from service.unlearning.placement import Placement, require_repairable
 from service.unlearning.prepared import Prepared, PreparedRepair, finite, snapshot_of
 
@@ -37,10 +36,8 @@ class Resident:
         self.committed = committed
         self.factor = FactorCache(committed)
         self._placement = placement
-        self._process: NewtonProcess | None = None
         #: The repair of the committed state; what factor there is has gone over to it.
         self._pending: Repair | None = None
-        self.leave_repairs_to(placement.process)
 
     @classmethod
     def load(
@@ -73,9 +70,11 @@ class Resident:
         """
         plan, placement = None, self._placement
         if placement.policy is RepairPolicy.ALWAYS:
-            minimiser, free = self._means()
             plan = RepairPlan(
-                budget_s, minimiser, free, factor_age_s=placement.factor_age_s, tolerance=placement.repair_tolerance
+                budget_s,
+                self.committed.free_bytes,
+                factor_age_s=placement.factor_age_s,
+                tolerance=placement.repair_tolerance,
             )
         forgotten = forget(self._reached(), removals, plan)
         # The record speaks of what was committed before, also where the batch goes on from what a repair has reached.
@@ -93,11 +92,10 @@ class Resident:
 
     def begin_repair(self) -> None:
         """Starts a repair of the committed state, for `advance_repair` to carry out."""
-        minimiser, free = self._means()
         committed = self.committed
         self._pending = Repair(
             committed.state, committed.objective, committed.training_rows, self.factor.usable(),
-            minimiser=minimiser, free=free, tolerance=self._placement.repair_tolerance,
+            free=committed.free_bytes, tolerance=self._placement.repair_tolerance,
         )  # fmt: skip
         self.factor.keep(None)
 
@@ -143,23 +141,6 @@ class Resident:
         """Whether `factor.advance` has something to do."""
         return self._placement.policy is RepairPolicy.ALWAYS and self._pending is None and self.factor.due
 
-    def leave_repairs_to(self, process: NewtonProcess | None) -> None:
-        """Has repairs that it pays for computed in `process`, which is started for them: that takes seconds."""
-        self._process = process
-        if process is None:
-            return
-        process.forget()
-        committed, policy = self.committed, self._placement.policy
-        if policy is RepairPolicy.NEVER or committed.live_graph.keeps_dense or self.factor.why_none is None:
-            return
-        if pays(committed.representation, committed.state.classes):
-            process.start()
-
-    def _means(self) -> tuple[Minimiser, int | None]:
-        """By what repairs go without a factor, and the bytes that one may take."""
-        minimiser = newton if self._process is None else self._process.minimisation
-        return minimiser, self.committed.free_bytes
-
     def _reached(self) -> HeldModel:
         """What a batch starts from: the committed state, or what its repair has reached since."""
         held = self.committed.held(self.preconditioner)
@@ -171,8 +152,6 @@ class Resident:
 
     def _settle(self, repair: Repair | None, *, is_pending: bool) -> None:
         """Keeps of what was computed what holds of the state just committed."""
-        if self._process is not None:
-            self._process.forget()
         preconditioner = None if repair is None else repair.committed()
         self._pending = repair if is_pending else None
         self.factor.keep(None if is_pending else preconditioner)

@@ -66,9 +66,7 @@ class Staged:
                 f"The model is not newly trained: {int((~state.live).sum())} of its nodes have been deleted.",
                 "Import the folder that `./lethe train` wrote, before it was served.",
             )
-        # In this process, whatever it takes: the other is for batches, which come in between.
-        alone = replace(placement, process=None)
-        return cls(store, base, Resident.load(store.manifest, base, state, trained.version, alone))
+        return cls(store, base, Resident.load(store.manifest, base, state, trained.version, placement))
 
     def exclude(self, tombstoned: Tombstoned) -> None:
         """Takes out what is tombstoned and still there; under the policy `always` its repair is then under way."""

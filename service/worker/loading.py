@@ -90,7 +90,6 @@ class Loader:
         self, pointer: Pointer, deleted: Sequence[tuple[str, str]], candidate: Candidate | None
     ) -> Resident:
         if candidate is not None and candidate.pointer == pointer:
-            await self._context.run(partial(candidate.resident.leave_repairs_to, self._context.placement.process))
             return candidate.resident
         if self.writer is None or self.writer.pointer != pointer:
             return await self._context.run(partial(self._read, pointer, deleted))

@@ -286,6 +286,16 @@ def test_no_setting_is_in_the_environment_or_among_the_arguments_of_a_child(
     assert not [text for text in [*made.command, *made.environment.values(), repr(made)] if "of-the-" in text]
 
 
+def test_a_child_finds_the_code_that_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.chdir(tmp_path)
+    made = child("prepare", Settings())
+    where = "import service.child, sys; sys.stdout.write(service.child.__file__)"
+    command = [*made.command[: made.command.index("-m")], "-c", where]
+    found = subprocess.run(command, env=dict(made.environment), capture_output=True, text=True, check=True)
+    assert found.stdout == str(ROOT / "service" / "child.py")
+
+
 def test_what_a_killed_supervisor_has_left_is_ended_and_nothing_else(tmp_path: Path) -> None:
     waiting = [sys.executable, "-c", "import sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
