@@ -19,8 +19,8 @@ FILE_CHANGE = "file change"
 class Action(StrEnum):
     """What happens at a point."""
 
-    # Of the processes of Lethe; "it" is the one that has come to the point. The supervisor starts again what was killed,
-    # and all end with the supervisor.
+    # Of the processes of Lethe; "it" is the one that has come to the point. The supervisor starts again what was
+    # killed, and all end with it.
     KILL_IT = "kill it"
     KILL_SUPERVISOR = "kill supervisor"
     KILL_UNLEARNER = "kill unlearner"
