@@ -26,6 +26,7 @@ from service.domain.states import Cause
 from service.embedded import running_servers
 from service.failure_points import FailurePoint
 from service.queue.sweeper import Sweeper
+from tests.forked_children import kill_supervisor
 
 #: So soon a request that the stream has lost is published again: the service's own 15 s are no part of what is tested.
 _SWEEP_S = 1.0
@@ -70,8 +71,10 @@ class Observer:
 
     def _carry_out(self, action: Action) -> None:
         match action:
-            case Action.KILL_IT | Action.KILL_SUPERVISOR | Action.KILL_UNLEARNER | Action.KILL_API:
-                self._kill(self._meant(action))
+            case Action.KILL_SUPERVISOR:
+                kill_supervisor()
+            case Action.KILL_IT | Action.KILL_UNLEARNER | Action.KILL_API:
+                send(self._meant(action), signal.SIGKILL)
             case Action.PAUSE_IT | Action.PAUSE_SUPERVISOR | Action.PAUSE_UNLEARNER | Action.PAUSE_API:
                 pause(self._meant(action))
             case Action.STOP_IT:
@@ -97,14 +100,12 @@ class Observer:
                 found = [pid for name, pid in sorted(pids(self._home).items()) if name.startswith("api-")]
                 return found[-1] if found else None
 
-    def _kill(self, pid: int | None) -> None:
-        if pid is None:
-            return
+
+def send(pid: int | None, number: int) -> None:
+    """Send a signal; nothing when there is no such process any more."""
+    if pid is not None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        if pid == os.getppid():
-            # This process ends with its supervisor, yet a moment later: not a step further.
-            threading.Event().wait()
+            os.kill(pid, number)
 
 
 def pids(home: Path) -> dict[str, int]:
@@ -119,8 +120,7 @@ def pause(pid: int | None) -> None:
         return
     program = 'sleep "$0"; kill -CONT "$1"'
     subprocess.Popen(["sh", "-c", program, str(PAUSE_S), str(pid)], stdout=subprocess.DEVNULL, start_new_session=True)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGSTOP)
+    send(pid, signal.SIGSTOP)
 
 
 def kill_postgres(home: Path) -> None:
