@@ -87,6 +87,8 @@ class Newton:
         self.iterations = 0
         #: Products with the Hessian.
         self.products = 0
+        #: Nothing interrupts it; one that is computed elsewhere may be.
+        self.interrupted = False
         self.finished = self.converged
 
     @property
@@ -168,7 +170,8 @@ def _share(relative_gradient: float, tolerance: float, precision: torch.dtype, s
     It falls with the gradient, which makes Newton's method superlinear (Dembo, Eisenstat and Steihaug, 1982); next to
     the tolerance it is what leads there, no less and no more. It falls with `slow` because of the smoothed hinge: a row
     far larger than the others is all that a loosely solved step follows, and it ends just beyond the row's kink, where
-    the next one is blind to the row. Only solved exactly do steps end at the minimum (Keerthi and DeCoste, 2005).
+    the next one is blind to the row. Exact steps with exact searches do end, shown for the squared hinge (Keerthi and
+    DeCoste, 2005).
     """
     share = min(0.25, math.sqrt(relative_gradient)) / 2.0**slow
     if share * relative_gradient <= _NEAR * tolerance:
