@@ -5,7 +5,7 @@ from pathlib import Path
 
 from model_store.replacement import finish_move
 from model_store.store import Store
-from service.db import migrate
+from service.db import lease, migrate
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.db.vault_keys import SLOTS, open_keyring, open_log_keys
@@ -30,7 +30,11 @@ async def prepare(settings: Settings) -> FirstKey | None:
     await migrate.upgrade(database_url)
     engine = create_engine(database_url)
     try:
-        await check_agreement(engine, store, request_keys, store.manifest.name)
+        async with transaction(engine) as connection:
+            holder = await lease.holder(connection, store.manifest.name)
+        if holder is None or not holder.is_held:
+            # Beside an unlearner that works, which has looked itself, the two may be of different moments.
+            await check_agreement(engine, store, request_keys, store.manifest.name)
         keyring = await open_keyring(engine, settings.home / "keys")
         await open_log_keys(engine, settings.home / "keys")
         if settings.drill_interval is not None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import structlog
 import torch
 
 from model_store.replacement import finish_move
@@ -14,7 +15,7 @@ from projector.device import torch_device
 from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
 from service.background import Background
-from service.db import rights, roles
+from service.db import migrate, rights, roles
 from service.db.intake import Intake
 from service.db.tombstone_lookup import Tombstones
 from service.db.vault_keys import open_keyring, open_log_keys, open_request_keys
@@ -23,7 +24,7 @@ from service.domain.states import RepairPolicy
 from service.drills.cohorts import CohortSearch
 from service.drills.schedule import DrillSchedule
 from service.drills.starting import Drills
-from service.listening import REQUESTS_GRACE_S, listen, stopped_by_signals
+from service.listening import REQUESTS_GRACE_S, listen, stopped_by_signals, url_of
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
 from service.operation.gauges import keep_gauges
@@ -45,7 +46,6 @@ from service.unlearning.placement import Placement
 from service.vault.own_slots import OwnSlots
 from service.worker.context import Context
 from service.worker.log_signer import LogSigner
-from service.worker.recovery import check_agreement
 from service.worker.unlearner import Unlearner
 from service.worker.unneeded_keys import UnneededKeys
 
@@ -54,7 +54,7 @@ _LOOK_S = 0.02
 
 
 def run(settings: Settings, tell_ready: Callable[[], None]) -> None:
-    """Unlearn until SIGTERM; `tell_ready` is called once it serves, or waits for the lease that another one holds.
+    """Unlearn until SIGTERM; `tell_ready` is called once it serves, which a standby does not.
 
     Raises what kept it from starting, or from going on.
     """
@@ -99,6 +99,7 @@ async def unlearning(
     async with AsyncExitStack() as stack:
         engine = await roles.open_engine(settings.unlearner_database_url or database_url, rights.UNLEARNER_ROLE)
         stack.push_async_callback(engine.dispose)
+        await migrate.require_current(engine)
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")
@@ -107,7 +108,6 @@ async def unlearning(
         finish_move(settings.model_dir)
         store = Store.open(settings.model_dir)
         model = store.manifest.name
-        await check_agreement(engine, store, request_keys, model)
         unneeded_keys, device = UnneededKeys(engine, request_keys), chosen_device(settings.device)
         registry = new_registry()
         metrics, background = UnlearningMetrics(registry), Background(on_failure)
@@ -164,6 +164,7 @@ async def unlearning(
             unlearner.checks = checks
 
         bound = stack.enter_context(listen(settings.host, settings.unlearner_port))
+        structlog.get_logger(__name__).info("unlearner.listening", address=url_of(bound))
         stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S))
         background.start("unlearner", unlearner.run())
         background.start("relay", relay.run(background.stop))
@@ -191,9 +192,9 @@ def chosen_device(name: str) -> torch.device:
 
 
 async def _announce(unlearner: Unlearner, on_ready: Callable[[], None], stop: asyncio.Event) -> None:
-    """Call `on_ready` once, when it serves for the first time, or waits for another one to end."""
+    """Call `on_ready` once, when it serves for the first time."""
     while not stop.is_set():
-        if unlearner.condition.phase in (Phase.SERVING, Phase.WAITING_FOR_LEASE):
+        if unlearner.condition.phase is Phase.SERVING:
             on_ready()
             return
         try:

@@ -13,9 +13,7 @@ from service.db.engine import create_engine
 from service.db.rights import API_ROLE, AUDIT_ROLE, FUNCTIONS, TABLES, UNLEARNER_ROLE
 from service.db.transactions import is_outage, transaction
 
-#: Has the rights of both: for one process that does the work of both.
-APPLICATION_ROLE = "lethe_app"
-_ROLES = (API_ROLE, UNLEARNER_ROLE, APPLICATION_ROLE, AUDIT_ROLE)
+_ROLES = (API_ROLE, UNLEARNER_ROLE, AUDIT_ROLE)
 
 _FACTS = text("""
     SELECT rolcreaterole OR rolsuper AS may_create,
@@ -44,7 +42,6 @@ _UNLESS_DONE = """
 """
 _MAY_BECOME = text("SELECT pg_has_role(current_user, :role, 'SET')")
 _MAY_GRANT = text("SELECT pg_has_role(current_user, :role, 'MEMBER WITH ADMIN OPTION')")
-_HAS_RIGHTS_OF = text("SELECT pg_has_role(CAST(:who AS name), :role, 'USAGE')")
 _OWNS_TABLES = text("""
     SELECT bool_or(pg_has_role(session_user, relowner, 'MEMBER')) FROM pg_class
     WHERE relnamespace = current_schema()::regnamespace AND relname = ANY(:names)
@@ -59,11 +56,7 @@ def grant(connection: Connection) -> None:
     roles = [role for role in _ROLES if _is_there(connection, role)]
     for role in roles:
         if role != AUDIT_ROLE and not connection.scalar(_MAY_BECOME, {"role": role}):
-            _give(connection, role, "CURRENT_USER")
-    if APPLICATION_ROLE in roles:
-        for role in TABLES:
-            if role in roles and not connection.scalar(_HAS_RIGHTS_OF, {"who": APPLICATION_ROLE, "role": role}):
-                _give(connection, role, APPLICATION_ROLE)
+            _give(connection, role)
     for name, is_view in connection.execute(_OWN_RELATIONS).all():
         for role in roles:
             connection.exec_driver_sql(f'REVOKE ALL ON "{name}" FROM {role}')
@@ -113,14 +106,14 @@ def _is_there(connection: Connection, role: str) -> bool:
     return bool(facts.exists or facts.may_create)
 
 
-def _give(connection: Connection, role: str, to: str) -> None:
-    """Have `to` be able to work as `role`, where the caller may give that."""
+def _give(connection: Connection, role: str) -> None:
+    """Have the caller be able to work as `role`, where it may give that."""
     if connection.scalar(_MAY_GRANT, {"role": role}):
-        connection.exec_driver_sql(_UNLESS_DONE.format(statement=f"GRANT {role} TO {to}"))
+        connection.exec_driver_sql(_UNLESS_DONE.format(statement=f"GRANT {role} TO CURRENT_USER"))
 
 
 def _rights(role: str, name: str, is_view: bool) -> str:
     if is_view:
-        return "" if role == APPLICATION_ROLE else "SELECT"
+        return "SELECT"
     rights = TABLES.get(role, {}).get(name)
     return "" if rights is None else rights.sql()

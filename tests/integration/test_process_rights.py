@@ -137,7 +137,7 @@ async def test_a_process_may_do_what_is_written_here_and_nothing_else(db: Databa
                 f"DROP TABLE {table} CASCADE",
             ):
                 assert not await may(conn, statement), statement
-        others = {*ROLES, roles.APPLICATION_ROLE, make_url(db.url).username} - {role}
+        others = {*ROLES, make_url(db.url).username} - {role}
         for statement in (
             "CREATE TABLE own (n int)",
             "CREATE FUNCTION own() RETURNS int LANGUAGE sql AS 'SELECT 1'",
@@ -206,8 +206,6 @@ async def test_it_is_found_when_a_login_can_do_more_than_its_process_needs(db: D
             assert await conn.scalar(text("SELECT current_user")) == role
             assert not await roles.is_kept_to(conn, role)
         await engine.dispose()
-    async with logged_in(db, roles.APPLICATION_ROLE) as engine, transaction(engine) as conn:
-        assert not await roles.is_kept_to(conn, API_ROLE)
 
 
 async def test_a_revoked_key_stays_revoked_whoever_asks(db: Database) -> None:
