@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from service.embedded import Embedded, PrivateServers
+from service.publication import layout
 from tests import in_memory
 from tests.databases import Templates, fresh_database
 from tests.preloaded import Preloaded, Start
@@ -27,6 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
             # pytest-xdist gives each of its workers a folder below it.
             option.basetemp = str(folder)
             config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def publications(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the service shares in memory goes with the files of the tests."""
+    layout._MEMORY = tmp_path_factory.mktemp("memory")
 
 
 @pytest.fixture(scope="session")

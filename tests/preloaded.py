@@ -1,7 +1,7 @@
 """Python programs that start at once, each in a fork of one process that has imported what they need.
 
-As a program, `preloaded.py MODULE…` imports the modules, calls a function of one that is named as `MODULE:FUNCTION`, and
-then does what its standard input asks for, a JSON object per line:
+As a program, `preloaded.py MODULE…` imports the modules, calls a function where `MODULE:FUNCTION` names one, and then
+does what its standard input asks for, a JSON object per line:
 
     {"start": {...}}    answered by the process id of what was started
     {"poll": pid}       answered by the exit status, as `subprocess` gives it, or null while it runs

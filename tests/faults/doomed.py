@@ -94,11 +94,17 @@ class Observer:
                 return os.getpid()
             case "supervisor":
                 return os.getppid()
-            case "unlearner":
-                return pids(self._home).get("unlearner")
-            case _:
-                found = [pid for name, pid in sorted(pids(self._home).items()) if name.startswith("api-")]
+            case name:
+                # Of several that answer, the last.
+                found = [pid for one, pid in sorted(siblings(self._home).items()) if one.startswith(name)]
                 return found[-1] if found else None
+
+
+def siblings(home: Path) -> dict[str, int]:
+    """The processes of this Lethe that run, by name, while one of them asks."""
+    named: dict[str, int] = json.loads((home / "run" / "server.json").read_text())["pids"]
+    found = {child.pid for child in psutil.Process(os.getppid()).children()}
+    return {name: pid for name, pid in named.items() if pid in found}
 
 
 def send(pid: int | None, number: int) -> None:
@@ -106,12 +112,6 @@ def send(pid: int | None, number: int) -> None:
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def pids(home: Path) -> dict[str, int]:
-    """The processes of the Lethe that runs in a home, by name."""
-    found: dict[str, int] = json.loads((home / "run" / "server.json").read_text())["pids"]
-    return found
 
 
 def pause(pid: int | None) -> None:

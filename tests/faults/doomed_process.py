@@ -1,6 +1,7 @@
 """`lethe serve` with faults: its processes killed and stopped, and started again when nothing is left of it."""
 
 import json
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ class DoomedLethe(LetheProcess):
     ) -> None:
         """Unless `armed`, the first fault waits for the first request."""
         super().__init__(preloaded.python(doomed.__file__), home, **settings)
+        # Of a copied home, it would be that of another.
+        shutil.rmtree(self.share, ignore_errors=True)
         self._armed = armed
         self._arguments = ["serve"]
         self._all_faults = list(faults)

@@ -42,13 +42,15 @@ class Action(StrEnum):
 
 #: By which is drawn what is killed, and where in pairs; another tries others.
 SEED = int(os.environ.get("LETHE_TEST_SEED", "0"))
-#: What the sweeps kill, and stop for a while.
+#: What the sweeps do to processes: kill, and stop for a while.
 KILLS = tuple(action for action in Action if action.startswith("kill "))
 PAUSES = tuple(action for action in Action if action.startswith("pause "))
 
 START_POINTS = tuple(point for point in FailurePoint if point.startswith("start "))
 #: Those that every batch passes, from the answer on.
 STEP_POINTS = tuple(point for point in FailurePoint if point[0].isdigit() and point is not FailurePoint.INSTALLED)
+#: Those that a process comes to which answers; to all others, the unlearner.
+ANSWERING_POINTS = (FailurePoint.ACCEPTING, FailurePoint.KEYS_RESERVED, FailurePoint.ACCEPTED, FailurePoint.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,12 @@ class Fault:
     def __str__(self) -> str:
         of = "" if self.cause is None else f" of {self.cause}"
         return f"{self.action} at {self.point}{of}" + (f", {self.occurrence}" if self.occurrence > 1 else "")
+
+    @property
+    def ends_unlearner(self) -> bool:
+        """Whether the unlearner is started again after it."""
+        its_own = self.action is Action.KILL_IT and self.point not in ANSWERING_POINTS
+        return its_own or self.action in (Action.KILL_SUPERVISOR, Action.KILL_UNLEARNER)
 
     def is_met(self, point: str, cause: Cause | None) -> bool:
         """Whether a process has come to its point."""
