@@ -98,7 +98,7 @@ def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
 def preloaded() -> Iterator[Preloaded]:
     """The service, imported once for all processes of it that tests start."""
     modules = ("service.api_process", "service.unlearner_process", "service.preparation", "service.cli.main")
-    program = Preloaded(*modules, "tests.forked_children", "psutil")
+    program = Preloaded(*modules, "tests.forked_children:install", "psutil")
     yield program
     program.close()
 

@@ -23,20 +23,20 @@ _FILE_CHANGES = 10
 def scenario(*faults: Fault) -> Sequence[Fault]:
     """The faults, with a kill of Lethe before whatever is to happen at a start."""
     if faults[0].point in START_POINTS:
-        return (Fault(Action.KILL_LETHE, FailurePoint.SWAPPED), *faults)
-    if faults[-1].point in START_POINTS and Action.KILL_LETHE not in [fault.action for fault in faults[:-1]]:
-        return (faults[0], Fault(Action.KILL_LETHE, FailurePoint.ERASED), *faults[1:])
+        return (Fault(Action.KILL_IT, FailurePoint.SWAPPED), *faults)
+    if faults[-1].point in START_POINTS and Action.KILL_IT not in [fault.action for fault in faults[:-1]]:
+        return (faults[0], Fault(Action.KILL_IT, FailurePoint.ERASED), *faults[1:])
     return faults
 
 
 def _of_batch(point: FailurePoint) -> Fault:
     of_version = point in points_of(Cause.BATCH)
-    return Fault(Action.KILL_LETHE, point, cause=Cause.BATCH if of_version else None)
+    return Fault(Action.KILL_IT, point, cause=Cause.BATCH if of_version else None)
 
 
 #: Of a batch from the answer on, of a start, and of a repair.
 POINTS = [
-    *(Fault(Action.KILL_LETHE, point) for point in START_POINTS),
+    *(Fault(Action.KILL_IT, point) for point in START_POINTS),
     *(_of_batch(point) for point in STEP_POINTS),
     *of_cause(Cause.REPAIR),
 ]
@@ -65,7 +65,7 @@ def _occurrence(rng: random.Random, point: str) -> int:
 def amid_files(seed: int) -> Sequence[Fault]:
     """A kill at some change of a file of the model, and another in what the next start does there."""
     rng = random.Random(seed)
-    return [Fault(Action.KILL_LETHE, FILE_CHANGE, rng.randrange(1, 60)) for _ in range(2)]
+    return [Fault(Action.KILL_IT, FILE_CHANGE, rng.randrange(1, 60)) for _ in range(2)]
 
 
 def titled(scenarios: Sequence[Sequence[Fault]]) -> list[object]:
@@ -86,10 +86,10 @@ def check(runs: Runs, faults: Sequence[Fault], seed: int = 0) -> None:
     "faults",
     titled(
         [
-            [Fault(Action.KILL_LETHE, FailurePoint.ERASED)],
+            [Fault(Action.KILL_IT, FailurePoint.ERASED)],
             [Fault(Action.KILL_POSTGRES, FailurePoint.COMMITTING)],
-            [Fault(Action.KILL_LETHE, FailurePoint.COMMITTED), Fault(Action.KILL_POSTGRES, FailurePoint.LOADED)],
-            [Fault(Action.KILL_LETHE, FILE_CHANGE, 7), Fault(Action.KILL_VALKEY, FailurePoint.CLAIMED)],
+            [Fault(Action.KILL_IT, FailurePoint.COMMITTED), Fault(Action.KILL_POSTGRES, FailurePoint.LOADED)],
+            [Fault(Action.KILL_IT, FILE_CHANGE, 7), Fault(Action.KILL_VALKEY, FailurePoint.CLAIMED)],
         ]
     ),
 )
@@ -98,7 +98,7 @@ def test_each_deletion_happens_once_whatever_is_killed(runs: Runs, faults: Seque
 
 
 def test_each_deletion_is_repaired_once_whatever_is_killed(runs: Runs) -> None:
-    fault = Fault(Action.KILL_LETHE, FailurePoint.COMMITTED, cause=Cause.REPAIR)
+    fault = Fault(Action.KILL_IT, FailurePoint.COMMITTED, cause=Cause.REPAIR)
     runs.check([fault], repair="always", repair_budget=0.0)
 
 

@@ -118,7 +118,7 @@ def scenarios() -> list[object]:
     ways = [(True, "never"), (True, "always"), (False, "never")]
     found = []
     for point in points_of(Cause.IMPORT):
-        fault = Fault(rng.choice([Action.KILL_LETHE, Action.KILL_POSTGRES]), point, cause=Cause.IMPORT)
+        fault = Fault(rng.choice([Action.KILL_IT, Action.KILL_POSTGRES]), point, cause=Cause.IMPORT)
         found.append(pytest.param(fault, *rng.choice(ways), id=str(fault)))
     return found
 
@@ -135,5 +135,5 @@ def test_an_import_that_is_killed_anywhere_ends_as_one_that_was_not(
 @pytest.mark.parametrize("seed", range(_FILE_CHANGES))
 def test_an_import_that_is_killed_at_changes_of_files_ends_as_one_that_was_not(imports: Imports, seed: int) -> None:
     rng = random.Random(SEED + seed)
-    faults = [Fault(Action.KILL_LETHE, FILE_CHANGE, rng.randrange(1, 40)) for _ in range(2)]
+    faults = [Fault(Action.KILL_IT, FILE_CHANGE, rng.randrange(1, 40)) for _ in range(2)]
     imports.check(faults, excluding=rng.random() < 0.7, repair=rng.choice(["never", "always"]))

@@ -88,8 +88,8 @@ def test_nothing_is_left_after_a_crash_in_the_middle_of_an_erasure_and_a_restart
     template_of(preloaded, models.trained(str(dataset)), tmp_path / "template").rename(home)
     nodes = list(graph.node_ids[_DELETED])
     faults = [
-        Fault(Action.KILL_LETHE, FailurePoint.APPLIED),
-        Fault(Action.KILL_LETHE, FILE_CHANGE, killed_at),
+        Fault(Action.KILL_IT, FailurePoint.APPLIED),
+        Fault(Action.KILL_IT, FILE_CHANGE, killed_at),
     ]
     lethe = DoomedLethe(preloaded, home, faults, repair="always", lease_ttl_s=1)
     try:

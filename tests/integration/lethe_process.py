@@ -119,9 +119,14 @@ class LetheProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the service."""
+        """Process id of the supervisor."""
         assert self._process is not None
         return self._process.pid
+
+    def pid_of(self, name: str) -> int:
+        """Process id of one that it has started: `unlearner`, `api-0`."""
+        pids: dict[str, int] = json.loads((self.home / "run" / "server.json").read_text())["pids"]
+        return pids[name]
 
     @property
     def printed(self) -> str:
