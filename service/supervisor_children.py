@@ -21,8 +21,8 @@ from service.observability.logging import configure_logging
 from service.settings import Settings, environment_without_settings
 from service.supervisor import Child, Stage, Supervisor, run_once
 
-#: What a start can be limited to: the processes that answer requests, or the one that unlearns.
-Role = Literal["api", "unlearner"]
+#: What a start can be limited to: what comes first, and ends; those that answer requests; the one that unlearns.
+Role = Literal["prepare", "api", "unlearner"]
 #: What one process does.
 Work = Literal["train", "prepare", "unlearner", "api"]
 
@@ -37,7 +37,7 @@ def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
     """Serve until SIGTERM or SIGINT, with `workers` processes that answer; with a `role`, that part alone.
 
     Requests under way are answered, and the batch under way is finished or given up, within `shutdown_grace_s`.
-    A model is there already, but for the role `api`, which does not look.
+    A model is there already. So are, for the roles `api` and `unlearner`, this version's tables and its keys.
 
     Raises:
         ConfigurationError: the port is in use, or a setting cannot work.
@@ -48,14 +48,17 @@ def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
     configure_logging(settings.log_format, settings.log_level)
     with stopped_by_signals() as hand_over, ExitStack() as stack:
         bound = None
-        if role != "unlearner":
+        if role in (None, "api"):
             end_orphans(_facts_of(settings))
             bound = stack.enter_context(listen(settings.host, settings.port))
         # A part alone uses the servers of the other, where that has started some.
         settings = stack.enter_context(open_servers(settings, share=role is not None))
+        if role in (None, "prepare"):
+            run_once(child("prepare", settings), _ENDING_S)
+        if role == "prepare":
+            return
         stages = [] if bound is None else [_answering(settings, bound, workers)]
         if role != "api":
-            run_once(child("prepare", settings), _ENDING_S)
             stages.append(_unlearning(settings))
         supervisor = Supervisor(
             stages,

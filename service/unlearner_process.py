@@ -15,7 +15,7 @@ from projector.device import torch_device
 from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
 from service.background import Background
-from service.db import rights, roles
+from service.db import migrate, rights, roles
 from service.db.intake import Intake
 from service.db.tombstone_lookup import Tombstones
 from service.db.vault_keys import open_keyring, open_log_keys, open_request_keys
@@ -99,6 +99,7 @@ async def unlearning(
     async with AsyncExitStack() as stack:
         engine = await roles.open_engine(settings.unlearner_database_url or database_url, rights.UNLEARNER_ROLE)
         stack.push_async_callback(engine.dispose)
+        await migrate.require_current(engine)
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")
@@ -163,6 +164,7 @@ async def unlearning(
             unlearner.checks = checks
 
         bound = stack.enter_context(listen(settings.host, settings.unlearner_port))
+        structlog.get_logger(__name__).info("unlearner.listening", address=url_of(bound))
         stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S))
         background.start("unlearner", unlearner.run())
         background.start("relay", relay.run(background.stop))

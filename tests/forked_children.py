@@ -1,4 +1,4 @@
-"""Once imported: the children of a supervisor are forks of it, which has imported what they need; see `preloaded.py`.
+"""The children of a supervisor as forks of it, which has imported what they need; see `preloaded.py`.
 
 All else is as the supervisor does it: the descriptors, the environment, the process group, the end with the parent.
 """
@@ -6,7 +6,9 @@ All else is as the supervisor does it: the descriptors, the environment, the pro
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from service import child, supervisor
 from service.embedded.guardian import die_with_parent
@@ -58,6 +60,13 @@ class Fork:
             os.kill(self.pid, number)
 
 
+def kill_supervisor() -> NoReturn:
+    """In one of its children: end it, and with it this process, which goes not a step further."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    while True:
+        threading.Event().wait()
+
+
 def _inherit(descriptors: Sequence[int]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -67,4 +76,6 @@ def _inherit(descriptors: Sequence[int]) -> None:
         first = kept + 1
 
 
-supervisor.launch = Fork  # type: ignore[assignment]
+def install() -> None:
+    """From now on, in this process and its forks."""
+    supervisor.launch = Fork  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """Python programs that start at once, each in a fork of one process that has imported what they need.
 
-As a program, `preloaded.py MODULE…` imports the modules and then does what its standard input asks for, a JSON object
-per line:
+As a program, `preloaded.py MODULE…` imports the modules, calls a function where `MODULE:FUNCTION` names one, and then
+does what its standard input asks for, a JSON object per line:
 
     {"start": {...}}    answered by the process id of what was started
     {"poll": pid}       answered by the exit status, as `subprocess` gives it, or null while it runs
@@ -195,7 +195,10 @@ def _obey() -> None:
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        importlib.import_module(name)
+        module, _, function = name.partition(":")
+        imported = importlib.import_module(module)
+        if function:
+            getattr(imported, function)()
     # What is there already stays shared with every fork.
     gc.collect()
     gc.freeze()

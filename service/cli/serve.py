@@ -19,7 +19,7 @@ _ROLE = inspect.Parameter(
     inspect.Parameter.KEYWORD_ONLY,
     default=None,
     annotation=Annotated[
-        Role | None, typer.Option("--role", help="Run this part alone; the other runs elsewhere on this machine.")
+        Role | None, typer.Option("--role", help="Do this part alone: prepare ends, the other two go on.")
     ],
 )
 
@@ -29,7 +29,7 @@ def command() -> Callable[..., None]:
 
     def serve(role: Role | None = None, **flags: Any) -> None:
         settings = load_settings(**flags)
-        if role != "api":
+        if role in (None, "prepare"):
             ensure_model(settings, supervisor_children.train)
         workers = settings.api_workers or supervisor_children.default_workers(cores())
         supervisor_children.serve(settings, workers, role)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import math
 import os
 import random
@@ -25,6 +26,8 @@ _RENEWALS = 4
 _USABLE_SHARE = 2 / 3
 #: Longest wait after a failure: what was not there may be there at once.
 _CAP_S = 0.5
+#: How often to look for a publication while there is none, which is no failure (seconds).
+_LOOK_S = 0.1
 
 
 class Follower:
@@ -53,13 +56,16 @@ class Follower:
             await self._end()
 
     async def follow(self, connection: Listening) -> None:
-        """Serve the committed version and renew the lease on it. Raises Unavailable, OSError, PublicationForeign."""
+        """Serve the committed version and renew the lease on it.
+
+        Raises FileNotFoundError while the unlearner has published nothing, Unavailable, PublicationForeign, OSError.
+        """
         while True:
             view, asked_at = self._reader.view, boottime()
             served = None if view is None else view.folder
             pointed = await reader_leases.renew(connection, self._id, self._model, served)
             if pointed is None:
-                raise Unavailable("No version of the model is committed yet.", "The unlearner is starting.")
+                raise FileNotFoundError(errno.ENOENT, "No version of the model is committed yet")
             if pointed == served:
                 self._reader.extend(asked_at + LIFE_S * _USABLE_SHARE)
                 return
@@ -73,11 +79,14 @@ class Follower:
                 # Listening comes first: a pointer that moves after the renewal below still wakes the wait.
                 async with listen(self._engine, reader_leases.POINTERS_CHANNEL) as connection:
                     while True:
-                        await self.follow(connection)
-                        self.outage.over()
-                        await connection.wait(LIFE_S / _RENEWALS)
-            except FileNotFoundError:
-                await self._pause(Unavailable("The publication is not there (yet).", "The unlearner writes it."))
+                        try:
+                            await self.follow(connection)
+                        except FileNotFoundError:
+                            self._reader.explain("the unlearner has not published the model (yet)")
+                            await connection.wait(_LOOK_S)
+                        else:
+                            self.outage.over()
+                            await connection.wait(LIFE_S / _RENEWALS)
             except PublicationForeign as error:
                 await self._pause(Unavailable(error.detail, error.remedy))
             except (Unavailable, OSError) as error:

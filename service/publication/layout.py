@@ -77,7 +77,7 @@ class Layout:
             folder.mkdir(mode=0o700)
         (home / _NAMED_BY).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(home / _NAMED_BY, str(made.path))
-        structlog.get_logger(__name__).info("publication.made", path=str(made.path))
+        structlog.get_logger(__name__).info("publication.made", folder=str(made.path))
         if found is not None:
             found.remove()
         return made

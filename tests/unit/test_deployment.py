@@ -17,7 +17,7 @@ DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 def test_every_setting_given_to_the_container_is_one() -> None:
     settings = {variable_name(name) for name in Settings.model_fields}
     given = set(re.findall(r"\b(LETHE_[A-Z_]+)=", DOCKERFILE))
-    for service in ("api", "unlearner-cpu", "unlearner-gpu"):
+    for service in ("prepare", "api", "unlearner-cpu", "unlearner-gpu"):
         given |= set(COMPOSE["services"][service]["environment"])
 
     assert given <= settings
@@ -35,23 +35,31 @@ def test_the_image_holds_what_it_copies_and_runs_as_nobody_special() -> None:
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_each_profile_has_one_unlearner_after_its_servers(kind: str) -> None:
+def test_each_profile_has_one_unlearner_once_all_is_prepared(kind: str) -> None:
     (name,) = [name for name, service in COMPOSE["services"].items() if service.get("profiles") == [kind]]
     unlearner = COMPOSE["services"][name]
 
     assert unlearner["command"] == ["serve", "--role", "unlearner"]
-    assert unlearner["depends_on"] == {server: {"condition": "service_healthy"} for server in ("postgres", "redis")}
+    assert unlearner["depends_on"] == {
+        "prepare": {"condition": "service_completed_successfully"},
+        "redis": {"condition": "service_healthy"},
+    }
+    prepare = COMPOSE["services"]["prepare"]
+    assert (prepare["command"], prepare["restart"]) == (["serve", "--role", "prepare"], "no")
+    assert prepare["depends_on"] == {"postgres": {"condition": "service_healthy"}}
     assert ("deploy" in unlearner) == (kind == "gpu")
     assert COMPOSE["services"]["api"]["depends_on"][name] == {"condition": "service_healthy", "required": False}
 
 
-def test_what_answers_shares_a_volume_with_the_unlearner_and_has_not_the_owners_login() -> None:
-    api, unlearner = COMPOSE["services"]["api"], COMPOSE["services"]["unlearner-cpu"]
-    assert api["volumes"] == unlearner["volumes"]
+def test_processes_share_a_volume_and_have_no_login_but_their_own() -> None:
+    prepare, api, unlearner = (COMPOSE["services"][name] for name in ("prepare", "api", "unlearner-cpu"))
+    assert prepare["volumes"] == api["volumes"] == unlearner["volumes"]
     (home,) = [volume.partition(":")[2] for volume in api["volumes"] if volume.startswith("lethe:")]
     assert unlearner["environment"]["LETHE_SHARE"].startswith(f"{home}/")
-    assert "//lethe_api:" in api["environment"]["DATABASE_URL"]
-    assert "POSTGRES_PASSWORD" not in str(api)
+    assert "//lethe:" in prepare["environment"]["DATABASE_URL"]
+    for role, service in {"lethe_api": api, "lethe_unlearner": unlearner}.items():
+        assert f"//{role}:" in service["environment"]["DATABASE_URL"]
+        assert not {"POSTGRES_PASSWORD", "LETHE_ADMIN_KEY"} & set(re.findall(r"\$\{(\w+)", str(service)))
 
 
 def test_prometheus_asks_both() -> None:

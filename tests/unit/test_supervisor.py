@@ -16,8 +16,9 @@ import pytest
 from supervised import stub
 from test_without_torch import imported_with
 
+from service import supervisor_children
 from service.settings import Settings
-from service.supervisor import Restarts, _Process
+from service.supervisor import Child, Restarts, Stage, _Process
 from service.supervisor_children import child, default_workers, end_orphans, settings_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -260,6 +261,42 @@ SECRETS = {
     "redis_url": "redis://:of-redis@db",
     "admin_key": "of-the-administrator",
 }
+
+
+@pytest.mark.parametrize(
+    ("role", "ran", "kept"),
+    [
+        (None, ["prepare"], ["api-0", "api-1", "unlearner"]),
+        ("prepare", ["prepare"], []),
+        ("api", [], ["api-0", "api-1"]),
+        ("unlearner", [], ["unlearner"]),
+    ],
+)
+def test_a_part_alone_does_its_own_part_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    role: supervisor_children.Role | None,
+    ran: list[str],
+    kept: list[str],
+) -> None:
+    has_run, is_kept = list[str](), list[str]()
+
+    class Kept:
+        def __init__(self, stages: list[Stage], **_: object) -> None:
+            is_kept.extend(one.name for stage in stages for one in stage.children)
+
+        def stop(self) -> None: ...
+
+        def run(self) -> None: ...
+
+    def run_once(once: Child, grace_s: float) -> None:
+        has_run.append(once.name)
+
+    monkeypatch.setattr(supervisor_children, "run_once", run_once)
+    monkeypatch.setattr(supervisor_children, "Supervisor", Kept)
+    monkeypatch.setattr(supervisor_children, "configure_logging", lambda *_: None)
+    supervisor_children.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)  # type: ignore[arg-type]
+    assert (has_run, is_kept) == (ran, kept)
 
 
 def test_every_setting_reaches_a_child(tmp_path: Path) -> None:
