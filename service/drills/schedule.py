@@ -18,7 +18,7 @@ from service.domain.drills import Drill, DrillTrigger
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.drills.starting import Drills
-from service.errors import KeyMissing, LetheError, Unavailable
+from service.errors import Conflict, KeyMissing, LetheError, Unavailable
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 
@@ -107,6 +107,13 @@ async def ensure_schedule_key(connection: Connection) -> None:
     Raises Conflict when somebody has given its name to a key of their own.
     """
     keys = ApiKeyRepository(connection)
-    if await keys.get(_KEY_ID) is None:
+    if await keys.get(_KEY_ID) is not None:
+        return
+    try:
         await keys.create(_KEY_ID, _KEY_NAME, [Scope.DELETIONS_WRITE], secrets.token_bytes(32))
-        await keys.revoke(_KEY_ID)
+    except Conflict:
+        if await keys.get(_KEY_ID) is None:
+            raise
+        # Another process that started at the same moment has made it.
+        return
+    await keys.revoke(_KEY_ID)

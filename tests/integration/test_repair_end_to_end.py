@@ -266,8 +266,10 @@ async def test_only_the_first_batch_of_a_stream_waits_for_a_budget_that_repairs_
         await until(lethe.is_ready)
         for node in ("12", "57"):
             assert (await lethe.completed(await lethe.delete(node)))["repair"] == "pending"
+        accepted = await lethe.delete("3")
+        await lethe.completed(accepted)
         gate.is_open = True
-        await repaired(lethe, await lethe.delete("3"))
+        await repaired(lethe, accepted)
         gate.is_open = False
         # None is under way any more: the next one is tried again.
         await lethe.completed(await lethe.delete("40"))
@@ -547,8 +549,7 @@ async def test_a_repair_that_cannot_be_taken_up_after_a_restart_is_given_up(
     monkeypatch.setattr(Resident, "begin_repair", breaks)
     with capture_logs():
         async with running(deferring) as lethe:
-            await until(lethe.is_ready)
-            assert (await lethe.state(accepted))["repair"] == "not_converged"
+            await repaired(lethe, accepted, status="not_converged")
             gate.is_open = True
             assert_retrained(await repaired(lethe, await lethe.delete("3")), version=3)
             assert lethe.failures == []
