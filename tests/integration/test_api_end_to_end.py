@@ -95,6 +95,7 @@ def settings_of(model: Path, home: Path, database_url: str, redis_url: str, *, r
         admin_key="the-first-key",
         device="cpu",
         repair=repair,
+        share=home / "share",
     )
 
 
@@ -182,9 +183,14 @@ async def test_a_predictions_version_is_never_older_than_one_reported_applied(le
 
     async def answer_of(*nodes: str) -> dict[str, Any]:
         """The first that is given: none is while the lease has run out, as it may on a busy machine."""
-        while (response := await lethe.client.post("/predict", json={"nodes": nodes})).status_code == 503:
-            await asyncio.sleep(0.01)
-        answer: dict[str, Any] = response.json()
+        given: list[httpx.Response] = []
+
+        async def is_given() -> bool:
+            given.append(await lethe.client.post("/predict", json={"nodes": nodes}))
+            return given[-1].status_code != 503
+
+        await until(is_given)
+        answer: dict[str, Any] = given[-1].json()
         return answer
 
     async def predict() -> None:
