@@ -89,8 +89,8 @@ async def unlearning(
     *,
     on_failure: Callable[[BaseException], None],
     on_ready: Callable[[], None] = lambda: None,
-) -> AsyncIterator[Unlearner]:
-    """The unlearner and the activities beside it, until the end of the block.
+) -> AsyncIterator[str]:
+    """The unlearner and the activities beside it, until the end of the block; yields the URL of its /healthz.
 
     `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is told when an activity that
     nothing can work without has ended.
@@ -181,7 +181,8 @@ async def unlearning(
             background.start("drills", schedule.run(background.stop))
         background.start("http", serve(app, bound, background.stop))
         background.start("announcement", _announce(unlearner, on_ready, background.stop))
-        yield unlearner
+        structlog.get_logger(__name__).info("unlearner.listening", url=url_of(bound))
+        yield url_of(bound)
 
 
 def chosen_device(name: str) -> torch.device:

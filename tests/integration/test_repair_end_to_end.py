@@ -145,19 +145,19 @@ async def test_a_repair_within_its_budget_is_part_of_the_batch(lethe: Lethe, sma
     wanted = retrained(small_model, nodes=["12", "57"], features=["3"], edges=[edge])
     assert served.distance(wanted) <= TOLERANCE
 
-    metrics = await counted(lethe, 'lethe_repairs_total{process="api-0",status="converged"} 3.0')
-    assert 'lethe_repair_seconds_count{process="api-0"} 3.0' in metrics
-    assert 'lethe_repairs_not_converged_total{process="api-0"} 0.0' in metrics
+    metrics = await counted(lethe, 'lethe_repairs_total{process="unlearner",status="converged"} 3.0')
+    assert 'lethe_repair_seconds_count{process="unlearner"} 3.0' in metrics
+    assert 'lethe_repairs_not_converged_total{process="unlearner"} 0.0' in metrics
 
 
 async def counted(lethe: Lethe, line: str) -> str:
     """The metrics, once `line` is among them: a batch is counted after its requests are told to be completed."""
 
     async def is_counted() -> bool:
-        return line in (await lethe.client.get("/metrics")).text
+        return line in await lethe.unlearner_metrics()
 
     await until(is_counted)
-    return (await lethe.client.get("/metrics")).text
+    return await lethe.unlearner_metrics()
 
 
 def edges_of(model: Path) -> list[tuple[str, str]]:
@@ -444,7 +444,7 @@ async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_co
         # What a batch's own repair came to, its `applied` event has told.
         assert sorted(told) == sorted(["applied", "completed", *([] if budget else ["not_repaired"])])
         assert (await model_of(lethe))["repair"] == "not_converged"
-        await counted(lethe, 'lethe_repairs_not_converged_total{process="api-0"} 1.0')
+        await counted(lethe, 'lethe_repairs_not_converged_total{process="unlearner"} 1.0')
         monkeypatch.setattr(Repair, "repaired", original)
         assert_retrained(await repaired(lethe, await lethe.delete("3")), version=2 if budget else 4)
         # The weights are those of retraining without the nodes of the first request too.
@@ -471,7 +471,7 @@ async def test_a_repair_that_cannot_be_computed_is_given_up_and_deletions_go_on(
             state = await repaired(lethe, await lethe.delete("12", "57"), status="not_converged")
         assert "The repair was given up because it could not be computed" in state["explanation"]
         assert (await model_of(lethe))["version"] == 1
-        assert 'lethe_repairs_not_converged_total{process="api-0"} 1.0' in (await lethe.client.get("/metrics")).text
+        assert 'lethe_repairs_not_converged_total{process="unlearner"} 1.0' in await lethe.unlearner_metrics()
         monkeypatch.setattr(Resident, "advance_repair", original)
         assert_retrained(await repaired(lethe, await lethe.delete("3")), version=3)
         assert lethe.failures == []

@@ -39,6 +39,7 @@ from service.preparation import prepare
 from service.settings import Settings
 from service.vault.own_slots import OwnSlots
 from service.worker.batch import BatchSteps
+from service.worker.explanation import nothing_left
 from tests.unit.command_line import CommandLine
 
 TOLERANCE = 1e-9
@@ -309,7 +310,7 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
             if nodes == ["20", "30"]:
                 assert state["audit"]["deleted"] == 1
                 continue
-            assert state["explanation"] == "Everything this request names was deleted before; nothing was left to do."
+            assert state["explanation"] == nothing_left(RequestKind.FEATURES, named=1, with_node=0, by=[])
             receipt = await lethe.receipt(accepted)
             assert receipt["summary"]["guarantee_in_words"] == NOTHING_LEFT_UNKNOWN
             [entry] = receipt["entries"]
