@@ -23,6 +23,8 @@ from service.queue.outage import Outage, run_until
 _RENEWALS = 4
 #: The share of its life for which a reader answers.
 _USABLE_SHARE = 2 / 3
+#: How often a publication is looked for that is not there yet, which nobody notifies (seconds).
+_LOOK_S = 0.05
 #: Longest wait after a failure: what was not there may be there at once.
 _CAP_S = 0.5
 
@@ -52,20 +54,31 @@ class Follower:
             self._reader.explain("this process is ending")
             await self._end()
 
-    async def follow(self, connection: Listening) -> None:
-        """Serve the committed version and renew the lease on it. Raises Unavailable, OSError, PublicationForeign."""
+    async def follow(self, connection: Listening) -> bool:
+        """Serve the committed version and renew the lease on it. Raises Unavailable, OSError, PublicationForeign.
+
+        False where nothing is published yet and nothing was served before, as at a start: that is no outage.
+        """
         while True:
             view, asked_at = self._reader.view, boottime()
             served = None if view is None else view.folder
             pointed = await reader_leases.renew(connection, self._id, self._model, served)
             if pointed is None:
+                if view is None:
+                    self._reader.explain("no version of the model is committed yet")
+                    return False
                 raise Unavailable("No version of the model is committed yet.", "The unlearner is starting.")
             if pointed == served:
                 self._reader.extend(asked_at + LIFE_S * _USABLE_SHARE)
-                return
-            layout = self._find()
-            # Served before its lease is asked for: once that is there, no answer is of an earlier version.
-            self._reader.serve(open_view(layout, pointed, view))
+                return True
+            try:
+                # Served before its lease is asked for: once that is there, no answer is of an earlier version.
+                self._reader.serve(open_view(self._find(), pointed, view))
+            except FileNotFoundError:
+                if view is not None:
+                    raise
+                self._reader.explain("the model's publication is not there yet")
+                return False
 
     async def _run(self) -> None:
         while True:
@@ -73,9 +86,9 @@ class Follower:
                 # Listening comes first: a pointer that moves after the renewal below still wakes the wait.
                 async with listen(self._engine, reader_leases.POINTERS_CHANNEL) as connection:
                     while True:
-                        await self.follow(connection)
+                        follows = await self.follow(connection)
                         self.outage.over()
-                        await connection.wait(LIFE_S / _RENEWALS)
+                        await connection.wait(LIFE_S / _RENEWALS if follows else _LOOK_S)
             except FileNotFoundError:
                 await self._pause(Unavailable("The publication is not there (yet).", "The unlearner writes it."))
             except PublicationForeign as error:
