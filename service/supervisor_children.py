@@ -18,6 +18,7 @@ import psutil
 from service.embedded import open_servers
 from service.listening import REQUESTS_GRACE_S, facts_file, listen, stopped_by_signals, url_of
 from service.observability.logging import configure_logging
+from service.publication.layout import Layout
 from service.settings import Settings, environment_without_settings
 from service.supervisor import Child, Stage, Supervisor, run_once
 
@@ -67,6 +68,15 @@ def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
         )
         hand_over(supervisor.stop)
         supervisor.run()
+        if role is None:
+            _remove_publication(settings.home)
+
+
+def _remove_publication(home: Path) -> None:
+    """Nothing of what is predicted stays in memory after an orderly end, unless another process answers from it."""
+    publication = Layout.find(home)
+    if publication is not None and not publication.has_readers():
+        publication.remove()
 
 
 def train(settings: Settings) -> None:

@@ -101,6 +101,7 @@ def settings_of(model: Path, home: Path, database_url: str, redis_url: str, *, r
         admin_key="the-first-key",
         device="cpu",
         repair=repair,
+        share=home / "share",
     )
 
 

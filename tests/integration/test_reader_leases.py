@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import structlog
 
 from model_store.versions import VersionRef
 from service.boottime import boottime
@@ -157,6 +158,29 @@ async def test_a_reader_refuses_another_format_by_name_and_goes_on_once_it_can_r
     assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
     manifest.write_text(text)
     await until(lambda: answers(reader))
+    stop.set()
+    await task
+
+
+async def test_a_reader_that_begins_before_anything_is_published_answers_once_it_is_and_reports_no_outage(
+    world: World, tmp_path: Path
+) -> None:
+    home, reader, stop = tmp_path / "later", Reader(), asyncio.Event()
+    follower = Follower(world.db.engine, reader, home, MODEL)
+    task = asyncio.create_task(follower.run(stop))
+
+    async def refused() -> bool:
+        with pytest.raises(Unavailable) as refusal:
+            reader.predict("b")
+        return "the model's publication is not there yet" in refusal.value.detail
+
+    with structlog.testing.capture_logs() as logs:
+        await until(refused)
+        shown = snapshot(1)
+        published = publications.published_model(IDS, shown)
+        publications.load(Publisher(home, tmp_path / "share"), VersionRef(1, 1), published, shown)
+        await until(lambda: answers(reader))
+    assert not [entry for entry in logs if entry["event"] == "outage"]
     stop.set()
     await task
 
