@@ -219,13 +219,13 @@ def site(
     redis_url: str,
     postgres_url: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> Any:
     settings = settings_of(trained, tmp_path / "home", database_url, redis_url)
     for name, value in {"LETHE_HOME": str(settings.home), "DATABASE_URL": database_url, "REDIS_URL": redis_url}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LETHE_REPAIR", "never")
-    lethe = CommandLine(capsys)
+    lethe = CommandLine(capfd)
     made = Site(settings, postgres_url, World(trained), lambda *flags: lethe("recover", *flags), lethe)
     handlers, logged = logging.getLogger().handlers[:], structlog.get_config()
     yield made
