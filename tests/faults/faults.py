@@ -42,9 +42,12 @@ class Action(StrEnum):
 
 #: By which is drawn what is killed, and where in pairs; another tries others.
 SEED = int(os.environ.get("LETHE_TEST_SEED", "0"))
-#: What the sweeps do to processes: kill, and stop for a while.
-KILLS = tuple(action for action in Action if action.startswith("kill "))
-PAUSES = tuple(action for action in Action if action.startswith("pause "))
+#: From which the sweeps draw what happens at a point: processes are killed, most often the one that has come to it, or
+#: stopped for a while.
+INTERRUPTIONS = (
+    *[Action.KILL_IT] * 4,
+    *(action for action in Action if action.startswith(("kill ", "pause "))),
+)
 
 START_POINTS = tuple(point for point in FailurePoint if point.startswith("start "))
 #: Those that every batch passes, from the answer on.

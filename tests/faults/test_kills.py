@@ -12,13 +12,12 @@ from dataclasses import replace
 
 import pytest
 from deletions import Runs
-from faults import FILE_CHANGE, KILLS, PAUSES, SEED, START_POINTS, STEP_POINTS, Action, Fault, of_cause
+from faults import FILE_CHANGE, INTERRUPTIONS, SEED, START_POINTS, STEP_POINTS, Action, Fault, of_cause
 
 from service.domain.states import Cause
 from service.failure_points import FailurePoint, points_of
 
 _PAIRS = 20
-ENDS = KILLS + PAUSES
 _FILE_CHANGES = 10
 
 
@@ -47,7 +46,7 @@ POINTS = [
 def alone() -> list[Sequence[Fault]]:
     """Something at every point, drawn for it."""
     rng = random.Random(SEED)
-    return [scenario(replace(fault, action=rng.choice(ENDS))) for fault in POINTS]
+    return [scenario(replace(fault, action=rng.choice(INTERRUPTIONS))) for fault in POINTS]
 
 
 def pair(seed: int) -> Sequence[Fault]:
@@ -55,7 +54,10 @@ def pair(seed: int) -> Sequence[Fault]:
     rng = random.Random(seed)
     chosen = rng.choices(POINTS, k=2)
     return scenario(
-        *(replace(fault, action=rng.choice(ENDS), occurrence=_occurrence(rng, fault.point)) for fault in chosen)
+        *(
+            replace(fault, action=rng.choice(INTERRUPTIONS), occurrence=_occurrence(rng, fault.point))
+            for fault in chosen
+        )
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deletions import Outcome, People, Run, assert_same, assert_weights_follow, keys_left, leftovers, outcome_of
 from doomed_process import DoomedLethe
-from faults import FILE_CHANGE, KILLS, PAUSES, SEED, Action, Fault
+from faults import FILE_CHANGE, INTERRUPTIONS, SEED, Action, Fault
 from lethe_process import figures_of
 from repair_world import query
 from test_end_to_end_restarts import private_database
@@ -118,7 +118,7 @@ def scenarios() -> list[object]:
     ways = [(True, "never"), (True, "always"), (False, "never")]
     found = []
     for point in points_of(Cause.IMPORT):
-        fault = Fault(rng.choice(KILLS + PAUSES), point, cause=Cause.IMPORT)
+        fault = Fault(rng.choice(INTERRUPTIONS), point, cause=Cause.IMPORT)
         found.append(pytest.param(fault, *rng.choice(ways), id=str(fault)))
     return found
 

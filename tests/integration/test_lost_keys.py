@@ -144,9 +144,11 @@ def test_keys_that_go_missing_fail_readiness_and_then_the_next_start(
         found: list[str] = []
         while not found:
             found = failing()
-        assert len(found) == 1
-        assert file.name in found[0]
-        assert "Restore" in found[0] or "restore" in found[0]
+        # Those that both use, both miss.
+        assert 1 <= len(found) <= 2
+        for one in found:
+            assert file.name in one
+            assert "restore" in one.lower()
         moved.rename(file)
         while failing():
             pass
