@@ -15,7 +15,7 @@ from service.db.engine import Engine
 from service.db.notifications import Listening, listen
 from service.errors import Unavailable
 from service.publication.layout import LIFE_S, Layout, PublicationForeign, lock_reader
-from service.publication.mapped import open_view
+from service.publication.mapped import View, open_view
 from service.publication.reader import Reader
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
@@ -66,8 +66,9 @@ class Follower:
             pointed = await reader_leases.renew(connection, self._id, self._model, served)
             if pointed is None:
                 raise FileNotFoundError(errno.ENOENT, "No version of the model is committed yet")
-            if pointed == served:
+            if view is not None and pointed == served:
                 self._reader.extend(asked_at + LIFE_S * _USABLE_SHARE)
+                self._serve_again(view)
                 return
             layout = self._find()
             # Served before its lease is asked for: once that is there, no answer is of an earlier version.
@@ -95,6 +96,13 @@ class Follower:
     async def _pause(self, error: Unavailable | OSError) -> None:
         self._reader.explain(error.detail.rstrip(".") if isinstance(error, Unavailable) else str(error))
         await self.outage.pause(error)
+
+    def _serve_again(self, view: View) -> None:
+        """Serve the same version from where it was written again, if it was: what was there before it may go."""
+        with contextlib.suppress(FileNotFoundError):
+            layout = self._find()
+            if layout.version(view.folder) != view.path:
+                self._reader.serve(open_view(layout, view.folder, view))
 
     def _find(self) -> Layout:
         """The publication as it is now, locked; a new one has taken its place if that was lost or moved."""

@@ -35,6 +35,8 @@ class View:
 
     #: Its folder's name, as the pointer has it.
     folder: str
+    #: Where it is; a version that was lost is written again elsewhere.
+    path: Path
     model: MappedModel
     facts: Facts
     #: (n, C) float64; zero for nodes no longer live.
@@ -61,7 +63,7 @@ def open_view(layout: Layout, folder: str, before: View | None = None) -> View:
     served = VersionFacts(**said["facts"])
     probabilities = np.frombuffer(_map(path / "probabilities", 8 * nodes * classes), dtype=np.float64)
     live = np.frombuffer(_map(path / "live", nodes), dtype=np.bool_)
-    return View(folder, model, Facts(model.facts, served), probabilities.reshape(nodes, classes), live)
+    return View(folder, path, model, Facts(model.facts, served), probabilities.reshape(nodes, classes), live)
 
 
 def read_model(folder: Path) -> tuple[ModelFacts, Canaries | None, dict[str, Any]]:

@@ -241,7 +241,8 @@ class VersionWriter:
                 live_nodes=int(new.state.live.sum()),
                 edges=new.edges,
                 rank=new.state.features.gram.rank,
-                certificate=new.outcome.after,
+                # An import that nothing was repaired in has no outcome that tells.
+                certificate=new.outcome.after if new.model is None else self.resident.committed.certificate,
                 device=str(new.state.features.W.device),
             )
             self._context.publisher.write(ref, new.snapshot, facts, new.model or self._ref)

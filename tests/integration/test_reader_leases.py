@@ -110,6 +110,24 @@ async def test_a_reader_answers_the_committed_version_and_moves_with_the_pointer
         assert reader.predict("b") is not None
 
 
+async def test_a_reader_moves_to_where_its_version_was_written_again_before_the_first_goes(world: World) -> None:
+    async with world.reading() as reader:
+        # In place: it is mapped.
+        with (world.publisher.layout.version("1-1") / "probabilities").open("r+b") as file:
+            file.write(b"damaged")
+        shown = snapshot(1)
+        publications.load(world.publisher, VersionRef(1, 1), publications.published_model(IDS, shown), shown, fencing=2)
+        again = world.publisher.layout.version("1-1")
+        assert again.name == "1-1.2"
+
+        async def has_moved() -> bool:
+            return reader.view is not None and reader.view.path == again
+
+        await until(has_moved)
+        world.publisher.remove_older(VersionRef(1, 1), 2)
+        assert reader.predict("b") is not None
+
+
 async def test_the_unlearner_waits_for_every_reader_and_for_none_that_has_ended(world: World) -> None:
     async with world.reading(), world.reading() as other:
         async with world.reading():
@@ -172,7 +190,7 @@ async def test_a_reader_that_begins_before_anything_is_published_answers_once_it
     async def refused() -> bool:
         with pytest.raises(Unavailable) as refusal:
             reader.predict("b")
-        return "the model's publication is not there yet" in refusal.value.detail
+        return "the unlearner has not published the model (yet)" in refusal.value.detail
 
     with structlog.testing.capture_logs() as logs:
         await until(refused)

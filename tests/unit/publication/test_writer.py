@@ -4,6 +4,7 @@ import errno
 import json
 import mmap
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,15 @@ def test_a_version_that_is_there_and_whole_is_not_written_again(publisher: Publi
     before = {path: path.stat().st_ino for path in publisher.layout.path.rglob("*")}
     load(publisher, 1, fencing=2)
     assert {path: path.stat().st_ino for path in publisher.layout.path.rglob("*")} == before
+
+
+def test_what_is_computed_again_with_other_last_digits_is_not_written_again(publisher: Publisher) -> None:
+    before = names(publisher.layout.versions)
+    shown = snapshot(1)
+    shown = replace(shown, probabilities=np.nextafter(shown.probabilities, 1.0))
+    facts = replace(publications.version_facts(shown), distance_bound=2e-9)
+    publisher.load(VersionRef(1, 1), publications.published_model(IDS, shown), shown, facts, 7)
+    assert names(publisher.layout.versions) == before
 
 
 @pytest.mark.parametrize("spoil", ["missing", "altered", "other facts", "other format", "another boot"])
