@@ -19,6 +19,12 @@ from service.embedded import running_servers
 
 #: The first key, all scopes.
 KEY = "the-key-of-a-benchmark"
+HEADERS = {"Authorization": f"Bearer {KEY}"}
+
+
+def told(memory: Mapping[str, float]) -> str:
+    """MiB by process."""
+    return ", ".join(f"{name} {value:.0f}" for name, value in memory.items())
 
 
 class LetheProcess:
@@ -85,7 +91,7 @@ class LetheProcess:
         """Samples by name and labels, summed over the processes that have them."""
         found = dict[str, float]()
         for url in (self.url, f"http://127.0.0.1:{self._unlearner_port()}"):
-            text = httpx.get(f"{url}/metrics", headers={"Authorization": f"Bearer {KEY}"}).raise_for_status().text
+            text = httpx.get(f"{url}/metrics", headers=HEADERS).raise_for_status().text
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
                     labels = (value for name, value in sample.labels.items() if name != "process")

@@ -23,13 +23,12 @@ import httpx
 import numpy as np
 
 from benchmarks.performance.commit_floor import CommitFloor
-from benchmarks.performance.lethe_process import KEY
+from benchmarks.performance.lethe_process import HEADERS
 from benchmarks.performance.lethe_world import Events, World
 from model_store.files import make_folder, rename, sync_folder, write_file
 
 #: What the service is given, and the floor holds.
 MAX_WAIT_MS = 20
-_HEADERS = {"Authorization": f"Bearer {KEY}"}
 #: Bytes of the key of one request in its file.
 _SLOT_BYTES = 64
 _REPAIRS = """
@@ -49,7 +48,7 @@ async def one_at_a_time(place: World, requests: int) -> dict[str, list[float]]:
     """
     nodes, times = iter(place.nodes), dict[str, dict[UUID, float]]()
     events = await Events.follow(place.lethe.database_url)
-    async with httpx.AsyncClient(base_url=place.lethe.url, headers=_HEADERS, timeout=60.0) as client:
+    async with httpx.AsyncClient(base_url=place.lethe.url, headers=HEADERS, timeout=60.0) as client:
         for pace, seen in (("completed", events.completed), ("applied", events.applied)):
             times[pace] = {}
             for _ in range(requests):

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.performance.lethe_process import LetheProcess
+from benchmarks.performance.lethe_process import LetheProcess, told
 from benchmarks.performance.unlearn import device_name
 
 _CLIENTS = 4
@@ -76,11 +75,6 @@ def stream(service: LetheProcess, doomed: list[str], seen: Predictions) -> tuple
             memory.append(service.memory())
             print(f"  {begin + len(part):,} deleted, MiB: {told(memory[-1])}", file=sys.stderr, flush=True)
         return time.monotonic() - started, memory
-
-
-def told(memory: Mapping[str, float]) -> str:
-    """MiB by process."""
-    return ", ".join(f"{name} {value:.0f}" for name, value in memory.items())
 
 
 def queued(service: LetheProcess) -> bool:

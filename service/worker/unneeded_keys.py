@@ -66,6 +66,8 @@ class UnneededKeys:
                 async with transaction(self._engine) as connection:
                     await RequestKeyRepository(connection).forget(dropped)
                 destroyed += len(dropped)
+                if len(dropped) < _PAGE:
+                    return destroyed
 
     async def destroy_orphaned(self) -> int:
         """Destroy those of no request, and what a crash left of others; returns how many. Raises as `begin`."""
