@@ -60,6 +60,7 @@ from service.vault.keyring import Keyring, Subject
 from service.vault.log_keys import LogKeys
 from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
+from service.worker.explanation import nothing_left
 from service.worker.log_signer import LogSigner
 from service.worker.unneeded_keys import UnneededKeys
 from tests.publications import load, published_model, serve, version_facts
@@ -184,6 +185,17 @@ class Api:
     def unneeded_keys(self) -> UnneededKeys:
         """What the unlearner does with them."""
         return UnneededKeys(self.engine, self.request_keys)
+
+    async def complete_without_work(self, accepted: dict[str, Any], by: UUID | str) -> None:
+        """Take a queued request, of which all was deleted `by` another, to `completed`, as the unlearner does."""
+        async with transaction(self.engine) as connection:
+            await RequestRepository(connection).mark_completed_without_work(
+                UUID(accepted["id"]),
+                already_deleted_by=UUID(str(by)),
+                explanation=nothing_left(RequestKind.NODE, named=accepted["count"], with_node=0, by=[UUID(str(by))]),
+                payload={"kind": "node", "already_deleted_by": [str(by)]},
+            )
+        await self.unneeded_keys.destroy_dropped()
 
     async def replace_model(self) -> None:
         """An import of a newly trained model, as the database has it once it is completed."""

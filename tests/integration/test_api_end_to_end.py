@@ -20,13 +20,11 @@ from model_store.datasets.load import load_dataset
 from projector.network.spec import ModelSpec
 from service.api.services import Services
 from service.api_process import create_app
-from service.db import migrate, roles
-from service.db.engine import create_engine
+from service.db import roles
 from service.db.transactions import transaction
-from service.db.vault_keys import open_keyring
 from service.domain.states import Scope
 from service.errors import StateMismatch
-from service.first_key import ensure_first_key
+from service.preparation import prepare
 from service.settings import Settings
 from service.unlearner_process import unlearning
 
@@ -107,14 +105,8 @@ def settings_of(model: Path, home: Path, database_url: str, redis_url: str, *, r
 
 @asynccontextmanager
 async def running(settings: Settings, name: str = "api-0") -> AsyncIterator[Lethe]:
-    """The service over a database that is migrated first, from its start to its end."""
-    assert settings.database_url is not None
-    await migrate.upgrade(settings.database_url)
-    engine = create_engine(settings.database_url)
-    try:
-        await ensure_first_key(engine, await open_keyring(engine, settings.home / "keys"), settings)
-    finally:
-        await engine.dispose()
+    """The service over a database that is prepared first, from its start to its end."""
+    await prepare(settings)
     failures: list[BaseException] = []
     app = create_app(settings, name, on_failure=failures.append)
     async with AsyncExitStack() as stack:

@@ -58,20 +58,6 @@ async def test_an_unforeseen_error_of_the_renewal_is_logged_and_ends_what_runs_u
     assert [line["log_level"] for line in logs if line["event"] == "lease.renewal_failed"] == ["error"]
 
 
-async def test_so_does_an_error_of_the_readers_that_are_told_of_a_renewal(db: Database) -> None:
-    told: list[float] = []
-
-    def readers(until: float) -> None:
-        told.append(until)
-        if len(told) > 1:
-            raise ValueError("the readers are broken")
-
-    async with holding(db.engine, await _acquired(db)) as keeper:
-        keeper.tell(readers)
-        await _until_ended(keeper)
-    assert len(told) == 2
-
-
 async def test_others_read_of_a_change_long_before_the_next_renewal(db: Database) -> None:
     lease = await leases.acquire(db.engine, MODEL, "one", 600)
     assert lease is not None
