@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.base_index import Generation, Index, StoredArray, Table
-from model_store.files import damaged, read_range, write_file
+from model_store.files import Together, damaged, read_range
 
 #: The slots of one chunk as they lie on disk, (slots, slot_bytes).
 Raw = NDArray[np.uint8]
@@ -96,8 +96,8 @@ def digest_of(part: Raw) -> str:
     return hashlib.sha256(part.data).hexdigest()
 
 
-def write_table(folder: Path, name: str, new: NewTable, generation: Generation) -> Table:
-    """Writes the files `<name>.<array>-<generation>` of a table, synced, and returns how to find them."""
+def write_table(folder: Path, name: str, new: NewTable, generation: Generation, changes: Together) -> Table:
+    """Writes the files `<name>.<array>-<generation>` of a table, and returns how to find them."""
     arrays = {}
     for array_name, array in new.arrays.items():
         file = f"{name}.{array_name}-{generation}"
@@ -106,7 +106,7 @@ def write_table(folder: Path, name: str, new: NewTable, generation: Generation) 
         raw = np.ascontiguousarray(array.values).reshape(-1).view(np.uint8)
         bounds = zip((new.starts[:-1] * slot_bytes).tolist(), (new.starts[1:] * slot_bytes).tolist(), strict=True)
         chunks = [raw[first:last] for first, last in bounds]
-        write_file(folder / file, (chunk.data for chunk in chunks))
+        changes.write(folder / file, (chunk.data for chunk in chunks))
         arrays[array_name] = StoredArray(
             file=file,
             dtype=array.values.dtype.str,

@@ -24,7 +24,7 @@ from model_store.base_tables import (
 )
 from model_store.erasure import Erasure, carry_out, plan
 from model_store.errors import StoreDamaged, StoreForeign
-from model_store.files import Together, make_folder, replace_file, sync_folder, together, write_file
+from model_store.files import Together, make_folder, rename, replace_file, together
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.sealed import seal
 from model_store.versions import StoreConflict
@@ -81,10 +81,11 @@ class BaseStore:
         # Another one in every model: an erasure of the model that this one replaces may go on after that, and must find
         # none of its files here.
         first = Generation(fencing=0, number=secrets.randbelow(_FIRST_BELOW))
-        tables = {name: write_table(self.folder, name, table, first) for name, table in new.items()}
-        index = Index(first, self._manifest_sha256, base.graph.nodes, chunk_rows, beta_version=0, tables=tables)
-        write_file(self.folder / index.file_name, [seal(index.to_json())])
-        sync_folder(self.folder)
+        with together() as changes:
+            tables = {name: write_table(self.folder, name, table, first, changes) for name, table in new.items()}
+            index = Index(first, self._manifest_sha256, base.graph.nodes, chunk_rows, beta_version=0, tables=tables)
+            changes.write(self.folder / index.file_name, [seal(index.to_json())])
+            changes.name(self.folder)
 
     def check(self) -> None:
         """Raises StoreDamaged or StoreForeign for a file that is missing, of another size, or not the store's."""
@@ -187,8 +188,8 @@ class BaseStore:
     ) -> None:
         """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), by those of `version`, in one step.
 
-        The rows of deleted nodes, and in `beta` those of nodes whose features were deleted, must be zero. Raises
-        StoreConflict as `erase` does, ValueError for another shape.
+        Those before stay on the disk until the next erasure. The rows of deleted nodes, and in `beta` those of nodes
+        whose features were deleted, must be zero. Raises StoreConflict as `erase` does, ValueError for another shape.
         """
         index = self._settle(fencing)
         spec, nodes, classes = self._manifest.spec, self._manifest.nodes, len(self._manifest.classes)
@@ -199,12 +200,13 @@ class BaseStore:
             if array.shape != (blocks, nodes, classes):
                 raise ValueError(f"{name} must be {(blocks, nodes, classes)}, not {array.shape}")
         target = _next(index, fencing)
-        for name, new in _beta_tables(beta, label_beta, index.chunk_rows).items():
-            index = index.with_table(name, write_table(self.folder, name, new, target))
-        sync_folder(self.folder)
-        index = self._install(replace(index, generation=target, beta_version=version))
-        with together() as last:
-            self._tidy(index, last, fencing)
+        index = replace(index, generation=target, beta_version=version)
+        with together() as changes:
+            for name, new in _beta_tables(beta, label_beta, index.chunk_rows).items():
+                index = index.with_table(name, write_table(self.folder, name, new, target, changes))
+            changes.write(self.folder / f".{index.file_name}", [seal(index.to_json())])
+            changes.name(self.folder)
+        rename(self.folder / f".{index.file_name}", self.folder / index.file_name)
 
     def _steadily(self, read: Callable[[], _Result]) -> _Result:
         """What `read` returns, starting again when another process erased something meanwhile."""

@@ -109,6 +109,10 @@ class Together:
             while view:
                 view = view[os.write(descriptor, view) :]
 
+    def name(self, folder: Path) -> None:
+        """The names that files have in it by the end are durable too."""
+        self._folders[folder] = None
+
     def overwrite(self, path: Path, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
         """Fills the given slots of a file of equal slots with the byte `fill`, in place.
 

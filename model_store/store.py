@@ -38,12 +38,13 @@ from model_store.files import (
     write_file,
 )
 from model_store.manifest import FeatureLayout, Manifest
+from model_store.naming import MANIFEST
 from model_store.sealed import read_sealed, seal
 from model_store.tombstones import Kept, KeptTombstone
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
 from projector.graph.graph import Graph, validate
 
-_MANIFEST, _CURRENT, _BASE, _VERSIONS = "manifest.json", "CURRENT", "base", "versions"
+_CURRENT, _BASE, _VERSIONS = "CURRENT", "base", "versions"
 _FIRST = VersionRef(0, 0)
 
 
@@ -99,7 +100,7 @@ class Store:
         make_folder(unfinished)
         manifest_bytes = seal(manifest.to_json(), indent=1)
         manifest_sha256 = hashlib.sha256(manifest_bytes).hexdigest()
-        write_file(unfinished / _MANIFEST, [manifest_bytes])
+        write_file(unfinished / MANIFEST, [manifest_bytes])
         store = cls(unfinished, manifest, manifest_sha256)
         store._base.create(base, chunk_rows=chunk_rows)
         make_folder(unfinished / _VERSIONS)
@@ -114,7 +115,7 @@ class Store:
 
         Raises StoreForeign when there is no model, StoreDamaged naming the file when one is missing or altered.
         """
-        manifest_path = path / _MANIFEST
+        manifest_path = path / MANIFEST
         if not manifest_path.exists() and not any((path / name).exists() for name in (_CURRENT, _BASE, _VERSIONS)):
             raise StoreForeign(
                 f"{path} holds no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
@@ -277,7 +278,7 @@ class Store:
         current = self.current()
         return frozenset(
             [
-                _MANIFEST,
+                MANIFEST,
                 _CURRENT,
                 *(f"{_BASE}/{name}" for name in self._base.files()),
                 *(f"{_VERSIONS}/{current.folder}/{name}" for name in self._versions.FILES),
@@ -326,8 +327,9 @@ class Store:
     ) -> None:
         """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), by those of `version`, in one step.
 
-        For once that version is the committed one. The rows of deleted nodes, and in `beta` those of nodes whose
-        features were deleted, must be zero. Raises StoreConflict as `erase` does, ValueError for another shape.
+        Those before stay on the disk until the next `erase`. For once that version is the committed one. The rows of
+        deleted nodes, and in `beta` those of nodes whose features were deleted, must be zero. Raises StoreConflict as
+        `erase` does, ValueError for another shape.
         """
         self._base.write_beta(beta, label_beta, version=version, fencing=fencing)
 

@@ -21,8 +21,7 @@ from projector.forgetting.certificate import Certificate
 from projector.forgetting.forget import Forgotten, HeldModel, RepairPlan, forget
 from projector.forgetting.live_graph import LiveGraph, label_gram
 from projector.forgetting.projection import SpanState
-from projector.forgetting.repair import RepairProgress
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.graph.from_data import graph_of
 from projector.graph.graph import Graph, some, validate

@@ -31,6 +31,7 @@ class FailurePoint(StrEnum):
     COMMITTED = "6 committed"  # pointer, version, the rows of its cause
     SWAPPED = "7 swapped"  # CURRENT
     INSTALLED = "7 installed"  # of an import: its folder is in the served one's place
+    MOVED = "7 moved"  # all readers
     APPLYING = "8 applying"
     APPLIED = "8 applied"  # of a batch: status and events
     COEFFICIENTS_WRITTEN = "9 coefficients written"
@@ -40,6 +41,10 @@ class FailurePoint(StrEnum):
     COMPLETED = "10 completed"  # the version is finished; of a batch, status and events, and ciphertexts dropped
     KEYS_DESTROYED = "10 keys destroyed"
     ACKNOWLEDGED = "10 acknowledged"  # the stream has forgotten the entries
+
+    # Beside the steps.
+    CANCELLED = "cancelled"  # status, and ciphertext dropped; its key is there still
+    KEYS_EMPTIED = "keys emptied"  # those of dropped ciphertexts, whose rows still name the slots
 
     LEASED = "start leased"
     POINTER_READ = "start pointer read"

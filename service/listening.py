@@ -14,6 +14,8 @@ from types import FrameType
 
 from service.errors import ConfigurationError
 
+#: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
+REQUESTS_GRACE_S = 2
 _BACKLOG = 2048
 
 
@@ -89,11 +91,10 @@ def stopped_by_signals() -> Iterator[Callable[[Callable[[], None]], None]]:
 
 
 @contextlib.contextmanager
-def facts_file(path: Path, facts: Mapping[str, object]) -> Iterator[None]:
-    """Keep `facts` in a file only this user can read, while the block runs."""
-    write_private(path, json.dumps(facts))
+def facts_file(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
+    """Yield a function that replaces the facts in a file only this user can read; it goes with the end of the block."""
     try:
-        yield
+        yield lambda facts: write_private(path, json.dumps(facts))
     finally:
         path.unlink(missing_ok=True)
 

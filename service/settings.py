@@ -25,6 +25,9 @@ def _scheme(*allowed: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+DatabaseUrl = Annotated[str | None, _scheme("postgresql", "postgres", "postgresql+asyncpg")]
+
+
 class Settings(BaseSettings):
     """The settings of one process; read once, by `load_settings`, and passed on."""
 
@@ -38,11 +41,24 @@ class Settings(BaseSettings):
     )
 
     home: Path = Field(Path("var"), description="Folder of Lethe's own data: private servers, keys, secrets, models.")
-    database_url: Annotated[str | None, _scheme("postgresql", "postgres", "postgresql+asyncpg")] = Field(
+    database_url: DatabaseUrl = Field(
         None,
         validation_alias="DATABASE_URL",
         repr=False,
-        description="Postgres to use, as postgresql://user:password@host/database; unset: a private server.",
+        description="Postgres to use, as postgresql://user:password@host/database with the login of the tables' owner; "
+        "unset: a private server.",
+    )
+    api_database_url: DatabaseUrl = Field(
+        None,
+        repr=False,
+        description="The same Postgres, with the login of processes that answer callers, a member of lethe_api; unset: "
+        "that of DATABASE_URL.",
+    )
+    unlearner_database_url: DatabaseUrl = Field(
+        None,
+        repr=False,
+        description="The same Postgres, with the unlearner's login, a member of lethe_unlearner; unset: that of "
+        "DATABASE_URL.",
     )
     redis_url: Annotated[str | None, _scheme("redis", "rediss", "unix")] = Field(
         None,
@@ -53,14 +69,24 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65_535, description="TCP port to listen on; 0 takes a free one.")
+    unlearner_port: int = Field(
+        0, ge=0, le=65_535, description="TCP port of the unlearner's own /healthz and /metrics; 0 takes a free one."
+    )
     trusted_proxies: str | None = Field(
         None,
         description="Addresses or networks, separated by commas, of proxies whose X-Forwarded-For is believed.",
+    )
+    api_workers: int | None = Field(
+        None, ge=1, le=64, description="Processes that answer requests; unset: 1 on up to 2 cores, else up to 4."
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model lives; auto: cuda if present.")
 
     dataset: str = Field("cora", min_length=1, description="What the first `serve` trains on when there is no model.")
     model: Path | None = Field(None, description="Folder of the model to serve; unset: `model` below LETHE_HOME.")
+    share: Path | None = Field(
+        None,
+        description="Folder in which processes share what they predict from; unset: in memory, or in LETHE_HOME.",
+    )
     data_dir: Path | None = Field(None, description="Folder searched first for datasets.")
     repair: Literal["always", "never"] = Field(
         "always", description="Whether deletions bring the weights to those of retraining on what remains."
@@ -111,7 +137,7 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = Field("console", description="How log lines are written.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level logged.")
 
-    @field_validator("home", "model", "data_dir")
+    @field_validator("home", "model", "share", "data_dir")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         """Resolve against the current folder now, so that a later change of folder changes nothing."""
@@ -164,9 +190,35 @@ class Settings(BaseSettings):
         """The time after which the next drill runs by itself; None when none does."""
         return timedelta(days=self.drill_every) if self.drill_every else None
 
-    def with_servers(self, *, database_url: str, redis_url: str) -> Self:
+    def told(self) -> dict[str, Any]:
+        """Every value as JSON can hold it, secrets too: for a process on its descriptor, and for nothing else."""
+        key = self.admin_key
+        return self.model_dump(mode="json") | {"admin_key": None if key is None else key.get_secret_value()}
+
+    @property
+    def servers(self) -> tuple[str, str]:
+        """The URLs of Postgres, with the owner's login, and of Redis. Raises ConfigurationError when one is unset."""
+        if self.database_url is None or self.redis_url is None:
+            raise ConfigurationError("No Postgres or Redis is named.", "Set DATABASE_URL and REDIS_URL.")
+        return self.database_url, self.redis_url
+
+    def with_servers(
+        self,
+        *,
+        database_url: str,
+        redis_url: str,
+        api_database_url: str | None = None,
+        unlearner_database_url: str | None = None,
+    ) -> Self:
         """Return a copy that names the servers to use."""
-        return self.model_copy(update={"database_url": database_url, "redis_url": redis_url})
+        return self.model_copy(
+            update={
+                "database_url": database_url,
+                "redis_url": redis_url,
+                "api_database_url": api_database_url,
+                "unlearner_database_url": unlearner_database_url,
+            }
+        )
 
 
 def _networks_in(text: str | None) -> tuple[IPv4Network | IPv6Network, ...]:
@@ -177,6 +229,12 @@ def variable_name(field: str) -> str:
     """Return the environment variable of a field of `Settings`."""
     alias = Settings.model_fields[field].validation_alias
     return alias if isinstance(alias, str) else ENV_PREFIX + field.upper()
+
+
+def environment_without_settings() -> dict[str, str]:
+    """This process's environment, but no setting: for a process that is told its settings otherwise."""
+    ours = {variable_name(field) for field in Settings.model_fields}
+    return {name: value for name, value in os.environ.items() if name.upper() not in ours}
 
 
 def load_settings(**flags: Any) -> Settings:

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from service.embedded import Embedded, PrivateServers
+from service.publication import layout
 from tests import in_memory
 from tests.databases import Templates, fresh_database
 from tests.preloaded import Preloaded, Start
@@ -27,6 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
             # pytest-xdist gives each of its workers a folder below it.
             option.basetemp = str(folder)
             config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def publications(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the service shares in memory goes with the files of the tests."""
+    layout._MEMORY = tmp_path_factory.mktemp("memory")
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +104,8 @@ def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
 @pytest.fixture(scope="session")
 def preloaded() -> Iterator[Preloaded]:
     """The service, imported once for all processes of it that tests start."""
-    program = Preloaded("service.app", "service.cli.main", "psutil")
+    modules = ("service.api_process", "service.unlearner_process", "service.preparation", "service.cli.main")
+    program = Preloaded(*modules, "tests.forked_children:install", "psutil")
     yield program
     program.close()
 

@@ -1,7 +1,7 @@
 """Python programs that start at once, each in a fork of one process that has imported what they need.
 
-As a program, `preloaded.py MODULE…` imports the modules and then does what its standard input asks for, a JSON object
-per line:
+As a program, `preloaded.py MODULE…` imports the modules, calls a function where `MODULE:FUNCTION` names one, and then
+does what its standard input asks for, a JSON object per line:
 
     {"start": {...}}    answered by the process id of what was started
     {"poll": pid}       answered by the exit status, as `subprocess` gives it, or null while it runs
@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, NoReturn, Protocol, TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -154,8 +155,18 @@ def _become(order: Mapping[str, Any]) -> None:
             runpy.run_path(file, run_name="__main__")
 
 
-def _leave(status: int) -> None:
-    """End a fork as a program ends, but for taking apart all that was imported, which costs more than many starts."""
+def leave(main: Callable[[], None]) -> NoReturn:
+    """Run a program in a fork and end as it ends, but for taking apart all that was imported, which costs more."""
+    status = 0
+    try:
+        main()
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - as an interpreter does
+        traceback.print_exc()
+        status = 1
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -163,7 +174,7 @@ def _leave(status: int) -> None:
     os._exit(status)
 
 
-def _ended(pid: int, options: int) -> int | None:
+def ended(pid: int, options: int) -> int | None:
     found, status = os.waitpid(pid, options)
     return os.waitstatus_to_exitcode(status) if found else None
 
@@ -175,22 +186,19 @@ def _obey() -> None:
         if verb == "start":
             answer: int | None = os.fork()
             if answer == 0:
-                try:
-                    _become(about)
-                except SystemExit as end:
-                    if end.code is not None and not isinstance(end.code, int):
-                        raise
-                    _leave(end.code or 0)
-                _leave(0)
+                leave(partial(_become, about))
         else:
-            answer = _ended(about, os.WNOHANG if verb == "poll" else 0)
+            answer = ended(about, os.WNOHANG if verb == "poll" else 0)
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        importlib.import_module(name)
+        module, _, function = name.partition(":")
+        imported = importlib.import_module(module)
+        if function:
+            getattr(imported, function)()
     # What is there already stays shared with every fork.
     gc.collect()
     gc.freeze()

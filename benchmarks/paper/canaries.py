@@ -59,14 +59,14 @@ def measure(graph: Graph, spec: ModelSpec, accuracy_without: float, *, cohorts: 
     resident = resident_of(built, device, RepairPolicy.ALWAYS)
     falls = []
     for cohort in range(1, cohorts + 1):
-        rows = np.array([resident.rows[name] for name in canaries.cohort_ids(cohort)])
+        rows = np.array([resident.committed.rows[name] for name in canaries.cohort_ids(cohort)])
         prepared = resident.prepare([Removal(nodes=rows)])
         (norms,) = prepared.projection.norms
         assert norms.channel_before is not None
         assert norms.channel_after is not None
         falls.append(Fall(cohort, norms.channel_before, norms.channel_after, prepared.projection.directions_removed))
         resident.commit(prepared)
-    right = resident.predictions().probabilities.argmax(axis=1) == larger.labels
+    right = resident.committed.predictions().probabilities.argmax(axis=1) == larger.labels
     return Result(spec.seed, accuracy_without, accuracy_of(built), float(right[larger.test_mask].mean()), tuple(falls))
 
 

@@ -28,10 +28,10 @@ from projector.forgetting.batch import Removal
 from projector.forgetting.injection import inject_channel
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec
+from service.domain.snapshot import Snapshot
 from service.domain.states import RepairPolicy
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
-from service.unlearning.snapshot import Snapshot
 
 SHARES = (0.05, 0.10)
 
@@ -72,7 +72,7 @@ def measure(graph: Graph, spec: ModelSpec, share: float, *, device: str, seed: i
         device=device,
     )
     resident = resident_of(built, device, RepairPolicy.NEVER)
-    before = resident.predictions()
+    before = resident.committed.predictions()
     prepared = resident.prepare([Removal(nodes=rows)])
     projection = prepared.projection
     (norms,) = projection.norms

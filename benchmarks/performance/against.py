@@ -46,8 +46,10 @@ def work(dataset: str) -> None:
         placement = Placement(torch.device("cpu"), RepairPolicy.ALWAYS)
         resident = Resident.load(store.manifest, store.load_base(), version, 0, placement)
     if resident.upkeep_due:
-        resident.advance_upkeep(math.inf)
-    print(f"{graph.nodes:,} nodes, {graph.num_features:,} features, rank {resident.state.features.gram.rank:,}")
+        resident.factor.advance(math.inf)
+    print(
+        f"{graph.nodes:,} nodes, {graph.num_features:,} features, rank {resident.committed.state.features.gram.rank:,}"
+    )
     for line in sys.stdin:
         size, seed = map(int, line.split())
         nodes = np.random.default_rng(seed).choice(graph.nodes, size=size, replace=False)
@@ -56,7 +58,7 @@ def work(dataset: str) -> None:
         projected = resident.prepare(removals, budget_s=0.0)
         batch = time.process_time() - began
         began = time.process_time()
-        objective = projected.live_graph.objective(resident.regularization)
+        objective = projected.live_graph.objective(resident.committed.regularization)
         repair = Repair(projected.state, objective, projected.training_rows, resident.preconditioner)
         repair.advance()
         repair.repaired()

@@ -56,14 +56,14 @@ def trained(dataset: Path | str, out: Path) -> tuple[float, float, float]:
 
 def predictions(resident: Resident, rng: np.random.Generator) -> None:
     """Prints what predictions cost: those of all nodes, and those of nodes that are asked for."""
-    graph, W = resident.live_graph, stacked(resident.state)
+    graph, W = resident.committed.live_graph, stacked(resident.committed.state)
     took = []
     for _ in range(5):
         started = time.perf_counter()
-        logits = graph.logits(resident.state)
+        logits = graph.logits(resident.committed.state)
         took.append(time.perf_counter() - started)
     print(f"logits of all nodes by class columns: {min(took):.2f} to {max(took):.2f} s")
-    live = np.flatnonzero(resident.state.live)
+    live = np.flatnonzero(resident.committed.state.live)
     for nodes, repeats in _ASKED:
         took = []
         for _ in range(repeats):
@@ -79,7 +79,7 @@ def predictions(resident: Resident, rng: np.random.Generator) -> None:
 
 def batch(resident: Resident, rng: np.random.Generator, budget_s: float) -> tuple[float, str]:
     """One batch, taken for good: seconds of its repair, and a line."""
-    rows = rng.choice(np.flatnonzero(resident.state.live), size=_BATCH, replace=False)
+    rows = rng.choice(np.flatnonzero(resident.committed.state.live), size=_BATCH, replace=False)
     started, before = time.perf_counter(), time.process_time()
     prepared = resident.prepare([Removal(nodes=row) for row in rows[:, None]], budget_s=budget_s)
     resident.commit(prepared)
@@ -116,7 +116,7 @@ def main() -> None:
         rng = np.random.default_rng(1)
         predictions(resident, rng)
         started = time.perf_counter()
-        resident.advance_upkeep(math.inf)
+        resident.factor.advance(math.inf)
         print(f"blocks of the Hessian, in idle time: {time.perf_counter() - started:.1f} s", flush=True)
         seconds, line = batch(resident, rng, math.inf)
         print(line if training is None else f"{line}; training took {training / seconds:.1f} times as long", flush=True)

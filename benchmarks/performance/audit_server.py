@@ -8,35 +8,36 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
-import numpy as np
-import scipy.sparse as sp
 import uvicorn
 from prometheus_client import CollectorRegistry
 
 from benchmarks.performance.audit_events import MODEL
-from projector.graph.edges import Edges
 from service.api.application import build
-from service.api.auth import key_memory
+from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
-from service.api.services import Check, ModelInfo, Services, Tombstones
+from service.api.services import ModelInfo, Services
 from service.dashboard.installation import install as install_dashboard
 from service.db.api_keys import ApiKeyRepository
 from service.db.checkpoints import CheckpointRepository
 from service.db.engine import Engine
 from service.db.intake import Intake
+from service.db.tombstone_lookup import Tombstones
 from service.db.transactions import transaction
+from service.domain.conditions import Check
 from service.domain.states import Scope
+from service.drills.cohorts import CohortSearch
+from service.drills.starting import Drills
 from service.errors import Unavailable
 from service.observability.access import AccessLog
-from service.observability.metrics import UnlearningMetrics
+from service.observability.exposition import Exposition
+from service.observability.metrics import IntakeMetrics
+from service.publication.reader import Reader
 from service.queue.connection import connect
-from service.reader.predictions import Reader
 from service.settings import Settings
-from service.unlearning.snapshot import Snapshot
 from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 
 
 @contextlib.asynccontextmanager
@@ -47,26 +48,26 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
         max_body_bytes=1 << 20, registry=registry, access_log=AccessLog("json", "warning", (home / "log").open("w"))
     )
     install_dashboard(app)
-    live = np.ones(1, dtype=np.bool_)
-    with RequestKeys.open(home / "keys" / "requests.slots") as request_keys:
-        intake = Intake(engine, request_keys, max_queued_nodes=None)
+    with OwnSlots.open(home / "keys" / "requests") as own_slots:
+        intake = Intake(engine, own_slots, max_queued_nodes=None)
+        tombstones, metrics = Tombstones(engine, keyring, MODEL), IntakeMetrics(registry)
+        cohorts = CohortSearch(lambda: None, lambda node: False, tombstones)
         app.state.services = Services(
             settings=Settings(home=home),
             model=MODEL,
             engine=engine,
             intake=intake,
             keyring=keyring,
-            request_keys=request_keys,
             keys=key_memory(engine, keyring),
             # Whose one key is right; nothing is counted.
             limits=RateLimits(connect("redis://127.0.0.1:1"), keyring.cursor_key),
-            reader=Reader(("0",), ("a",), Snapshot(1, np.ones((1, 1)), live, Edges(sp.csr_array((1, 1)), live))),
-            tombstones=Tombstones(engine, keyring, MODEL),
+            reader=Reader(),
+            tombstones=tombstones,
             model_info=_no_model,
-            canaries=lambda: None,
+            drills=Drills(engine, MODEL, intake, keyring, cohorts, metrics),
             readiness=_no_checks,
-            registry=registry,
-            metrics=UnlearningMetrics(registry),
+            exposition=Exposition(registry, "api-0"),
+            metrics=metrics,
         )
         key = new_api_key()
         async with transaction(engine) as connection:

@@ -33,7 +33,7 @@ from service.db.versions import VersionRepository
 from service.domain.records import RequestNorms, Targets
 from service.domain.states import Cause, Guarantee, RequestKind
 from service.domain.versions import BatchDetails, Version
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 
 _COPIES = ("lethe_with_audit", "lethe_without_audit")
 _TRIGGERS = {
@@ -61,9 +61,9 @@ _STEPS = ("accepted", "committed", "applied", "completed")
 class Writer:
     """Takes batches of requests through one database."""
 
-    def __init__(self, engine: Engine, keys: RequestKeys, api_key_id: UUID, version: int) -> None:
+    def __init__(self, engine: Engine, own_slots: OwnSlots, api_key_id: UUID, version: int) -> None:
         self._engine = engine
-        self._intake = Intake(engine, keys, max_queued_nodes=None)
+        self._intake = Intake(engine, own_slots, max_queued_nodes=None)
         self._api_key_id = api_key_id
         self._version = version
 
@@ -194,8 +194,8 @@ async def run(database_url: str, home: Path, options: argparse.Namespace) -> Non
         for name, url in urls.items():
             engine = create_engine(url)
             stack.push_async_callback(engine.dispose)
-            keys = stack.enter_context(RequestKeys.open(home / f"{name}.slots"))
-            writers[name] = Writer(engine, keys, UUID(str(api_key_id)), version)
+            own_slots = stack.enter_context(OwnSlots.open(home / name / "requests"))
+            writers[name] = Writer(engine, own_slots, UUID(str(api_key_id)), version)
             stack.push_async_callback(writers[name].close)
         for turn in range(options.repeats + 3):
             for name, writer in writers.items():

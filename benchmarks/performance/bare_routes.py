@@ -18,8 +18,8 @@ from fastapi import Body, FastAPI
 from service.api.deletion_answers import AcceptedDeletion, Links, Salts
 from service.api.deletion_schemas import DeletionBody, EdgeDeletion
 from service.api.prediction_schemas import PredictionAnswer
-from service.app import server_config
 from service.domain.states import RequestKind, RequestStatus
+from service.http_server import server_config
 from service.listening import listen
 
 

@@ -71,7 +71,7 @@ class CommitFloor:
         """Seconds to accept each group of requests by a commit of its own, one after the other."""
         started = time.perf_counter()
         for group in groups:
-            await self._commit(_COMMITS[0], group)
+            await self.commit(0, group)
         return time.perf_counter() - started
 
     async def accept_and_apply(self, groups: Sequence[Sequence[UUID]]) -> float:
@@ -98,11 +98,12 @@ class CommitFloor:
                 await asyncio.sleep(max(0.0, started + done / rate - time.monotonic()))
         return latencies
 
-    async def _through(self, group: Sequence[UUID]) -> None:
-        for tables in _COMMITS:
-            await self._commit(tables, group)
-
-    async def _commit(self, tables: Sequence[str], group: Sequence[UUID]) -> None:
+    async def commit(self, number: int, group: Sequence[UUID]) -> None:
+        """One of the three commits of requests, 0 to 2."""
         async with self._connection.transaction():
-            for table in tables:
+            for table in _COMMITS[number]:
                 await self._connection.execute(self._copying[table], list(group))
+
+    async def _through(self, group: Sequence[UUID]) -> None:
+        for number in range(len(_COMMITS)):
+            await self.commit(number, group)

@@ -1,8 +1,9 @@
 """Erasing a node and verifying what is left, step by step as the unlearner does it, beside one fsync on the same disk.
 
-The steps 9 and 10 of a version with one deleted node: what is gone is overwritten, the version before it removed, and
-the span residual measured from the disk. In turn with them a file of 4 KiB beside the model is overwritten and synced.
-Random nodes, and those with the most edges. The model is a copy and is not repaired, so no coefficients are rewritten.
+The steps 9 and 10 of a version with one deleted node, repaired: the coefficients of its weights are written, what is
+gone is overwritten, the version before it removed, and the span residual measured from the disk. In turn with them a
+file of 4 KiB beside the model is overwritten and synced. Random nodes, and those with the most edges. The model is a
+copy.
 
 With `--chunks`, also what the same erasure would take if each chunk were a file that is never changed: written anew
 without what is erased, beside an index that names the new ones, then the old ones overwritten and unlinked.
@@ -36,6 +37,7 @@ from model_store.store import Store
 from model_store.versions import VersionRef, VersionState
 from projector.forgetting.batch import Removal
 from projector.network.spec import ModelSpec
+from service.domain.states import RepairPolicy
 from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
@@ -43,6 +45,7 @@ from service.unlearning.resident import Resident
 from service.worker.leftovers import Leftovers
 
 _FENCING = 1
+_PLACEMENT = Placement("cpu", RepairPolicy.ALWAYS)
 
 
 class Model:
@@ -52,21 +55,20 @@ class Model:
         self.store = Store.open(folder)
         self._ref = self.store.current()
         base, state = self.store.load_base(), self.store.read_version(self._ref)
-        self.resident = Resident.load(self.store.manifest, base, state, self._ref.version, Placement("cpu"))
+        self.resident = Resident.load(self.store.manifest, base, state, self._ref.version, _PLACEMENT)
         self.degrees = np.diff(base.graph.adjacency.indptr)
         self._leftovers = Leftovers(self.store.manifest.nodes, np.empty((0, 2), dtype=np.int64))
         self._synced = os.open(folder.parent / "synced", os.O_RDWR | os.O_CREAT, 0o600)
         os.pwrite(self._synced, bytes(4096), 0)
         os.fsync(self._synced)
 
-    def delete(self, row: int, *, chunks: bool) -> tuple[float, float, float, float, float]:
-        """Milliseconds of a sync, of erasing, of verifying one node, and of erasing by `chunks`; how many those are."""
+    def delete(self, row: int, *, chunks: bool) -> tuple[float, ...]:
+        """Milliseconds to sync, to write coefficients, to erase, to verify, and to erase by `chunks`; their number."""
         prepared = self.resident.prepare([Removal(nodes=np.array([row]))])
         self.resident.commit(prepared)
         ref = VersionRef(prepared.state.version, _FENCING)
-        before = self.store.beta_version(self._ref)
         digest = self.store.write_version(
-            ref, version_state(prepared.state), beta_version=before, edges=prepared.live_graph.edges
+            ref, version_state(prepared.state), beta_version=ref.version, edges=prepared.live_graph.edges
         )
         self.store.set_current(ref)
         self._ref = ref
@@ -75,13 +77,17 @@ class Model:
         os.pwrite(self._synced, os.urandom(4096), 0)
         os.fsync(self._synced)
         synced = time.perf_counter()
+        rebuilt = self.resident.committed.coefficients()
+        self.store.write_beta(rebuilt.beta, rebuilt.label_beta, version=ref.version, fencing=_FENCING)
+        written = time.perf_counter()
         committed = self._erase(digest)
         erased = time.perf_counter()
         residual = stored_span_residual(self.store, committed)
         verified = time.perf_counter()
         if residual > 1e-9:
             raise SystemExit(f"The span residual is {residual:.1e}.")
-        return (synced - started) * 1e3, (erased - synced) * 1e3, (verified - erased) * 1e3, by_chunks, files
+        times = np.diff([started, synced, written, erased, verified]) * 1e3
+        return *times.tolist(), by_chunks, files
 
     def _by_chunks(self, row: int) -> tuple[float, int]:
         """Milliseconds to erase a node by replacing files of one chunk each, in a folder of their own, and how many."""
@@ -152,8 +158,11 @@ def main() -> None:
     print(
         f"{device_name(torch.device('cpu'))}, {datetime.now(UTC):%Y-%m-%d}, load {os.getloadavg()[1]:.1f}, medians, ms"
     )
-    print("| model | nodes deleted | fsync | erase | verify | both | both / fsync | erase by chunks | their files |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print(
+        "| model | nodes deleted | fsync | coefficients | erase | verify | all | all / fsync | erase by chunks | "
+        "their files |"
+    )
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory(dir=options.work) as temporary:
         for name, folder in folders(options.model, options.dataset, Path(temporary)):
             model = Model(folder)
@@ -165,9 +174,10 @@ def main() -> None:
                 times = [model.delete(int(row), chunks=options.chunks) for row in rows]
                 # The first erasure looks for all that was ever deleted.
                 medians = map(statistics.median, zip(*times[len(rows) > options.hubs :], strict=True))
-                fsync, erase, verify, by_chunks, files = medians
-                both = erase + verify
-                cells = [name, what, *(f"{each:.1f}" for each in (fsync, erase, verify, both, both / fsync))]
+                fsync, coefficients, erase, verify, by_chunks, files = medians
+                total = coefficients + erase + verify
+                figures = (fsync, coefficients, erase, verify, total, total / fsync)
+                cells = [name, what, *(f"{each:.1f}" for each in figures)]
                 cells += [f"{by_chunks:.1f}", f"{files:.0f}"] if options.chunks else ["-", "-"]
                 print(f"| {' | '.join(cells)} |", flush=True)
 

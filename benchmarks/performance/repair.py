@@ -66,14 +66,14 @@ def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: in
     for _ in range(repeats):
         began = clock(device)
         if resident.upkeep_due:
-            resident.advance_upkeep(math.inf)
+            resident.factor.advance(math.inf)
         upkeep.append(clock(device) - began)
-        nodes = rng.choice(np.flatnonzero(resident.state.live), size=size, replace=False)
+        nodes = rng.choice(np.flatnonzero(resident.committed.state.live), size=size, replace=False)
         removals = [Removal(nodes=np.array([node])) for node in nodes]
         began = clock(device)
         projected = resident.prepare(removals, budget_s=0.0)
         project.append(clock(device) - began)
-        objective = projected.live_graph.objective(resident.regularization)
+        objective = projected.live_graph.objective(resident.committed.regularization)
         began = clock(device)
         fixed = Repair(projected.state, objective, projected.training_rows, resident.preconditioner)
         fixed.advance()

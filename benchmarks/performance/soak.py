@@ -2,9 +2,9 @@
 
 A `lethe serve` of its own, with private and durable servers, deletes nodes one request each, while one client predicts
 without a pause. Counted are the batches by how M+ was obtained, residuals above what rounding explains, requests that
-did not end as `completed`, predictions that failed or named a deleted node, and the memory of the service after the
+did not end as `completed`, predictions that failed or named a deleted node, and the memory of each process after the
 first tenth of the stream and at its end. Exits with 1 when a request is stuck, a residual is too large, a prediction
-was wrong, or memory grew by more than `--growth`.
+was wrong, or the memory of a process grew by more than `--growth`.
 
     python -m benchmarks.performance.soak [--deletions 10000] [--nodes 20000] [--features 64] [--growth 0.05]
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.performance.lethe_process import LetheProcess
+from benchmarks.performance.lethe_process import LetheProcess, told
 from benchmarks.performance.unlearn import device_name
 
 _CLIENTS = 4
@@ -56,12 +56,12 @@ def predict(service: LetheProcess, nodes: list[str], seen: Predictions, stop: th
             seen.of_deleted += sum(one.node in gone for one in answer.predictions)
 
 
-def stream(service: LetheProcess, doomed: list[str], seen: Predictions) -> tuple[float, float, float]:
-    """Deletes `doomed`, one request each; returns seconds, and MiB after a tenth and at the end."""
+def stream(service: LetheProcess, doomed: list[str], seen: Predictions) -> tuple[float, list[dict[str, float]]]:
+    """Deletes `doomed`, one request each; returns seconds, and MiB by process after each tenth."""
     accepted: dict[str, str] = {}
     with ThreadPoolExecutor(_CLIENTS) as pool, service.client() as client:
         started = time.monotonic()
-        warm = 0.0
+        memory = list[dict[str, float]]()
         step = max(1, len(doomed) // 10)
         for begin in range(0, len(doomed), step):
             part = doomed[begin : begin + step]
@@ -72,9 +72,9 @@ def stream(service: LetheProcess, doomed: list[str], seen: Predictions) -> tuple
             while queued(service):
                 time.sleep(0.05)
             seen.completed.update(part)
-            warm = warm or service.memory()
-            print(f"  {begin + len(part):,} deleted, {service.memory():.0f} MiB", file=sys.stderr, flush=True)
-        return time.monotonic() - started, warm, service.memory()
+            memory.append(service.memory())
+            print(f"  {begin + len(part):,} deleted, MiB: {told(memory[-1])}", file=sys.stderr, flush=True)
+        return time.monotonic() - started, memory
 
 
 def queued(service: LetheProcess) -> bool:
@@ -101,7 +101,7 @@ def main() -> None:
             predicting = threading.Thread(target=predict, args=(service, nodes, seen, stop))
             predicting.start()
             try:
-                seconds, warm, last = stream(service, doomed, seen)
+                seconds, memory = stream(service, doomed, seen)
             finally:
                 stop.set()
                 predicting.join()
@@ -112,14 +112,15 @@ def main() -> None:
             status = service.stop()
     methods = {name: int(value) for name, value in metrics.items() if name.startswith("lethe_batches_total{")}
     exceeded = sum(value for name, value in metrics.items() if name.startswith("lethe_residual_exceeded_total{"))
-    growth = last / warm - 1
+    growth = max(memory[-1][name] / warm - 1 for name, warm in memory[0].items())
     print(
         f"{device_name(torch.device('cpu'))}, {datetime.now(UTC):%Y-%m-%d}, load {os.getloadavg()[1]:.1f}: "
         f"{options.deletions:,} of {options.nodes:,} nodes, {options.features} features, in {seconds:.0f} s\n"
         f"batches by method: {methods}\n"
         f"residuals above rounding: {exceeded:.0f}; span {metrics['lethe_span_residual{}']:.1e}, coefficients "
         f"{metrics['lethe_coefficient_residual{}']:.1e} at the end\n"
-        f"memory: {warm:.0f} MiB after the first tenth, {last:.0f} MiB at the end ({growth:+.1%})\n"
+        f"memory in MiB after the first tenth: {told(memory[0])}; at the end: {told(memory[-1])}; growth at most "
+        f"{growth:+.1%}\n"
         f"requests not completed: {stuck}; predictions answered {seen.answered}, failed {seen.failed}, of deleted "
         f"nodes {seen.of_deleted}; stopped with status {status}"
     )

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.performance.service import arxiv_model, world
+from benchmarks.performance.lethe_world import world
+from benchmarks.performance.service import model_of
 from benchmarks.performance.unlearn import device_name
 from lethe_client import Deletion, LetheClient
 
@@ -82,7 +83,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--every", type=float, help="seconds between two deletions")
     parser.add_argument("--repair-budget", help="as `./lethe serve` takes it; its default by default")
-    parser.add_argument("--out", type=Path, help="folder that keeps the arXiv model for the next run")
+    parser.add_argument("--out", type=Path, help="folder that keeps the models for the next run")
     options = parser.parse_args()
     pace = "one after another" if options.every is None else f"one every {options.every:g} s"
     device = device_name(torch.device("cpu"))
@@ -92,9 +93,7 @@ def main() -> None:
     settings = {} if options.repair_budget is None else {"LETHE_REPAIR_BUDGET": options.repair_budget}
     with tempfile.TemporaryDirectory() as temporary:
         for dataset in options.dataset:
-            out = options.out or Path(temporary)
-            out.mkdir(parents=True, exist_ok=True)
-            model, what = arxiv_model(out) if dataset == "arxiv" else (None, dataset)
+            model, what = model_of(dataset, options.out or Path(temporary) / "models")
             with (
                 world(Path(temporary) / dataset, dataset, "always", model, settings) as place,
                 place.lethe.client() as client,

@@ -15,8 +15,8 @@ from projector.forgetting.certificate import Certificate, certifiable, certify
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.optimum import stacked
 from projector.forgetting.preconditioner import FACTOR_AGE_S, Preconditioner
-from projector.forgetting.repair import Minimiser, Repair, RepairOutcome, RepairProgress, newton
-from projector.forgetting.status import TOLERANCE, RepairStatus
+from projector.forgetting.repair import Repair, RepairOutcome
+from projector.forgetting.status import TOLERANCE, RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.solvers.objective import Objective
 
@@ -65,7 +65,6 @@ class RepairPlan:
 
     #: Seconds after which the repair is left to be gone on with.
     budget_s: float = math.inf
-    minimiser: Minimiser = newton
     #: Bytes that a factor of the Hessian may take; None where that is not known.
     free: int | None = None
     progress: Callable[[RepairProgress], None] | None = None
@@ -124,7 +123,7 @@ def forget(model: HeldModel, removals: Sequence[Removal], repair: RepairPlan | N
         blocks = None if model.preconditioner is None else model.preconditioner.outdated(repair.factor_age_s)
         run = Repair(
             state, objective, rows, blocks,
-            minimiser=repair.minimiser, free=repair.free, tolerance=repair.tolerance,
+            free=repair.free, tolerance=repair.tolerance,
         )  # fmt: skip
         if _finished(run, repair, began) or run.improved or model.is_ahead:
             state, outcome = run.repaired()

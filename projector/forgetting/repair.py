@@ -13,10 +13,10 @@ remaining rows' coefficients say, B + M T, and the certificate is taken of that 
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from projector.forgetting.certificate import Certificate, certify
 from projector.forgetting.gram import Gram
 from projector.forgetting.optimum import Coefficients, at_optimum, stacked
 from projector.forgetting.preconditioner import Preconditioner
-from projector.forgetting.status import TOLERANCE, RepairStatus
+from projector.forgetting.status import TOLERANCE, RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
 from projector.solvers.class_blocks import preconditioner_steps, why_no_blocks
@@ -41,37 +41,6 @@ _PRODUCTS_PER_BLOCKS = 100
 #: How often blocks are made or taken up in one repair before conjugate gradients go on without: the smoothed hinge has
 #: no curvature but near its bend, so that blocks can be far off next to where they were made.
 _MOST_BLOCKS = 8
-
-
-class Minimisation(Protocol):
-    """A minimisation of F under way, as `Newton` is one."""
-
-    #: The point of smallest relative gradient.
-    best: Point
-    iterations: int
-    #: Products with the Hessian.
-    products: int
-    #: Whether there is nothing left to do, or nothing more that it can do.
-    finished: bool
-    #: Whether it cannot go on, and another can from `best`.
-    interrupted: bool
-
-    @property
-    def converged(self) -> bool:
-        """Whether the best relative gradient is within the tolerance."""
-        ...
-
-    def step(self, until: float, /) -> None:
-        """As much as fits before `time.monotonic()` reaches `until`; at least one product."""
-
-
-#: Begins the minimisation of an objective from a point, to a relative gradient.
-Minimiser: TypeAlias = Callable[[Objective, Point, float], Minimisation]
-
-
-def newton(objective: Objective, start: Point, tolerance: float) -> Newton:
-    """Newton's method with conjugate gradients, in this process."""
-    return Newton(objective, start, tolerance, single=SinglePrecision.of(objective))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,16 +65,6 @@ class RepairOutcome:
     without_blocks: str | None = None
 
 
-@dataclass(frozen=True)
-class RepairProgress:
-    """How far a repair has come."""
-
-    iterations: int
-    products: int
-    #: Of the best weights so far; None where there is none, W = 0.
-    bound_relative: float | None
-
-
 class Repair:
     """One repair; `advance` goes on with it, `repaired` gives the state it has reached."""
 
@@ -116,21 +75,19 @@ class Repair:
         rows: TrainingRows,
         preconditioner: Preconditioner | None = None,
         *,
-        minimiser: Minimiser = newton,
         free: int | None = None,
         tolerance: float = TOLERANCE,
     ) -> None:
         """`objective` and `rows` are those of the live graph of `state`; the blocks may be from before the last batch.
 
-        Conjugate gradients without blocks are left to `minimiser`. `free` are the bytes that H and blocks may take;
-        None where that is not known. `tolerance` is the relative bound to reach.
+        `free` are the bytes that H and blocks may take; None where that is not known. `tolerance` is the relative bound
+        to reach.
         """
         self._tolerance = tolerance
         self._goal = _SHARE_OF_GRADIENT * tolerance
         self._state = state
         self._objective = objective
         self._rows = rows
-        self._minimiser = minimiser
         self._free = None if free is None else free + rows.held_bytes
         self._preconditioner = preconditioner
         self._in_single: SinglePrecision | None = None
@@ -263,13 +220,10 @@ class Repair:
             if self.converged:
                 return
         self._without_blocks = self._without_blocks or f"{_MOST_BLOCKS} of them did not lead to the goal"
-        finished = False
-        while not finished:
-            descent = self._minimiser(self._objective, self._best, self._goal)
-            while not descent.finished and not descent.interrupted:
-                self._descend(descent)
-                yield False
-            finished = descent.finished
+        descent = Newton(self._objective, self._best, self._goal, single=self._single())
+        while not descent.finished:
+            self._descend(descent)
+            yield False
 
     def _with_blocks(self) -> Iterator[Literal[False]]:
         """Newton's method for as long as the blocks there are may stay and lead on."""
@@ -313,7 +267,7 @@ class Repair:
             self._in_single = SinglePrecision.of(self._objective)
         return self._in_single
 
-    def _descend(self, descent: Minimisation) -> None:
+    def _descend(self, descent: Newton) -> None:
         iterations, products = descent.iterations, descent.products
         held = math.inf if self._preconditioner is None else self._preconditioner.until
         descent.step(min(self._until, held))

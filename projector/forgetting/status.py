@@ -1,5 +1,6 @@
-"""What came of a repair, in one word, and what that word means; imported without torch by whoever only tells of it."""
+"""What came of a repair, and how far one is; imported without torch by whoever only tells of it."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 #: The relative bound up to which weights count as those of retraining, where nobody says another.
@@ -18,3 +19,13 @@ class RepairStatus(StrEnum):
     PENDING = "pending"
     CONVERGED = "converged"
     NOT_CONVERGED = "not_converged"
+
+
+@dataclass(frozen=True)
+class RepairProgress:
+    """How far a repair has come."""
+
+    iterations: int
+    products: int
+    #: Of the best weights so far; None where there is none, W = 0.
+    bound_relative: float | None

@@ -98,7 +98,8 @@ class AuditAnswer(BaseModel):
     )
     factor_age_s: float | None = Field(
         description="How long a factor of the loss' curvature made before the deletion may stay in memory after it, "
-        "never on disk and without influence on what the weights converge to (seconds); null where nothing is repaired."
+        "never on disk and without influence on what the weights converge to (seconds); null where nothing is "
+        "repaired, or no factor is made."
     )
     coefficient_residual: float
     factor_method: str = Field(description="How the pseudo-inverse was obtained; `none` when no feature was deleted.")

@@ -9,8 +9,9 @@ from starlette.responses import Response
 
 from service.api.deletion_answers import DeletionAnswer, FoundDeletion, SearchAnswer, deletion_answer
 from service.api.deletion_schemas import PagedFilters, RecordFilters
-from service.api.replies import aside, reply
-from service.api.services import Services, Subject
+from service.api.replies import reply
+from service.api.services import Services
+from service.aside import aside
 from service.db.audit_queries import search
 from service.db.transactions import transaction
 from service.domain.audit import AuditEntry, AuditFilters
@@ -18,6 +19,7 @@ from service.domain.records import ApiKey
 from service.domain.states import RequestKind, Scope
 from service.errors import BodyTooLarge
 from service.vault.cursors import decode, encode
+from service.vault.keyring import Subject
 
 
 def visible_to(caller: ApiKey) -> UUID | None:

@@ -70,7 +70,7 @@ async def request_deletion(
     """Accept a deletion; it is durable once this answers 202, and followed at `links.self`.
 
     To a key with deletions:read, what an earlier request deleted already is listed in `already_deleted` and left out;
-    when nothing is left, the request is `completed` at once, or as soon as the earlier ones are. To any other key
+    when nothing is left, the request is `completed` with the next batch. To any other key
     nothing tells what is deleted from what is not: a refusal says only that not everything named can be deleted.
     """
     services = services_of(request)

@@ -7,9 +7,10 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.deletion_answers import Links, Salts, links_of
-from service.api.drilling import Cohorts, StartedDrill
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.states import RequestStatus
+from service.drills.cohorts import Cohorts
+from service.drills.starting import StartedDrill
 
 _ID = "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11"
 _ASKED: dict[str, Any] = {

@@ -11,7 +11,6 @@ from service.api.auth import requires, requires_any
 from service.api.deletion_answers import links_of
 from service.api.documents import LOCATION, problems
 from service.api.drill_answers import AcceptedDrill, DrillsAnswer, accepted_drill, cohorts_answer, drill_answer
-from service.api.drilling import find_cohorts, newest_drill, start_drill
 from service.api.fields import IdempotencyKey, Known
 from service.api.replies import reply
 from service.api.services import services_of
@@ -37,7 +36,7 @@ class DrillFilters(Known):
     "",
     status_code=202,
     response_model=AcceptedDrill,
-    responses=LOCATION | problems(401, 403, 409, 413, 422, 429, 503),
+    responses=LOCATION | problems(401, 403, 409, 422, 429, 503),
     summary="Run a drill",
 )
 async def run_drill(request: Request, caller: Writer, idempotency_key: IdempotencyKey = None) -> Response:
@@ -46,8 +45,8 @@ async def run_drill(request: Request, caller: Writer, idempotency_key: Idempoten
     409 when the model has no canaries, when no cohort is left, and while another drill is under way.
     """
     services = services_of(request)
-    newest = await newest_drill(services)
-    started = await start_drill(services, caller, DrillTrigger.MANUAL, newest=newest, idempotency_key=idempotency_key)
+    newest = await services.drills.newest()
+    started = await services.drills.start(caller, DrillTrigger.MANUAL, newest=newest, idempotency_key=idempotency_key)
     return reply(accepted_drill(started), 202, {"Location": links_of(started.drill.request_id).self})
 
 
@@ -66,7 +65,7 @@ async def list_drills(request: Request, filters: Annotated[DrillFilters, Query()
         DrillsAnswer(
             model=services.model,
             every_days=services.settings.drill_every,
-            cohorts=cohorts_answer(await find_cohorts(services), next(iter(drills), None)),
+            cohorts=cohorts_answer(await services.drills.cohorts(), next(iter(drills), None)),
             drills=[drill_answer(drill) for drill in drills],
         )
     )

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
@@ -104,5 +104,8 @@ async def readyz(request: Request) -> Response:
     summary="Metrics for Prometheus",
 )
 async def metrics(request: Request, allowed: Annotated[None, Depends(local_or_reading)]) -> Response:
-    """Open to callers on this very machine; from elsewhere with a key that may read. No label ever holds an id."""
-    return Response(generate_latest(services_of(request).registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    """Of all processes that answer here, by their names. No label ever holds an id.
+
+    Open to callers on this very machine; from elsewhere with a key that may read.
+    """
+    return Response(await services_of(request).exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})

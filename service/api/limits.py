@@ -39,8 +39,6 @@ class Budget:
 #: Unknown or revoked keys that an address presents: far from enough to guess one, and enough for a client that was
 #: given a wrong one, or for a tool that tries whether keys are asked for.
 GUESSES = Budget(RateLimitItemPerMinute(300, namespace="guesses"), "unknown API keys from your address")
-#: The same where a person types them.
-SIGN_INS = Budget(RateLimitItemPerMinute(10, 5, namespace="sign-ins"), "failed attempts to sign in from your address")
 #: Requests for deletions that a key without deletions:read is refused for what they name.
 PROBES = Budget(RateLimitItemPerMinute(30, namespace="probes"), "refused deletion requests with this API key")
 
@@ -97,7 +95,7 @@ class RateLimits:
 
         Raises TooManyAttempts when those that failed, and those that are under way here, use up the budget.
         """
-        name = hmac.digest(self._secret, who.encode("utf-8", "surrogatepass"), "sha256").hex()
+        name = self.name_of(who).hex()
         key = (budget.item.namespace, name)
         stats = await self._stats(budget, name)
         if stats.remaining <= self._under_way[key]:
@@ -117,6 +115,10 @@ class RateLimits:
             self._under_way[key] -= 1
             if not self._under_way[key]:
                 del self._under_way[key]
+
+    def name_of(self, who: str) -> bytes:
+        """A keyed hash (32 bytes) under which somebody is counted."""
+        return hmac.digest(self._secret, who.encode("utf-8", "surrogatepass"), "sha256")
 
     async def _stats(self, budget: Budget, name: str) -> WindowStats:
         if self._is_there():

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from service.api.services import Subject
 from service.errors import Conflict
-from service.reader.predictions import Reader
+from service.publication.reader import Reader
+from service.vault.keyring import Subject
 
 
 class PublicNodes(Conflict):

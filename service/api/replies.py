@@ -1,17 +1,11 @@
-"""Answers serialised once: a validated model, or a frozen record, straight to bytes; long ones in a thread."""
+"""Answers serialised once: a validated model, or a frozen record, straight to bytes."""
 
-import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 from pydantic import BaseModel
 from starlette.responses import Response
-
-_Made = TypeVar("_Made")
-
-#: Named nodes from which on the event loop is better served by a thread: below, handing over costs more than the work.
-_MANY = 200
 
 
 def reply(model: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -23,8 +17,3 @@ def reply(model: BaseModel, status: int = 200, headers: Mapping[str, str] | None
 def reply_record(record: Any) -> Response:
     """A frozen dataclass, or a dict of them, as JSON: the quick way out of the prediction routes."""
     return Response(orjson.dumps(record), media_type="application/json")
-
-
-async def aside(count: int, work: Callable[[], _Made]) -> _Made:
-    """What `work` makes of `count` named nodes; many are worked on in a thread, so that nobody else has to wait."""
-    return work() if count < _MANY else await asyncio.to_thread(work)

@@ -1,7 +1,5 @@
 """From the body of `POST /deletions` to an accepted request: what is known, what is gone already, what is left."""
 
-import asyncio
-import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,22 +12,16 @@ from service.api.deletion_schemas import DeletionBody, EdgeDeletion
 from service.api.limits import PROBES
 from service.api.problems import MOST_FAULTS
 from service.api.public import PublicNodes
-from service.api.services import Services, Subject
+from service.api.services import Services
 from service.api.targets import UnknownTargets, deleted_earlier, require_deletable
 from service.db.intake import Accepted, NewRequest
 from service.db.refusals import Refusal, record
-from service.db.requests import RequestRepository
 from service.db.transactions import transaction
-from service.domain.drills import NewDrill
 from service.domain.records import ApiKey, DeletionRequest, Targets
 from service.domain.states import RequestKind, RequestStatus, Scope
-from service.errors import BodyTooLarge, InvalidRequest, Unavailable, UnknownEdges, UnknownNodes
-from service.vault.keyring import ends_of
-
-#: What stands for the body of `POST /drills`, which has none: which cohort is next is not the caller's to say.
-DRILL_BODY = b"POST /drills"
-#: Bytes of randomness in a salt.
-_SALT_BYTES = 16
+from service.errors import BodyTooLarge, InvalidRequest, UnknownEdges, UnknownNodes
+from service.vault.keyring import Subject, ends_of
+from service.vault.salting import salted
 
 
 class DuplicateTargets(InvalidRequest):
@@ -64,13 +56,12 @@ async def submit(
     body: DeletionBody,
     caller: ApiKey,
     idempotency_key: str | None,
-    drill: NewDrill | None = None,
 ) -> Submission:
-    """Accept `body` for `caller`, as a drill if it is one.
+    """Accept `body` for `caller`.
 
-    For a key with deletions:read, targets that an earlier request deleted are left out; when none is left, the request
-    completes at once, or stays queued until the earlier ones have, if they are not erased yet. For any other key they
-    are taken in like all others, and left to the unlearner: nothing tells it what is gone already.
+    For a key with deletions:read, targets that an earlier request deleted are left out. When none is left they are
+    taken in like those of any other key: the unlearner alone says of a request that it is done, and when it comes to
+    this one, what it names is gone from the disk. Nothing tells another key what is gone already.
 
     Raises:
         BodyTooLarge, DuplicateTargets, SelfLoops: the body cannot be taken.
@@ -78,7 +69,6 @@ async def submit(
         PublicNodes: it names what is never deleted; nothing is accepted.
         UnknownTargets: in the place of these three, for a key without deletions:read.
         Conflict: the idempotency key was used with another body.
-        DrillOpen: it is a drill, and another one is under way; nothing is accepted.
         TooManyAttempts: too many requests of a key without deletions:read were refused lately.
         QueueFull, Unavailable: it cannot be taken now; nothing is accepted.
     """
@@ -86,8 +76,7 @@ async def submit(
     subjects = _subjects(body)
     _check(services, subjects)
     is_told = Scope.DELETIONS_READ in caller.scopes
-    canonical = _canonical(body) if drill is None else DRILL_BODY
-    digest = None if idempotency_key is None else services.keyring.body_digest(canonical)
+    digest = None if idempotency_key is None else services.keyring.body_digest(_canonical(body))
     if idempotency_key is not None and digest is not None:
         # Before it is judged: what it named may be gone by now, by itself or by others.
         first = await services.intake.find(caller.id, idempotency_key, digest)
@@ -108,21 +97,18 @@ async def submit(
         NewRequest(
             model=services.model,
             kind=kind,
-            targets=_targets(rest or subjects, body.reference),
+            targets=salted(rest or subjects, body.reference),
             reference=body.reference,
             api_key_id=caller.id,
             idempotency_key=idempotency_key,
             body_digest=digest,
-            drill=drill,
         )
     )
     if accepted.replayed:
         # It was asked for twice at the same moment.
         return await _replay(services, accepted, kind, subjects, is_told=is_told)
     already_deleted = {_label(subject): earlier[subject] for subject in subjects if subject in earlier}
-    if rest:
-        return Submission(accepted.request, accepted.targets, already_deleted)
-    return await _complete_at_once(services, accepted, already_deleted)
+    return Submission(accepted.request, accepted.targets, already_deleted)
 
 
 async def _record(services: Services, refusal: Refusal) -> None:
@@ -168,18 +154,6 @@ def _check(services: Services, subjects: Sequence[Subject]) -> None:
         )
 
 
-def _targets(subjects: Sequence[Subject], reference: str | None) -> Targets:
-    nodes = tuple(subject for subject in subjects if isinstance(subject, str))
-    edges = tuple(subject for subject in subjects if not isinstance(subject, str))
-    ends = dict.fromkeys(node for subject in subjects for node in ends_of(subject))
-    return Targets(
-        nodes=nodes,
-        edges=edges,
-        node_salts={node: secrets.token_hex(_SALT_BYTES) for node in ends},
-        reference_salt=None if reference is None else secrets.token_hex(_SALT_BYTES),
-    )
-
-
 def _canonical(body: DeletionBody) -> bytes:
     """One encoding for all bodies that mean the same, whatever their white space or order of members."""
     return orjson.dumps(body.model_dump(), option=orjson.OPT_SORT_KEYS)
@@ -203,33 +177,3 @@ async def _replay(
         if request_id != accepted.request.id and subject not in own
     }
     return Submission(accepted.request, accepted.targets, already_deleted, replayed=True)
-
-
-async def _complete_at_once(
-    services: Services, accepted: Accepted, already_deleted: Mapping[str, UUID | None]
-) -> Submission:
-    """Complete a request that has nothing left to do, and forget its targets.
-
-    `completed` promises that what it names is gone from the disk. While an earlier request that deleted it is still
-    being erased, this one stays queued: the unlearner comes to it after that. So it does should Postgres fail here.
-    """
-    request = accepted.request
-    requests = [request_id for request_id in dict.fromkeys(already_deleted.values()) if request_id is not None]
-    by = f", by {', '.join(map(str, requests))}" if requests else ""
-    explanation = f"Everything this request names was deleted before{by}; nothing was left to do."
-    try:
-        async with transaction(services.engine) as connection:
-            repository = RequestRepository(connection)
-            if not await repository.are_completed(requests):
-                return Submission(request, accepted.targets, already_deleted)
-            await repository.mark_completed_without_work(
-                request.id,
-                already_deleted_by=requests[0] if requests else None,
-                explanation=explanation,
-                payload={"already_deleted_by": [str(request_id) for request_id in requests]},
-            )
-            found = await repository.get(request.id)
-    except Unavailable:
-        return Submission(request, accepted.targets, already_deleted)
-    await asyncio.to_thread(services.request_keys.destroy, [request.id])
-    return Submission(request if found is None else found[0], None, already_deleted)

@@ -5,10 +5,10 @@ from typing import ClassVar
 from uuid import UUID
 
 from service.api.public import is_public, refuse_public
-from service.api.services import Services, Subject
+from service.api.services import Services
 from service.domain.states import RequestKind
 from service.errors import NotFound, UnknownEdges, UnknownNodes
-from service.vault.keyring import ends_of
+from service.vault.keyring import Subject, ends_of
 
 
 class UnknownTargets(NotFound):

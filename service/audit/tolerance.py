@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from projector.forgetting.status import LARGEST_TOLERANCE, TOLERANCE, RepairStatus
+from projector.forgetting.status import LARGEST_TOLERANCE, RepairStatus
 
 
 def overstated(details: Mapping[str, Any]) -> str | None:
@@ -14,11 +14,8 @@ def overstated(details: Mapping[str, Any]) -> str | None:
     if details.get("repair") != RepairStatus.CONVERGED:
         return None
     bound, tolerance = details.get("distance_bound_after_relative"), details.get("repair_tolerance")
-    if tolerance is None:
-        # Early versions of Lethe knew of no other.
-        tolerance = TOLERANCE
-    if bound is None:
-        return "it tells of weights as retrained and states no bound on their distance"
+    if bound is None or tolerance is None:
+        return "it tells of weights as retrained and states no bound on their distance, or none that was to be reached"
     if not 0.0 < tolerance <= LARGEST_TOLERANCE:
         return f"its tolerance is {tolerance:g}; none above {LARGEST_TOLERANCE:g} counts as retrained"
     if not bound <= tolerance:

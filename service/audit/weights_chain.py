@@ -22,22 +22,13 @@ _AFTER = ("model_version_after", "weights_sha256_after")
 _REPAIRED = ("repair_version", "repair_weights_sha256")
 
 
-@dataclass(frozen=True)
-class Break:
-    """What a leaf tells of versions that does not fit the leaves before it."""
-
-    what: str
-    #: False where a log that is written by an early version of Lethe can have it, which logged deletions alone.
-    is_certain: bool = True
-
-
 class WeightsChains:
     """The versions of every model of a log, as the leaves taken so far tell them; it grows with their number."""
 
     def __init__(self) -> None:
         self._chains: dict[str, _Chain] = {}
 
-    def take(self, index: int, leaf: Mapping[str, Any]) -> Iterator[Break]:
+    def take(self, index: int, leaf: Mapping[str, Any]) -> Iterator[str]:
         """What does not fit in the next leaf; nothing for one that tells of no weights."""
         event, details = leaf.get("type"), leaf.get("details")
         if not isinstance(details, Mapping) or not isinstance(details.get("model"), str):
@@ -46,7 +37,7 @@ class WeightsChains:
             try:
                 told = _Told.read(EventType(event), details)
             except ValueError as error:
-                yield Break(str(error))
+                yield str(error)
                 return
             if told is not None:
                 yield from self._chains.setdefault(details["model"], _Chain(details["model"])).take(index, told)
@@ -84,8 +75,6 @@ class _Told:
     after: _Version
     #: In which a repair ended.
     repaired: _Version | None
-    #: Whether a Lethe wrote it that logs whatever makes a version; early ones told of deletions alone.
-    is_of_complete_log: bool
 
     @classmethod
     def read(cls, event: EventType, details: Mapping[str, Any]) -> "_Told | None":
@@ -94,12 +83,11 @@ class _Told:
         if after is None:
             return None
         if event is EventType.RECOVERED:
-            return cls(event, None, after, None, True)
+            return cls(event, None, after, None)
         before = _Version.read(details, _BEFORE)
         if before is None or after.number != before.number + 1:
             raise ValueError(f"it tells of version {after.number} and not of the one before it")
-        is_of_complete_log = event is EventType.IMPORTED or isinstance(details.get("software"), str)
-        return cls(event, before, after, _Version.read(details, _REPAIRED), is_of_complete_log)
+        return cls(event, before, after, _Version.read(details, _REPAIRED))
 
 
 class _Chain:
@@ -113,20 +101,16 @@ class _Chain:
         self._newest = 0
         #: The newest one before the recoveries that came last; a batch after it may still have to be applied.
         self._before_recovery: int | None = None
-        #: Whether the log tells what made every version after the newest.
-        self._is_complete = False
         self._contradicted: set[int] = set()
 
-    def take(self, index: int, told: _Told) -> Iterator[Break]:
+    def take(self, index: int, told: _Told) -> Iterator[str]:
         """What does not fit in the next event."""
-        newest = self._newest
         yield from self._place(told)
-        self._is_complete |= told.is_of_complete_log and self._newest > newest
         for version in (told.before, told.after, told.repaired):
             if version is not None:
                 yield from self._compare(index, version)
 
-    def _place(self, told: _Told) -> Iterator[Break]:
+    def _place(self, told: _Told) -> Iterator[str]:
         """Whether the event comes where its version was made, or after it."""
         number = told.after.number
         if told.event is EventType.RECOVERED:
@@ -134,11 +118,11 @@ class _Chain:
         elif told.event is EventType.IMPORTED or (told.event is EventType.APPLIED and number not in self._told):
             yield from self._make(number, late=told.event is EventType.APPLIED)
         elif number not in self._told:
-            yield Break(f"no leaf before it tells that version {number} of {self._model} was applied")
+            yield f"no leaf before it tells that version {number} of {self._model} was applied"
         if told.repaired is not None and told.repaired.number != number and told.repaired.number not in self._told:
             yield from self._make(told.repaired.number, late=False)
 
-    def _recover(self, number: int) -> Iterator[Break]:
+    def _recover(self, number: int) -> Iterator[str]:
         if number <= self._newest:
             yield self._not_grown(number)
             return
@@ -146,27 +130,24 @@ class _Chain:
             self._before_recovery = self._newest
         self._newest = number
 
-    def _make(self, number: int, *, late: bool) -> Iterator[Break]:
+    def _make(self, number: int, *, late: bool) -> Iterator[str]:
         """Version `number` is made from the one before it; `late` if its event may follow a recovery's."""
         if number > self._newest:
             if number > self._newest + 1:
-                yield Break(
+                yield (
                     f"it goes on from version {number - 1} of {self._model}, and no leaf tells what made that of "
-                    f"version {self._newest}",
-                    self._is_complete,
+                    f"version {self._newest}"
                 )
             self._newest = number
         elif not late or self._before_recovery is None or number <= self._before_recovery:
             yield self._not_grown(number)
         self._before_recovery = None
 
-    def _compare(self, index: int, version: _Version) -> Iterator[Break]:
+    def _compare(self, index: int, version: _Version) -> Iterator[str]:
         digest, at = self._told.setdefault(version.number, (version.digest, index))
         if digest != version.digest and version.number not in self._contradicted:
             self._contradicted.add(version.number)
-            yield Break(f"it gives version {version.number} of {self._model} other weights than leaf {at} does")
+            yield f"it gives version {version.number} of {self._model} other weights than leaf {at} does"
 
-    def _not_grown(self, number: int) -> Break:
-        return Break(
-            f"it makes version {number} of {self._model} after version {self._newest}: it was moved, or made up"
-        )
+    def _not_grown(self, number: int) -> str:
+        return f"it makes version {number} of {self._model} after version {self._newest}: it was moved, or made up"

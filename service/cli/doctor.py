@@ -44,13 +44,19 @@ def command(home: Home = Path("var")) -> None:
 
 async def _servers(settings: Settings, facts: ServerFacts | None) -> Sequence[Finding]:
     from service.cli import server_findings
+    from service.db.rights import API_ROLE, UNLEARNER_ROLE
     from service.embedded import running_servers
 
     private = running_servers(settings.home) if facts is not None else None
     database_url = settings.database_url or (private.database_url if private else None)
     redis_url = settings.redis_url or (private.redis_url if private else None)
+    logins = {
+        API_ROLE: settings.api_database_url or (private.api_database_url if private else None),
+        UNLEARNER_ROLE: settings.unlearner_database_url or (private.unlearner_database_url if private else None),
+    }
     return [
         *await server_findings.postgres(database_url, settings.home / "keys"),
+        *[await server_findings.login(url, role) for role, url in logins.items() if database_url is not None],
         await server_findings.redis(redis_url),
         *server_findings.service(facts),
     ]

@@ -105,12 +105,13 @@ def keys(folder: Path) -> Finding:
     """Whether the keys that only files hold are all there and closed to others."""
     from service.db.vault_keys import SLOTS
     from service.vault.keyring import Keyring
+    from service.vault.log_keys import are_there
 
     if not folder.exists():
         return Finding("keys", None, f"none yet in {folder}; the first start makes them")
     Keyring.open(folder, create=False)
     # A start makes the first key of the log, and then the file of the requests' keys.
-    if any(folder.glob("log-*.key")) and not (folder / SLOTS).exists():
+    if are_there(folder) and not (folder / SLOTS).exists():
         return Finding(
             "keys",
             False,

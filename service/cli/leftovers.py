@@ -43,7 +43,7 @@ def leftovers(
     model: Model = None,
     home: Home = Path("var"),
 ) -> None:
-    """Search every byte of the model, of LETHE_HOME and of its private servers' data, for ids and features.
+    """Search every byte of the model, of LETHE_HOME, of what it publishes and of its private servers' data.
 
     Names file and offset of what is found, and then exits with 1. Best run while Lethe is stopped: what a running
     Postgres has in memory is in no file yet. Features that a live node has as well can be told from traces only with
@@ -53,6 +53,7 @@ def leftovers(
     """
     from model_store.store import Store
     from service.audit.leftovers import Search, files_below, patterns_of_ids, patterns_of_rows
+    from service.publication.layout import Layout
 
     if ids is None and features is None:
         raise ConfigurationError("There is nothing to search for.", "Give --ids, --features, or both.")
@@ -66,7 +67,9 @@ def leftovers(
     rows = None if features is None else _rows(features, named)
     of_ids, of_rows = patterns_of_ids(named), None if rows is None else patterns_of_rows(rows)
     search = Search([*of_ids.patterns, *(of_rows.patterns if of_rows else ())])
-    folders = [folder for folder in (settings.home, settings.model_dir, *(also or [])) if folder.exists()]
+    published = Layout.find(settings.home)
+    shared = [] if published is None else [published.path]
+    folders = [folder for folder in (settings.home, settings.model_dir, *shared, *(also or [])) if folder.exists()]
     if missing := [folder for folder in also or [] if not folder.is_dir()]:
         raise ConfigurationError(f"{missing[0]} is not a folder.", "Give a folder that can be read from here.")
     files = list(files_below(folders, but=[path for path in (ids, features) if path is not None]))

@@ -1,12 +1,10 @@
 """The command line as a whole: which commands there are, and how they fail."""
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import typer
 
 from lethe_client import LetheClientError, ProblemError
-from projector.errors import ProjectorError
 from service.cli import (
     audit,
     audit_overview,
@@ -27,10 +25,7 @@ from service.cli import (
     watch,
 )
 from service.cli.console import note, report
-from service.errors import AlreadyRunning, ConfigurationError, LetheError
-
-#: What torch says of every sparse tensor; it means nothing to whoever reads the terminal.
-_HARMLESS = ("Sparse CSR tensor support is in beta", "Sparse invariant checks")
+from service.cli.failures import reported
 
 #: So many entries of a list in a refusal are printed.
 _LISTED = 20
@@ -38,24 +33,14 @@ _LISTED = 20
 
 def main(arguments: Sequence[str]) -> None:
     """Run one command and exit: 0, 1 when it failed, 2 when it was called wrongly."""
-    for message in _HARMLESS:
-        warnings.filterwarnings("ignore", message, UserWarning)
     try:
-        build()(args=list(arguments), prog_name="lethe")
-    except LetheError as error:
-        report(error.detail, error.remedy)
-        usage = isinstance(error, ConfigurationError) and not isinstance(error, AlreadyRunning)
-        raise SystemExit(2 if usage else 1) from None
-    except (ProjectorError, LetheClientError) as error:
+        with reported():
+            build()(args=list(arguments), prog_name="lethe")
+    except LetheClientError as error:
         report(error.detail, error.remedy)
         if isinstance(error, ProblemError):
             for line in _listed(error):
                 note(line)
-        raise SystemExit(1) from None
-    except OSError as error:
-        if error.filename is None:
-            raise
-        report(f"{error.filename}: {error.strerror}.", "Check the path and who may read and write it.")
         raise SystemExit(1) from None
 
 

@@ -139,14 +139,14 @@ async def _asked(
     from service.db import migrate
     from service.db.engine import create_engine
     from service.db.vault_keys import SLOTS, open_keyring
-    from service.vault.request_keys import count_keys
+    from service.vault.request_keys import RequestKeys
     from service.worker.import_request import request_import
     from service.worker.recovery import require_untouched
 
     assert settings.database_url is not None
-    served, kept_keys = Store.open(settings.model_dir), count_keys(settings.home / "keys" / SLOTS)
+    served = Store.open(settings.model_dir)
     if await migrate.current(settings.database_url) is None:
-        require_untouched(served, kept_keys, served.manifest.name)
+        require_untouched(served, RequestKeys(settings.home / "keys" / SLOTS).count(), served.manifest.name)
     await migrate.upgrade(settings.database_url)
     engine = create_engine(settings.database_url)
     try:

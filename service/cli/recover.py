@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,7 +56,7 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Go on without a key that is lost for good: requests.slots (queued requests fail and must be sent "
+            help="Go on without a key that is lost for good: requests (what is queued fails and must be sent "
             "again), api-pepper (every API key is revoked), body; or without what cannot be read of the model's own "
             "tombstones: tombstones. May be given several times.",
         ),
@@ -84,6 +84,7 @@ def command(
 async def _recover(settings: Settings, store: "Store", accepted: frozenset[str]) -> None:
     from service.db import migrate, roles
     from service.db.engine import create_engine
+    from service.db.rights import UNLEARNER_ROLE
     from service.db.vault_keys import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
     from service.vault.request_keys import RequestKeys
     from service.worker.kept_tombstones import TOMBSTONES
@@ -93,21 +94,20 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
     await migrate.upgrade(settings.database_url)
     owner = create_engine(settings.database_url, pool_size=1)
     try:
-        role = await roles.available(owner)
-    finally:
-        await owner.dispose()
-    engine = create_engine(settings.database_url, role=role)
-    try:
         lost_keys = accepted - {TOMBSTONES}
-        revoked = await accept_lost(engine, keys, lost_keys) if lost_keys else 0
+        revoked = await accept_lost(owner, keys, lost_keys) if lost_keys else 0
         if revoked:
             note(f"{revoked} API keys were revoked; the next start makes a first one anew.")
+    finally:
+        await owner.dispose()
+    engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
+    try:
         await open_keyring(engine, keys)
         with ExitStack() as stack:
             if SLOTS in accepted:
-                request_keys = stack.enter_context(RequestKeys.open(keys / SLOTS))
+                request_keys = RequestKeys(keys / SLOTS)
             else:
-                request_keys = stack.enter_context(await open_request_keys(engine, keys))
+                request_keys = await open_request_keys(engine, keys)
             lost = await lost_requests(engine, request_keys)
             executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
             given_up = _GivenUp(lost, tombstones=TOMBSTONES in accepted)
@@ -149,26 +149,29 @@ async def _under_lease(
     given_up: _GivenUp,
     executor: Executor,
 ) -> "Recovered":
-    from service.app import chosen_device
     from service.db.vault_keys import open_keyring
     from service.observability.metrics import UnlearningMetrics, new_registry
+    from service.publication.readers import Readers
+    from service.publication.writer import Publisher
     from service.queue.backoff import Backoff
     from service.queue.outage import Outage
-    from service.reader.predictions import Reader
+    from service.unlearner_process import chosen_device
     from service.unlearning.placement import Placement
     from service.worker.context import Context
     from service.worker.lease_keeper import give_back, holding
     from service.worker.restoring import Restorer
+    from service.worker.unneeded_keys import UnneededKeys
 
     lease = await _lease(settings, engine, store)
     try:
-        async with holding(engine, lease) as keeper:
+        async with holding(engine, lease) as keeper, AsyncExitStack() as stack:
             context = Context(
                 engine=engine,
                 keyring=await open_keyring(engine, settings.home / "keys"),
                 request_keys=request_keys,
-                keys_before=frozenset(request_keys.ids()),
-                readers=Reader.empty("nobody is served"),
+                unneeded_keys=UnneededKeys(engine, request_keys),
+                publisher=Publisher(settings.home, settings.share),
+                readers=await stack.enter_async_context(Readers(engine)),
                 metrics=UnlearningMetrics(new_registry()),
                 executor=executor,
                 outage=Outage("recover", Backoff(), random.Random()),

@@ -7,24 +7,32 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from projector.network.spec import ModelSpec
-from service.cli.console import note
-from service.cli.first_model import require_new_home
+from service import supervisor_children
+from service.cli.first_model import is_empty, train_first_model
+from service.cli.threads import cores
 from service.embedded.home import Home, HomeLock
-from service.errors import ConfigurationError
 from service.settings import Settings, load_settings, variable_name
+from service.supervisor_children import Role
+
+_ROLE = inspect.Parameter(
+    "role",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Role | None, typer.Option("--role", help="Do this part alone: prepare ends, the other two go on.")
+    ],
+)
 
 
 def command() -> Callable[..., None]:
     """The command, with one option per field of `Settings`."""
 
-    def serve(**flags: Any) -> None:
+    def serve(role: Role | None = None, **flags: Any) -> None:
         settings = load_settings(**flags)
-        ensure_model(settings)
-
-        from service.app import run
-
-        run(settings)
+        if role in (None, "prepare"):
+            ensure_model(settings, supervisor_children.train)
+        workers = settings.api_workers or supervisor_children.default_workers(cores())
+        supervisor_children.serve(settings, workers, role)
 
     serve.__doc__ = """Serve deletions and predictions until stopped.
 
@@ -37,53 +45,27 @@ def command() -> Callable[..., None]:
 
     [bold]LETHE_DEVICE=cpu ./lethe serve --model models/cora --port 8080[/bold]
     """
-    serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [_option(name) for name in Settings.model_fields], return_annotation=None
-    )
-    serve.__annotations__ = {name: _option(name).annotation for name in Settings.model_fields}
+    options = [_ROLE, *(_option(name) for name in Settings.model_fields)]
+    serve.__signature__ = inspect.Signature(options, return_annotation=None)  # type: ignore[attr-defined]
+    serve.__annotations__ = {option.name: option.annotation for option in options}
     return serve
 
 
-def ensure_model(settings: Settings) -> None:
-    """Train a model into the folder that is served when nothing is there; what is there is for the service to judge.
+def ensure_model(settings: Settings, train: Callable[[Settings], None] = train_first_model) -> None:
+    """See to a model in the folder that is served when nothing is there; what is there is for the service to judge.
 
-    Raises:
-        ConfigurationError: a folder was named in which there is no model, or the model that was served is not there; or
-            others are to reach a first start whose first key they could guess.
-        AlreadyRunning: another process trains or serves in this LETHE_HOME.
-        DatasetNotFound: the dataset cannot be found.
+    Raises what `train_first_model` raises, and AlreadyRunning when another process trains or serves in this LETHE_HOME.
     """
-    from model_store.replacement import finish_move
-    from service.cli.train import train_and_report
-    from service.first_key import refuse_weak_first_start
-
-    folder = settings.model_dir
-    if not _is_empty(folder):
+    if not is_empty(settings.model_dir):
         return
     home = Home(settings.home)
     home.prepare()
     # Two that start for the first time at once must not both train into one folder.
     lock = HomeLock(home)
     try:
-        # A crash in the middle of an import may have left the model beside its place.
-        finish_move(folder)
-        if not _is_empty(folder):
-            return
-        if settings.model is not None:
-            raise ConfigurationError(
-                f"There is no model in {folder}.", f"Train one with `./lethe train --dataset cora --out {folder}`."
-            )
-        require_new_home(settings, "one that `./lethe train --out DIR` has written")
-        refuse_weak_first_start(settings)
-        note(f"There is no model yet. Training one on {settings.dataset}.")
-        train_and_report(settings.dataset, folder, ModelSpec(), device=settings.device, data_dir=settings.data_dir)
+        train(settings)
     finally:
         lock.release()
-
-
-def _is_empty(folder: Path) -> bool:
-    """Whether a model may be written there. A damaged one, whatever it has lost, is never taken for none."""
-    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
 def _option(name: str) -> inspect.Parameter:

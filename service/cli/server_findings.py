@@ -8,15 +8,14 @@ import httpx
 
 from service.cli.findings import Finding
 from service.cli.server import ServerFacts
-from service.db import clock, migrate
+from service.db import clock, migrate, roles
 from service.db.engine import Engine, create_engine
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.db.vault_keys import SLOTS, VaultKeyRepository, unreadable
+from service.db.vault_keys import VaultKeyRepository, open_request_keys
 from service.errors import KeyMissing, LetheError, Unavailable
 from service.queue.connection import connect
 from service.vault.keyring import Keyring
-from service.vault.request_keys import count_keys
 
 _TIMEOUT_S = 5.0
 
@@ -42,6 +41,29 @@ async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
     finally:
         await engine.dispose()
     return found
+
+
+async def login(url: str | None, role: str) -> Finding:
+    """Whether the process that works as `role` has a login that can do no more than that role."""
+    name = f"login of {role}"
+    if url is None:
+        told = "none of its own: whoever takes over that process can do all that the login of DATABASE_URL can"
+        return Finding(name, None, told)
+    engine = create_engine(url, pool_size=1)
+    try:
+        may_work = await roles.available(engine, role) is not None
+        async with transaction(engine) as connection:
+            is_kept = await roles.is_kept_to(connection, role)
+    except Unavailable as error:
+        return Finding(name, False, error.detail, "See that user and password of its URL are right.")
+    finally:
+        await engine.dispose()
+    if not may_work:
+        return Finding(name, False, f"may not work as {role}", f"As the tables' owner: GRANT {role} TO that login.")
+    if not is_kept:
+        told = f"can do more than {role}: it owns the tables, or may work as another role"
+        return Finding(name, False, told, "Give this process a login of its own that is a member of that role alone.")
+    return Finding(name, True, "can do no more than that process needs")
 
 
 async def redis(url: str | None) -> Finding:
@@ -91,7 +113,6 @@ async def _keys(engine: Engine, folder: Path) -> Finding:
     async with transaction(engine) as connection:
         registered = await VaultKeyRepository(connection).registered()
         tombstones = await TombstoneRepository(connection).key_fingerprints()
-        unfinished = await VaultKeyRepository(connection).unfinished()
     name = "keys and database"
     if not registered and not tombstones:
         return Finding(name, None, "the database relies on none yet")
@@ -99,13 +120,7 @@ async def _keys(engine: Engine, folder: Path) -> Finding:
         keyring = await asyncio.to_thread(Keyring.open, folder, create=False)
         keyring.check(tombstones)
         keyring.check_identities(registered)
-        slots = folder / SLOTS
-        kept = await asyncio.to_thread(count_keys, slots)
-        # Those that were unfinished before and after the count had their keys in between, also while Lethe runs.
-        async with transaction(engine) as connection:
-            unfinished &= await VaultKeyRepository(connection).unfinished()
-        if len(unfinished) > kept:
-            raise unreadable(slots, "lacks their keys" if slots.exists() else "is missing", len(unfinished))
+        await open_request_keys(engine, folder)
     except KeyMissing as error:
         return Finding(name, False, error.detail, error.remedy)
     return Finding(name, True, "belong together")

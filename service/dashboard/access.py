@@ -3,7 +3,6 @@
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import parse_qsl, urlsplit
 
@@ -12,10 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.services import services_of
-from service.dashboard.sessions import LIFETIME_S, Session, Sessions
-from service.db.api_keys import ApiKeyRepository
+from service.db.sessions import LIFETIME, Session, SessionRepository
 from service.db.transactions import transaction
-from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import LetheError
 
@@ -42,42 +39,19 @@ class ForeignForm(LetheError):
     title = "Form refused"
 
 
-@dataclass(frozen=True)
-class Access:
-    """What the dashboard remembers of who asks."""
-
-    sessions: Sessions
-
-
-@dataclass(frozen=True)
-class Visitor:
-    """Who is signed in."""
-
-    key: ApiKey
-    session: Session
-
-
-def access_of(request: Request) -> Access:
-    """The memory of the application that serves `request`."""
-    access: Access = request.app.state.dashboard
-    return access
-
-
-async def signed_in(request: Request) -> Visitor:
-    """The visitor of a page. Raises LoginNeeded when there is no session, or its key was revoked or lost audit:read."""
+async def signed_in(request: Request) -> Session:
+    """The session of a page's visitor. Raises LoginNeeded when there is none any more, and Unavailable."""
     token = request.cookies.get(SESSION_COOKIE, "")
-    session = access_of(request).sessions.find(token)
-    if session is None:
+    if not token:
         raise LoginNeeded
     async with transaction(services_of(request).engine) as connection:
-        key = await ApiKeyRepository(connection).get(session.key_id)
-    if key is None or key.revoked_at is not None or Scope.AUDIT_READ not in key.scopes:
-        access_of(request).sessions.end(token)
+        session = await SessionRepository(connection).find(token)
+    if session is None or Scope.AUDIT_READ not in session.key.scopes:
         raise LoginNeeded
-    return Visitor(key, session)
+    return session
 
 
-SignedIn = Annotated[Visitor, Depends(signed_in)]
+SignedIn = Annotated[Session, Depends(signed_in)]
 
 
 async def form_of(request: Request, form_token: str) -> dict[str, str]:
@@ -126,7 +100,7 @@ def set_cookie(request: Request, response: Response, name: str, value: str) -> N
     response.set_cookie(
         name,
         value,
-        max_age=int(LIFETIME_S),
+        max_age=int(LIFETIME.total_seconds()),
         path=PATH,
         httponly=True,
         samesite="strict",

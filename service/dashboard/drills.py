@@ -7,16 +7,17 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from service.api.drilling import Cohorts, find_cohorts, newest_drill, ranges, start_drill
 from service.api.services import Services, services_of
-from service.dashboard.access import PATH, SignedIn, Visitor, form_of
+from service.dashboard.access import PATH, SignedIn, form_of
 from service.dashboard.formats import ago, coarse
 from service.dashboard.pages import Page, Region, current, html, polls, region
 from service.db.clock import now
 from service.db.drills import DrillRepository
+from service.db.sessions import Session
 from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.states import RequestStatus, Scope
+from service.drills.cohorts import Cohorts, ranges
 from service.errors import LetheError, MissingScope, Unavailable
 
 router = APIRouter(prefix=f"{PATH}/drills", route_class=Page, include_in_schema=False)
@@ -51,10 +52,10 @@ async def run_drill(request: Request, visitor: SignedIn) -> Response:
     services = services_of(request)
     fault = None
     try:
-        await form_of(request, visitor.session.form_token)
+        await form_of(request, visitor.form_token)
         if not _may_run(visitor):
             raise MissingScope("This needs the scope deletions:write.", "Sign in with a key that has it.")
-        await start_drill(services, visitor.key, DrillTrigger.MANUAL, newest=await newest_drill(services))
+        await services.drills.start(visitor.key, DrillTrigger.MANUAL, newest=await services.drills.newest())
     except LetheError as error:
         # Without a script the refusal is a page of its own.
         if error.status == 500 or not polls(request, _REGION):
@@ -65,13 +66,13 @@ async def run_drill(request: Request, visitor: SignedIn) -> Response:
     return html(str((await drill_region(services, visitor, fault)).markup))
 
 
-async def drill_region(services: Services, visitor: Visitor, fault: str | None = None) -> Region:
+async def drill_region(services: Services, visitor: Session, fault: str | None = None) -> Region:
     """The card for a visitor. Raises Unavailable."""
     async with transaction(services.engine) as connection:
         at = await now(connection)
         drills = await DrillRepository(connection).list(services.model, limit=1 + _EARLIER)
     try:
-        cohorts = await find_cohorts(services)
+        cohorts = await services.drills.cohorts()
     except Unavailable:
         # A model that is being loaded is no reason not to show what was done.
         cohorts = None
@@ -92,12 +93,12 @@ async def drill_region(services: Services, visitor: Visitor, fault: str | None =
         next_run=_next_run(newest, at, services.settings.drill_interval),
         may_run=_may_run(visitor),
         is_open=is_open,
-        form_token=visitor.session.form_token,
+        form_token=visitor.form_token,
         fault=fault,
     )
 
 
-def _may_run(visitor: Visitor) -> bool:
+def _may_run(visitor: Session) -> bool:
     return Scope.DELETIONS_WRITE in visitor.key.scopes
 
 

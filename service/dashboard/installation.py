@@ -3,13 +3,10 @@
 from fastapi import FastAPI
 
 from service.dashboard import assets, charts, drills, export, find, log, login, overview, request, requests, unknown
-from service.dashboard.access import Access
-from service.dashboard.sessions import Sessions
 
 
 def install(app: FastAPI) -> None:
     """Serve the dashboard at /dashboard of `app`, whose `services` it uses."""
-    app.state.dashboard = Access(Sessions())
     for part in (assets, login, overview, drills, charts, requests, request, export, find, log):
         app.include_router(part.router)
     unknown.install(app)

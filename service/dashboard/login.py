@@ -5,13 +5,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from service.api.limits import SIGN_INS, network_of
+from service.api.limits import network_of
 from service.api.services import services_of
 from service.dashboard.access import (
     FORM_COOKIE,
     PATH,
     SESSION_COOKIE,
-    access_of,
     delete_cookie,
     form_of,
     is_form_token,
@@ -21,6 +20,9 @@ from service.dashboard.access import (
 )
 from service.dashboard.formats import duration
 from service.dashboard.pages import Page, public_page
+from service.db.sessions import SessionRepository
+from service.db.sign_ins import SignInRepository
+from service.db.transactions import transaction
 from service.domain.states import Scope
 from service.errors import TooManyAttempts, Unauthenticated
 
@@ -40,11 +42,11 @@ async def login(request: Request) -> Response:
     """Begin a session with a valid key that has audit:read; failed attempts are limited per address."""
     fields = await form_of(request, request.cookies.get(FORM_COOKIE, ""))
     after = own_page(fields.get("next", PATH))
-    access = access_of(request)
     services = services_of(request)
     try:
-        async with services.limits.attempt(SIGN_INS, network_of(request), Unauthenticated):
-            key = await services.keys.authenticate(fields.get("key", "").strip())
+        async with transaction(services.engine) as connection:
+            attempt = await SignInRepository(connection).begin(services.limits.name_of(network_of(request)))
+        key = await services.keys.authenticate(fields.get("key", "").strip())
     except TooManyAttempts as refusal:
         _log.warning("dashboard.sign_in_throttled")
         wait_s = int(refusal.extra["retry_after"])
@@ -55,10 +57,13 @@ async def login(request: Request) -> Response:
     except Unauthenticated:
         _log.warning("dashboard.sign_in_failed")
         return _form(request, after, status=401, fault="This key is unknown or revoked.")
-    if Scope.AUDIT_READ not in key.scopes:
+    may_read = Scope.AUDIT_READ in key.scopes
+    async with transaction(services.engine) as connection:
+        await SignInRepository(connection).succeeded(attempt)
+        token = await SessionRepository(connection).start(key.id) if may_read else None
+    if token is None:
         fault = "This key is valid, and lacks the scope audit:read. Ask for one that has it."
         return _form(request, after, status=403, fault=fault)
-    token, _ = access.sessions.start(key.id)
     response = RedirectResponse(after, 303)
     set_cookie(request, response, SESSION_COOKIE, token)
     delete_cookie(request, response, FORM_COOKIE)
@@ -68,12 +73,14 @@ async def login(request: Request) -> Response:
 @router.post("/logout")
 async def logout(request: Request) -> Response:
     """End the session."""
-    access = access_of(request)
     token = request.cookies.get(SESSION_COOKIE, "")
-    session = access.sessions.find(token)
+    engine = services_of(request).engine
+    async with transaction(engine) as connection:
+        session = await SessionRepository(connection).find(token)
     if session is not None:
         await form_of(request, session.form_token)
-        access.sessions.end(token)
+        async with transaction(engine) as connection:
+            await SessionRepository(connection).end(token)
     response = RedirectResponse(f"{PATH}/login", 303)
     delete_cookie(request, response, SESSION_COOKIE)
     return response

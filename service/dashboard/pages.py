@@ -17,9 +17,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from service.api.services import services_of
 from service.dashboard import formats
-from service.dashboard.access import PATH, SESSION_COOKIE, LoginNeeded, Visitor, delete_cookie
+from service.dashboard.access import PATH, SESSION_COOKIE, LoginNeeded, delete_cookie
 from service.dashboard.assets import asset_url
 from service.dashboard.wording import words_of
+from service.db.sessions import Session
 from service.errors import LetheError
 
 #: Everything a page loads or sends comes from or goes to the dashboard's own origin; nothing is inline.
@@ -56,12 +57,12 @@ class Page(APIRoute):
         return handle_page
 
 
-def page(request: Request, template: str, visitor: Visitor, /, **values: object) -> Response:
+def page(request: Request, template: str, visitor: Session, /, **values: object) -> Response:
     """A page for somebody who is signed in."""
     return html(
         _environment()
         .get_template(template)
-        .render(visitor=visitor, model=services_of(request).model, form_token=visitor.session.form_token, **values)
+        .render(visitor=visitor, model=services_of(request).model, form_token=visitor.form_token, **values)
     )
 
 

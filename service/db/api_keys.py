@@ -32,7 +32,7 @@ class ApiKeyRepository:
             raise Conflict(
                 f"There is an API key named {name}, or this very key is known.", "Choose another name, or revoke it."
             )
-        return _api_key(made)
+        return api_key(made)
 
     async def find_by_hash(self, key_hash: bytes) -> ApiKey | None:
         """Return the key with this hash, None when it is unknown or revoked."""
@@ -40,17 +40,17 @@ class ApiKeyRepository:
         row = (await self._conn.execute(query)).one_or_none()
         if row is None or not hmac.compare_digest(row.hash, key_hash):
             return None
-        return _api_key(row)
+        return api_key(row)
 
     async def get(self, key_id: UUID) -> ApiKey | None:
         """Return a key by its id, also a revoked one; None when it is unknown."""
         row = (await self._conn.execute(select(ApiKeyRow.__table__).where(ApiKeyRow.id == key_id))).one_or_none()
-        return None if row is None else _api_key(row)
+        return None if row is None else api_key(row)
 
     async def list(self) -> builtins.list[ApiKey]:
         """Return all keys, oldest first, the revoked ones included."""
         query = select(ApiKeyRow.__table__).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
-        return [_api_key(row) for row in await self._conn.execute(query)]
+        return [api_key(row) for row in await self._conn.execute(query)]
 
     async def revoke(self, key_id: UUID) -> ApiKey | None:
         """Revoke a key and return it, None when it is unknown; a second time changes nothing."""
@@ -61,9 +61,10 @@ class ApiKeyRepository:
             .returning(ApiKeyRow.__table__)
         )
         row = (await self._conn.execute(revoked)).one_or_none()
-        return None if row is None else _api_key(row)
+        return None if row is None else api_key(row)
 
 
-def _api_key(row: Row[*tuple[Any, ...]]) -> ApiKey:
+def api_key(row: Row[*tuple[Any, ...]]) -> ApiKey:
+    """The key of a row with the columns of `api_keys`."""
     scopes = frozenset(Scope(scope) for scope in row.scopes)
     return ApiKey(row.id, row.name, scopes, row.created_at, row.revoked_at)

@@ -1,6 +1,6 @@
 """Signed checkpoints of the transparency log, and the public keys that signed them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from sqlalchemy import select
@@ -53,13 +53,16 @@ class CheckpointRepository:
         """
         log = LogRepository(self._conn)
         await log.take_turn()
-        keys.check(await self.keys())
+        known = await self.keys()
+        keys.check(known)
         signers = keys.signers()
-        await self._register(signers)
+        if not signers.keys() <= known.keys():
+            await self._register(signers, known)
+            known = await self.keys()
         size = await log.size()
         note = await self.latest()
         if note is not None:
-            before = verify(note, (await self.keys()).values())
+            before = verify(note, known.values())
             if before.size > size or await log.root(before.size) != before.root:
                 raise _forked(before, size)
             if before.size == size and signers_of(note) >= {signer.public.id for signer in signers.values()}:
@@ -69,9 +72,8 @@ class CheckpointRepository:
         await self._conn.execute(insert(CheckpointRow).values(size=size, note=signed))
         return checkpoint
 
-    async def _register(self, signers: Mapping[int, Signer]) -> None:
+    async def _register(self, signers: Mapping[int, Signer], known: Collection[int]) -> None:
         """Note the keys that sign for the first time; a log that others signed before tells of each of them."""
-        known = await self.keys()
         rows = [{"number": number, "public_key": str(signer.public)} for number, signer in signers.items()]
         await self._conn.execute(insert(LogKeyRow).values(rows).on_conflict_do_nothing())
         for row in rows if known else ():

@@ -1,12 +1,13 @@
 """Accepting deletion requests: concurrent callers share one sync of the key file and one transaction.
 
-Order of a group: look for earlier uses of the idempotency keys; make the keys of the new requests durable; insert
-requests and outbox rows; commit. So there is no row without its key. A key without its row is destroyed once the row is
-known to be absent: at once when no commit was sent, else by reading when no commit can be under way any more.
+Order of a group: look for earlier uses of the idempotency keys; enter the intake; make the keys of the new requests
+durable; insert requests and outbox rows; commit. So there is no row without its key. A key without its row is destroyed
+once the row is known to be absent: here when no commit was sent, or when it was answered; else by the unlearner, which
+is told of it and looks when no commit can be under way any more (`service.worker.unneeded_keys`).
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID, uuid4
@@ -21,13 +22,14 @@ from service.db.drills import DrillOpen, DrillRepository
 from service.db.intake_callers import Accepted, NewRequest, Waiting, check_body, refuse, repeat, request_of, tell
 from service.db.intake_refusals import refusal, shutting_down
 from service.db.intake_rows import IdempotencyKey, NewRow, StoredRequest
-from service.db.orphaned_keys import orphaned
 from service.db.queue_depth import QueueDepth
+from service.db.request_keys import RequestKeyRepository
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
 from service.domain.records import DeletionRequest, Targets
 from service.errors import Conflict, LetheError, Unavailable
 from service.failure_points import FailurePoint
+from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
 from service.vault.sealing import SealBroken, seal, unseal
 
@@ -52,15 +54,18 @@ class _Group:
 class Intake:
     """Stores requests for the API. One per process; it belongs to the event loop it is used in."""
 
-    def __init__(self, engine: AsyncEngine, request_keys: RequestKeys, *, max_queued_nodes: int | None) -> None:
+    def __init__(self, engine: AsyncEngine, own_slots: OwnSlots, *, max_queued_nodes: int | None) -> None:
         self._engine = engine
-        self._keys = request_keys
+        self._slots = own_slots
+        #: Those of all processes, for repetitions and retries of what another accepted.
+        self._keys = RequestKeys(own_slots.folder)
         self._depth = QueueDepth(max_queued_nodes)
         self._pending: list[Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
-        #: Requests with a key of which it is not known whether they are in the database.
-        self._unsettled: set[UUID] = set()
+        #: Whether there may be keys of requests that were not stored, of which the unlearner has not been told: when a
+        #: process begins, those that the one before it left.
+        self._has_orphans = True
 
     async def accept(self, new: NewRequest) -> Accepted:
         """Return once the request is committed, or the earlier one that its idempotency key stands for.
@@ -92,31 +97,26 @@ class Intake:
         return Accepted(earlier.request, self._targets(earlier), replayed=True)
 
     async def cancel(self, request_id: UUID, api_key_id: UUID | None) -> DeletionRequest:
-        """Cancel a queued request and destroy its key; raises `NotFound`, `Conflict`, `Unavailable`."""
+        """Cancel a queued request, whose key the unlearner then destroys.
+
+        Raises `NotFound`, `Conflict`, `Unavailable`.
+        """
         async with transaction(self._engine) as conn:
             cancelled = await RequestRepository(conn).cancel(request_id, api_key_id)
-        await self._destroy([request_id])
+        failure_points.reached(FailurePoint.CANCELLED)
         return cancelled
 
     async def retry(self, request_id: UUID) -> DeletionRequest:
         """Queue a failed request again; raises `NotFound`, `Unavailable`, and `Conflict` when that is not possible."""
         async with transaction(self._engine) as conn:
             request = await RequestRepository(conn).retry(request_id)
-            if self._keys.get(request_id) is None:
+            slot = await RequestKeyRepository(conn).slot(request_id)
+            if self._keys.get(request_id, slot) is None:
                 raise Conflict(
                     f"What request {request_id} names cannot be read any more: the key of its id list is gone.",
                     "Send it again as a new request.",
                 )
         return request
-
-    async def destroy_orphaned_keys(self) -> int:
-        """Destroy the keys of requests that are absent or forgotten; returns how many. Raises `Unavailable`.
-
-        For the start of a process, after a crash between a commit and the destruction of its keys.
-        """
-        orphans = await orphaned(self._engine, await asyncio.to_thread(self._keys.ids))
-        await self._destroy(orphans)
-        return len(orphans)
 
     async def close(self) -> None:
         """Take no more requests, and wait for those under way."""
@@ -168,13 +168,12 @@ class Intake:
             await self._write(group[middle:])
         else:
             self._answer(group, stored)
-            await self._settle()
 
     async def _store(self, group: Sequence[Waiting]) -> _Group:
         """Commit the new ones of a group in one transaction; no key without a row is left behind unnoticed."""
         failure_points.reached(FailurePoint.ACCEPTING)
-        reserved: set[UUID] = set()
-        commit_sent = False
+        reserved: Mapping[UUID, ReservedKey] = {}
+        commit_sent = told = False
         try:
             async with transaction(self._engine) as conn:
                 if any(waiting.new.drill for waiting in group):
@@ -183,22 +182,29 @@ class Intake:
                 asked = {waiting.key for waiting in group if waiting.key}
                 stored = _Group(await intake_rows.find_earlier(conn, asked), [], {})
                 stored.new = await self._admit(conn, group, stored.earlier)
-                reserved = {waiting.id for waiting in stored.new}
-                rows = await self._seal(stored.new)
+                if stored.new:
+                    await intake_rows.enter(conn)
+                    reserved = await self._reserve(stored.new)
                 failure_points.reached(FailurePoint.KEYS_RESERVED)
+                rows = [_sealed(waiting, reserved[waiting.id]) for waiting in stored.new]
                 stored.received_at = await intake_rows.insert_rows(conn, rows)
                 await _record_drills(conn, [each for each in stored.new if each.id in stored.received_at])
                 taken = {waiting.key for waiting in stored.new if waiting.key and waiting.id not in stored.received_at}
                 stored.earlier |= await intake_rows.find_earlier(conn, taken)
+                if self._has_orphans:
+                    await RequestKeyRepository(conn).tell_orphaned()
+                    told = True
                 commit_sent = True
         except BaseException:
             if commit_sent:
-                self._unsettled |= reserved
+                self._has_orphans = True
             else:
                 await self._destroy(reserved)
             raise
         failure_points.reached(FailurePoint.ACCEPTED)
-        await self._destroy(reserved - stored.received_at.keys())
+        if told:
+            self._has_orphans = False
+        await self._destroy({one: key for one, key in reserved.items() if one not in stored.received_at})
         return stored
 
     async def _admit(
@@ -228,31 +234,18 @@ class Intake:
                 used.add(waiting.key)
         return admitted
 
-    async def _seal(self, new: Sequence[Waiting]) -> list[NewRow]:
-        """Make a durable key for each request and encrypt its targets."""
-        if not new:
-            return []
+    async def _reserve(self, new: Sequence[Waiting]) -> Mapping[UUID, ReservedKey]:
+        """Make a durable key for each request."""
         try:
-            keys = await asyncio.to_thread(self._keys.reserve, [waiting.id for waiting in new])
+            return await asyncio.to_thread(self._slots.reserve, [waiting.id for waiting in new])
+        except asyncio.CancelledError:
+            # The thread goes on.
+            self._has_orphans = True
+            raise
         except OSError as error:
             raise Unavailable(
                 f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was recorded; try again."
             ) from error
-        return [
-            NewRow(
-                id=waiting.id,
-                model=waiting.new.model,
-                kind=waiting.new.kind,
-                count=waiting.new.targets.count,
-                reference=waiting.new.reference,
-                ciphertext=seal(waiting.new.targets, keys[waiting.id], waiting.id),
-                api_key_id=waiting.new.api_key_id,
-                idempotency_key=waiting.new.idempotency_key,
-                body_digest=waiting.new.body_digest,
-                commitments=commit(waiting.new.targets, waiting.new.reference),
-            )
-            for waiting in new
-        ]
 
     def _answer(self, group: Sequence[Waiting], stored: _Group) -> None:
         """Tell every caller what became of its request; a repetition gets the answer of the first use of its key."""
@@ -281,35 +274,37 @@ class Intake:
 
     def _targets(self, earlier: StoredRequest) -> Targets | None:
         """What a stored request names; None once it is forgotten. Raises `SealBroken`."""
-        key = self._keys.get(earlier.request.id)
+        key = self._keys.get(earlier.request.id, earlier.key_slot)
         if key is None or earlier.ciphertext is None:
             return None
         return unseal(earlier.ciphertext, key, earlier.request.id)
 
-    async def _settle(self) -> None:
-        """Destroy the keys of unanswered commits that did not happen, if none of them is still under way."""
-        if not self._unsettled:
-            return
-        candidates = frozenset(self._unsettled)
-        try:
-            async with transaction(self._engine) as conn:
-                if not await intake_rows.exclude_writers(conn, wait=False):
-                    return
-                absent = candidates - await intake_rows.holding_targets(conn, candidates)
-        except Unavailable:
-            # Nobody waits for this; the next group tries again.
-            return
-        self._unsettled -= candidates
-        await self._destroy(absent)
-
-    async def _destroy(self, ids: Collection[UUID]) -> None:
-        """Destroy keys that nothing needs; when the disk refuses they are tried again with the next group."""
-        if not ids:
+    async def _destroy(self, keys: Mapping[UUID, ReservedKey]) -> None:
+        """Destroy keys of this process that nothing needs; those that the disk refuses are left to the unlearner."""
+        if not keys:
             return
         try:
-            await asyncio.to_thread(self._keys.destroy, list(ids))
+            await asyncio.to_thread(self._slots.destroy, {one: reserved.slot for one, reserved in keys.items()})
         except OSError:
-            self._unsettled |= set(ids)
+            self._has_orphans = True
+
+
+def _sealed(waiting: Waiting, reserved: ReservedKey) -> NewRow:
+    """A request with its targets encrypted."""
+    new = waiting.new
+    return NewRow(
+        id=waiting.id,
+        model=new.model,
+        kind=new.kind,
+        count=new.targets.count,
+        reference=new.reference,
+        ciphertext=seal(new.targets, reserved.key, waiting.id),
+        key_slot=reserved.slot,
+        api_key_id=new.api_key_id,
+        idempotency_key=new.idempotency_key,
+        body_digest=new.body_digest,
+        commitments=commit(new.targets, new.reference),
+    )
 
 
 async def _may_begin(conn: AsyncConnection, waiting: Waiting, before: Iterable[Waiting]) -> bool:

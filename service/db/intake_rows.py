@@ -5,20 +5,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Integer, LargeBinary, Text, Uuid, func, literal, select, tuple_
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy import Integer, LargeBinary, SmallInteger, Text, Uuid, func, select, text, tuple_
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.audit.commitments import Commitments
 from service.db.arrays import unnested
 from service.db.models import OutboxRow, RequestRow
 from service.db.outbox import OUTBOX_CHANNEL
-from service.db.records import REQUEST_COLUMNS, deletion_request
-from service.domain.records import DeletionRequest
+from service.db.records import REQUEST_COLUMNS, deletion_request, key_slot
+from service.domain.records import DeletionRequest, KeySlot
 from service.domain.states import RequestKind
 
-#: Advisory lock that transactions with new rows share, and that whoever decides which keys are orphaned takes alone.
+#: Advisory lock that transactions which reserve keys share, and that whoever decides which are orphaned takes alone.
 _INTAKE_LOCK = 0x696E74616B65
+_PATIENCE = "1s"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class NewRow:
     count: int
     reference: str | None
     ciphertext: bytes
+    key_slot: KeySlot
     api_key_id: UUID
     idempotency_key: str | None
     body_digest: bytes | None
@@ -52,17 +54,22 @@ class StoredRequest:
     request: DeletionRequest
     body_digest: bytes
     ciphertext: bytes | None
+    key_slot: KeySlot | None
 
 
-async def exclude_writers(conn: AsyncConnection, *, wait: bool) -> bool:
-    """Keep out transactions that `insert_rows`, until the caller's ends, once those under way have ended.
+async def enter(conn: AsyncConnection) -> None:
+    """Begin to store requests; before their keys are reserved, so that no key is in a file that nobody vouches for."""
+    await conn.execute(select(func.pg_advisory_xact_lock_shared(_INTAKE_LOCK)))
 
-    Among them are commits whose callers have died. Without `wait`, return False when there are any.
+
+async def exclude_writers(conn: AsyncConnection) -> None:
+    """Keep out transactions that `enter`, until the caller's ends, once those under way have ended.
+
+    Among them are commits whose callers have died. Raises what `transaction` makes `Unavailable` of when they take too
+    long, as those of a process that was stopped: whoever waits here holds up all that would enter.
     """
-    if wait:
-        await conn.execute(select(func.pg_advisory_xact_lock(_INTAKE_LOCK)))
-        return True
-    return bool(await conn.scalar(select(func.pg_try_advisory_xact_lock(_INTAKE_LOCK))))
+    await conn.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE}'"))
+    await conn.execute(select(func.pg_advisory_xact_lock(_INTAKE_LOCK)))
 
 
 async def find_earlier(conn: AsyncConnection, keys: Collection[IdempotencyKey]) -> dict[IdempotencyKey, StoredRequest]:
@@ -74,18 +81,19 @@ async def find_earlier(conn: AsyncConnection, keys: Collection[IdempotencyKey]) 
         api_key_id=(Uuid(), [key.api_key_id for key in keys]),
         idempotency_key=(Text(), [key.text for key in keys]),
     )
-    query = select(*REQUEST_COLUMNS, RequestRow.idempotency_key, RequestRow.body_digest, RequestRow.ciphertext).where(
+    stored = (RequestRow.idempotency_key, RequestRow.body_digest, RequestRow.ciphertext)
+    query = select(*REQUEST_COLUMNS, *stored, RequestRow.key_file, RequestRow.key_place).where(
         tuple_(RequestRow.api_key_id, RequestRow.idempotency_key).in_(select(*wanted.c))
     )
     found: dict[IdempotencyKey, StoredRequest] = {}
     for row in await conn.execute(query):
         key = IdempotencyKey(row.api_key_id, row.idempotency_key)
-        found[key] = StoredRequest(deletion_request(row), row.body_digest, row.ciphertext)
+        found[key] = StoredRequest(deletion_request(row), row.body_digest, row.ciphertext, key_slot(row))
     return found
 
 
 async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUID, datetime]:
-    """Insert requests with their outbox rows, wake the relay, and return when each was received.
+    """Insert requests with their outbox rows, after `enter`, wake the relay, and return when each was received.
 
     A row whose idempotency key is taken is left out. Rows go in by idempotency key, so that two processes inserting the
     same keys wait for each other instead of deadlocking.
@@ -101,6 +109,8 @@ async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUI
         count=(Integer(), [row.count for row in ordered]),
         reference=(Text(), [row.reference for row in ordered]),
         ciphertext=(LargeBinary(), [row.ciphertext for row in ordered]),
+        key_file=(SmallInteger(), [row.key_slot.file for row in ordered]),
+        key_place=(Integer(), [row.key_slot.place for row in ordered]),
         api_key_id=(Uuid(), [row.api_key_id for row in ordered]),
         idempotency_key=(Text(), [row.idempotency_key for row in ordered]),
         body_digest=(LargeBinary(), [row.body_digest for row in ordered]),
@@ -118,14 +128,5 @@ async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUI
         .cte("stored")
     )
     listed = insert(OutboxRow).from_select(["request_id", "model"], select(stored.c.id, stored.c.model)).cte("listed")
-    # Held before anyone can send the COMMIT that would make the rows seen, which is all that `exclude_writers` needs.
-    entered = func.pg_advisory_xact_lock_shared(_INTAKE_LOCK)
-    query = select(stored.c.id, stored.c.received_at, func.pg_notify(OUTBOX_CHANNEL, ""), entered).add_cte(listed)
+    query = select(stored.c.id, stored.c.received_at, func.pg_notify(OUTBOX_CHANNEL, "")).add_cte(listed)
     return {row.id: row.received_at for row in await conn.execute(query)}
-
-
-async def holding_targets(conn: AsyncConnection, ids: Collection[UUID]) -> set[UUID]:
-    """Return those of `ids` whose encrypted targets are in the database, so that their keys are needed."""
-    wanted = func.any(literal(list(ids), ARRAY(Uuid())))
-    query = select(RequestRow.id).where(RequestRow.id == wanted, RequestRow.ciphertext.is_not(None))
-    return set((await conn.execute(query)).scalars())

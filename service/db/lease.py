@@ -1,21 +1,31 @@
-"""The right to write one model: a row timed by Postgres' clock, with a number that grows at each acquisition."""
+"""The right to write one model: a row timed by Postgres' clock, with a number that grows at each acquisition.
 
+Its holder tells in it what it is at: processes without its memory read that here.
+"""
+
+import math
+from dataclasses import asdict
 from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import func, literal, or_, update
+from sqlalchemy import func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from projector.forgetting.status import RepairProgress
 from service.boottime import boottime
 from service.db.fencing import fence, held, lost, settle
 from service.db.models import LeaseRow
 from service.db.transactions import transaction
+from service.domain.conditions import Check, Condition, Holder, Phase, Told
 from service.domain.records import Lease
 
-__all__ = ["acquire", "fence", "release", "renew", "settle"]
+__all__ = ["acquire", "fence", "holder", "release", "renew", "settle"]
 
 #: The share of a lease's time after which its holder must not start a write.
 _USABLE_SHARE = 2 / 3
+#: Characters of a text that are kept: it is read by people.
+_LONGEST = 2_000
 
 
 async def acquire(engine: AsyncEngine, name: str, holder: str, ttl_seconds: float, *, above: int = 0) -> Lease | None:
@@ -27,10 +37,11 @@ async def acquire(engine: AsyncEngine, name: str, holder: str, ttl_seconds: floa
     """
     asked_at = boottime()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=ttl_seconds))
-    taken = insert(LeaseRow).values(name=name, holder=holder, fencing=above + 1, expires_at=expires_at)
+    begun = {"holder": holder, "expires_at": expires_at, **_columns(Told(Condition(Phase.LOADING)))}
+    taken = insert(LeaseRow).values(name=name, fencing=above + 1, **begun)
     taken = taken.on_conflict_do_update(
         index_elements=[LeaseRow.name],
-        set_={"holder": holder, "fencing": func.greatest(LeaseRow.fencing, above) + 1, "expires_at": expires_at},
+        set_={"fencing": func.greatest(LeaseRow.fencing, above) + 1, **begun},
         where=or_(LeaseRow.expires_at <= func.clock_timestamp(), LeaseRow.holder == holder),
     )
     async with transaction(engine) as conn:
@@ -40,11 +51,15 @@ async def acquire(engine: AsyncEngine, name: str, holder: str, ttl_seconds: floa
     return Lease(name, holder, fencing, ttl_seconds, asked_at + ttl_seconds * _USABLE_SHARE)
 
 
-async def renew(engine: AsyncEngine, lease: Lease) -> Lease:
-    """Return `lease` with its full time from now; raises `LeaseLost` when it has run out, and `Unavailable`."""
+async def renew(engine: AsyncEngine, lease: Lease, told: Told | None = None) -> Lease:
+    """Return `lease` with its full time from now, and tell what its holder is at; None leaves what was told.
+
+    Raises `LeaseLost` when it has run out, and `Unavailable`.
+    """
     asked_at = boottime()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=lease.ttl_seconds))
-    renewed = update(LeaseRow).where(held(lease)).values(expires_at=expires_at).returning(LeaseRow.fencing)
+    values: dict[str, Any] = {"expires_at": expires_at} | ({} if told is None else _columns(told))
+    renewed = update(LeaseRow).where(held(lease)).values(values).returning(LeaseRow.fencing)
     async with transaction(engine) as conn:
         if await conn.scalar(renewed) is None:
             raise lost(lease)
@@ -55,4 +70,51 @@ async def renew(engine: AsyncEngine, lease: Lease) -> Lease:
 async def release(engine: AsyncEngine, lease: Lease) -> None:
     """Let another holder take the lease at once; does nothing when it is lost already. Raises `Unavailable`."""
     async with transaction(engine) as conn:
-        await conn.execute(update(LeaseRow).where(held(lease)).values(expires_at=func.clock_timestamp()))
+        told = _columns(Told(Condition(Phase.STOPPED)))
+        await conn.execute(update(LeaseRow).where(held(lease)).values(expires_at=func.clock_timestamp(), **told))
+
+
+async def holder(conn: AsyncConnection, name: str) -> Holder | None:
+    """Return what the last holder of the lease `name` told, None where nobody has ever held it."""
+    row = LeaseRow.__table__.c
+    since = func.extract("epoch", func.clock_timestamp() - row.served_at)
+    query = select(
+        *(row.phase, row.reason, row.repair_progress, row.device, row.checks),
+        (row.expires_at > func.clock_timestamp()).label("is_held"),
+        since.label("served_s"),
+    ).where(row.name == name)
+    found = (await conn.execute(query)).one_or_none()
+    if found is None:
+        return None
+    told = Told(
+        Condition(Phase(found.phase), found.reason),
+        None if found.repair_progress is None else RepairProgress(**found.repair_progress),
+        found.device,
+        tuple(Check(**check) for check in found.checks),
+    )
+    return Holder(told, found.is_held, None if found.served_s is None else float(found.served_s))
+
+
+def _columns(told: Told) -> dict[str, Any]:
+    """What a holder tells, as it is stored: whatever it says, no renewal fails for it."""
+    columns: dict[str, Any] = {
+        "phase": told.condition.phase.value,
+        "reason": None if told.condition.reason is None else _storable(told.condition.reason),
+        "repair_progress": None if told.repair is None else _progress(told.repair),
+        "device": told.device,
+        "checks": [asdict(check) | {"detail": _storable(check.detail)} for check in told.checks],
+    }
+    if told.condition.phase is Phase.SERVING:
+        columns["served_at"] = func.clock_timestamp()
+    return columns
+
+
+def _progress(repair: RepairProgress) -> dict[str, Any]:
+    """JSON has no number for a bound that is infinite, or none."""
+    bound = repair.bound_relative
+    return asdict(repair) | {"bound_relative": bound if bound is not None and math.isfinite(bound) else None}
+
+
+def _storable(said: str) -> str:
+    """Names of files may hold what Postgres' text does not."""
+    return said[:_LONGEST].encode("utf-8", "replace").decode().replace("\0", "")

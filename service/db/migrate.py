@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from service.db.engine import asyncpg_url
+from service.db.engine import Engine, asyncpg_url
 from service.db.roles import grant
 from service.db.transactions import transaction
 from service.errors import ConfigurationError, LetheError
@@ -66,6 +66,18 @@ async def upgrade(url: str) -> None:
 async def current(url: str) -> str | None:
     """Return the revision of the database, None when it has none. Raises `Unavailable`."""
     return await _run(url, revision_of)
+
+
+async def require_current(engine: Engine) -> None:
+    """Raise `SchemaForeign` or `ConfigurationError` for a database of another version, `Unavailable` in an outage."""
+    async with transaction(engine) as connection:
+        revision = await connection.run_sync(revision_of)
+    require_known(revision)
+    if revision != head():
+        raise ConfigurationError(
+            f"The database is at revision {revision or 'none'}, and this version of Lethe needs {head()}.",
+            "Run `./lethe serve --role prepare` once with the DATABASE_URL of the tables' owner.",
+        )
 
 
 def revision_of(connection: Connection) -> str | None:

@@ -28,8 +28,30 @@ class ApiKeyRow(Base):
     revoked_at: Mapped[datetime | None]
 
 
+class SessionRow(Base):
+    """A sign-in to the dashboard, known by the hash of its token."""
+
+    __tablename__ = "sessions"
+
+    token_hash: Mapped[bytes] = mapped_column(primary_key=True)
+    key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
+    started_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    #: When it was last used, to a minute.
+    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class SignInRow(Base):
+    """An attempt to sign in to the dashboard that failed, or is under way."""
+
+    __tablename__ = "sign_ins"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    address_hash: Mapped[bytes]
+    begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class LeaseRow(Base):
-    """Who may write a model, and until when."""
+    """Who may write a model, and until when; and what the holder said of itself, see `service.domain.conditions`."""
 
     __tablename__ = "leases"
 
@@ -37,6 +59,13 @@ class LeaseRow(Base):
     holder: Mapped[str]
     fencing: Mapped[int] = mapped_column(BigInteger)
     expires_at: Mapped[datetime]
+    phase: Mapped[str] = mapped_column(server_default=text("'stopped'"))
+    reason: Mapped[str | None]
+    repair_progress: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    device: Mapped[str | None]
+    checks: Mapped[list[dict[str, Any]]] = mapped_column(JSONB, server_default=text("'[]'"))
+    #: When a holder last said that it serves.
+    served_at: Mapped[datetime | None]
 
 
 class PointerRow(Base):
@@ -53,6 +82,17 @@ class PointerRow(Base):
     moved_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class ReaderLeaseRow(Base):
+    """A reader, and the version that it answers from."""
+
+    __tablename__ = "reader_leases"
+
+    reader: Mapped[UUID] = mapped_column(primary_key=True)
+    model: Mapped[str]
+    version: Mapped[int] = mapped_column(BigInteger)
+    renewed_at: Mapped[datetime]
+
+
 class RequestRow(Base):
     """One deletion request; what it names is only in `ciphertext`, under a key kept outside the database."""
 
@@ -65,6 +105,9 @@ class RequestRow(Base):
     count: Mapped[int]
     reference: Mapped[str | None]
     ciphertext: Mapped[bytes | None]
+    #: Where the key of the ciphertext is: number of the file, and place in it.
+    key_file: Mapped[int | None] = mapped_column(SmallInteger)
+    key_place: Mapped[int | None]
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
     idempotency_key: Mapped[str | None]
     body_digest: Mapped[bytes | None]

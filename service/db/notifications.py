@@ -3,22 +3,28 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.db.outbox import OUTBOX_CHANNEL
+from service.db.transactions import is_outage
 from service.errors import Unavailable
 
 _CONNECT_SECONDS = 10.0
+#: Longest statement on a connection that listens.
+_STATEMENT_SECONDS = 5.0
 _OUTAGES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
-class Wakeup:
-    """Tells whether anything was notified since the last `wait`."""
+class Listening:
+    """A connection that tells whether anything was notified since the last `wait`."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
         self._event = asyncio.Event()
+        self._payloads: set[str] = set()
         self._gone = False
 
     async def wait(self, timeout_s: float) -> bool:
@@ -34,7 +40,22 @@ class Wakeup:
             raise Unavailable("The connection that listens to the database is gone.", "Listen again.")
         return True
 
-    def _notified(self, *_: object) -> None:
+    async def value(self, statement: str, *arguments: Any) -> Any:
+        """Return the one value that a statement answers, which is committed by itself. Raises `Unavailable`."""
+        try:
+            return await self._connection.fetchval(statement, *arguments, timeout=_STATEMENT_SECONDS)
+        except Exception as error:
+            if is_outage(error):
+                raise _unavailable(error) from error
+            raise
+
+    def payloads(self) -> set[str]:
+        """Return what was said since this was asked last."""
+        said, self._payloads = self._payloads, set()
+        return said
+
+    def _notified(self, connection: object, pid: int, channel: str, payload: object) -> None:
+        self._payloads.add(str(payload))
         self._event.set()
 
     def _terminated(self, *_: object) -> None:
@@ -43,16 +64,16 @@ class Wakeup:
 
 
 @asynccontextmanager
-async def listen(engine: AsyncEngine, channel: str = OUTBOX_CHANNEL) -> AsyncIterator[Wakeup]:
-    """Yield a `Wakeup` for `channel`, on a connection of its own outside the pool. Raises `Unavailable`."""
-    wakeup = Wakeup()
+async def listen(engine: AsyncEngine, channel: str = OUTBOX_CHANNEL) -> AsyncIterator[Listening]:
+    """Yield a `Listening` for `channel`, on a connection of its own outside the pool. Raises `Unavailable`."""
     connection = await _connect(engine)
+    listening = Listening(connection)
     try:
-        connection.add_termination_listener(wakeup._terminated)
-        await _subscribe(connection, channel, wakeup)
-        yield wakeup
+        connection.add_termination_listener(listening._terminated)
+        await _subscribe(connection, channel, listening)
+        yield listening
     finally:
-        connection.remove_termination_listener(wakeup._terminated)
+        connection.remove_termination_listener(listening._terminated)
         connection.terminate()
 
 
@@ -64,9 +85,9 @@ async def _connect(engine: AsyncEngine) -> asyncpg.Connection:
         raise _unavailable(error) from error
 
 
-async def _subscribe(connection: asyncpg.Connection, channel: str, wakeup: Wakeup) -> None:
+async def _subscribe(connection: asyncpg.Connection, channel: str, listening: Listening) -> None:
     try:
-        await connection.add_listener(channel, wakeup._notified)
+        await connection.add_listener(channel, listening._notified)
     except _OUTAGES as error:
         raise _unavailable(error) from error
 

@@ -7,7 +7,7 @@ from sqlalchemy import Row
 
 from projector.forgetting.status import RepairStatus
 from service.db.models import RequestAuditRow, RequestRow
-from service.domain.records import DeletionRequest, QueuedRequest, RequestNorms
+from service.domain.records import DeletionRequest, KeySlot, QueuedRequest, RequestNorms
 from service.domain.states import Guarantee, RequestKind, RequestStatus
 
 #: The columns `deletion_request` reads.
@@ -37,6 +37,11 @@ def queued_request(row: Row[*tuple[Any, ...]]) -> QueuedRequest:
     values["kind"] = RequestKind(row.kind)
     values["status"] = RequestStatus(row.status)
     return QueuedRequest(**values)
+
+
+def key_slot(row: Row[*tuple[Any, ...]]) -> KeySlot | None:
+    """Return where a row of `key_file` and `key_place` (and possibly more) says that the key of its id list is."""
+    return None if row.key_place is None else KeySlot(row.key_file, row.key_place)
 
 
 def request_norms(row: Row[*tuple[Any, ...]]) -> RequestNorms:

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, delete, exists, func, literal, null, or_, select, text, union_all, update
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy import Text, Uuid, exists, func, literal, null, select, text, union_all, update
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
@@ -142,11 +142,6 @@ class RequestRepository:
         rows = await self._conn.execute(swept.returning(RequestRow.id, RequestRow.received_at))
         return [row.id for row in sorted(rows, key=lambda row: (row.received_at, row.id))]
 
-    async def are_completed(self, ids: Collection[UUID]) -> bool:
-        """Return whether each of `ids` is a completed request."""
-        query = select(func.count()).where(RequestRow.id == _any(ids), RequestRow.status == RequestStatus.COMPLETED)
-        return await self._conn.scalar(query) == len(set(ids))
-
     async def queued_nodes(self, model: str) -> int:
         """Return how many nodes and edges the queued requests name."""
         query = select(func.coalesce(func.sum(RequestRow.count), 0))
@@ -261,22 +256,12 @@ class RequestRepository:
 
         Raises `NotFound` when it is unknown or, if a key is given, not its own; `Conflict` when it is too late.
         """
-        cancelled = (
-            update(RequestRow)
-            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
-            .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.taken_at.is_(None))
-            .where(or_(literal(api_key_id, Uuid()).is_(None), RequestRow.api_key_id == api_key_id))
-            .values(status=RequestStatus.CANCELLED, cancelled_at=func.now(), ciphertext=null())
-            .values(subject_commitments=null(), reference_commitment=null())
-            .returning(*REQUEST_COLUMNS)
-        )
-        row = (await self._conn.execute(cancelled)).one_or_none()
-        if row is not None:
-            await self._conn.execute(delete(OutboxRow).where(OutboxRow.request_id == request_id))
-            return deletion_request(row)
+        cancelled = await self._conn.scalar(select(func.request_cancel(request_id, literal(api_key_id, Uuid()))))
         found = await self.get(request_id, api_key_id)
         if found is None:
             raise NotFound(f"There is no deletion request {request_id}.", "Check the id.")
+        if cancelled:
+            return found[0]
         if found[0].status is RequestStatus.QUEUED:
             raise Conflict(
                 f"Request {request_id} is being applied.", "It cannot be cancelled any more; wait for it to complete."
@@ -288,24 +273,14 @@ class RequestRepository:
 
         Raises `NotFound` when it is unknown, `Conflict` when it has not failed.
         """
-        queued = (
-            update(RequestRow)
-            .where(RequestRow.id == request_id, RequestRow.status == RequestStatus.FAILED)
-            .where(RequestRow.ciphertext.is_not(None))
-            .values(status=RequestStatus.QUEUED, failed_at=null(), failure=null(), swept_at=null(), taken_at=null())
-            .returning(*REQUEST_COLUMNS)
-        )
-        row = (await self._conn.execute(queued)).one_or_none()
-        if row is None:
-            found = await self.get(request_id)
-            if found is None:
-                raise NotFound(f"There is no deletion request {request_id}.", "Check the id.")
+        queued = await self._conn.scalar(select(func.request_retry(request_id)))
+        found = await self.get(request_id)
+        if found is None:
+            raise NotFound(f"There is no deletion request {request_id}.", "Check the id.")
+        if not queued:
             raise Conflict(f"Request {request_id} is {found[0].status}.", "Only a failed request can be tried again.")
-        request = deletion_request(row)
-        outbox = insert(OutboxRow).values(request_id=request_id, model=request.model).on_conflict_do_nothing()
-        await self._conn.execute(outbox)
         await self._conn.execute(select(func.pg_notify(OUTBOX_CHANNEL, "")))
-        return request
+        return found[0]
 
     async def _audit(self, request: DeletionRequest) -> RequestAudit | None:
         if request.status not in AUDITED or request.batch_id is None:

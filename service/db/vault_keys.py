@@ -11,18 +11,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.audit.checkpoint import VerifierKey
 from service.db.checkpoints import CheckpointRepository
-from service.db.models import RequestRow, VaultKeyRow
+from service.db.models import VaultKeyRow
+from service.db.request_keys import RequestKeyRepository
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.domain.states import RequestStatus
 from service.errors import ConfigurationError, KeyMissing
 from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
+from service.vault.log_keys import LogKeys, are_there
 from service.vault.request_keys import RequestKeys
 
-#: States in which a request's own key is still needed to carry it out.
-_UNFINISHED = (RequestStatus.QUEUED, RequestStatus.APPLIED)
-SLOTS = "requests.slots"
+#: The folder, in that of the keys, with the files of the keys of id lists.
+SLOTS = "requests"
 #: Keys without which there is a way on.
 REPLACEABLE = frozenset({"api-pepper", "body", SLOTS})
 
@@ -49,11 +48,6 @@ class VaultKeyRepository:
         All that were valid, when it is the one that they are hashed with.
         """
         return int(await self._conn.scalar(select(func.vault_key_replace(name, fingerprint))) or 0)
-
-    async def unfinished(self) -> set[UUID]:
-        """Return the requests that cannot be carried out without their own key."""
-        query = select(RequestRow.id).where(RequestRow.status.in_(_UNFINISHED), RequestRow.ciphertext.is_not(None))
-        return set((await self._conn.execute(query)).scalars())
 
 
 async def open_keyring(engine: AsyncEngine, folder: Path) -> Keyring:
@@ -89,26 +83,29 @@ async def open_log_keys(engine: AsyncEngine, folder: Path) -> LogKeys:
 
 
 async def open_request_keys(engine: AsyncEngine, folder: Path) -> RequestKeys:
-    """The keys of single requests, locked; they must hold the key of every request that is not finished.
+    """The keys of id lists; they must hold that of every request that is not finished.
 
-    Raises `KeyMissing` when they do not, `AlreadyRunning` and `Unavailable`.
+    Raises `KeyMissing` when they do not, `ConfigurationError` when they are open to others, and `Unavailable`.
     """
-    async with transaction(engine) as connection:
-        needed = await VaultKeyRepository(connection).unfinished()
-    path = folder / SLOTS
-    if needed and not path.exists():
-        raise unreadable(path, "is missing", len(needed))
-    keys = await asyncio.to_thread(RequestKeys.open, path)
-    if lacking := len(needed - keys.ids()):
-        keys.close()
-        raise unreadable(path, "lacks their keys", lacking)
+    keys = RequestKeys(folder / SLOTS)
+    await asyncio.to_thread(keys.check_files)
+    if lost := await lost_requests(engine, keys):
+        raise unreadable(keys.folder, len(lost))
     return keys
 
 
 async def lost_requests(engine: AsyncEngine, keys: RequestKeys) -> set[UUID]:
-    """The requests that are not finished and whose own keys are not among `keys`. Raises `Unavailable`."""
+    """The requests that are not finished and whose own keys are not among `keys`. Raises `Unavailable`.
+
+    Of requests that are finished meanwhile none is lost.
+    """
     async with transaction(engine) as connection:
-        return await VaultKeyRepository(connection).unfinished() - keys.ids()
+        needed = await RequestKeyRepository(connection).unfinished()
+    lacking = await asyncio.to_thread(keys.lacking, needed)
+    if not lacking:
+        return lacking
+    async with transaction(engine) as connection:
+        return lacking & (await RequestKeyRepository(connection).unfinished()).keys()
 
 
 async def accept_lost(engine: AsyncEngine, folder: Path, names: Collection[str]) -> int:
@@ -137,18 +134,19 @@ async def accept_lost(engine: AsyncEngine, folder: Path, names: Collection[str])
 
 
 def _log_keys(folder: Path, registered: Mapping[int, VerifierKey]) -> LogKeys:
-    if registered and not any(folder.glob("log-*.key")):
+    if registered and not are_there(folder):
         LogKeys(registered[max(registered)].name, {}).check(registered)
     keys = LogKeys.open(folder, create=not registered)
     keys.check(registered)
     return keys
 
 
-def unreadable(path: Path, what: str, requests: int) -> KeyMissing:
-    """The error for queued requests whose keys are not in the file `path`, of which `what` says how that is."""
+def unreadable(folder: Path, requests: int) -> KeyMissing:
+    """The error for queued requests whose keys are not in the files of `folder`."""
     counted = "One request is" if requests == 1 else f"{requests} requests are"
+    what = "lacks their keys" if folder.exists() else "is missing"
     return KeyMissing(
-        f"{counted} queued whose encrypted ids cannot be read: {path} {what}.",
+        f"{counted} queued whose encrypted ids cannot be read: {folder} {what}.",
         "Restore it from the backup of LETHE_HOME that belongs to this database. If it is lost for good, "
         f"`./lethe recover --accept-lost {SLOTS}` fails these requests by name, and they must be sent again.",
     )

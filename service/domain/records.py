@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from projector.forgetting.status import RepairStatus
@@ -26,6 +27,13 @@ class Targets:
     def count(self) -> int:
         """How many nodes or edges the request names."""
         return len(self.nodes) or len(self.edges)
+
+
+class KeySlot(NamedTuple):
+    """Where the key of a request's id list is kept: in which file of `keys/requests`, and at which place of it."""
+
+    file: int
+    place: int
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,13 @@ class QueuedRequest:
     reference: str | None
     received_at: datetime
     batch_id: UUID | None
+    key_file: int | None = None
+    key_place: int | None = None
+
+    @property
+    def key_slot(self) -> KeySlot | None:
+        """Where its key is kept; None once it is destroyed."""
+        return None if self.key_file is None or self.key_place is None else KeySlot(self.key_file, self.key_place)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class Server:
                 stderr=log,
                 umask=0o077,
                 pass_fds=(self._lock,),  # held as long as any process of the server lives, children included
-                preexec_fn=_die_with_parent(plan["stop_signals"][0]),  # noqa: PLW1509 - this process has one thread
+                preexec_fn=die_with_parent(plan["stop_signals"][0]),  # noqa: PLW1509 - this process has one thread
                 **account,
             )
         finally:
@@ -181,16 +181,16 @@ class Guardian:
                 return
 
 
-def _die_with_parent(number: int) -> Callable[[], None] | None:
-    """Return what a child runs before its program, so that the kernel signals it when the guardian ends."""
+def die_with_parent(number: int) -> Callable[[], None] | None:
+    """Return what a child runs before its program, so that the kernel signals it when this process ends (Linux)."""
     if not sys.platform.startswith("linux"):
         return None
-    guardian = os.getpid()
+    parent = os.getpid()
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def ask_the_kernel() -> None:
         prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-        if os.getppid() != guardian:  # it ended before the request was made
+        if os.getppid() != parent:  # it ended before the request was made
             os.kill(os.getpid(), signal.SIGKILL)
 
     return ask_the_kernel

@@ -14,8 +14,11 @@ from service.embedded.plan import ServerPlan, environment
 from service.embedded.programs import find_postgres
 from service.errors import EmbeddedServerError
 
-#: Role and database of Lethe. The role is no superuser; it may make roles and databases.
+#: Role and database of Lethe. The role is no superuser; it owns the tables, and may make roles and databases.
 ROLE = DATABASE = "lethe"
+#: Logins of single processes, each with a password of its own; migrations give them their rights.
+API, UNLEARNER = "lethe_api", "lethe_unlearner"
+_PROCESSES = (API, UNLEARNER)
 _STATUS_LINE = 7  # of postmaster.pid; see the server's miscadmin.h
 _HBA = "host all all 127.0.0.1/32 scram-sha-256\n"
 #: Nothing a statement or a conflict names may reach the log: it would outlive a deletion.
@@ -46,15 +49,14 @@ class Postgres:
         self._durable = durable
         self._account = server_account(self.folder)
         self._programs = find_postgres(self._account, _data_version(self.folder))
-        self._password = ""
 
     def prepare(self) -> None:
-        """Make the data folder and the password where they are missing; EmbeddedServerError when that fails."""
-        self._password, is_new = self._home.password(self.name)
+        """Make the data folder and the passwords where they are missing; EmbeddedServerError when that fails."""
+        passwords = {role: self._home.password(_secret(role)) for role in (ROLE, *_PROCESSES)}
         if not self.folder.exists():
-            self._create_cluster()
-        elif is_new:
-            self._single_user(self.folder, f"ALTER ROLE {ROLE} PASSWORD '{self._password}'\n")
+            self._create_cluster("".join(_login(role, password) for role, (password, _) in passwords.items()))
+        elif new := {role: password for role, (password, is_new) in passwords.items() if is_new}:
+            self._single_user(self.folder, "".join(_login(role, password) for role, password in new.items()))
 
     def plan(self, port: int) -> ServerPlan:
         """Return how the guardian is to start the server on `port`."""
@@ -103,7 +105,7 @@ class Postgres:
         """Postgres recovers from a crash by itself; there is nothing else to try."""
         return False
 
-    def _create_cluster(self) -> None:
+    def _create_cluster(self, logins: str) -> None:
         staging = self.folder.with_name("postgres.new")
         shutil.rmtree(staging, ignore_errors=True)
         self._account.make_folder(staging)
@@ -121,11 +123,7 @@ class Postgres:
         # `trust` holds for no connection: pg_hba.conf is replaced before the server listens for the first time.
         self._run([*initdb, "-A", "trust", "--no-sync", "--no-instructions"], staging)
         (staging / "pg_hba.conf").write_text(_HBA)
-        self._single_user(
-            staging,
-            f"CREATE ROLE {ROLE} LOGIN CREATEDB CREATEROLE PASSWORD '{self._password}'\n"
-            f"CREATE DATABASE {DATABASE} OWNER {ROLE}\n",
-        )
+        self._single_user(staging, f"{logins}CREATE DATABASE {DATABASE} OWNER {ROLE}\n")
         if self._durable:
             self._run([*initdb, "--sync-only"], staging)
         staging.rename(self.folder)
@@ -173,10 +171,27 @@ class Postgres:
             )
 
 
-def database_url(home: Home, port: int) -> str:
+def database_url(home: Home, port: int, role: str = ROLE) -> str:
     """Return the address of Lethe's database, password included, in the form every Postgres client reads."""
-    password, _ = home.password(Postgres.name)
-    return f"postgresql://{ROLE}:{password}@127.0.0.1:{port}/{DATABASE}"
+    password, _ = home.password(_secret(role))
+    return f"postgresql://{role}:{password}@127.0.0.1:{port}/{DATABASE}"
+
+
+def _secret(role: str) -> str:
+    """The name of a role's password."""
+    return role.replace(ROLE, Postgres.name, 1).replace("_", "-")
+
+
+def _login(role: str, password: str) -> str:
+    """Statements, one a line, after which a role may log in with a password, whether there was one or not."""
+    lines = [
+        f"DO $$ BEGIN IF to_regrole('{role}') IS NULL THEN CREATE ROLE {role}; END IF; END $$",
+        f"ALTER ROLE {role} LOGIN {'CREATEDB CREATEROLE ' if role == ROLE else ''}PASSWORD '{password}'",
+    ]
+    if role != ROLE:
+        # It may work as them all, as any owner may who makes them.
+        lines.append(f"GRANT {role} TO {ROLE} WITH ADMIN OPTION")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def works_in(process: psutil.Process, folder: Path, *programs: str) -> bool:

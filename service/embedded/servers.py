@@ -13,9 +13,9 @@ from types import TracebackType
 from service.embedded.home import Home, HomeLock, Ports, holder
 from service.embedded.launch import Launch, StartFailed
 from service.embedded.leftovers import Server, take_over
-from service.embedded.postgres import Postgres, database_url
+from service.embedded.postgres import API, UNLEARNER, Postgres, database_url
 from service.embedded.valkey import Valkey, redis_url
-from service.errors import AlreadyRunning, EmbeddedServerError
+from service.errors import AlreadyRunning, ConfigurationError, EmbeddedServerError
 from service.settings import Settings
 
 _START_ATTEMPTS = 4
@@ -29,6 +29,9 @@ class PrivateServers:
 
     database_url: str | None
     redis_url: str | None
+    #: The same database, with the logins of single processes.
+    api_database_url: str | None = None
+    unlearner_database_url: str | None = None
 
 
 class Embedded:
@@ -137,8 +140,14 @@ def open_servers(settings: Settings, *, share: bool = False) -> Iterator[Setting
     """Give settings with both URLs, starting private servers for those not set, until the end of the block.
 
     With `share`, servers that another process of this home runs are used instead of raising AlreadyRunning: what
-    every command but `serve` wants.
+    every command but `serve` wants. Raises ConfigurationError where a process' login is named and no database.
     """
+    if settings.database_url is None and (settings.api_database_url or settings.unlearner_database_url):
+        raise ConfigurationError(
+            "LETHE_API_DATABASE_URL or LETHE_UNLEARNER_DATABASE_URL is set, and DATABASE_URL is not.",
+            "Set DATABASE_URL to the same database with the login of the tables' owner; or set none of them, for a "
+            "private server.",
+        )
     if settings.database_url is not None and settings.redis_url is not None:
         yield settings
         return
@@ -151,7 +160,12 @@ def open_servers(settings: Settings, *, share: bool = False) -> Iterator[Setting
                 f"The Lethe that runs in {settings.home} uses a server of its operator's.",
                 f"Set {'DATABASE_URL' if database is None else 'REDIS_URL'} here as it is set there.",
             )
-        yield settings.with_servers(database_url=database, redis_url=redis)
+        yield settings.with_servers(
+            database_url=database,
+            redis_url=redis,
+            api_database_url=settings.api_database_url or servers.api_database_url,
+            unlearner_database_url=settings.unlearner_database_url or servers.unlearner_database_url,
+        )
     finally:
         embedded.stop()
 
@@ -179,9 +193,14 @@ def _start_or_join(embedded: Embedded, home: Path) -> PrivateServers:
 
 
 def _urls(home: Home, ports: Ports) -> PrivateServers:
+    valkey = None if ports.valkey is None else redis_url(home, ports.valkey)
+    if ports.postgres is None:
+        return PrivateServers(None, valkey)
     return PrivateServers(
-        None if ports.postgres is None else database_url(home, ports.postgres),
-        None if ports.valkey is None else redis_url(home, ports.valkey),
+        database_url(home, ports.postgres),
+        valkey,
+        api_database_url=database_url(home, ports.postgres, API),
+        unlearner_database_url=database_url(home, ports.postgres, UNLEARNER),
     )
 
 

@@ -43,8 +43,8 @@ def most_span_residual(repair: RepairStatus) -> float:
     return MOST_RESIDUAL if repair is RepairStatus.CONVERGED else MOST_UNREPAIRED
 
 
-class UnlearningMetrics:
-    """What happens to deletion requests and to the model."""
+class IntakeMetrics:
+    """What is asked for, by whoever takes it in."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._received = Counter(
@@ -56,6 +56,20 @@ class UnlearningMetrics:
             ("kind",),
             registry=registry,
         )
+
+    def received(self, kind: RequestKind) -> None:
+        """Count a request that was accepted."""
+        self._received.labels(kind.value).inc()
+
+    def refused(self, kind: RequestKind) -> None:
+        """Count a request that was refused for what it names."""
+        self._refused.labels(kind.value).inc()
+
+
+class UnlearningMetrics:
+    """What happens to deletion requests and to the model."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._ended = Counter(
             "lethe_deletions_ended_total",
             "Deletion requests that reached a final state.",
@@ -155,14 +169,6 @@ class UnlearningMetrics:
             "Leaves of the transparency log that the newest checkpoint covers.",
             registry=registry,
         )
-
-    def received(self, kind: RequestKind) -> None:
-        """Count a request that was accepted."""
-        self._received.labels(kind.value).inc()
-
-    def refused(self, kind: RequestKind) -> None:
-        """Count a request that was refused for what it names."""
-        self._refused.labels(kind.value).inc()
 
     def reached(self, status: RequestStatus, age_seconds: float) -> None:
         """Note that a request came to `status` this long (seconds, by Postgres' clock) after its receipt."""

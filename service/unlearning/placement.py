@@ -11,7 +11,6 @@ from projector.forgetting.status import TOLERANCE
 from projector.network.losses import loss_of
 from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy
-from service.unlearning.newton_process import NewtonProcess
 
 
 @dataclass(frozen=True)
@@ -20,8 +19,6 @@ class Placement:
 
     device: torch.device | str
     policy: RepairPolicy = RepairPolicy.NEVER
-    #: None: all is computed in this process.
-    process: NewtonProcess | None = None
     #: The relative bound on the distance to retraining up to which a repair counts as converged.
     repair_tolerance: float = TOLERANCE
     #: Seconds for which blocks of the Hessian may be kept after the first deletion that they predate.

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from projector.forgetting.batch import ModelState
 from projector.forgetting.forget import Forgotten, NotFinite, require_finite
+from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.repair import Repair, RepairOutcome
-from service.unlearning.snapshot import Snapshot
+from service.domain.snapshot import Snapshot
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +27,11 @@ class PreparedRepair:
     outcome: RepairOutcome
     snapshot: Snapshot
     repair: Repair
+
+
+def snapshot_of(state: ModelState, live_graph: LiveGraph, logits: Tensor | None = None) -> Snapshot:
+    """What `state` predicts; `logits` (n, C) where they are known."""
+    return Snapshot(state.version, live_graph.probabilities(state, logits), state.live, live_graph.propagator.edges)
 
 
 def finite(state: ModelState, snapshot: Snapshot) -> Snapshot:

@@ -6,9 +6,8 @@ import torch
 
 from model_store.store import Store
 from model_store.versions import VersionRef
+from service.unlearning.committed import Committed
 from service.unlearning.measurement import stored_span_residual
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,12 @@ def measure(store: Store, ref: VersionRef, *, digest: str, device: torch.device 
     Raises StoreDamaged for what is not as it was written, DeviceError when the device has too little memory.
     """
     version = store.read_version(ref, digest=digest)
-    resident = Resident.load(store.manifest, store.load_base(), version, ref.version, Placement(device))
-    certificate = resident.certificate
+    committed = Committed.load(store.manifest, store.load_base(), version, ref.version, device)
+    certificate = committed.certificate
     stale = store.stale_coefficients(ref)
     return Measured(
         weights_sha256=store.weights_sha256(ref),
-        rank=resident.state.features.gram.rank,
+        rank=committed.state.features.gram.rank,
         rank_written=version.rank,
         live_nodes=int(version.live.sum()),
         span_residual=None if stale else stored_span_residual(store, version),

@@ -14,6 +14,8 @@ from service.audit.checkpoint import Signer, VerifierKey
 from service.errors import ConfigurationError, KeyMissing
 from service.vault import key_files
 
+#: Of the key folder, what the unlearner alone reads: hide it from processes that answer callers where you can.
+UNLEARNER_PART = "unlearner"
 _FILE = re.compile(r"log-([1-9][0-9]*)\.key")
 
 
@@ -31,11 +33,11 @@ class LogKeys:
 
         Raises `KeyMissing` naming an absent or damaged file, `ConfigurationError` when others may read one.
         """
-        key_files.secure_folder(folder, create=create)
-        if create and not _numbers(folder):
-            key_files.create_key(_path(folder, 1))
-        seeds = {number: key_files.read_key(_path(folder, number)) for number in _numbers(folder) or [1]}
-        return cls(_origin(folder, seeds), seeds)
+        own = _part(folder, create=create)
+        if create and not _numbers(own):
+            key_files.create_key(_path(own, 1))
+        seeds = {number: key_files.read_key(_path(own, number)) for number in _numbers(own) or [1]}
+        return cls(_origin(own, seeds), seeds)
 
     @classmethod
     def add(cls, folder: Path, number: int | None = None) -> "LogKeys":
@@ -43,16 +45,16 @@ class LogKeys:
 
         Raises `ConfigurationError` when there is a key of this number or a greater one.
         """
-        key_files.secure_folder(folder, create=True)
-        if not (folder / "log.name").is_file() and 1 in _numbers(folder):
+        own = _part(folder, create=True)
+        if not (own / "log.name").is_file() and 1 in _numbers(own):
             cls.open(folder)
-        newest = max(_numbers(folder), default=0)
+        newest = max(_numbers(own), default=0)
         number = number or newest + 1
         if number <= newest:
             raise ConfigurationError(
                 f"There is a key {newest} already, and {number} is not newer.", "Leave out the number."
             )
-        key_files.create_key(_path(folder, number))
+        key_files.create_key(_path(own, number))
         return cls.open(folder, create=False)
 
     @property
@@ -92,12 +94,24 @@ class LogKeys:
 
     def check_files(self, folder: Path) -> None:
         """Raise `KeyMissing` unless `folder` still holds the newest of these keys and the name; reads the disk."""
-        newest = max(self._seeds)
-        if not hmac.compare_digest(key_files.read_key(_path(folder, newest)), self._seeds[newest]):
-            raise _changed(_path(folder, newest))
-        name = folder / "log.name"
+        newest, own = max(self._seeds), folder / UNLEARNER_PART
+        if not hmac.compare_digest(key_files.read_key(_path(own, newest)), self._seeds[newest]):
+            raise _changed(_path(own, newest))
+        name = own / "log.name"
         if not name.is_file() or name.read_text(encoding="utf-8").strip() != self.origin:
             raise _changed(name)
+
+
+def are_there(folder: Path) -> bool:
+    """Whether the key folder `folder` holds any key of the log."""
+    return any((folder / UNLEARNER_PART).glob("log-*.key"))
+
+
+def _part(folder: Path, *, create: bool) -> Path:
+    """The unlearner's part of a key folder, once it is there and closed to others."""
+    key_files.secure_folder(folder, create=create)
+    key_files.secure_folder(folder / UNLEARNER_PART, create=create)
+    return folder / UNLEARNER_PART
 
 
 def _changed(path: Path) -> KeyMissing:

@@ -1,6 +1,5 @@
 """A batch of requests as a version: computed, and what is told of its requests on the way from commit to erasure."""
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -75,7 +74,7 @@ class BatchSteps(OwnSteps):
 
     async def done(self, version: Version) -> None:
         """Their keys are destroyed, and the batch is counted."""
-        await asyncio.to_thread(self._context.request_keys.destroy, list(self._batch.requests))
+        await self._context.unneeded_keys.destroy_dropped()
         failure_points.reached(FailurePoint.KEYS_DESTROYED, self.cause)
         async with transaction(self._context.engine) as connection:
             ages = await RequestRepository(connection).ages_in_batch(version.id)
@@ -97,7 +96,7 @@ class Batches:
         self._context = context
         self._writer = writer
         #: Why the last repair had no blocks of the Hessian; at the start the log says why there will be none.
-        self._without_blocks = writer.resident.why_no_blocks
+        self._without_blocks = writer.resident.factor.why_none
         #: Whether the last repair that was tried within its batch ended there.
         self._fitted = True
         self._log = structlog.get_logger(__name__)
@@ -119,11 +118,6 @@ class Batches:
             self._log.info("repair.without_blocks", reason=reason)
         self._without_blocks = reason
         failure_points.reached(FailurePoint.COMPUTED, Cause.BATCH)
-
-        def replace_state() -> None:
-            resident.commit(prepared)
-            context.readers.publish(prepared.snapshot)
-
         new = NewVersion(
             state=prepared.state,
             edges=prepared.live_graph.edges,
@@ -133,23 +127,26 @@ class Batches:
             deleted=(len(prepared.nodes), len(prepared.feature_rows), len(prepared.edges)),
             deleted_edges=prepared.edges,
             directions_removed=prepared.projection.directions_removed,
-            replace_state=replace_state,
+            snapshot=prepared.snapshot,
+            replace_state=lambda: resident.commit(prepared),
         )
         batch = self._batch(deletions, prepared)
         return new, BatchSteps(context, self._writer, batch, self._dead(deletions))
 
     def _batch(self, deletions: Sequence[Deletion], prepared: Prepared) -> Batch:
-        projection, at_start = prepared.projection, self._writer.resident.certificate
+        projection, at_start = prepared.projection, self._writer.resident.committed.certificate
         unrepaired = prepared.outcome.status is RepairStatus.NONE
+        # None that was made before, and none that will be before the next.
+        no_factor = self._writer.resident.preconditioner is None and self._writer.resident.factor.why_none is not None
         details = BatchDetails(
-            rank_before=self._writer.resident.state.features.gram.rank,
+            rank_before=self._writer.resident.committed.state.features.gram.rank,
             weight_change=projection.weight_change,
             coefficient_residual=projection.coefficient_residual,
             lost_direction_norm_before=projection.lost_direction_norm_before,
             lost_direction_norm_after=projection.lost_direction_norm_after,
             factor_method=projection.factor_method.value,
             distance_bound_start_relative=None if at_start is None else at_start.relative,
-            factor_age_s=None if unrepaired else self._writer.resident.factor_age_s,
+            factor_age_s=None if unrepaired or no_factor else self._context.placement.factor_age_s,
         )
         norms = {
             deletion.claimed.request.id: RequestNorms(

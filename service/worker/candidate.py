@@ -17,7 +17,7 @@ from service.errors import LetheError
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
-from service.worker.readers import Readers
+from service.worker.published import published_model
 from service.worker.tombstoned import Tombstoned
 from service.worker.versions import NewVersion
 
@@ -66,13 +66,11 @@ class Staged:
                 f"The model is not newly trained: {int((~state.live).sum())} of its nodes have been deleted.",
                 "Import the folder that `./lethe train` wrote, before it was served.",
             )
-        # In this process, whatever it takes: the other is for batches, which come in between.
-        alone = replace(placement, process=None)
-        return cls(store, base, Resident.load(store.manifest, base, state, trained.version, alone))
+        return cls(store, base, Resident.load(store.manifest, base, state, trained.version, placement))
 
     def exclude(self, tombstoned: Tombstoned) -> None:
         """Takes out what is tombstoned and still there; under the policy `always` its repair is then under way."""
-        state, present = self.resident.state, self.resident.live_graph.propagator.edges
+        state, present = self.resident.committed.state, self.resident.committed.live_graph.propagator.edges
         new = tombstoned.within(state.live, state.features.in_span)
         new = replace(new, edges=new.edges[present.contain(new.edges)])
         if not new:
@@ -98,21 +96,23 @@ class Staged:
             self._outcomes.append(prepared.outcome)
         return True
 
-    def version(self, before: Pointer, readers: Readers) -> NewVersion:
+    def version(self, before: Pointer) -> NewVersion:
         """The model as it is now, as the version after `before`. Raises ImportRefused."""
-        resident, graph = self.resident, self.base.graph
-        resident.state = replace(resident.state, version=before.version + 1)
-        predictions = resident.predictions()
+        resident = self.resident
+        resident.committed.state = replace(resident.committed.state, version=before.version + 1)
+        predictions = resident.committed.predictions()
         if not np.isfinite(predictions.probabilities).all():
             raise ImportRefused("The model's predictions are not finite.", "Train it again.")
         return NewVersion(
-            state=resident.state,
-            edges=resident.live_graph.edges,
+            state=resident.committed.state,
+            edges=resident.committed.live_graph.edges,
             outcome=_together(self._outcomes),
             rebuilt=self._is_rebuilt,
             deleted=self._excluded.counts,
             directions_removed=self._directions_removed,
-            replace_state=lambda: readers.load(graph.node_ids, graph.class_names, predictions, public=resident.public),
+            snapshot=predictions,
+            model=published_model(self.store.manifest, resident.committed),
+            replace_state=lambda: None,
         )
 
     def span_residual(self, version: Version) -> float:
@@ -124,7 +124,7 @@ class Staged:
         state = store.read_version(ref, digest=version.digest)
         if not self._is_rebuilt:
             return stored_span_residual(store, state)
-        rebuilt = self.resident.coefficients()
+        rebuilt = self.resident.committed.coefficients()
         [stored] = store.span_chunks(state.featured)
         chunks = (replace(chunk, beta=rebuilt.beta[:, chunk.rows]) for chunk in stored)
         residual = span_residual(state.features.weights, state.features.T, chunks)

@@ -44,11 +44,11 @@ class Checkpointer:
     def due(self) -> bool:
         """Whether `step` has something to do."""
         resident = self._writer.resident
-        if self._version != resident.state.version:
+        if self._version != resident.committed.state.version:
             # What was being written of an earlier version is forgotten: it knows what was deleted since.
-            self._version, self._since, self._writing = resident.state.version, self._clock(), None
-            wide = resident.state.features.gram.M.shape[0] >= self._least_features
-            self._is_done = not wide or resident.from_checkpoint
+            self._version, self._since, self._writing = resident.committed.state.version, self._clock(), None
+            wide = resident.committed.state.features.gram.M.shape[0] >= self._least_features
+            self._is_done = not wide or resident.committed.from_checkpoint
         return not self._is_done and self._clock() - self._since >= self._settled_s
 
     async def step(self) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 import structlog
 
 from service import failure_points
+from service.db import clock
 from service.db.engine import Engine
 from service.db.requests import RequestRepository
 from service.db.transactions import transaction
@@ -48,6 +49,8 @@ class Claims:
         #: What keeps requests from being claimed, while something does.
         self.outage = Outage("stream", Backoff(), random.Random())
         self._held: list[_Held] = []
+        #: `time.monotonic()` at the end of a batch, until something was claimed after it.
+        self._ended_at: float | None = None
         #: Whether entries may have been delivered that nobody holds.
         self._reclaim_due = True
         self._log = structlog.get_logger(__name__)
@@ -59,7 +62,7 @@ class Claims:
 
     def start_again(self) -> None:
         """At the start of a session: what an earlier one held is claimed and looked at anew."""
-        self._held, self._reclaim_due = [], True
+        self._held, self._reclaim_due, self._ended_at = [], True, None
 
     def decide(self) -> Take | Wait:
         """Whether there is a batch by now, and of how many requests."""
@@ -72,14 +75,15 @@ class Claims:
 
     async def done(self, count: int, deferred: Collection[UUID]) -> None:
         """The first `count` are acknowledged, but for those `deferred`, which wait for the next batch."""
-        batch = self._held[:count]
+        batch, self._ended_at = self._held[:count], time.monotonic()
         self._held = [each for each in batch if each.request.id in deferred] + self._held[count:]
         await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
 
     async def wait(self, seconds: float, stop: asyncio.Event) -> None:
         """Takes in what the stream has, or gets within `seconds` and before `stop` is set.
 
-        Of its entries those for requests that are still queued; all others are duplicates and leave the stream.
+        Of its entries those for requests that are still queued; all others are duplicates and leave the stream. What
+        was received while a batch was under way has waited for others since then.
         """
         in_hand = {each.entry.entry_id for each in self._held}
         entries = [entry for entry in await self._claim(seconds, stop) if entry.entry_id not in in_hand]
@@ -91,11 +95,17 @@ class Claims:
             queued = await RequestRepository(connection).queued(
                 self._model, {entry.request_id for entry in entries} - known
             )
+            there = None if self._ended_at is None else await clock.now(connection)
         new = {request.id for request in queued}
         first = {entry.request_id: entry for entry in reversed(entries) if entry.request_id in new}
         await self._acknowledge([entry for entry in entries if first.get(entry.request_id) is not entry])
-        now = time.monotonic()
-        self._held += [_Held(request, first[request.id], now) for request in queued]
+        now, ended_at, self._ended_at = time.monotonic(), self._ended_at, None
+        for request in queued:
+            arrived_at = now
+            if there is not None and ended_at is not None:
+                received_at = now - (there - request.received_at).total_seconds()
+                arrived_at = received_at if received_at < ended_at else now
+            self._held.append(_Held(request, first[request.id], arrived_at))
 
     async def _claim(self, seconds: float, stop: asyncio.Event) -> list[Entry]:
         """New entries of the stream; none while Redis is away, which costs nothing but time, and none after `stop`.

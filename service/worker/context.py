@@ -5,15 +5,16 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TypeVar
-from uuid import UUID
 
 from service.db.engine import Engine
 from service.observability.metrics import UnlearningMetrics
+from service.publication.readers import Readers
+from service.publication.writer import Publisher
 from service.queue.outage import Outage
 from service.unlearning.placement import Placement
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
-from service.worker.readers import Readers
+from service.worker.unneeded_keys import UnneededKeys
 
 T = TypeVar("T")
 
@@ -25,8 +26,8 @@ class Context:
     engine: Engine
     keyring: Keyring
     request_keys: RequestKeys
-    #: Requests that had a key before this process took any.
-    keys_before: frozenset[UUID]
+    unneeded_keys: UnneededKeys
+    publisher: Publisher
     readers: Readers
     metrics: UnlearningMetrics
     #: Of one thread: what blocks, on the disk or the device, is done there, one thing after the other.

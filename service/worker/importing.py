@@ -34,7 +34,6 @@ from service import failure_points
 from service.db.engine import Connection
 from service.db.events import EventRepository
 from service.db.imports import ImportRepository
-from service.db.orphaned_keys import orphaned
 from service.db.repairs import RepairRepository
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import Pointer
@@ -95,11 +94,6 @@ class ImportSteps(OwnSteps):
         repairs = RepairRepository(connection)
         pending = await repairs.pending(version.model)
         await repairs.end([without_version(one, RepairStatus.NONE, _REPLACED, self._replaced) for one in pending])
-
-    async def apply(self, version: Version) -> None:
-        """As at a start that is not amid an import: only now store and database are known to agree."""
-        orphans = await orphaned(self._context.engine, self._context.keys_before)
-        await self._context.run(partial(self._context.request_keys.destroy, orphans))
 
     def erase(self) -> None:
         """The replaced model."""
@@ -164,13 +158,13 @@ class Importer:
             under_way = self._under_way
             if under_way is None or under_way.wanted.id != wanted.id:
                 self._begun_at = time.monotonic()
-                staged = await self._staged(wanted, replacement, known)
+                staged = await self._staged(wanted, replacement, known, keeper.lease.fencing)
                 under_way = self._under_way = _UnderWay(wanted, replacement, staged)
             if not await self._is_ready(under_way, pointer):
                 return None
             staged = under_way.staged
             failure_points.reached(FailurePoint.COMPUTED, Cause.IMPORT)
-            new = await context.run(partial(staged.version, pointer, context.readers))
+            new = await context.run(partial(staged.version, pointer))
             new = replace(new, id=wanted.id)
             steps = ImportSteps(context, replacement, staged.store, served.manifest)
             trained = staged.store.versions()[0]
@@ -205,13 +199,21 @@ class Importer:
             ids = () if wanted is None else (str(wanted.id),)
             await self._context.run(lambda: clear_abandoned(served.path, wanted=ids))
 
-    async def _staged(self, wanted: ModelImport, replacement: Replacement, known: AbstractSet[str]) -> Staged:
+    async def _staged(
+        self, wanted: ModelImport, replacement: Replacement, known: AbstractSet[str], fencing: int
+    ) -> Staged:
         """The staged model as it was trained, on the device, once it is known to be one for this place."""
         store = await self._context.run(lambda: Store.open(replacement.staged))
         if store.manifest.name != wanted.model:
             raise ImportRefused(
                 f"The model is named {store.manifest.name!r}, the served one {wanted.model!r}.",
                 f"Train it with --name {wanted.model}, or serve it from a LETHE_HOME of its own.",
+            )
+        if store.fencing() > fencing:
+            raise ImportRefused(
+                f"The model has been served elsewhere, under a lease of a higher number, {store.fencing()}, than "
+                f"this service's, {fencing}: what is written to it here would not count.",
+                "Import the folder that `./lethe train` wrote, before it was served.",
             )
         base = await self._context.run(store.load_base)
         if known and known.isdisjoint(base.graph.node_ids):

@@ -1,4 +1,4 @@
-"""Holds a model's lease and renews it in the background until it is lost or given back."""
+"""Holds a model's lease and renews it in the background, with what its holder is at, until it is lost or given back."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,14 @@ import structlog
 from service.boottime import boottime
 from service.db import lease as leases
 from service.db.engine import Engine
+from service.domain.conditions import Told
 from service.domain.records import Lease
 from service.errors import LeaseLost, Unavailable
 
 #: Renewals per life of the lease.
 _RENEWALS = 4
+#: Longest time until others read that the holder's condition has changed (seconds).
+_TELL_WITHIN_S = 0.25
 
 
 class RenewalFailed(Exception):
@@ -23,12 +26,16 @@ class RenewalFailed(Exception):
 class LeaseKeeper:
     """The lease of one unlearner while it holds it; every write asks for `lease` anew."""
 
-    def __init__(self, engine: Engine, lease: Lease) -> None:
+    def __init__(self, engine: Engine, lease: Lease, say: Callable[[], Told] | None = None) -> None:
+        """`say` is asked what the holder is at, which is told to others with each renewal, and soon when it changes."""
         self._engine = engine
         self._lease = lease
+        self._say = say
+        self._woken = asyncio.Event()
+        #: What was told last.
+        self._told: Told | None = None
         self._lost = False
         self._failure: Exception | None = None
-        self._tell: Callable[[float], None] = lambda until: None
 
     @property
     def lease(self) -> Lease:
@@ -52,14 +59,9 @@ class LeaseKeeper:
         """Raises LeaseLost once the lease is not safely held any more, and RenewalFailed once nothing renews it."""
         _ = self.lease
 
-    def tell(self, readers: Callable[[float], None]) -> None:
-        """From now on `readers` hear until when the lease is safely held (`boottime()`), after each renewal again.
-
-        For once they answer from the version that was read as the committed one under this very lease. Raises as
-        `lease`.
-        """
-        readers(self.lease.give_up_at)
-        self._tell = readers
+    def wake(self) -> None:
+        """What the holder is at has changed, and others wait for it: it is told at once."""
+        self._woken.set()
 
     async def keep(self) -> None:
         """Renews until the lease is lost; outages are waited out as long as the lease lasts.
@@ -67,10 +69,11 @@ class LeaseKeeper:
         Any other error ends the renewal, and with it whatever asks for the lease next.
         """
         while not self._lost and self._failure is None:
-            await asyncio.sleep(self._lease.ttl_seconds / _RENEWALS)
+            await self._pause(self._lease.ttl_seconds / _RENEWALS)
             try:
-                self._lease = await leases.renew(self._engine, self.lease)
-                self._tell(self._lease.give_up_at)
+                told = None if self._say is None else self._say()
+                self._lease = await leases.renew(self._engine, self.lease, told)
+                self._told = told
             except LeaseLost:
                 self._lost = True
             except Unavailable as error:
@@ -79,11 +82,30 @@ class LeaseKeeper:
                 structlog.get_logger(__name__).exception("lease.renewal_failed", name=self._lease.name)
                 self._failure = error
 
+    async def _pause(self, seconds: float) -> None:
+        """Until the next renewal is due, or something is to be told that others wait for."""
+        until = boottime() + seconds
+        while (left := until - boottime()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), min(left, _TELL_WITHIN_S))
+            self._woken.clear()
+            if self._has_changed():
+                return
+
+    def _has_changed(self) -> bool:
+        """Whether the holder is at something else than was told; how far a repair has come can wait."""
+        if self._say is None:
+            return False
+        now, before = self._say(), self._told
+        if before is None or (now.repair is None) != (before.repair is None):
+            return True
+        return (now.condition, now.checks) != (before.condition, before.checks)
+
 
 @contextlib.asynccontextmanager
-async def holding(engine: Engine, lease: Lease) -> AsyncIterator[LeaseKeeper]:
-    """Keeps `lease` renewed inside the block."""
-    keeper = LeaseKeeper(engine, lease)
+async def holding(engine: Engine, lease: Lease, say: Callable[[], Told] | None = None) -> AsyncIterator[LeaseKeeper]:
+    """Keeps `lease` renewed inside the block; `say` as for `LeaseKeeper`."""
+    keeper = LeaseKeeper(engine, lease, say)
     renewal = asyncio.create_task(keeper.keep(), name="lease-renewal")
     try:
         yield keeper

@@ -27,6 +27,7 @@ from service.worker.context import Context
 from service.worker.importing import Importer
 from service.worker.kept_tombstones import keep_in_step
 from service.worker.lease_keeper import LeaseKeeper
+from service.worker.published import committed_facts, published_model
 from service.worker.recovery import agreed_pointer, deleted_edges, require_edges, rows_of_edges
 from service.worker.tombstoned import find_tombstoned
 from service.worker.versions import VersionWriter
@@ -66,9 +67,8 @@ class Loader:
             unfinished = next(iter(await VersionRepository(connection).unfinished(context.model)), None)
         deleted = [] if unfinished is None else await self._deleted_edges(unfinished)
         resident = await self._resident(pointer, deleted, candidate)
-        # It is computed when it is first asked for, which must not be on the event loop.
-        await context.run(lambda: resident.certificate)
-        unerased = rows_of_edges(deleted, resident.rows)
+        await context.run(partial(self._publish, resident, pointer, keeper))
+        unerased = rows_of_edges(deleted, resident.committed.rows)
         self.writer = VersionWriter(context, keeper, self.store, resident, pointer, unerased)
         self.manifest = self.store.manifest
         return self.writer, unfinished
@@ -90,13 +90,10 @@ class Loader:
         self, pointer: Pointer, deleted: Sequence[tuple[str, str]], candidate: Candidate | None
     ) -> Resident:
         if candidate is not None and candidate.pointer == pointer:
-            await self._context.run(partial(candidate.resident.leave_repairs_to, self._context.placement.process))
             return candidate.resident
         if self.writer is None or self.writer.pointer != pointer:
             return await self._context.run(partial(self._read, pointer, deleted))
-        # After a mere outage the model on the device is still the committed one; loading it again would take long. A
-        # commit that turned out not to have happened may have left the readers suspended.
-        self._context.readers.resume()
+        # After a mere outage the model on the device is still the committed one; loading it again would take long.
         return self.writer.resident
 
     def _read(self, pointer: Pointer, deleted: Sequence[tuple[str, str]]) -> Resident:
@@ -116,13 +113,19 @@ class Loader:
             stale_coefficients=self.store.stale_coefficients(ref),
             gram=gram,
         )
-        if gram is not None and not resident.from_checkpoint:
+        if gram is not None and not resident.committed.from_checkpoint:
             kept = self.store.folder_of(ref) / gram_checkpoint.FILE
             self._log.warning("checkpoint.ignored", reason=f"{kept} does not fit the rows that are left.")
-        require_edges(self.store, ref, resident.live_graph.edges)
-        graph = base.graph
-        self._context.readers.load(graph.node_ids, graph.class_names, resident.predictions(), public=resident.public)
+        require_edges(self.store, ref, resident.committed.live_graph.edges)
         return resident
+
+    def _publish(self, resident: Resident, pointer: Pointer, keeper: LeaseKeeper) -> None:
+        """Has readers find the committed version, whatever became of what was published before."""
+        committed, ref = resident.committed, VersionRef(pointer.version, pointer.fencing)
+        model = published_model(self.store.manifest, committed)
+        self._context.publisher.load(
+            ref, model, committed.predictions(), committed_facts(committed), keeper.lease.fencing
+        )
 
     def _checkpoint(self, ref: VersionRef, pointer: Pointer) -> Gram | None:
         """The Gram factors of the committed version if they are kept; one that cannot be used is named and ignored."""

@@ -56,8 +56,8 @@ class LogSigner:
                             size = await self.sign_pending()
                             self._log.debug("log.signed", size=size)
                         self._outage.over()
-                        await wakeup.wait(_POLL_S)
-                        is_due = await self._is_due()
+                        # Told of leaves, it need not look whether there are any.
+                        is_due = await wakeup.wait(_POLL_S) or await self._is_due()
             except Unavailable as error:
                 await self._outage.pause(error)
 

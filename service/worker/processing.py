@@ -52,9 +52,13 @@ class Processor:
         batch = await self._take(batch)
         claimed, unreadable = self._open(batch)
         resident = self._writer.resident
-        refused = refused_for_public(claimed, resident.public)
+        refused = refused_for_public(claimed, resident.committed.public)
         claimed = [each for each in claimed if each.request.id not in refused]
-        present = Present(resident.rows, resident.state.features.in_span, resident.live_graph.propagator.edges)
+        present = Present(
+            resident.committed.rows,
+            resident.committed.state.features.in_span,
+            resident.committed.live_graph.propagator.edges,
+        )
         resolution = resolve(claimed, present, await self._tombstones(absent(claimed, present)))
         unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
         await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)
@@ -107,7 +111,7 @@ class Processor:
                         ),
                         payload={"kind": each.kind.value, "already_deleted_by": [str(request) for request in gone.by]},
                     )
-        await asyncio.to_thread(self._context.request_keys.destroy, settled)
+        await self._context.unneeded_keys.destroy_dropped()
 
     async def _wait_as_a_batch(self, requests: Sequence[UUID]) -> None:
         """Waits as long as the newest batch took, unless the keys of all `requests` may know that there was none."""
@@ -122,7 +126,7 @@ class Processor:
 
     @contextlib.contextmanager
     def _unless_ended(self) -> Iterator[None]:
-        """Lets a request be that was cancelled, or completed by the API, since it was claimed."""
+        """Lets a request be that was cancelled since it was claimed."""
         try:
             yield
         except Conflict as conflict:

@@ -1,5 +1,6 @@
 """Which version is committed: at start, where store and database must agree, and after an unanswered commit."""
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
@@ -52,12 +53,11 @@ async def agreed_pointer(context: Context, store: Store, lease: Lease) -> Pointe
     return pointer
 
 
-async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: str) -> bool:
+async def check_agreement(engine: Engine, store: Store, request_keys: RequestKeys, model: str) -> None:
     """For the start of a process, before anything is changed: the database is the one that belongs here.
 
-    False when an import is amid its steps, so that this is still unknown. `kept_keys` is the number of requests that
-    have a key in the key folder. Raises StateMismatch when it is not; not even the keys of requests that it does not
-    know are destroyed then.
+    Raises StateMismatch when it is not; not even the keys of requests that it does not know are destroyed then. While
+    an import is amid its steps this is unknown, and nothing is raised.
     """
     current = store.current()
     async with transaction(engine) as connection:
@@ -65,16 +65,18 @@ async def check_agreement(engine: Engine, store: Store, kept_keys: int, model: s
         importing = await ImportRepository(connection).open(model)
     if importing is not None and importing.status is ImportStatus.COMMITTED:
         # The folder of the committed model may still have to be put in its place.
-        return False
+        return
     if pointer is not None:
         _require_agreement(store, current, pointer)
     else:
-        require_untouched(store, kept_keys, model)
-    return True
+        require_untouched(store, await asyncio.to_thread(request_keys.count), model)
 
 
 def require_untouched(store: Store, kept_keys: int, model: str) -> None:
-    """Raises StateMismatch when a database that has never served the model cannot be the one that belongs here."""
+    """Raises StateMismatch when a database that has never served the model cannot be the one that belongs here.
+
+    `kept_keys` is the number of requests that have a key in the key folder.
+    """
     _first_pointer(store, store.current(), model)
     if kept_keys:
         raise StateMismatch(
@@ -134,7 +136,7 @@ def deleted_edges(batch: Iterable[QueuedRequest], request_keys: RequestKeys) -> 
             raise KeyMissing(
                 f"Request {request.id} deleted edges that are not erased yet, and which they are cannot be read: the "
                 "key of its encrypted targets is missing or does not fit.",
-                "Restore the file requests.slots of the key folder; until then these edges would come back.",
+                "Restore the folder `requests` of the key folder; until then these edges would come back.",
             )
         edges.extend(targets.edges)
     return edges

@@ -73,9 +73,8 @@ class Repairer:
     def due(self) -> bool:
         """Whether there is something to do in idle time."""
         resident = self._writer.resident
-        # Asked first: blocks that may not stay any longer leave the memory.
-        upkeep = resident.upkeep_due
-        return self._failed_version != resident.state.version and (upkeep or resident.repairing is not None)
+        is_due = resident.repairing is not None or resident.upkeep_due
+        return self._failed_version != resident.committed.state.version and is_due
 
     async def step(self) -> None:
         """Works for one slice, at the end of the repair until it is committed.
@@ -85,12 +84,12 @@ class Repairer:
         """
         resident = self._writer.resident
         repairing = resident.repairing is not None
-        if self._watched_version != resident.state.version:
-            self._watch, self._watched_version = Stopwatch(), resident.state.version
+        if self._watched_version != resident.committed.state.version:
+            self._watch, self._watched_version = Stopwatch(), resident.committed.state.version
         until = time.monotonic() + _SLICE_S
         try:
             if not repairing:
-                await self._context.run(lambda: resident.advance_upkeep(until))
+                await self._context.run(lambda: resident.factor.advance(until))
                 return
             advance = partial(resident.advance_repair, until)
             prepared = await self._watch.time("repair", advance, self._context.executor)
@@ -98,7 +97,7 @@ class Repairer:
             if repairing:
                 await self._failed()
             else:
-                self._failed_version = resident.state.version
+                self._failed_version = resident.committed.state.version
                 self._log.exception("repair.upkeep_failed")
             return
         if prepared is not None:
@@ -112,7 +111,7 @@ class Repairer:
             pending = await RepairRepository(connection).count_pending(self._context.model)
         if not pending and resident.repairing is not None:
             # An earlier session has given it up.
-            self._failed_version = resident.state.version
+            self._failed_version = resident.committed.state.version
         elif pending and self._context.placement.policy is RepairPolicy.NEVER:
             await self._give_up(RepairStatus.NONE, _SWITCHED_OFF)
         elif pending and resident.repairing is None:
@@ -127,17 +126,14 @@ class Repairer:
         async with transaction(context.engine) as connection:
             waiting = await RepairRepository(connection).concerned(context.model, prepared.outcome.status)
 
-        def replace_state() -> None:
-            writer.resident.commit_repair(prepared)
-            context.readers.publish(prepared.snapshot)
-
         new = NewVersion(
             state=prepared.state,
-            edges=writer.resident.live_graph.edges,
+            edges=writer.resident.committed.live_graph.edges,
             outcome=prepared.outcome,
             rebuilt=prepared.outcome.coefficients is not None,
             requests=len(waiting),
-            replace_state=replace_state,
+            snapshot=prepared.snapshot,
+            replace_state=lambda: writer.resident.commit_repair(prepared),
         )
         steps = RepairSteps(context, writer)
         version = await writer.write(new, steps, watch)
@@ -146,7 +142,7 @@ class Repairer:
 
     async def _failed(self) -> None:
         """Inside an except clause: the repair of the committed version cannot be computed."""
-        self._failed_version = self._writer.resident.state.version
+        self._failed_version = self._writer.resident.committed.state.version
         self._log.exception("repair.failed")
         self._context.metrics.repaired(RepairStatus.NOT_CONVERGED, seconds=None)
         await self._context.outlast(partial(self._give_up, RepairStatus.NOT_CONVERGED, _FAILED))

@@ -49,9 +49,10 @@ from service.errors import Conflict, StateMismatch
 from service.failure_points import FailurePoint
 from service.unlearning.resident import Resident
 from service.worker.context import Context
-from service.worker.kept_tombstones import only_in_store, unreadable
+from service.worker.kept_tombstones import keep_in_step, only_in_store, unreadable
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.outcomes import recovered
+from service.worker.published import published_model
 from service.worker.recovery import check_agreement, pointer_to
 from service.worker.resuming import steps_of
 from service.worker.stopwatch import Stopwatch
@@ -169,6 +170,8 @@ class Restorer:
         version = await writer.write(new, steps, watch)
         await writer.commit(version, new, steps, watch)
         self._log.warning("recovery.committed", version=number, store=current.folder, unknown_nodes=unknown)
+        # Before it is erased, the store's own record has what the database alone knew; after a crash, at a start.
+        await keep_in_step(context, self._store, self._keeper)
         steps.failed = await self._fail(lost)
         completed = 0
         for one in unfinished:
@@ -205,7 +208,7 @@ class Restorer:
     async def _agree(self) -> bool:
         try:
             context = self._context
-            await check_agreement(context.engine, self._store, len(context.request_keys.ids()), context.model)
+            await check_agreement(context.engine, self._store, context.request_keys, context.model)
         except StateMismatch:
             return False
         return True
@@ -235,15 +238,17 @@ class Restorer:
             # Nobody reads it, so it is the state on the device at once.
             resident.commit(prepared)
             outcome, removed = prepared.outcome, prepared.projection.directions_removed
-        resident.state = replace(resident.state, version=number)
+        resident.committed.state = replace(resident.committed.state, version=number)
         new = NewVersion(
-            state=resident.state,
-            edges=resident.live_graph.edges,
+            state=resident.committed.state,
+            edges=resident.committed.live_graph.edges,
             outcome=outcome,
             rebuilt=stale or outcome.coefficients is not None,
             deleted=remaining.counts,
             directions_removed=removed,
             number=number,
+            snapshot=resident.committed.predictions(),
+            model=published_model(self._store.manifest, resident.committed),
             replace_state=lambda: None,
         )
         return resident, new

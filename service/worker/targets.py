@@ -7,7 +7,7 @@ from service.vault.sealing import SealBroken, unseal
 
 def opened(request: QueuedRequest, request_keys: RequestKeys) -> Targets | None:
     """What a request names; None when its key is missing or does not fit, so that nobody can tell any more."""
-    key = request_keys.get(request.id)
+    key = request_keys.get(request.id, request.key_slot)
     if key is None or request.ciphertext is None:
         return None
     try:

@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import math
 import time
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from uuid import uuid4
 
@@ -17,10 +15,12 @@ from model_store.store import Store
 from projector.errors import DeviceError, ProjectorError
 from service import failure_points
 from service.db import lease as leases
+from service.domain.conditions import Check, Condition, Phase, Told
 from service.domain.records import Lease
 from service.domain.states import Cause, RepairPolicy
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.failure_points import FailurePoint
+from service.publication.facts import Facts, VersionFacts
 from service.queue.batcher import BatchLimits, Take
 from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream
@@ -34,33 +34,16 @@ from service.worker.importing import Importer
 from service.worker.lease_keeper import LeaseKeeper, give_back, holding
 from service.worker.loading import Loader
 from service.worker.processing import Processor
+from service.worker.published import committed_facts, model_facts
 from service.worker.repairing import Repairer
 from service.worker.resuming import steps_of
 from service.worker.stopwatch import Stopwatch
 
-#: Longest blocking read of the stream, and how often the database is asked for an import (seconds).
+#: Longest blocking read of the stream, and how often the database is asked for an import and factors for their age
+#: (seconds).
 _POLL_S = 0.5
 #: Unforeseen failures in a row, without a batch between them, after which the unlearner gives up.
 _MAX_UNFORESEEN = 10
-
-
-class Phase(StrEnum):
-    """What the unlearner is doing, for readiness."""
-
-    WAITING_FOR_LEASE = "waiting for the lease"
-    LOADING = "loading the model"
-    SERVING = "serving"
-    HELD_UP = "held up in what it has begun"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True)
-class Condition:
-    """The unlearner's phase and, when it failed, is held up, or serves while something else waits, why."""
-
-    phase: Phase = Phase.WAITING_FOR_LEASE
-    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +77,8 @@ class Unlearner:
         self._unforeseen = 0
         #: The lease acquired last.
         self._lease: Lease | None = None
+        #: What was found of what this process alone can look at; whoever looks sets it, and others are told.
+        self.checks: tuple[Check, ...] = ()
         self._condition = Condition()
 
     @property
@@ -104,6 +89,13 @@ class Unlearner:
         if self._condition.phase is Phase.SERVING:
             return Condition(Phase.SERVING, self._importer.reason)
         return self._condition
+
+    @property
+    def told(self) -> Told:
+        """What other processes are told of it."""
+        resident = self.resident
+        repair = None if resident is None else resident.repairing
+        return Told(self.condition, repair, str(self._context.placement.device), self.checks)
 
     @property
     def claiming(self) -> Outage:
@@ -121,18 +113,50 @@ class Unlearner:
         """What the model is that `resident` is of; an import changes it."""
         return self._loader.manifest
 
+    @property
+    def facts(self) -> Facts | None:
+        """What is told of the committed version, once it is loaded."""
+        served = self.served
+        return None if served is None else Facts(model_facts(self.manifest), served)
+
+    @property
+    def served(self) -> VersionFacts | None:
+        """The same of that version alone."""
+        resident = self.resident
+        return None if resident is None else committed_facts(resident.committed)
+
+    def knows(self, node: str) -> bool:
+        """Whether the external id belongs to a live node; raises Unavailable before a version is loaded."""
+        resident = self.resident
+        if resident is None:
+            raise Unavailable("The model is still being loaded.", "Try again in a moment.")
+        return node in resident.committed.rows
+
     async def run(self) -> None:
         """Serves sessions under the lease until it is to stop; outages and lost leases start a new session."""
+        ageing = asyncio.create_task(self._watch_age(), name="factor-age")
         try:
             while not self._context.stop.is_set():
                 async with contextlib.AsyncExitStack() as held:
                     await self._attempt(held)
         finally:
-            # In this order: whoever takes the lease next may delete at once.
-            self._context.readers.extend(-math.inf)
+            ageing.cancel()
+            await asyncio.wait({ageing})
             if self._lease is not None:
                 await give_back(self._context.engine, self._lease)
         self._condition = Condition(Phase.STOPPED)
+
+    async def _watch_age(self) -> None:
+        """Whatever else is waited for, a factor that may not stay any longer leaves the memory."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            # On the executor no repair goes on meanwhile.
+            await self._context.run(self._drop_expired)
+
+    def _drop_expired(self) -> None:
+        resident = self.resident
+        if resident is not None:
+            resident.drop_expired()
 
     async def _attempt(self, held: contextlib.AsyncExitStack) -> None:
         """One session, and the wait after one that an outage ended.
@@ -177,7 +201,7 @@ class Unlearner:
         self._context.outage.reason = None
         # What was made ready under an earlier one may be of a version that another holder has replaced.
         self._importer.give_up()
-        keeper = await held.enter_async_context(holding(self._context.engine, lease))
+        keeper = await held.enter_async_context(holding(self._context.engine, lease, lambda: self.told))
         failure_points.reached(FailurePoint.LEASED)
         self._condition = Condition(Phase.LOADING)
         try:
@@ -193,24 +217,27 @@ class Unlearner:
         """Loads the committed version and ends what it left to do; `candidate`, just imported, is loaded already."""
         context = self._context
         writer, unfinished = await self._loader.load(keeper, candidate)
-        keeper.tell(context.readers.extend)
         session = _Session(Processor(context, writer), Repairer(context, writer), Checkpointer(context, writer))
         failure_points.reached(FailurePoint.LOADED)
         if unfinished is None:
+            await writer.moved()
             await context.run(writer.erase)
         else:
             steps = await steps_of(context, writer, self._loader.store, unfinished)
             # It is committed and cannot be given up: again until it is done.
             await context.outlast(partial(writer.finish, unfinished, steps, Stopwatch()))
+        # Only now store and database are known to belong together, an import that was amid its steps having ended.
+        await context.outlast(context.unneeded_keys.begin)
         await session.repairer.resume()
         failure_points.reached(FailurePoint.RESUMED)
-        policy, reason = context.placement.policy, writer.resident.why_no_blocks
+        policy, reason = context.placement.policy, writer.resident.factor.why_none
         if policy is RepairPolicy.ALWAYS and reason is not None:
             self._log.info("repair.without_blocks", reason=reason)
         return session
 
     async def _serve(self, session: _Session, keeper: LeaseKeeper) -> None:
         self._condition = Condition(Phase.SERVING)
+        keeper.wake()
         self._log.info("unlearner.serving", model=self._context.model)
         claims, stop = self._claims, self._context.stop
         claims.start_again()
@@ -250,7 +277,7 @@ class Unlearner:
         wanted = await self._importer.open()
         if wanted is None:
             return None
-        return await self._importer.step(wanted, writer.pointer, store, writer.resident.rows.keys(), keeper)
+        return await self._importer.step(wanted, writer.pointer, store, writer.resident.committed.rows.keys(), keeper)
 
     async def _process(self, processor: Processor, count: int) -> None:
         """Takes the first `count` claimed requests to their end; those it defers wait on."""

@@ -2,13 +2,14 @@
 
     5  write      the new version in a folder of its own; nothing visible changes
     6  commit     one fenced transaction: the pointer, the version's row, the rows of its cause
-    7  swap       the state on the device, what readers answer from, CURRENT
+    7  swap       the state on the device, CURRENT, and all readers
     8  apply      what its cause tells of it: the requests of a batch are `applied`
     9  erase      the coefficients that go with the weights; what was deleted, and all other versions, leave the disk
     10 complete   the span residual is measured from disk; one fenced transaction: the row is finished
 
-`write` does the first, `commit` the next two. `finish` does the others, each of them idempotent: after a crash or an
-outage the row alone says what is left to do, and it is done again, without knowing how far it had come.
+`write` does the first, `commit` the next two but for the readers. `finish` does the rest, each part of it idempotent:
+after a crash or an outage the row alone says what is left to do, and it is done again, without knowing how far it had
+come.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,15 +36,18 @@ from service.db.pointers import PointerRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction
 from service.db.versions import VersionRepository
 from service.domain.records import Lease, Pointer
+from service.domain.snapshot import Snapshot
 from service.domain.states import Cause
 from service.domain.versions import Version
 from service.failure_points import FailurePoint
+from service.publication.writer import PublishedModel
 from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.resident import Resident
 from service.worker.context import Context
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.leftovers import Leftovers
+from service.worker.published import version_facts
 from service.worker.recovery import pointer_moved
 from service.worker.stopwatch import Stopwatch
 
@@ -70,7 +74,11 @@ class NewVersion:
     directions_removed: int = 0
     #: The number, where it does not follow that of the version before.
     number: int | None = None
-    #: Replaces the state on the device, and what readers answer from.
+    #: What it predicts, for readers.
+    snapshot: Snapshot
+    #: Of a model that is not the one before: what all of its versions have in common.
+    model: PublishedModel | None = None
+    #: Makes it the state on the device.
     replace_state: Callable[[], None]
 
 
@@ -157,6 +165,8 @@ class VersionWriter:
     async def finish(self, version: Version, own: OwnSteps, watch: Stopwatch) -> Version:
         """Steps 8 to 10; returns the version as finished. Raises Unavailable, OSError and LeaseLost."""
         context, cause = self._context, own.cause
+        await self.moved()
+        failure_points.reached(FailurePoint.MOVED, cause)
         await own.apply(version)
         committed = await watch.time("erase", partial(self._erase, own), context.executor)
         failure_points.reached(FailurePoint.ERASED, cause)
@@ -184,10 +194,20 @@ class VersionWriter:
         )
         return finished
 
+    async def moved(self) -> None:
+        """At the end of step 7: no reader answers from an older version any more. Raises Unavailable."""
+        await self._context.readers.moved(self._pointer, self._context.publisher.layout)
+
     def erase(self) -> VersionState:
-        """Nodes, features and edges that are gone leave the disk, and so do all versions but the one returned."""
+        """Nodes, features and edges that are gone leave disk and publication, and so do all versions but one.
+
+        Returns that one. Readers have moved to it before.
+        """
         committed = self._store.read_version(self._ref, digest=self._pointer.digest)
-        self._store.erase(self._leftovers.erasure(committed), fencing=self.lease.fencing, keep=self._ref)
+        erasure, fencing = self._leftovers.erasure(committed), self.lease.fencing
+        self._context.publisher.erase(self._ref, erasure.nodes, erasure.edges)
+        self._context.publisher.remove_older(self._ref, fencing)
+        self._store.erase(erasure, fencing=fencing, keep=self._ref)
         self._leftovers.erased(committed)
         return committed
 
@@ -203,7 +223,7 @@ class VersionWriter:
         """Writes the Gram factors of the committed version beside it; see `model_store.gram_checkpoint`."""
         self._keeper.check()
         folder, digest = self._store.folder_of(self._ref), self._pointer.digest
-        return gram_checkpoint.write_steps(folder, self.resident.state.features.gram, version_digest=digest)
+        return gram_checkpoint.write_steps(folder, self.resident.committed.state.features.gram, version_digest=digest)
 
     def _write(self, new: NewVersion, own: OwnSteps) -> Pointer:
         number = self._pointer.version + 1 if new.number is None else new.number
@@ -216,6 +236,16 @@ class VersionWriter:
                 edges=new.edges,
             )
             own.written(ref)
+            facts = version_facts(
+                number,
+                live_nodes=int(new.state.live.sum()),
+                edges=new.edges,
+                rank=new.state.features.gram.rank,
+                # An import that nothing was repaired in has no outcome that tells.
+                certificate=new.outcome.after if new.model is None else self.resident.committed.certificate,
+                device=str(new.state.features.W.device),
+            )
+            self._context.publisher.write(ref, new.snapshot, facts, new.model or self._ref)
         except OSError:
             # A disk that is full has no room for a version that nobody will read.
             self._store.discard_version(ref)
@@ -238,9 +268,7 @@ class VersionWriter:
                 failure_points.reached(FailurePoint.COMMITTING, own.cause)
         except CommitUnanswered:
             # Which version is the committed one is unknown until the pointer has been read.
-            context.readers.suspend("the database did not answer a commit")
             if not await pointer_moved(context.engine, self._keeper, version.pointer, context.outage):
-                context.readers.resume()
                 raise
 
     def _swap(self, new: NewVersion, pointer: Pointer) -> None:
@@ -248,14 +276,13 @@ class VersionWriter:
         new.replace_state()
         self._pointer = pointer
         self._leftovers.add_edges(new.deleted_edges)
-        self._context.readers.resume()
-        # Last: a disk that refuses must not keep readers on the old version; a start sets CURRENT from the pointer.
+        # Last, since a disk may refuse; a start sets CURRENT from the pointer.
         self._store.set_current(self._ref)
 
     def _erase(self, own: OwnSteps) -> VersionState:
         """Step 9; the coefficients before those of repaired weights knew what is being erased."""
         if self._store.stale_coefficients(self._ref):
-            coefficients = self.resident.coefficients()
+            coefficients = self.resident.committed.coefficients()
             self._store.write_beta(
                 coefficients.beta,
                 coefficients.label_beta,

@@ -55,8 +55,8 @@ class Attacked:
 
 
 def resident(lethe: LetheProcess) -> float:
-    """Memory of the service itself (MiB)."""
-    return float(psutil.Process(lethe.pid).memory_info().rss) / (1 << 20)
+    """Memory of the process that answers (MiB)."""
+    return float(psutil.Process(lethe.pid_of("api-0")).memory_info().rss) / (1 << 20)
 
 
 async def fencing(database_url: str) -> int:

@@ -32,7 +32,7 @@ from service.audit.merkle import leaf_hash, root
 from service.audit.weights_chain import WeightsChains
 from service.domain.states import Cause
 from service.errors import Unavailable
-from service.vault.request_keys import SLOT_BYTES
+from service.vault.slots import SLOT_BYTES
 from tests.preloaded import Preloaded
 
 #: Longest wait for anything at all (seconds); on a quiet machine a restart takes two.
@@ -161,9 +161,12 @@ class Run:
     def until(self, condition: Callable[[LetheClient], bool]) -> None:
         """Wait for a condition, through outages and restarts."""
         while not self.persist(condition):
-            # The next look revives what has died meanwhile.
-            with contextlib.suppress(Died):
-                self.lethe.look_later()
+            self._look_later()
+
+    def _look_later(self) -> None:
+        # The next look revives what has died meanwhile.
+        with contextlib.suppress(Died):
+            self.lethe.look_later()
 
     def persist(self, call: Callable[[LetheClient], T]) -> T:
         """The answer to a call, asked again through outages and restarts."""
@@ -177,9 +180,11 @@ class Run:
             except ProblemError as error:
                 if error.status != 503:
                     raise
+                self._look_later()
 
     def _checked(self) -> Outcome:
         people, lethe = self.people, self.lethe
+        lethe.assert_none_failed()
         self.until(lambda _: keys_left(lethe.home) == 0)
         asyncio.run(assert_each_happened_once(people, private_database(lethe)))
         outcome = self.persist(lambda client: outcome_of(people, lethe.model, client))
@@ -227,8 +232,8 @@ async def assert_each_happened_once(people: People, database_url: str) -> None:
 
 def keys_left(home: Path) -> int:
     """How many keys of requests there are."""
-    slots = (home / "keys" / "requests.slots").read_bytes()[SLOT_BYTES:]
-    return sum(any(slots[place : place + SLOT_BYTES]) for place in range(0, len(slots), SLOT_BYTES))
+    files = [file.read_bytes()[SLOT_BYTES:] for file in (home / "keys" / "requests").iterdir()]
+    return sum(any(slots[place : place + SLOT_BYTES]) for slots in files for place in range(0, len(slots), SLOT_BYTES))
 
 
 def leftovers(people: People, home: Path) -> set[tuple[str, str]]:
@@ -328,6 +333,7 @@ class Runs:
         repair: str,
         repair_budget: float = 5.0,
         lease_ttl_s: float = 1.0,
+        api_workers: int = 1,
         seed: int = 0,
         between: Callable[[Run], None] = lambda run: None,
         around: Callable[[Run], AbstractContextManager[None]] = lambda run: nullcontext(),
@@ -336,6 +342,7 @@ class Runs:
         home = self.people.home(self._folder / f"home-{self._made}")
         self._made += 1
         settings = {"repair": repair, "repair_budget": repair_budget, "lease_ttl_s": lease_ttl_s, "max_wait_ms": 5}
+        settings |= {"api_workers": api_workers}
         lethe = DoomedLethe(self._preloaded, home, faults, **settings)
         try:
             run = Run(self.people, lethe, seed)

@@ -1,12 +1,15 @@
 """A program, `doomed.py ORDER`, that is `lethe serve`, or another command, with faults at its failure points.
 
-They happen in their order; each is armed once the one before has happened, and written down first.
+They happen in their order, whichever of its processes comes to their points; each is armed once the one before has
+happened, and written down first. The children of the supervisor are forks of it, which inherit all this.
 """
 
+import contextlib
 import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -15,7 +18,7 @@ from typing import Any
 
 import psutil
 import redis
-from faults import FILE_CHANGE, Action, Fault, loaded
+from faults import FILE_CHANGE, Action, Fault, Happened, loaded
 
 from service import failure_points
 from service.cli.main import main
@@ -23,29 +26,31 @@ from service.domain.states import Cause
 from service.embedded import running_servers
 from service.failure_points import FailurePoint
 from service.queue.sweeper import Sweeper
+from tests.forked_children import kill_supervisor
 
 #: So soon a request that the stream has lost is published again: the service's own 15 s are no part of what is tested.
 _SWEEP_S = 1.0
+#: Seconds that a process is paused for: longer than the lease of a reader, and than the unlearner's in most runs.
+PAUSE_S = 3
 _CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir"})
 
 
 class Observer:
-    """Lets faults happen in one process."""
+    """Lets faults happen in the processes of one Lethe: each is a fork of the one that makes this."""
 
     def __init__(self, faults: list[Fault], home: Path, model: Path, happened: Path, *, armed: bool) -> None:
         self._faults = faults
         #: Unless `armed`, the first fault waits for the first request: what a start does with nothing to resume is no
         #: part of a step.
-        self._armed = armed or happened.stat().st_size > 0
+        self._armed = armed
         self._home = home
         self._model = str(model)
-        self._happened = happened
-        self._seen = 0
+        self._happened = Happened(happened)
         # Points are reached on the event loop and on the unlearner's thread.
         self._turn = threading.RLock()
 
     def install(self) -> None:
-        """From now on every point that this process reaches is seen."""
+        """From now on every point that this process, or a fork of it, reaches is seen."""
         failure_points.reached = self.reached
         if any(fault.point == FILE_CHANGE for fault in self._faults):
             sys.addaudithook(self._audit)
@@ -53,16 +58,9 @@ class Observer:
     def reached(self, point: str, cause: Cause | None = None) -> None:
         """What the service calls."""
         with self._turn:
-            self._armed = self._armed or point == FailurePoint.ACCEPTING
-            if not self._armed or not self._faults or not self._faults[0].is_met(point, cause):
-                return
-            self._seen += 1
-            fault = self._faults[0]
-            if self._seen == fault.occurrence:
-                del self._faults[0]
-                self._seen = 0
-                with self._happened.open("a") as file:
-                    file.write(f"{fault}\n")
+            begins = self._armed or point == FailurePoint.ACCEPTING
+            fault = self._happened.next(self._faults, point, cause, begins=begins)
+            if fault is not None:
                 self._carry_out(fault.action)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -73,9 +71,13 @@ class Observer:
 
     def _carry_out(self, action: Action) -> None:
         match action:
-            case Action.KILL_LETHE:
-                os.kill(os.getpid(), signal.SIGKILL)
-            case Action.STOP_LETHE:
+            case Action.KILL_SUPERVISOR:
+                kill_supervisor()
+            case Action.KILL_IT | Action.KILL_UNLEARNER | Action.KILL_API:
+                send(self._meant(action), signal.SIGKILL)
+            case Action.PAUSE_IT | Action.PAUSE_SUPERVISOR | Action.PAUSE_UNLEARNER | Action.PAUSE_API:
+                pause(self._meant(action))
+            case Action.STOP_IT:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case Action.FILL_DISK:
                 # From here on no file takes anything, wherever it lies, until the limit is lifted from outside.
@@ -84,6 +86,41 @@ class Observer:
                 kill_postgres(self._home)
             case _:
                 with_valkey(self._home, action)
+
+    def _meant(self, action: Action) -> int | None:
+        """The process id of the one that an action is about; None while it is just being started again."""
+        match action.split()[-1]:
+            case "it":
+                return os.getpid()
+            case "supervisor":
+                return os.getppid()
+            case name:
+                # Of several that answer, the last.
+                found = [pid for one, pid in sorted(siblings(self._home).items()) if one.startswith(name)]
+                return found[-1] if found else None
+
+
+def siblings(home: Path) -> dict[str, int]:
+    """The processes of this Lethe that run, by name, while one of them asks."""
+    named: dict[str, int] = json.loads((home / "run" / "server.json").read_text())["pids"]
+    found = {child.pid for child in psutil.Process(os.getppid()).children()}
+    return {name: pid for name, pid in named.items() if pid in found}
+
+
+def send(pid: int | None, number: int) -> None:
+    """Send a signal; nothing when there is no such process any more."""
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def pause(pid: int | None) -> None:
+    """Stop a process, and have it continued."""
+    if pid is None:
+        return
+    program = 'sleep "$0"; kill -CONT "$1"'
+    subprocess.Popen(["sh", "-c", program, str(PAUSE_S), str(pid)], stdout=subprocess.DEVNULL, start_new_session=True)
+    send(pid, signal.SIGSTOP)
 
 
 def kill_postgres(home: Path) -> None:

@@ -1,13 +1,14 @@
-"""`lethe serve` with faults: killed, and started again."""
+"""`lethe serve` with faults: its processes killed and stopped, and started again when nothing is left of it."""
 
 import json
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Self
 
 import doomed
-from faults import Fault, dumped
+from faults import Fault, Happened, dumped
 from lethe_process import Ended, LetheProcess
 
 from tests.preloaded import Preloaded
@@ -25,16 +26,18 @@ class DoomedLethe(LetheProcess):
     ) -> None:
         """Unless `armed`, the first fault waits for the first request."""
         super().__init__(preloaded.python(doomed.__file__), home, **settings)
+        # Of a copied home, it would be that of another.
+        shutil.rmtree(self.share, ignore_errors=True)
         self._armed = armed
         self._arguments = ["serve"]
         self._all_faults = list(faults)
-        self._happened = home.with_name(f"{home.name}.happened")
-        self._happened.touch()
+        self._happened = Happened(home.with_name(f"{home.name}.happened"))
+        self._happened.path.touch()
 
     @property
     def happened(self) -> int:
         """How many faults have happened."""
-        return len(self._happened.read_text().splitlines())
+        return self._happened.faults()
 
     @property
     def faults(self) -> list[Fault]:
@@ -47,9 +50,9 @@ class DoomedLethe(LetheProcess):
         order = {
             "home": str(self.home),
             "model": str(self.model),
-            "faults": dumped(self.faults),
+            "faults": dumped(self._all_faults),
             "armed": self._armed,
-            "happened": str(self._happened),
+            "happened": str(self._happened.path),
             "command": self._arguments,
         }
         # The log goes on through restarts.
@@ -66,7 +69,7 @@ class DoomedLethe(LetheProcess):
         return self.ended()
 
     def revive(self) -> Self:
-        """Start it again if it has been killed."""
+        """Start it again if nothing is left of it; what else was killed its supervisor starts."""
         try:
             self.assert_runs()
         except Died:
@@ -77,7 +80,7 @@ class DoomedLethe(LetheProcess):
     def launch_until_ready(self) -> Self:
         """Start it until it is ready; each time it is killed before, a fault has happened."""
         while (end := self.try_to_start()) is not None:
-            assert end.status == -signal.SIGKILL, f"it ended with status {end.status}:\n{end.stderr}"
+            assert _was_killed(end), f"it ended with status {end.status}:\n{end.stderr}"
         return self
 
     def look_later(self) -> None:
@@ -90,9 +93,19 @@ class DoomedLethe(LetheProcess):
             self.kill(with_servers=True)
 
     def assert_runs(self) -> None:
-        """Died when it has been killed; AssertionError when it has ended by itself, which it never may."""
+        """Died when the supervisor has been killed; AssertionError when it has ended by itself, which it never may."""
         assert self._process is not None, "it was not started"
         status = self._process.poll()
         if status == -signal.SIGKILL:
             raise Died
         assert status is None, f"lethe serve ended by itself with status {status}:\n{self.log()}"
+
+    def assert_none_failed(self) -> None:
+        """AssertionError when one of its processes has ended by itself, and was started again."""
+        failed = [line for line in self.log().splitlines() if " ended with status " in line]
+        assert not failed, f"{failed}\n{self.log()}"
+
+
+def _was_killed(end: Ended) -> bool:
+    """Whether it ended before it was ready because it, or what it does first, was killed."""
+    return end.status == -signal.SIGKILL or "The process 'prepare' was ended by SIGKILL" in end.stderr

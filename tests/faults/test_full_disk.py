@@ -73,7 +73,8 @@ class Relief:
         except BaseException as failure:  # noqa: BLE001 - raised again in the test's own thread
             self.failure = failure
         finally:
-            psutil.Process(self.lethe.pid).rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+            unlearner = psutil.Process(self.lethe.pid_of("unlearner"))
+            unlearner.rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
-"""Lethe, Postgres or Valkey killed at every failure point, alone and in pairs: each deletion happens exactly once.
+"""Processes killed, or stopped for a while, at every failure point, alone and in pairs: each deletion happens once.
 
-Every point once per cause: here of batches and repairs, of imports and recoveries in the files beside this one. What is
-killed, and how, is drawn by LETHE_TEST_SEED. The sweeps are `./lethe test --slow tests/faults`; with `--stepwise`, one
+Those of one Lethe, with one to four that answer, and those of Postgres and Valkey. Every point once per cause: here of
+batches and repairs, of imports and recoveries in the files beside this one. What is killed or stopped is drawn by
+LETHE_TEST_SEED. The sweeps are `./lethe test --slow tests/faults`; with `--stepwise`, one
 that was interrupted goes on where it was.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 from deletions import Runs
-from faults import FILE_CHANGE, KILLS, SEED, START_POINTS, STEP_POINTS, Action, Fault, of_cause
+from faults import FILE_CHANGE, INTERRUPTIONS, SEED, START_POINTS, STEP_POINTS, Action, Fault, of_cause
 
 from service.domain.states import Cause
 from service.failure_points import FailurePoint, points_of
@@ -21,39 +22,42 @@ _FILE_CHANGES = 10
 
 
 def scenario(*faults: Fault) -> Sequence[Fault]:
-    """The faults, with a kill of Lethe before whatever is to happen at a start."""
+    """The faults, with an end of the unlearner before whatever is to happen at a start."""
     if faults[0].point in START_POINTS:
-        return (Fault(Action.KILL_LETHE, FailurePoint.SWAPPED), *faults)
-    if faults[-1].point in START_POINTS and Action.KILL_LETHE not in [fault.action for fault in faults[:-1]]:
-        return (faults[0], Fault(Action.KILL_LETHE, FailurePoint.ERASED), *faults[1:])
+        return (Fault(Action.KILL_IT, FailurePoint.SWAPPED), *faults)
+    if faults[-1].point in START_POINTS and not any(fault.ends_unlearner for fault in faults[:-1]):
+        return (faults[0], Fault(Action.KILL_IT, FailurePoint.ERASED), *faults[1:])
     return faults
 
 
 def _of_batch(point: FailurePoint) -> Fault:
     of_version = point in points_of(Cause.BATCH)
-    return Fault(Action.KILL_LETHE, point, cause=Cause.BATCH if of_version else None)
+    return Fault(Action.KILL_IT, point, cause=Cause.BATCH if of_version else None)
 
 
 #: Of a batch from the answer on, of a start, and of a repair.
 POINTS = [
-    *(Fault(Action.KILL_LETHE, point) for point in START_POINTS),
+    *(Fault(Action.KILL_IT, point) for point in START_POINTS),
     *(_of_batch(point) for point in STEP_POINTS),
     *of_cause(Cause.REPAIR),
 ]
 
 
 def alone() -> list[Sequence[Fault]]:
-    """A kill at every point, of what is drawn for it."""
+    """Something at every point, drawn for it."""
     rng = random.Random(SEED)
-    return [scenario(replace(fault, action=rng.choice(KILLS))) for fault in POINTS]
+    return [scenario(replace(fault, action=rng.choice(INTERRUPTIONS))) for fault in POINTS]
 
 
 def pair(seed: int) -> Sequence[Fault]:
-    """Two kills at points drawn at random."""
+    """Two at points drawn at random."""
     rng = random.Random(seed)
     chosen = rng.choices(POINTS, k=2)
     return scenario(
-        *(replace(fault, action=rng.choice(KILLS), occurrence=_occurrence(rng, fault.point)) for fault in chosen)
+        *(
+            replace(fault, action=rng.choice(INTERRUPTIONS), occurrence=_occurrence(rng, fault.point))
+            for fault in chosen
+        )
     )
 
 
@@ -65,7 +69,8 @@ def _occurrence(rng: random.Random, point: str) -> int:
 def amid_files(seed: int) -> Sequence[Fault]:
     """A kill at some change of a file of the model, and another in what the next start does there."""
     rng = random.Random(seed)
-    return [Fault(Action.KILL_LETHE, FILE_CHANGE, rng.randrange(1, 60)) for _ in range(2)]
+    kills = (Action.KILL_IT, Action.KILL_SUPERVISOR)
+    return [Fault(rng.choice(kills), FILE_CHANGE, rng.randrange(1, 60)) for _ in range(2)]
 
 
 def titled(scenarios: Sequence[Sequence[Fault]]) -> list[object]:
@@ -74,31 +79,33 @@ def titled(scenarios: Sequence[Sequence[Fault]]) -> list[object]:
 
 
 def check(runs: Runs, faults: Sequence[Fault], seed: int = 0) -> None:
-    """The faults under the repair policy that they need, or one of the three."""
+    """The faults under the repair policy that they need, or one of the three, with one to four that answer."""
     policies = {"never": {}, "always": {}, "deferred": {"repair": "always", "repair_budget": 0.0}}
     rng = random.Random(f"{seed} {faults}")
     repairs = any(fault.cause is Cause.REPAIR for fault in faults)
     policy = "deferred" if repairs else rng.choice(list(policies))
-    runs.check(faults, seed=seed, **({"repair": policy} | policies[policy]))
+    runs.check(faults, seed=seed, api_workers=rng.randint(1, 4), **({"repair": policy} | policies[policy]))
 
 
 @pytest.mark.parametrize(
     "faults",
     titled(
         [
-            [Fault(Action.KILL_LETHE, FailurePoint.ERASED)],
+            [Fault(Action.KILL_IT, FailurePoint.ERASED)],
             [Fault(Action.KILL_POSTGRES, FailurePoint.COMMITTING)],
-            [Fault(Action.KILL_LETHE, FailurePoint.COMMITTED), Fault(Action.KILL_POSTGRES, FailurePoint.LOADED)],
-            [Fault(Action.KILL_LETHE, FILE_CHANGE, 7), Fault(Action.KILL_VALKEY, FailurePoint.CLAIMED)],
+            [Fault(Action.KILL_SUPERVISOR, FailurePoint.COMMITTED), Fault(Action.KILL_POSTGRES, FailurePoint.LOADED)],
+            [Fault(Action.KILL_API, FailurePoint.ACCEPTED), Fault(Action.PAUSE_API, FailurePoint.SWAPPED)],
+            [Fault(Action.PAUSE_UNLEARNER, FailurePoint.WRITTEN), Fault(Action.PAUSE_SUPERVISOR, FailurePoint.CLAIMED)],
+            [Fault(Action.KILL_IT, FILE_CHANGE, 7), Fault(Action.KILL_VALKEY, FailurePoint.CLAIMED)],
         ]
     ),
 )
 def test_each_deletion_happens_once_whatever_is_killed(runs: Runs, faults: Sequence[Fault]) -> None:
-    runs.check(faults)
+    runs.check(faults, api_workers=2)
 
 
 def test_each_deletion_is_repaired_once_whatever_is_killed(runs: Runs) -> None:
-    fault = Fault(Action.KILL_LETHE, FailurePoint.COMMITTED, cause=Cause.REPAIR)
+    fault = Fault(Action.KILL_IT, FailurePoint.COMMITTED, cause=Cause.REPAIR)
     runs.check([fault], repair="always", repair_budget=0.0)
 
 

@@ -1,4 +1,4 @@
-"""Lethe and Postgres killed at every failure point of an import: it ends as one that nothing interrupted."""
+"""Processes killed or stopped at every failure point of an import: it ends as one that nothing interrupted."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deletions import Outcome, People, Run, assert_same, assert_weights_follow, keys_left, leftovers, outcome_of
 from doomed_process import DoomedLethe
-from faults import FILE_CHANGE, SEED, Action, Fault
+from faults import FILE_CHANGE, INTERRUPTIONS, SEED, Action, Fault
 from lethe_process import figures_of
 from repair_world import query
 from test_end_to_end_restarts import private_database
@@ -118,7 +118,7 @@ def scenarios() -> list[object]:
     ways = [(True, "never"), (True, "always"), (False, "never")]
     found = []
     for point in points_of(Cause.IMPORT):
-        fault = Fault(rng.choice([Action.KILL_LETHE, Action.KILL_POSTGRES]), point, cause=Cause.IMPORT)
+        fault = Fault(rng.choice(INTERRUPTIONS), point, cause=Cause.IMPORT)
         found.append(pytest.param(fault, *rng.choice(ways), id=str(fault)))
     return found
 
@@ -135,5 +135,6 @@ def test_an_import_that_is_killed_anywhere_ends_as_one_that_was_not(
 @pytest.mark.parametrize("seed", range(_FILE_CHANGES))
 def test_an_import_that_is_killed_at_changes_of_files_ends_as_one_that_was_not(imports: Imports, seed: int) -> None:
     rng = random.Random(SEED + seed)
-    faults = [Fault(Action.KILL_LETHE, FILE_CHANGE, rng.randrange(1, 40)) for _ in range(2)]
+    kills = (Action.KILL_IT, Action.KILL_SUPERVISOR)
+    faults = [Fault(rng.choice(kills), FILE_CHANGE, rng.randrange(1, 40)) for _ in range(2)]
     imports.check(faults, excluding=rng.random() < 0.7, repair=rng.choice(["never", "always"]))

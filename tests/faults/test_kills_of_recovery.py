@@ -123,5 +123,5 @@ def test_a_recovery_that_is_killed_anywhere_is_gone_on_with(
 @pytest.mark.parametrize("seed", range(_FILE_CHANGES))
 def test_a_recovery_that_is_killed_at_changes_of_files_is_gone_on_with(restored: Restored, seed: int) -> None:
     rng = random.Random(SEED + seed)
-    faults = [Fault(Action.KILL_LETHE, FILE_CHANGE, rng.randrange(1, 16)) for _ in range(2)]
+    faults = [Fault(Action.KILL_IT, FILE_CHANGE, rng.randrange(1, 16)) for _ in range(2)]
     restored.check(Part.STORE, faults, rng.choice(["never", "always"]))

@@ -88,8 +88,8 @@ def test_nothing_is_left_after_a_crash_in_the_middle_of_an_erasure_and_a_restart
     template_of(preloaded, models.trained(str(dataset)), tmp_path / "template").rename(home)
     nodes = list(graph.node_ids[_DELETED])
     faults = [
-        Fault(Action.KILL_LETHE, FailurePoint.APPLIED),
-        Fault(Action.KILL_LETHE, FILE_CHANGE, killed_at),
+        Fault(Action.KILL_SUPERVISOR, FailurePoint.APPLIED),
+        Fault(Action.KILL_IT, FILE_CHANGE, killed_at),
     ]
     lethe = DoomedLethe(preloaded, home, faults, repair="always", lease_ttl_s=1)
     try:
@@ -110,9 +110,9 @@ def test_nothing_is_left_after_a_crash_in_the_middle_of_an_erasure_and_a_restart
 
         # Killed again at one of the changes of files by which the next start erases it.
         with lethe.launch_until_ready().client() as client:
-            assert lethe.faults == []
             accepted = client.request_deletion(nodes, idempotency_key="the-same")
             assert client.wait(accepted.id, timeout_s=60.0).status == "completed"
+            assert lethe.faults == []
             assert set(client.predict_many(nodes).deleted) == set(nodes)
         assert asyncio.run(
             query(private_database(lethe), "SELECT count(*) FROM versions WHERE finished_at IS NULL")

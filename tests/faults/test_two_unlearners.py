@@ -57,7 +57,7 @@ class Pair:
     def stop_first(self) -> list[str]:
         """Ask the first for a deletion, in which it is stopped."""
         asked = self.ask(self.first.launch_until_ready(), range(1))
-        self.until(lambda: psutil.Process(self.first.pid).status() == psutil.STATUS_STOPPED)
+        self.until(lambda: psutil.Process(self.first.pid_of("unlearner")).status() == psutil.STATUS_STOPPED)
         return asked
 
     def take_over(self) -> None:
@@ -70,7 +70,7 @@ class Pair:
         before = self.first.log().count("lease.lost")
         # Sent while it is stopped, and so there when it goes on, before it can know of anything.
         waiting = [self._predicting() for _ in range(8)]
-        os.kill(self.first.pid, signal.SIGCONT)
+        os.kill(self.first.pid_of("unlearner"), signal.SIGCONT)
         assert {_status(one) for one in waiting} == {503}
         self.until(lambda: self.first.log().count("lease.lost") > before)
         assert _status(self._predicting()) == 503
@@ -171,7 +171,7 @@ def ready(http: httpx.Client) -> bool:
 def test_an_unlearner_that_lost_its_lease_while_it_was_stopped_changes_nothing(
     pair: Callable[[Fault], Pair], runs: Runs
 ) -> None:
-    check(pair(Fault(Action.STOP_LETHE, FailurePoint.ERASED)), runs)
+    check(pair(Fault(Action.STOP_IT, FailurePoint.ERASED)), runs)
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_an_unlearner_that_lost_its_lease_while_it_was_stopped_changes_nothing(
 def test_one_that_is_stopped_at_any_failure_point_changes_nothing(
     pair: Callable[[Fault], Pair], runs: Runs, point: FailurePoint
 ) -> None:
-    check(pair(Fault(Action.STOP_LETHE, point)), runs)
+    check(pair(Fault(Action.STOP_IT, point)), runs)
 
 
 @pytest.mark.slow
@@ -187,4 +187,4 @@ def test_one_that_is_stopped_at_any_failure_point_changes_nothing(
 def test_one_that_is_stopped_at_a_change_of_a_file_changes_nothing(
     pair: Callable[[Fault], Pair], runs: Runs, occurrence: int
 ) -> None:
-    check(pair(Fault(Action.STOP_LETHE, FILE_CHANGE, occurrence)), runs)
+    check(pair(Fault(Action.STOP_IT, FILE_CHANGE, occurrence)), runs)

@@ -22,14 +22,14 @@ from db_harness import NORMS, committed, imported, made, outcome
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
+from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
-from projector.forgetting.repair import RepairProgress
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.graph.edges import Edges
 from service.api.application import build
-from service.api.auth import key_memory
+from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
-from service.api.services import Check, ModelInfo, Services, Subject, Tombstones
+from service.api.services import ModelInfo, Services
 from service.dashboard.installation import install as install_dashboard
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine, create_engine
@@ -37,23 +37,33 @@ from service.db.imports import ImportRepository
 from service.db.intake import Intake
 from service.db.pointers import PointerRepository
 from service.db.requests import RequestRepository
+from service.db.tombstone_lookup import Tombstones
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.db.versions import VersionRepository
+from service.domain.conditions import Check
 from service.domain.records import Pointer, RequestNorms, Tombstone
+from service.domain.snapshot import Snapshot
 from service.domain.states import Cause, Guarantee, RequestKind, Scope
+from service.drills.cohorts import CohortSearch
+from service.drills.starting import Drills
 from service.observability.access import AccessLog
+from service.observability.exposition import Exposition
 from service.observability.logging import configure_logging
-from service.observability.metrics import UnlearningMetrics
+from service.observability.metrics import IntakeMetrics, UnlearningMetrics
+from service.publication.reader import Reader
+from service.publication.writer import Publisher
 from service.queue.connection import connect
-from service.reader.predictions import Reader
 from service.settings import Settings
-from service.unlearning.snapshot import Snapshot
 from service.vault.api_keys import new_api_key
-from service.vault.keyring import Keyring
+from service.vault.keyring import Keyring, Subject
 from service.vault.log_keys import LogKeys
+from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
+from service.worker.explanation import nothing_left
 from service.worker.log_signer import LogSigner
+from service.worker.unneeded_keys import UnneededKeys
+from tests.publications import load, published_model, serve, version_facts
 
 MODEL = "tiny"
 CLASSES = ("a", "b", "c")
@@ -100,6 +110,7 @@ class Api:
     snapshot: Snapshot
     #: External ids in the order of the rows: `NODES`, then canaries.
     nodes: tuple[str, ...]
+    publisher: Publisher
     #: The access log.
     lines: io.StringIO
     #: What /readyz finds.
@@ -151,7 +162,7 @@ class Api:
                 adjacency[ends, ends[::-1]] = 0.0
         probabilities = np.where(live[:, None], self.snapshot.probabilities, 0.0)
         self.snapshot = Snapshot(self.snapshot.version + 1, probabilities, live, Edges(adjacency, live))
-        self.services.reader.publish(self.snapshot)
+        publish(self.services.reader, self.publisher, self.snapshot)
 
     async def complete(self, request_id: UUID | str, norms: RequestNorms = NORMS) -> None:
         """Take a queued request to `completed`, in a batch of its own, as the unlearner does."""
@@ -163,7 +174,28 @@ class Api:
             await requests.mark_applied(record.id, [outcome(one)])
             await VersionRepository(connection).finish(record.id, span_residual=1e-15, durations_ms={})
             await requests.mark_completed({one: {}})
-        self.services.request_keys.destroy([one])
+        await self.unneeded_keys.destroy_dropped()
+
+    @property
+    def request_keys(self) -> RequestKeys:
+        """Those of all processes."""
+        return RequestKeys(self.services.settings.home / "keys" / "requests")
+
+    @property
+    def unneeded_keys(self) -> UnneededKeys:
+        """What the unlearner does with them."""
+        return UnneededKeys(self.engine, self.request_keys)
+
+    async def complete_without_work(self, accepted: dict[str, Any], by: UUID | str) -> None:
+        """Take a queued request, of which all was deleted `by` another, to `completed`, as the unlearner does."""
+        async with transaction(self.engine) as connection:
+            await RequestRepository(connection).mark_completed_without_work(
+                UUID(accepted["id"]),
+                already_deleted_by=UUID(str(by)),
+                explanation=nothing_left(RequestKind.NODE, named=accepted["count"], with_node=0, by=[UUID(str(by))]),
+                payload={"kind": "node", "already_deleted_by": [str(by)]},
+            )
+        await self.unneeded_keys.destroy_dropped()
 
     async def replace_model(self) -> None:
         """An import of a newly trained model, as the database has it once it is completed."""
@@ -197,9 +229,9 @@ async def serving(
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
         keyring = Keyring.open(home / "keys")
-        request_keys = stack.enter_context(RequestKeys.open(home / "keys" / "requests.slots"))
+        own_slots = stack.enter_context(OwnSlots.open(home / "keys" / "requests"))
         configured = Settings(home=home, database_url=database_url, **settings)
-        intake = Intake(engine, request_keys, max_queued_nodes=configured.max_queued_nodes)
+        intake = Intake(engine, own_slots, max_queued_nodes=configured.max_queued_nodes)
         stack.push_async_callback(intake.close)
         async with transaction(engine) as connection:
             pointer = Pointer(model, 1, 1, "1-1", "0" * 64, "0" * 64)
@@ -209,6 +241,13 @@ async def serving(
         nodes = (*NODES, *(node for cohort in cohorts if canaries for node in canaries.cohort_ids(cohort)))
         snapshot = first_snapshot(len(nodes))
         registry, lines = CollectorRegistry(), io.StringIO()
+        reader, metrics, publisher = Reader(), IntakeMetrics(registry), Publisher(home, home)
+        load(
+            publisher, VersionRef(1, 1), published_model(nodes, snapshot, classes=CLASSES, canaries=canaries), snapshot
+        )
+        serve(reader, publisher, VersionRef(1, 1))
+        tombstones = Tombstones(engine, keyring, model)
+        cohort_search = CohortSearch(lambda: canaries, reader.knows, tombstones)
         api = Api(
             app=build(
                 max_body_bytes=configured.max_body_bytes,
@@ -221,20 +260,20 @@ async def serving(
                 engine=engine,
                 intake=intake,
                 keyring=keyring,
-                request_keys=request_keys,
                 keys=key_memory(engine, keyring),
                 limits=RateLimits(redis, keyring.cursor_key),
-                reader=Reader(nodes, CLASSES, snapshot),
-                tombstones=Tombstones(engine, keyring, model),
+                reader=reader,
+                tombstones=tombstones,
                 model_info=_info,
-                canaries=lambda: canaries,
+                drills=Drills(engine, model, intake, keyring, cohort_search, metrics),
                 readiness=_unset,
-                registry=registry,
-                metrics=UnlearningMetrics(registry),
+                exposition=Exposition(registry, "api-0"),
+                metrics=metrics,
             ),
             engine=engine,
             snapshot=snapshot,
             nodes=nodes,
+            publisher=publisher,
             lines=lines,
             checks=[Check("postgres", True, "answers")],
         )
@@ -247,6 +286,13 @@ async def serving(
         api.app.state.services = api.services
         async with api._clients:
             yield api
+
+
+def publish(reader: Reader, publisher: Publisher, snapshot: Snapshot) -> None:
+    """Have the next version of what a reader answers from be `snapshot`."""
+    before, now = VersionRef(snapshot.version - 1, 1), VersionRef(snapshot.version, 1)
+    publisher.write(now, snapshot, version_facts(snapshot), before)
+    serve(reader, publisher, now)
 
 
 def first_snapshot(count: int) -> Snapshot:
@@ -274,7 +320,7 @@ async def _serve(database_url: str, home: Path) -> None:
     """Print the address and a key with all scopes, then serve until SIGTERM."""
     async with serving(database_url, home) as api:
         # As the unlearner does at its start: there is a checkpoint from then on.
-        await LogSigner(api.engine, LogKeys.open(home / "keys"), api.services.metrics).sign_pending()
+        await LogSigner(api.engine, LogKeys.open(home / "keys"), UnlearningMetrics(CollectorRegistry())).sign_pending()
         bound = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(api.app, log_config=None, access_log=False, lifespan="off"))
         _, key = await api.key(*Scope)

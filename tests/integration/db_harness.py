@@ -21,9 +21,10 @@ from service.db.pointers import PointerRepository
 from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
 from service.db.versions import VersionRepository
-from service.domain.records import Pointer, RequestNorms, Targets
+from service.domain.records import KeySlot, Pointer, RequestNorms, Targets
 from service.domain.states import Cause, EventType, Guarantee, RequestKind, Scope
 from service.domain.versions import BatchDetails, Version
+from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
 from service.worker.outcomes import imported as told_of_import
 
@@ -47,9 +48,18 @@ class Database:
 
     url: str
     engine: Engine
-    keys: RequestKeys
+    slots: OwnSlots
     intake: Intake
     api_key_id: UUID
+
+    @property
+    def keys(self) -> RequestKeys:
+        """Those of all processes."""
+        return RequestKeys(self.slots.folder)
+
+    def kept(self) -> dict[UUID, KeySlot]:
+        """The requests that have keys, and where."""
+        return {request_id: slot for page in self.keys.held() for request_id, slot in page.items()}
 
     async def rows(self, statement: str, **values: object) -> list[dict[str, Any]]:
         """Run one statement and return what it answers."""
@@ -102,14 +112,14 @@ async def open_database(url: str, folder: Path, *, max_queued_nodes: int | None 
     async with AsyncExitStack() as stack:
         engine = create_engine(url)
         stack.push_async_callback(engine.dispose)
-        keys = stack.enter_context(RequestKeys.open(folder / "keys" / "requests.slots"))
-        intake = Intake(engine, keys, max_queued_nodes=max_queued_nodes)
+        slots = stack.enter_context(OwnSlots.open(folder / "keys" / "requests"))
+        intake = Intake(engine, slots, max_queued_nodes=max_queued_nodes)
         stack.push_async_callback(intake.close)
         api_key_id = uuid4()
         async with transaction(engine) as conn:
             await PointerRepository(conn).create(POINTER)
             await ApiKeyRepository(conn).create(api_key_id, "tests", list(Scope), bytes(32))
-        yield Database(url, engine, keys, intake, api_key_id)
+        yield Database(url, engine, slots, intake, api_key_id)
 
 
 def made(number: int = 1, **changes: Any) -> Version:

@@ -4,8 +4,6 @@ As a program, `kinds_world.py serve`, it is `lethe serve`, killed when it is abo
 deleted.
 """
 
-import os
-import signal
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from model_store.versions import VersionRef
 from projector.forgetting.injection import inject_channel
 from projector.graph.graph import Graph, feature_rows
 from projector.network.spec import ModelSpec, PropagationKind
+from tests.forked_children import kill_supervisor
 
 NODES = 160
 #: The node with a column of its own, so that its features support a direction that no other's do.
@@ -114,7 +113,7 @@ class World:
 def dies_at_the_erasure(self: Store, erasure: Erasure, *, fencing: int, keep: VersionRef | None = None) -> None:
     """In the place of `Store.erase`."""
     if self.current().version > 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+        kill_supervisor()
     erase(self, erasure, fencing=fencing, keep=keep)
 
 

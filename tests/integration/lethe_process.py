@@ -49,10 +49,11 @@ class LetheProcess:
         self.home = home
         self._lethe = lethe
         self.model = Path(str(settings.get("model", home / "model")))
+        #: What it predicts from is searched with the rest of the home, and goes with it.
+        self.share = home / "share"
         self._log = home.with_name(f"{home.name}.log")
-        self._environment = _environment(
-            {"home": home, "port": 0, "device": "cpu", "admin_key": KEY, "repair": "never"} | settings
-        )
+        own = {"home": home, "port": 0, "device": "cpu", "admin_key": KEY, "repair": "never", "share": self.share}
+        self._environment = _environment(own | settings)
         self._process: Process | None = None
         self._stdout: list[str] = []
         self.url = ""
@@ -119,9 +120,14 @@ class LetheProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the service."""
+        """Process id of the supervisor."""
         assert self._process is not None
         return self._process.pid
+
+    def pid_of(self, name: str) -> int:
+        """Process id of one that it has started: `unlearner`, `api-0`."""
+        pids: dict[str, int] = json.loads((self.home / "run" / "server.json").read_text())["pids"]
+        return pids[name]
 
     @property
     def printed(self) -> str:

@@ -15,7 +15,7 @@ from service.db.transactions import transaction
 from service.domain.records import Pointer, Targets
 from service.domain.states import RequestKind, Scope
 from service.queue.stream import DeletionStream
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 
 MODEL = "cora"
 
@@ -52,8 +52,8 @@ async def queue_world(database_url: str, folder: Path) -> AsyncIterator[QueueWor
         async with transaction(engine) as connection:
             await ApiKeyRepository(connection).create(api_key_id, "tests", list(Scope), b"h" * 32)
             await PointerRepository(connection).create(Pointer(MODEL, 0, 0, "0-0", "0" * 64, "0" * 64))
-        with RequestKeys.open(folder / "requests.slots") as keys:
-            intake = Intake(engine, keys, max_queued_nodes=None)
+        with OwnSlots.open(folder / "keys" / "requests") as slots:
+            intake = Intake(engine, slots, max_queued_nodes=None)
             yield QueueWorld(engine, intake, api_key_id)
             await intake.close()
     finally:

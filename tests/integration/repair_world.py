@@ -3,8 +3,6 @@
 As a program, `repair_world.py POINT`, it is `lethe serve`, killed when it comes to a point of `DEATHS`.
 """
 
-import os
-import signal
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ from projector.graph.graph import Graph, feature_rows
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.unlearning.resident import Resident
+from tests.forked_children import kill_supervisor
 
 #: Where a service dies, by name: a class and a method that it does not live to see the end of.
 DEATHS = {
@@ -98,7 +97,7 @@ async def events(url: str | None) -> dict[str, list[str]]:
 
 
 def _dies(*_: object, **__: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    kill_supervisor()
 
 
 if __name__ == "__main__":

@@ -9,9 +9,12 @@ import pytest
 from api_harness import Api, serving
 from test_api_deletions import refused
 
+from model_store.versions import VersionRef
 from projector.graph.edges import Edges
+from service.domain.snapshot import Snapshot
 from service.domain.states import Scope
-from service.unlearning.snapshot import Snapshot
+from service.publication.writer import Publisher
+from tests.publications import load, published_model, serve
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 SOME_REQUEST = "5e1c0a66-1111-4222-8333-444455556666"
@@ -69,11 +72,15 @@ async def test_one_of_several_scopes_is_described_as_such_and_is_enough(api: Api
             assert (await (await api.client(*others)).request(method, target)).status_code == 403, (method, path)
 
 
-async def test_an_id_with_line_breaks_is_the_same_id_everywhere(api: Api, client: httpx.AsyncClient) -> None:
+async def test_an_id_with_line_breaks_is_the_same_id_everywhere(
+    api: Api, client: httpx.AsyncClient, tmp_path: Path
+) -> None:
     ids = ["12", "12\n", "\n12", "1\r\n2", "\r", "a\nb/c"]
     live = np.ones(len(ids), dtype=np.bool_)
     snapshot = Snapshot(1, np.full((len(ids), 3), 1 / 3), live, Edges.none(len(ids)))
-    api.services.reader.load(ids, ("a", "b", "c"), snapshot, public=frozenset())
+    publisher = Publisher(tmp_path / "another", tmp_path)
+    load(publisher, VersionRef(1, 1), published_model(ids, snapshot, classes=("a", "b", "c")), snapshot)
+    serve(api.services.reader, publisher, VersionRef(1, 1))
     for node in ids:
         path = "".join(f"%{byte:02X}" for byte in node.encode())
         assert (await client.get(f"/predict/{path}")).json()["node"] == node

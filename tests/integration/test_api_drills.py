@@ -13,12 +13,11 @@ from db_harness import NORMS
 from sqlalchemy.exc import DBAPIError
 
 from projector.forgetting.canaries import Canaries
-from service.api.drilling import start_drill
-from service.db import roles
 from service.db.api_keys import ApiKeyRepository
 from service.db.drills import DrillOpen, DrillRepository
 from service.db.engine import create_engine
 from service.db.requests import RequestRepository
+from service.db.rights import API_ROLE
 from service.db.transactions import transaction
 from service.domain.drills import MOST_LEFT, DrillTrigger
 from service.domain.records import RequestNorms
@@ -87,7 +86,7 @@ async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx.
     async with transaction(api.engine) as connection:
         [key] = await ApiKeyRepository(connection).list()
     with pytest.raises(DrillOpen):
-        await start_drill(api.services, key, DrillTrigger.SCHEDULED, newest=None)
+        await api.services.drills.start(key, DrillTrigger.SCHEDULED, newest=None)
     assert await api.count("requests") == 1
 
 
@@ -265,7 +264,7 @@ async def test_drills_are_recorded_with_their_requests_and_never_changed(api: Ap
                 await connection.exec_driver_sql(statement)
     url = api.services.settings.database_url
     assert url is not None
-    engine = create_engine(url, pool_size=1, role=roles.APPLICATION_ROLE)
+    engine = create_engine(url, pool_size=1, role=API_ROLE)
     try:
         for statement in ("UPDATE drills SET cohort = 2", "DELETE FROM drills"):
             with pytest.raises(DBAPIError, match="permission denied"):

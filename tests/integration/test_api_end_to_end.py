@@ -19,15 +19,14 @@ from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from projector.network.spec import ModelSpec
 from service.api.services import Services
-from service.app import create_app
-from service.db import migrate, roles
-from service.db.engine import create_engine
+from service.api_process import create_app
+from service.db import roles
 from service.db.transactions import transaction
-from service.db.vault_keys import open_keyring
 from service.domain.states import Scope
-from service.errors import AlreadyRunning, StateMismatch
-from service.first_key import ensure_first_key
+from service.errors import StateMismatch
+from service.preparation import prepare
 from service.settings import Settings
+from service.unlearner_process import unlearning
 
 NODES = 160
 
@@ -39,11 +38,17 @@ class Lethe:
     client: httpx.AsyncClient
     settings: Settings
     services: Services
+    #: Where the unlearner tells how it is.
+    unlearner_url: str
     #: What `on_failure` was told.
     failures: list[BaseException]
 
     async def is_ready(self) -> bool:
         return (await self.client.get("/readyz")).status_code == 200
+
+    async def unlearner_metrics(self) -> str:
+        async with httpx.AsyncClient(base_url=self.unlearner_url) as client:
+            return (await client.get("/metrics")).text
 
     async def delete(self, *nodes: str, **headers: str) -> dict[str, Any]:
         response = await self.client.post("/deletions", json=node_body(*nodes), headers=headers)
@@ -94,22 +99,19 @@ def settings_of(model: Path, home: Path, database_url: str, redis_url: str, *, r
         admin_key="the-first-key",
         device="cpu",
         repair=repair,
+        share=home / "share",
     )
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Lethe]:
-    """The service over a database that is migrated first, from its start to its end."""
-    assert settings.database_url is not None
-    await migrate.upgrade(settings.database_url)
-    engine = create_engine(settings.database_url)
-    try:
-        await ensure_first_key(engine, await open_keyring(engine, settings.home / "keys"), settings)
-    finally:
-        await engine.dispose()
+async def running(settings: Settings, name: str = "api-0") -> AsyncIterator[Lethe]:
+    """The service over a database that is prepared first, from its start to its end."""
+    await prepare(settings)
     failures: list[BaseException] = []
-    app = create_app(settings, on_failure=failures.append)
+    app = create_app(settings, name, on_failure=failures.append)
     async with AsyncExitStack() as stack:
+        # Both processes in one, each with what is its own.
+        unlearner_url = await stack.enter_async_context(unlearning(settings, on_failure=failures.append))
         await stack.enter_async_context(app.router.lifespan_context(app))
         client = await stack.enter_async_context(
             httpx.AsyncClient(
@@ -118,7 +120,7 @@ async def running(settings: Settings) -> AsyncIterator[Lethe]:
                 headers={"Authorization": "Bearer the-first-key"},
             )
         )
-        yield Lethe(client, settings, app.state.services, failures)
+        yield Lethe(client, settings, app.state.services, unlearner_url, failures)
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ async def test_the_service_works_as_the_role_that_cannot_change_the_log(settings
         await until(lethe.is_ready)
         async with transaction(lethe.services.engine) as connection:
             role = (await connection.exec_driver_sql("SELECT current_user")).scalar_one()
-    assert role == roles.APPLICATION_ROLE
+    assert role == roles.API_ROLE
 
 
 @pytest.fixture
@@ -177,10 +179,22 @@ async def test_a_predictions_version_is_never_older_than_one_reported_applied(le
     done = asyncio.Event()
     seen: list[int] = []
 
+    async def answer_of(*nodes: str) -> Any:
+        """The first that is given: none is while the lease has run out, as it may on a busy machine."""
+        given: list[Any] = []
+
+        async def is_given() -> bool:
+            response = await lethe.client.post("/predict", json={"nodes": nodes})
+            assert response.status_code in (200, 503)
+            given.extend([response.json()] if response.status_code == 200 else [])
+            return bool(given)
+
+        await until(is_given)
+        return given[0]
+
     async def predict() -> None:
         while not done.is_set():
-            answer = (await lethe.client.post("/predict", json={"nodes": ["100", "101"]})).json()
-            seen.append(answer["model_version"])
+            seen.append((await answer_of("100", "101"))["model_version"])
             await asyncio.sleep(0)  # an answer from memory never waits, so nothing else would run
 
     async def delete(node: int) -> None:
@@ -191,12 +205,12 @@ async def test_a_predictions_version_is_never_older_than_one_reported_applied(le
 
         await until(is_applied)
         version = (await lethe.state(accepted))["audit"]["model_version_after"]
-        answer = (await lethe.client.post("/predict", json={"nodes": [str(node), "100"]})).json()
+        answer = await answer_of(str(node), "100")
         assert answer["deleted"] == [str(node)]
         assert answer["model_version"] >= version
 
     predicting = asyncio.create_task(predict())
-    await asyncio.gather(*(delete(node) for node in range(25)))
+    await asyncio.gather(*(delete(node) for node in range(10)))
     done.set()
     await predicting
     assert seen == sorted(seen)
@@ -210,9 +224,9 @@ async def test_requests_that_are_cancelled_or_have_nothing_to_do_never_stop_the_
         assert (await lethe.client.delete(accepted["links"]["self"])).status_code in (200, 409)
 
     async def repeat() -> None:
-        assert (await lethe.delete("1", "2"))["status"] == "completed"
+        await lethe.completed(await lethe.delete("1", "2"))
 
-    await asyncio.gather(*(cancel(str(node)) for node in range(30, 50)), *(repeat() for _ in range(20)))
+    await asyncio.gather(*(cancel(str(node)) for node in range(30, 40)), *(repeat() for _ in range(10)))
     await lethe.completed(await lethe.delete("3"))
     assert await lethe.is_ready()
     assert lethe.failures == []
@@ -263,10 +277,24 @@ async def test_a_request_from_before_a_stop_is_applied_after_the_start(settings:
         assert (await lethe.completed(accepted))["audit"]["model_version_after"] == 1
 
 
-async def test_one_home_is_served_by_one_process(lethe: Lethe) -> None:
-    with pytest.raises(AlreadyRunning):
-        async with running(lethe.settings):
-            pass
+async def test_a_second_of_each_answers_as_the_first_and_takes_over_from_it(settings: Settings) -> None:
+    async with AsyncExitStack() as first, AsyncExitStack() as second:
+        lethe = await first.enter_async_context(running(settings))
+        await until(lethe.is_ready)
+        other = await second.enter_async_context(running(settings, "api-1"))
+        await until(other.is_ready)
+        accepted = await lethe.delete("7")
+        state = await lethe.completed(accepted)
+        assert state["audit"]["model_version_after"] == 1
+        assert await other.state(accepted) == state
+        refused(await other.client.get("/predict/7"), 410, "node-deleted")
+        page = (await other.client.get("/metrics")).text
+        for name in ("api-0", "api-1"):
+            assert f'process_start_time_seconds{{process="{name}"}}' in page
+        await first.aclose()
+        taken_over = await other.completed(await other.delete("8"))
+        assert taken_over["audit"]["model_version_after"] == 2
+        assert lethe.failures == other.failures == []
 
 
 async def test_a_store_without_its_database_is_not_served(settings: Settings, make_database: Callable[[], str]) -> None:

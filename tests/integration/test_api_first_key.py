@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from service.api.auth import key_memory
+from service.api.key_memory import key_memory
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction

@@ -9,9 +9,9 @@ import pytest
 from api_harness import Api, serving
 from test_api_deletions import node_body, refused
 
-from service.api.services import Check
 from service.db.api_keys import ApiKeyRepository
 from service.db.transactions import transaction
+from service.domain.conditions import Check
 from service.domain.states import Scope
 
 #: Every route that needs a key: method, path, body, and the scopes of which one is enough.
@@ -146,9 +146,9 @@ async def test_metrics_count_by_route_template(api: Api) -> None:
     writer = await api.client(Scope.DELETIONS_WRITE)
     await writer.post("/deletions", json=node_body("1"))
     text = (await reader.get("/metrics")).text
-    assert 'lethe_deletions_received_total{kind="node"} 1.0' in text
-    assert 'lethe_http_requests_total{method="GET",route="/predict/{node}",status="200"} 1.0' in text
-    assert 'lethe_http_requests_total{method="GET",route="unmatched",status="404"} 1.0' in text
+    assert 'lethe_deletions_received_total{kind="node",process="api-0"} 1.0' in text
+    assert 'lethe_http_requests_total{method="GET",process="api-0",route="/predict/{node}",status="200"} 1.0' in text
+    assert 'lethe_http_requests_total{method="GET",process="api-0",route="unmatched",status="404"} 1.0' in text
     assert 'method="OTHER"' in text
     assert "particular" not in text
     assert "altogether" not in text

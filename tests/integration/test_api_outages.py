@@ -55,8 +55,8 @@ async def test_an_outage_of_postgres_is_503_and_leaves_nothing_half_written(
     accepted = await client.post("/deletions", json=node_body("2"))
     assert accepted.status_code == 202
     assert await api.count("requests") == 2
-    await api.services.intake.destroy_orphaned_keys()
-    assert len(api.services.request_keys.ids()) == 2
+    await api.unneeded_keys.destroy_orphaned()
+    assert api.request_keys.count() == 2
 
 
 async def test_a_connection_lost_in_the_middle_is_503_and_the_next_request_works(

@@ -1,5 +1,6 @@
-"""Predictions over HTTP: live, unknown, deleted and suspended."""
+"""Predictions over HTTP: live, unknown, deleted, and without a lease."""
 
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
@@ -58,14 +59,14 @@ async def test_a_deleted_node_is_gone_to_those_who_may_know_and_unknown_to_other
     assert (folded["unknown"], folded["deleted"]) == (["7", "nobody"], [])
 
 
-async def test_nothing_is_predicted_while_readers_are_suspended(api: Api) -> None:
+async def test_nothing_is_predicted_once_the_lease_has_run_out(api: Api) -> None:
     reader = await api.client(Scope.PREDICTIONS_READ)
-    api.services.reader.suspend("the database did not answer a commit")
+    api.services.reader.extend(-math.inf)
     response = await reader.get("/predict/1")
     refused(response, 503, "unavailable")
     assert int(response.headers["retry-after"]) >= 1
     refused(await reader.post("/predict", json={"nodes": ["1"]}), 503, "unavailable")
-    api.services.reader.resume()
+    api.services.reader.extend(math.inf)
     assert (await reader.get("/predict/1")).status_code == 200
 
 

@@ -10,7 +10,7 @@ from test_api_end_to_end import Lethe, running, settings, small_model
 from model_store.gram_checkpoint import FILE
 from model_store.store import Store
 from service.settings import Settings
-from service.unlearning import loading
+from service.unlearning import committed
 from service.worker.checkpointing import Checkpointer
 
 __all__ = ["settings", "small_model"]
@@ -48,7 +48,7 @@ async def test_a_start_reads_the_factors_of_the_committed_version_and_does_witho
         raise AssertionError("the factors were computed, not read")
 
     with monkeypatch.context() as patched:
-        patched.setattr(loading, "factorise", refuse)
+        patched.setattr(committed, "factorise", refuse)
         async with running(settings) as lethe:
             await until(lethe.is_ready)
             assert await predicted(lethe) == before

@@ -8,9 +8,9 @@ import httpx
 import pytest
 from api_harness import Api, serving
 
-from service.api.limits import SIGN_INS
 from service.dashboard.pages import CONTENT_SECURITY_POLICY
 from service.db.api_keys import ApiKeyRepository
+from service.db.sign_ins import MOST_IN_VAIN
 from service.db.transactions import transaction
 from service.domain.states import Scope
 
@@ -87,6 +87,18 @@ async def test_a_session_ends_with_signing_out_and_cannot_be_taken_up_again(api:
     assert (await client.get("/dashboard")).status_code == 303
 
 
+async def test_a_session_goes_on_in_another_process_and_after_a_restart(
+    api: Api, database_url: str, tmp_path: Path
+) -> None:
+    _, key = await api.key(Scope.AUDIT_READ)
+    client = await api.client_with(None)
+    await sign_in(client, key)
+    async with serving(database_url, tmp_path / "other") as sibling:
+        elsewhere = await sibling.client_with(None)
+        elsewhere.cookies = client.cookies
+        assert (await elsewhere.get("/dashboard/log")).status_code == 200
+
+
 async def test_a_session_ends_with_its_key(api: Api) -> None:
     key_id, key = await api.key(Scope.AUDIT_READ)
     client = await api.client_with(None)
@@ -141,7 +153,7 @@ async def test_forms_of_other_sites_are_refused(api: Api) -> None:
 async def test_guessing_keys_is_slowed_down_for_the_one_who_guesses(api: Api) -> None:
     _, key = await api.key(Scope.AUDIT_READ)
     guesser = await api.client_with(None, address=("192.0.2.7", 4711))
-    for _ in range(SIGN_INS.item.amount):
+    for _ in range(MOST_IN_VAIN):
         assert (await sign_in(guesser, "lethe_00000000_wrong")).status_code == 401
     refused = await sign_in(guesser, key)
     assert refused.status_code == 429

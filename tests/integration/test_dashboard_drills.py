@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -13,7 +12,8 @@ from test_dashboard_access import SAME_ORIGIN, sign_in, token_in
 from projector.forgetting.canaries import Canaries
 from service.domain.records import RequestNorms
 from service.domain.states import Scope
-from service.reader.predictions import Reader
+from service.drills.cohorts import CohortSearch
+from service.publication.reader import Reader
 
 CANARIES = Canaries(cohorts=2, nodes=2, first_column=16, tag="0badcafe")
 #: What htmx sends with a form of the card.
@@ -59,7 +59,9 @@ async def complete(api: Api, cohort: int, after: float) -> None:
     await api.complete(request_id, RequestNorms(2, 0.25, 0.0, 4.125, after))
 
 
-async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(api: Api) -> None:
+async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = await visitor(api, Scope.DELETIONS_WRITE)
     page = (await client.get("/dashboard")).text
     told = text_of(page)
@@ -86,11 +88,13 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(api: Api)
     assert "Cohort 1, asked for just now" in told
     assert "None runs by itself" in told
     # While the model is being loaded, what was done is shown.
-    api.app.state.services = replace(api.services, reader=Reader.empty("the model is being loaded"))
-    told = await card(client)
+    loading = Reader()
+    with monkeypatch.context() as patched:
+        search = CohortSearch(lambda: CANARIES, loading.knows, api.services.tombstones)
+        patched.setattr(api.services.drills, "cohorts", search)
+        told = await card(client)
     assert "Passed 4.125 → 0" in told
     assert "its canaries are not known yet" in told
-    api.app.state.services = api.services
 
     assert (await run(client)).status_code == 200
     await complete(api, 2, after=0.5)

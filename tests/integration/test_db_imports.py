@@ -32,6 +32,7 @@ IMPORTED = made(
     directions_removed=0,
     span_residual=1e-14,
     repair=RepairStatus.CONVERGED,
+    repair_tolerance=1e-8,
     repair_version=5,
     repair_iterations=3,
     distance_bound_before=0.5,

@@ -13,9 +13,10 @@ from service.db.engine import create_engine
 from service.db.intake import Accepted, Intake
 from service.db.transactions import transaction
 from service.domain.drills import DrillTrigger, NewDrill
-from service.domain.records import Targets
+from service.domain.records import KeySlot, Targets
 from service.domain.states import RequestKind, RequestStatus
 from service.errors import Conflict, InvalidRequest, NotFound, QueueFull, Unavailable
+from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
 from service.vault.sealing import unseal
 from tests.integration.db_harness import MODEL, Database, accepted_ids, is_waiting, open_database, until
@@ -40,7 +41,7 @@ async def test_an_accepted_request_is_stored_with_its_outbox_row_and_its_key(db:
     assert (request.id, request.received_at) == (row["id"], row["received_at"])
     assert (request.status, request.kind, request.count) == (RequestStatus.QUEUED, RequestKind.NODE, 2)
     assert (request.model, request.reference, request.api_key_id) == (MODEL, "DSR-17", db.api_key_id)
-    key = db.keys.get(request.id)
+    key = db.keys.get(request.id, KeySlot(row["key_file"], row["key_place"]))
     assert key is not None
     assert unseal(row["ciphertext"], key, request.id) == new.targets
     assert [row["request_id"] for row in await db.rows("SELECT * FROM outbox")] == [request.id]
@@ -56,16 +57,16 @@ async def test_no_id_is_in_the_database_in_clear(db: Database) -> None:
 
 async def test_concurrent_callers_share_commits_and_syncs(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     syncs: list[int] = []
-    reserve = RequestKeys.reserve
+    reserve = OwnSlots.reserve
 
-    def counted(keys: RequestKeys, ids: list[UUID]) -> dict[UUID, bytes]:
+    def counted(slots: OwnSlots, ids: list[UUID]) -> dict[UUID, ReservedKey]:
         syncs.append(len(ids))
-        return reserve(keys, ids)
+        return reserve(slots, ids)
 
-    monkeypatch.setattr(RequestKeys, "reserve", counted)
+    monkeypatch.setattr(OwnSlots, "reserve", counted)
     answers = await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(100)))
     assert len(accepted_ids(answers)) == 100
-    assert await _stored(db) == accepted_ids(answers) == db.keys.ids()
+    assert await _stored(db) == accepted_ids(answers) == db.kept().keys()
     assert await db.value("SELECT count(*) FROM outbox") == 100
     transactions = await db.value("SELECT count(DISTINCT xmin::text) FROM requests")
     assert transactions == len(syncs)
@@ -93,14 +94,14 @@ async def test_the_same_key_and_body_get_the_same_request_and_salts(db: Database
     assert again.request == first.request
     assert again.targets == first.targets
     assert (first.replayed, again.replayed) == (False, True)
-    assert await _stored(db) == {first.request.id} == db.keys.ids()
+    assert await _stored(db) == {first.request.id} == db.kept().keys()
 
 
 async def test_the_same_key_and_another_body_conflict(db: Database) -> None:
     first = await db.intake.accept(db.new("12", key="k"))
     with pytest.raises(Conflict, match=str(first.request.id)):
         await db.intake.accept(db.new("13", key="k", digest=bytes([1]) * 32))
-    assert await _stored(db) == {first.request.id} == db.keys.ids()
+    assert await _stored(db) == {first.request.id} == db.kept().keys()
 
 
 async def test_an_idempotency_key_belongs_to_its_api_key(db: Database) -> None:
@@ -124,13 +125,13 @@ async def test_repetitions_within_one_group_get_one_request(db: Database) -> Non
     assert [answer.replayed for answer in accepted].count(False) == 1
     assert len({str(answer.targets) for answer in accepted}) == 1
     assert all(isinstance(answer, Conflict) for answer in answers[10:])
-    assert await _stored(db) == accepted_ids(accepted) == db.keys.ids()
+    assert await _stored(db) == accepted_ids(accepted) == db.kept().keys()
 
 
-async def test_repetitions_from_two_processes_get_one_request(db: Database, tmp_path: Path) -> None:
+async def test_repetitions_from_two_processes_get_one_request(db: Database) -> None:
     async with AsyncExitStack() as stack:
-        keys = stack.enter_context(RequestKeys.open(tmp_path / "second" / "requests.slots"))
-        other = Intake(db.engine, keys, max_queued_nodes=None)
+        slots = stack.enter_context(OwnSlots.open(db.slots.folder))
+        other = Intake(db.engine, slots, max_queued_nodes=None)
         for n in range(10):
             name = f"k{n}"
             answers = await asyncio.gather(
@@ -138,13 +139,12 @@ async def test_repetitions_from_two_processes_get_one_request(db: Database, tmp_
             )
             assert len(accepted_ids(answers)) == 1
             assert [answer.replayed for answer in answers].count(False) == 1
-        assert await _stored(db) == db.keys.ids() | keys.ids()
-        assert db.keys.ids().isdisjoint(keys.ids())
+        assert await _stored(db) == db.kept().keys()
 
 
-async def test_a_key_taken_by_another_process_during_the_commit_is_a_repetition(db: Database, tmp_path: Path) -> None:
-    with RequestKeys.open(tmp_path / "second" / "requests.slots") as keys:
-        other = Intake(db.engine, keys, max_queued_nodes=None)
+async def test_a_key_taken_by_another_process_during_the_commit_is_a_repetition(db: Database) -> None:
+    with OwnSlots.open(db.slots.folder) as slots:
+        other = Intake(db.engine, slots, max_queued_nodes=None)
         async with transaction(db.engine) as blocking:
             # The other process's insert, not yet committed.
             await blocking.execute(
@@ -158,7 +158,7 @@ async def test_a_key_taken_by_another_process_during_the_commit_is_a_repetition(
             await until(lambda: is_waiting(db))
         accepted = await same
         assert (accepted.request.id, accepted.replayed, accepted.targets) == (winner, True, None)
-        assert keys.ids() == frozenset()
+        assert db.kept() == {}
         await other.close()
 
 
@@ -181,7 +181,7 @@ async def test_a_caller_that_goes_away_does_not_disturb_the_others(db: Database)
     others = [answer for answer in answers if isinstance(answer, Accepted)]
     assert len(others) == 20
     assert all(isinstance(answer, asyncio.CancelledError) for answer in answers[::3])
-    assert accepted_ids(others) <= await _stored(db) == db.keys.ids()
+    assert accepted_ids(others) <= await _stored(db) == db.kept().keys()
     assert (await db.intake.accept(db.new("after"))).request.id in await _stored(db)
 
 
@@ -195,7 +195,7 @@ async def test_a_caller_that_went_away_before_its_turn_is_not_stored(db: Databas
         gone.cancel()
         await asyncio.wait([gone])
     last = await db.intake.accept(db.new("3"))
-    assert await _stored(db) == accepted_ids([await first, last]) == db.keys.ids()
+    assert await _stored(db) == accepted_ids([await first, last]) == db.kept().keys()
 
 
 @pytest.mark.parametrize("reference", ["nul \u0000", "half \ud800"])
@@ -206,14 +206,14 @@ async def test_text_that_cannot_be_stored_fails_alone(db: Database, reference: s
     assert isinstance(answers[3], InvalidRequest)
     accepted = [answer for answer in answers if isinstance(answer, Accepted)]
     assert len(accepted) == 6
-    assert await _stored(db) == accepted_ids(accepted) == db.keys.ids()
+    assert await _stored(db) == accepted_ids(accepted) == db.kept().keys()
 
 
 async def test_an_id_that_is_no_text_fails_alone(db: Database) -> None:
     calls = [db.intake.accept(db.new("1")), db.intake.accept(db.new("\ud800")), db.intake.accept(db.new("2"))]
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(answers[1], InvalidRequest)
-    assert len(await _stored(db)) == len(db.keys.ids()) == 2
+    assert len(await _stored(db)) == len(db.kept().keys()) == 2
 
 
 async def test_an_unknown_model_fails_alone(db: Database) -> None:
@@ -221,7 +221,7 @@ async def test_an_unknown_model_fails_alone(db: Database) -> None:
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(answers[0], Accepted)
     assert isinstance(answers[1], NotFound)
-    assert await _stored(db) == db.keys.ids() == {answers[0].request.id}
+    assert await _stored(db) == db.kept().keys() == {answers[0].request.id}
 
 
 async def test_a_full_queue_takes_what_fits_and_answers_repetitions(database_url: str, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ async def test_a_full_queue_takes_what_fits_and_answers_repetitions(database_url
         assert isinstance(answers[1], QueueFull)
         assert answers[1].extra["retry_after"] > 0
         assert await db.value("SELECT sum(count) FROM requests") == 5
-        assert len(db.keys.ids()) == 2
+        assert len(db.kept().keys()) == 2
         assert answers[4] == replace(first, replayed=True)
 
 
@@ -254,11 +254,11 @@ async def test_a_key_whose_first_use_was_refused_is_free_for_the_next_in_its_gro
 
 
 async def test_keys_that_the_disk_refuses_leave_nothing_behind(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(keys: RequestKeys, ids: list[UUID]) -> dict[UUID, bytes]:
+    def refuse(slots: OwnSlots, ids: list[UUID]) -> dict[UUID, ReservedKey]:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(RequestKeys, "reserve", refuse)
+        patch.setattr(OwnSlots, "reserve", refuse)
         answers = await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(3)), return_exceptions=True)
     assert all(isinstance(answer, Unavailable) and "No space" in answer.detail for answer in answers)
     assert await _stored(db) == set()
@@ -275,23 +275,11 @@ async def test_closing_finishes_what_was_begun_and_takes_no_more(db: Database) -
         await db.intake.accept(db.new("late"))
 
 
-async def test_at_the_start_keys_without_a_row_or_of_forgotten_requests_are_destroyed(db: Database) -> None:
-    queued, forgotten = await db.accept(), await db.accept()
-    absent = uuid4()
-    db.keys.reserve([absent])
-    await db.rows(
-        "UPDATE requests SET status = 'cancelled', cancelled_at = now(), ciphertext = NULL WHERE id = :id", id=forgotten
-    )
-    assert await db.intake.destroy_orphaned_keys() == 2
-    assert db.keys.ids() == {queued}
-    assert await db.intake.destroy_orphaned_keys() == 0
-
-
 async def test_an_intake_on_a_database_that_is_down_says_so(db: Database, tmp_path: Path) -> None:
     engine = create_engine("postgresql://nobody@127.0.0.1:1/none")
-    with RequestKeys.open(tmp_path / "second" / "requests.slots") as keys:
-        intake = Intake(engine, keys, max_queued_nodes=None)
+    with OwnSlots.open(tmp_path / "second" / "requests") as slots:
+        intake = Intake(engine, slots, max_queued_nodes=None)
         answers = await asyncio.gather(*(intake.accept(db.new(str(n))) for n in range(3)), return_exceptions=True)
         assert all(isinstance(answer, Unavailable) for answer in answers)
-        assert keys.ids() == frozenset()
+        assert RequestKeys(slots.folder).count() == 0
     await engine.dispose()

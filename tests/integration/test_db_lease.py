@@ -1,4 +1,5 @@
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -6,11 +7,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from projector.forgetting.status import RepairProgress
 from service.boottime import boottime
 from service.db.engine import create_engine
-from service.db.lease import acquire, fence, release, renew, settle
+from service.db.lease import acquire, fence, holder, release, renew, settle
 from service.db.pointers import PointerRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
+from service.domain.conditions import Check, Condition, Holder, Phase, Told
 from service.domain.records import Lease
 from service.errors import LeaseLost, Unavailable
 from tests.integration.db_harness import MODEL, POINTER, Database, Proxy, is_waiting, next_pointer, open_database, until
@@ -195,3 +198,53 @@ async def _settled_version(db: Database, lease: Lease) -> int:
         pointer = await PointerRepository(conn).read(MODEL)
     assert pointer is not None
     return pointer.version
+
+
+async def _holder(db: Database, name: str = MODEL) -> Holder:
+    async with transaction(db.engine) as conn:
+        found = await holder(conn, name)
+    assert found is not None
+    return found
+
+
+async def test_what_a_holder_is_at_is_read_by_whoever_does_not_share_its_memory(db: Database) -> None:
+    async with transaction(db.engine) as conn:
+        assert await holder(conn, MODEL) is None
+    lease = await _acquired(db)
+    begun = await _holder(db)
+    assert (begun.told, begun.is_held, begun.served_s) == (Told(Condition(Phase.LOADING)), True, None)
+    told = Told(
+        Condition(Phase.SERVING, "An import waits for room."),
+        RepairProgress(iterations=3, products=17, bound_relative=0.004),
+        "cuda:0",
+        (Check("device", False, "It does not compute.", "See the driver."), Check("keys", True, "complete")),
+    )
+    lease = await renew(db.engine, lease, told)
+    found = await _holder(db)
+    assert (found.told, found.is_held) == (told, True)
+    assert found.served_s is not None
+    assert found.served_s >= 0.0
+    await renew(db.engine, lease)
+    assert (await _holder(db)).told == told, "a renewal that says nothing leaves what was said"
+    await _expire(db)
+    assert (await _holder(db)).is_held is False
+    again = await _acquired(db, "two")
+    begun = await _holder(db)
+    assert begun.told == Told(Condition(Phase.LOADING)), "what its predecessor said is not said of it"
+    assert begun.served_s is not None, "but when one last served is known still"
+    await release(db.engine, again)
+    assert (await _holder(db)).told.condition == Condition(Phase.STOPPED)
+
+
+async def test_nothing_that_is_told_keeps_a_lease_from_being_renewed(db: Database) -> None:
+    lease = await _acquired(db)
+    for bound in (math.inf, math.nan, None):
+        reason = "The file a\0b\udcff is away. " * 1_000
+        told = Told(
+            Condition(Phase.FAILED, reason), RepairProgress(0, 0, bound), "cpu", (Check("keys", False, reason),)
+        )
+        lease = await renew(db.engine, lease, told)
+        found = (await _holder(db)).told
+        assert str(found.condition.reason).startswith("The file ab? is away.")
+        assert found.repair == RepairProgress(0, 0, None)
+        assert (await _holder(db)).served_s is None, "it does not serve"

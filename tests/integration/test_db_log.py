@@ -23,6 +23,7 @@ from service.db.events import EventRepository
 from service.db.intake import NewRequest
 from service.db.log import LogDamaged, LogRepository
 from service.db.requests import RequestRepository
+from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
 from service.domain.records import Targets
 from service.domain.states import EventType, RequestKind
@@ -244,7 +245,7 @@ async def test_the_log_is_signed_once_for_each_size_and_anew_when_a_key_is_added
         [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(conn).of_no_request()]
     assert (leaf["type"], leaf["details"]) == ("log_key_added", {"number": 2, "public_key": str(new.public)})
     # Retired: the newer key signs alone, under the name that the log began with.
-    (tmp_path / "keys" / "log-1.key").unlink()
+    (tmp_path / "keys" / "unlearner" / "log-1.key").unlink()
     await append(db, await db.accept())
     retired = LogKeys.open(tmp_path / "keys")
     assert (await sign(db, retired)).origin == first.origin
@@ -332,9 +333,9 @@ async def test_the_applications_role_has_no_right_to_change_events_or_log(db: Da
     await append(db, await db.accept(), 2)
     await sign(db, keys)
     columns = {table: list((await db.rows(f"SELECT * FROM {table}"))[0])[1] for table in LOG_TABLES}
-    assert await roles.available(db.engine) == roles.APPLICATION_ROLE
+    assert await roles.available(db.engine, UNLEARNER_ROLE) == UNLEARNER_ROLE
     await without_guards_from_now_on(db)
-    engine = create_engine(db.url, pool_size=1, role=roles.APPLICATION_ROLE)
+    engine = create_engine(db.url, pool_size=1, role=UNLEARNER_ROLE)
     try:
         for table, column in columns.items():
             for statement in (
@@ -359,14 +360,14 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
     """As an operator sets it up who gives the service a login of its own."""
     parsed = make_url(db.url)
     login = f"{parsed.database}_app"
-    await db.rows(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {roles.APPLICATION_ROLE}")
+    await db.rows(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {API_ROLE}, {UNLEARNER_ROLE}")
     url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
     try:
         await migrate.upgrade(url)
         assert await migrate.current(url) == migrate.head()
         engine = create_engine(url)
         try:
-            assert await roles.available(engine) == roles.APPLICATION_ROLE
+            assert await roles.available(engine, UNLEARNER_ROLE) == UNLEARNER_ROLE
             owned, db.engine = db.engine, engine
             db.intake._engine = engine
             request_id = await db.accept("1")
@@ -385,7 +386,7 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
 async def test_the_applications_role_reads_every_view(db: Database) -> None:
     await db.rows("CREATE VIEW newest AS SELECT max(index) FROM leaves")
     await migrate.upgrade(db.url)
-    engine = create_engine(db.url, pool_size=1, role=roles.APPLICATION_ROLE)
+    engine = create_engine(db.url, pool_size=1, role=UNLEARNER_ROLE)
     try:
         async with engine.connect() as conn:
             assert (await conn.execute(text("SELECT * FROM newest"))).scalar_one() is None
@@ -400,7 +401,7 @@ async def test_that_login_is_told_to_have_the_owner_migrate(empty_database_url: 
     owner = create_engine(database_url, pool_size=1)
     try:
         async with owner.begin() as conn:
-            await conn.execute(text(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {roles.APPLICATION_ROLE}"))
+            await conn.execute(text(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {UNLEARNER_ROLE}"))
         url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
         with pytest.raises(ConfigurationError, match="no right to change it"):
             await migrate.upgrade(url)
@@ -419,10 +420,10 @@ async def test_a_login_that_may_not_become_the_role_works_as_itself(db: Database
     url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
     engine = create_engine(url)
     try:
-        assert await roles.available(engine) is None
+        assert await roles.available(engine, UNLEARNER_ROLE) is None
     finally:
         await engine.dispose()
         await db.rows(f"DROP ROLE {login}")
     gone = create_engine(parsed.set(port=1).render_as_string(hide_password=False))
     with pytest.raises(Unavailable):
-        await roles.available(gone)
+        await roles.available(gone, UNLEARNER_ROLE)

@@ -21,12 +21,14 @@ from service.db.transactions import CommitUnanswered, is_outage, transaction
 from service.domain.audit import AuditFilters
 from service.embedded import Embedded
 from service.errors import Unavailable
+from service.worker.unneeded_keys import UnneededKeys
 from tests.integration.db_harness import (
     MODEL,
     POINTER,
     Database,
     Proxy,
     accepted_ids,
+    is_waiting,
     next_pointer,
     open_database,
     until,
@@ -60,22 +62,24 @@ async def _stored(db: Database) -> set[UUID]:
 async def test_a_commit_that_was_lost_wrote_nothing_and_its_keys_go(
     db: Database, proxy: Proxy, fragile: Engine
 ) -> None:
-    intake = Intake(fragile, db.keys, max_queued_nodes=None)
+    intake = Intake(fragile, db.slots, max_queued_nodes=None)
     proxy.at_commit = "lose"
     answers = await asyncio.gather(*(intake.accept(db.new(str(n))) for n in range(3)), return_exceptions=True)
     assert all(isinstance(answer, CommitUnanswered) and "Idempotency-Key" in answer.remedy for answer in answers)
     assert await _stored(db) == set()
     # Still there: when the callers were answered nobody could know.
-    assert len(db.keys.ids()) == 3
+    assert len(db.kept().keys()) == 3
     after = await intake.accept(db.new("after"))
     await intake.close()
-    assert await _stored(db) == {after.request.id} == db.keys.ids()
+    assert await _stored(db) == {after.request.id}
+    assert await UnneededKeys(db.engine, db.keys).destroy_orphaned() == 3
+    assert db.kept().keys() == {after.request.id}
 
 
 async def test_a_commit_whose_answer_was_lost_keeps_its_keys_and_is_found_by_repeating(
     db: Database, proxy: Proxy, fragile: Engine
 ) -> None:
-    intake = Intake(fragile, db.keys, max_queued_nodes=None)
+    intake = Intake(fragile, db.slots, max_queued_nodes=None)
     new = db.new("12", key="k")
     proxy.at_commit = "deliver"
     with pytest.raises(CommitUnanswered):
@@ -83,27 +87,27 @@ async def test_a_commit_whose_answer_was_lost_keeps_its_keys_and_is_found_by_rep
     again = await intake.accept(new)
     await intake.close()
     assert (again.replayed, again.targets) == (True, new.targets)
-    assert await _stored(db) == {again.request.id} == db.keys.ids()
+    assert await _stored(db) == {again.request.id} == db.kept().keys()
 
 
 async def test_while_a_commit_is_under_way_its_keys_are_kept(db: Database, proxy: Proxy, fragile: Engine) -> None:
-    intake = Intake(fragile, db.keys, max_queued_nodes=None)
+    intake = Intake(fragile, db.slots, max_queued_nodes=None)
     proxy.at_commit = "delay"
     with pytest.raises(CommitUnanswered):
         await intake.accept(db.new("12", key="k"))
-    [pending] = db.keys.ids()
+    [pending] = db.kept().keys()
     # The rows are not to be seen yet, and a later group looks for them.
     after = await intake.accept(db.new("after"))
     assert await _stored(db) == {after.request.id}
-    assert db.keys.ids() == {pending, after.request.id}
-    orphans = asyncio.create_task(db.intake.destroy_orphaned_keys())
-    await asyncio.wait([orphans], timeout=0)
+    assert db.kept().keys() == {pending, after.request.id}
+    orphans = asyncio.create_task(UnneededKeys(db.engine, db.keys).destroy_orphaned())
+    await until(lambda: is_waiting(db))
     proxy.release.set()
     assert await orphans == 0
     await intake.accept(db.new("last"))
     await intake.close()
     assert pending in await _stored(db)
-    assert await _stored(db) == db.keys.ids()
+    assert await _stored(db) == db.kept().keys()
 
 
 async def test_an_unanswered_commit_is_told_from_one_that_did_not_happen(
@@ -218,4 +222,4 @@ async def test_through_an_outage_nothing_is_half_written_and_afterwards_everythi
         after = await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(5)))
         await asyncio.gather(*(db.value("SELECT 1") for _ in range(10)))
         assert all(isinstance(answer, Accepted) for answer in after)
-        assert await _stored(db) == accepted_ids([*before, *after]) == db.keys.ids()
+        assert await _stored(db) == accepted_ids([*before, *after]) == db.kept().keys()

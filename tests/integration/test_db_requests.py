@@ -19,6 +19,7 @@ from service.domain.audit import AuditFilters
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, Guarantee, RequestStatus, Scope
 from service.errors import Conflict, NotFound
+from service.worker.unneeded_keys import UnneededKeys
 from tests.integration.db_harness import DETAILS, MODEL, NORMS, Database, committed, made, open_database, outcome
 
 
@@ -207,17 +208,17 @@ async def test_a_request_in_a_batch_cannot_be_cancelled(db: Database) -> None:
     await db.batch([request_id])
     with pytest.raises(Conflict, match="being applied"):
         await db.intake.cancel(request_id, db.api_key_id)
-    assert db.keys.get(request_id) is not None
+    assert request_id in db.kept()
 
 
 async def test_cancelling_forgets_the_targets_their_key_and_the_outbox_row(db: Database) -> None:
     request_id = await db.accept("12")
-    key = db.keys.get(request_id)
+    assert request_id in db.kept()
     cancelled = await db.intake.cancel(request_id, db.api_key_id)
     assert (cancelled.id, cancelled.status) == (request_id, RequestStatus.CANCELLED)
     assert cancelled.cancelled_at is not None
-    assert key is not None
-    assert db.keys.get(request_id) is None
+    assert await UnneededKeys(db.engine, db.keys).destroy_dropped() == 1
+    assert db.kept() == {}
     assert await db.rows("SELECT * FROM outbox") == []
     with pytest.raises(Conflict, match="cancelled"):
         await db.intake.cancel(request_id, db.api_key_id)

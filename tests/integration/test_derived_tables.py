@@ -14,6 +14,7 @@ from service.db import migrate, roles
 from service.db.audit_totals import fold
 from service.db.engine import create_engine
 from service.db.requests import RequestRepository
+from service.db.rights import API_ROLE, DERIVED, UNLEARNER_ROLE
 from service.db.transactions import transaction
 from service.db.versions import VersionRepository
 from tests.integration.db_harness import Database, open_database
@@ -35,7 +36,7 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
 @asynccontextmanager
 async def application(db: Database) -> AsyncIterator[AsyncConnection]:
     """A connection that works as the application's role."""
-    engine = create_engine(db.url, pool_size=1, role=roles.APPLICATION_ROLE)
+    engine = create_engine(db.url, pool_size=1, role=UNLEARNER_ROLE)
     try:
         async with engine.connect() as conn:
             yield conn
@@ -58,7 +59,7 @@ async def through_all_states(db: Database) -> None:
         await fold(conn)
 
 
-@pytest.mark.parametrize("table", sorted(roles.DERIVED))
+@pytest.mark.parametrize("table", sorted(DERIVED))
 async def test_the_applications_role_cannot_write_what_triggers_derive(db: Database, table: str) -> None:
     await db.accept("1")
     async with application(db) as conn:
@@ -76,13 +77,14 @@ async def test_the_applications_role_cannot_write_what_triggers_derive(db: Datab
 
 
 async def test_all_that_happens_to_requests_reaches_them_from_the_applications_role(db: Database) -> None:
-    owner, engine = db.engine, create_engine(db.url, role=roles.APPLICATION_ROLE)
-    db.engine = db.intake._engine = engine
+    owner, engine, asking = db.engine, create_engine(db.url, role=UNLEARNER_ROLE), create_engine(db.url, role=API_ROLE)
+    db.engine, db.intake._engine = engine, asking
     try:
         await through_all_states(db)
     finally:
         db.engine = owner
         await engine.dispose()
+        await asking.dispose()
     await assert_totals_are_right(db)
 
 
@@ -113,7 +115,7 @@ async def test_with_one_role_for_everything_they_are_kept_just_so(empty_database
     try:
         await migrate.upgrade(url)
         async with open_database(url, tmp_path) as db:
-            assert await roles.available(db.engine) is None
+            assert await roles.available(db.engine, UNLEARNER_ROLE) is None
             await through_all_states(db)
             await assert_totals_are_right(db)
             await db.rows("DROP OWNED BY CURRENT_USER")

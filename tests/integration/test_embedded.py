@@ -18,7 +18,10 @@ import asyncpg
 import psutil
 import pytest
 import redis
+from sqlalchemy import make_url
 
+from service.db import migrate
+from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.embedded import Embedded, PrivateServers, leftovers, open_servers, programs, running_servers
 from service.embedded.account import Account, server_account
 from service.embedded.home import Home
@@ -285,6 +288,30 @@ def test_a_lost_password_file_is_replaced(home: Path) -> None:
 
     with Embedded(home, durable=False) as servers:
         assert _answers(servers)
+        for url, role in _processes(servers):
+            assert asyncio.run(_fetch(url, "SELECT current_user")) == role
+
+
+def test_each_process_has_a_login_of_its_own_also_in_a_home_of_before(home: Path) -> None:
+    with Embedded(home, durable=False, valkey=False) as servers:
+        for role in (API_ROLE, UNLEARNER_ROLE):
+            _sql(servers, f"DROP ROLE {role}")
+    for secret in (home / "secrets").glob("postgres-*-password"):
+        secret.unlink()
+
+    with Embedded(home, durable=False, valkey=False) as servers:
+        assert servers.database_url is not None
+        asyncio.run(migrate.upgrade(servers.database_url))
+        passwords = set()
+        for url, role in _processes(servers):
+            may = "SELECT rolcreaterole OR rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"
+            assert asyncio.run(_fetch(url, "SELECT current_user")) == role
+            assert asyncio.run(_fetch(url, may)) is False
+            assert asyncio.run(_fetch(url, "SELECT count(*) FROM requests")) == 0
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                asyncio.run(_fetch(url, "CREATE TABLE own (n int)"))
+            passwords.add(make_url(url).password)
+        assert len(passwords - {make_url(servers.database_url).password}) == 2
 
 
 def test_nothing_of_a_home_is_open_to_others_and_no_folder_above_it_is_changed(
@@ -435,6 +462,13 @@ def _both(servers: PrivateServers) -> tuple[str, str]:
     assert servers.database_url is not None
     assert servers.redis_url is not None
     return servers.database_url, servers.redis_url
+
+
+def _processes(servers: PrivateServers) -> list[tuple[str, str]]:
+    """The URL of each process, and the role that it is to work as."""
+    assert servers.api_database_url is not None
+    assert servers.unlearner_database_url is not None
+    return [(servers.api_database_url, API_ROLE), (servers.unlearner_database_url, UNLEARNER_ROLE)]
 
 
 def _port(url: str | None) -> int:

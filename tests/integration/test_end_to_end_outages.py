@@ -121,7 +121,7 @@ def test_while_postgres_is_away_nothing_is_accepted_and_afterwards_lethe_goes_on
         # For as long as no other process can have taken the lease, and no longer.
         while (response := http.get(f"/predict/{wanted}")).status_code == 200:
             assert response.json()["model_version"] == version
-        assert "lease" in refused(response, 503, "unavailable")["detail"]
+        assert "Predictions are suspended" in refused(response, 503, "unavailable")["detail"]
         # Whether this node was deleted or never there is for the database to say.
         refused(http.get(f"/predict/{gone}"), 503, "unavailable")
         fragile.wait_until_unready_for("postgres")

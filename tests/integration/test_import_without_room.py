@@ -99,8 +99,12 @@ async def test_a_waiting_import_whose_copy_is_taken_away_is_refused(
         shutil.rmtree(settings.home / staged)
         assert (await ended(settings, import_id)).status is ImportStatus.REFUSED
         assert (await lethe.client.get("/model")).json()["version"] == 0
-        assert not await tells_what_is_waited_for(lethe, code)
+        await until(lambda: tells_nothing(lethe, code))
         assert lethe.failures == []
+
+
+async def tells_nothing(lethe: Lethe, code: int) -> bool:
+    return not await tells_what_is_waited_for(lethe, code)
 
 
 async def tells_what_is_waited_for(lethe: Lethe, code: int) -> bool:

@@ -81,7 +81,17 @@ async def ask(lethe: Lethe, body: dict[str, Any]) -> dict[str, Any]:
 async def difference(lethe: Lethe, world: World) -> float:
     """How far the predictions of all live nodes are from those computed from scratch."""
     expected = world.predictions()
-    answer = (await lethe.client.post("/predict", json={"nodes": list(expected)})).json()
+    given: list[dict[str, Any]] = []
+
+    async def is_given() -> bool:
+        """None is while a lease has run out, as it may on a busy machine."""
+        response = await lethe.client.post("/predict", json={"nodes": list(expected)})
+        assert response.status_code in (200, 503)
+        given.extend([response.json()] if response.status_code == 200 else [])
+        return bool(given)
+
+    await until(is_given)
+    answer = given[0]
     found = {one["node"]: one["probabilities"] for one in answer["predictions"]}
     return closest(found, expected, list(expected))
 
@@ -109,7 +119,9 @@ async def test_features_are_forgotten_and_their_node_stays(lethe: Lethe, world: 
     assert world.left_on_disk(lethe.settings.model_dir) == set()
 
     again = await ask(lethe, features_body("12"))
-    assert (again["status"], again["already_deleted"]) == ("completed", {"12": accepted["id"]})
+    assert again["already_deleted"] == {"12": accepted["id"]}
+    settled = await lethe.completed(again)
+    assert (settled["already_deleted_by"], settled["applied_at"]) == (accepted["id"], None)
     assert (await lethe.completed(await ask(lethe, node_body("12"))))["audit"]["batch"]["nodes"] == 1
     world.nodes = {"12"}
     assert await difference(lethe, world) < TOLERANCE
@@ -136,7 +148,8 @@ async def test_edges_are_forgotten_by_the_graph_alone(lethe: Lethe, world: World
     assert world.left_on_disk(lethe.settings.model_dir) == set()
 
     again = await ask(lethe, edge_body(edge))
-    assert (again["status"], list(again["already_deleted"].values())) == ("completed", [accepted["id"]])
+    assert list(again["already_deleted"].values()) == [accepted["id"]]
+    assert (await lethe.completed(again))["already_deleted_by"] == accepted["id"]
     never = ("0", next(node for node in map(str, range(NODES)) if node not in {"0", *world.neighbours("0")}))
     response = await lethe.client.post("/deletions", json=edge_body(never))
     assert (response.status_code, response.json()["type"]) == (404, "urn:lethe:problem:unknown-edges")
@@ -183,8 +196,8 @@ async def test_all_kinds_are_applied_in_one_batch_and_the_widest_does_the_work(
     assert await difference(lethe, world) < TOLERANCE
     assert world.left_on_disk(lethe.settings.model_dir) == set()
     for name, body in bodies.items():
-        again = await ask(lethe, body)
-        assert again["status"] == "completed", name
+        again = await lethe.completed(await ask(lethe, body))
+        assert again["applied_at"] is None, name
     assert lethe.failures == []
 
 
@@ -199,7 +212,7 @@ async def test_a_restart_knows_all_kinds_of_what_was_deleted(settings: Settings,
         await until(lethe.is_ready)
         assert await difference(lethe, world) < TOLERANCE
         for body in (features_body(CHANNEL), edge_body(edge), node_body("30")):
-            assert (await ask(lethe, body))["status"] == "completed"
+            assert (await lethe.completed(await ask(lethe, body)))["applied_at"] is None
         assert (await lethe.completed(await ask(lethe, node_body(CHANNEL))))["audit"]["injected_norm_before"] == 0
 
 
@@ -277,7 +290,8 @@ async def test_a_kill_between_commit_and_erasure_loses_nothing(
         assert world.left_on_disk(settings.model_dir) == set()
         assert await difference(lethe, world) < TOLERANCE
         again = await ask(lethe, body)
-        assert (again["status"], list(again["already_deleted"].values())) == ("completed", [accepted])
+        assert list(again["already_deleted"].values()) == [accepted]
+        assert (await lethe.completed(again))["already_deleted_by"] == accepted
         assert (await lethe.client.get("/model")).json()["version"] == 1
 
 

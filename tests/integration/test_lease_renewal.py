@@ -14,7 +14,9 @@ from test_api_end_to_end import running, settings_of
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db import lease as leases
-from service.db.engine import Engine
+from service.db.engine import Engine, create_engine
+from service.db.transactions import transaction
+from service.domain.conditions import Condition, Phase, Told
 from service.domain.records import Lease
 from service.worker.lease_keeper import LeaseKeeper, RenewalFailed, holding
 
@@ -56,18 +58,21 @@ async def test_an_unforeseen_error_of_the_renewal_is_logged_and_ends_what_runs_u
     assert [line["log_level"] for line in logs if line["event"] == "lease.renewal_failed"] == ["error"]
 
 
-async def test_so_does_an_error_of_the_readers_that_are_told_of_a_renewal(db: Database) -> None:
-    told: list[float] = []
+async def test_others_read_of_a_change_long_before_the_next_renewal(db: Database) -> None:
+    lease = await leases.acquire(db.engine, MODEL, "one", 600)
+    assert lease is not None
+    told = [Told(Condition(Phase.LOADING))]
 
-    def readers(until: float) -> None:
-        told.append(until)
-        if len(told) > 1:
-            raise ValueError("the readers are broken")
+    async def is_told() -> bool:
+        async with transaction(db.engine) as connection:
+            holder = await leases.holder(connection, MODEL)
+        return holder is not None and holder.told == told[-1]
 
-    async with holding(db.engine, await _acquired(db)) as keeper:
-        keeper.tell(readers)
-        await _until_ended(keeper)
-    assert len(told) == 2
+    # Renewed every 150 s, which no test waits for.
+    async with holding(db.engine, lease, lambda: told[-1]):
+        for phase in (Phase.SERVING, Phase.HELD_UP, Phase.SERVING):
+            told.append(Told(Condition(phase, "since then"), device="cpu"))
+            await until(is_told)
 
 
 async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_foreseen_reason(
@@ -76,11 +81,11 @@ async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_for
     renew = leases.renew
     failed: list[str] = []
 
-    async def fails_once(engine: Engine, lease: Lease) -> Lease:
+    async def fails_once(engine: Engine, lease: Lease, told: Told | None) -> Lease:
         if not failed:
             failed.append(lease.name)
             raise RuntimeError("nobody foresaw this")
-        return await renew(engine, lease)
+        return await renew(engine, lease, told)
 
     make_model(tmp_path / "trained")
     settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
@@ -100,6 +105,31 @@ async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_for
     assert "lease.renewal_failed" in events
     assert "unlearner.failed" in events
     assert "lease.lost" not in events
+
+
+async def test_the_row_tells_from_the_start_to_the_end_what_the_unlearner_is_at(
+    tmp_path: Path, database_url: str, redis_url: str
+) -> None:
+    make_model(tmp_path / "trained")
+    settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
+    engine = create_engine(database_url)
+
+    async def told() -> Told:
+        async with transaction(engine) as connection:
+            holder = await leases.holder(connection, "small")
+        assert holder is not None
+        return holder.told
+
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+
+        async def is_serving() -> bool:
+            return (await told()).condition == Condition(Phase.SERVING)
+
+        await until(is_serving)
+        assert (await told()).device == "cpu"
+    assert (await told()).condition == Condition(Phase.STOPPED)
+    await engine.dispose()
 
 
 async def test_no_renewal_waits_for_a_session_that_names_the_committed_version_on_the_disk(

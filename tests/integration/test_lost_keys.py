@@ -1,5 +1,6 @@
 """Key files that are lost, or of another installation: refused by name with what to do, never made anew in silence."""
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -37,12 +38,12 @@ async def used(db: Database, keys: Path) -> Keyring:
     return keyring
 
 
-RELIED_ON = ("api-pepper", "body", "tombstone-1", "log-1")
+RELIED_ON = ("api-pepper", "body", "tombstone-1", "unlearner/log-1")
 
 
 async def open_again(db: Database, keys: Path, name: str) -> object:
     """Open what holds the key of that name, as a start does."""
-    return await (open_log_keys if name == "log-1" else open_keyring)(db.engine, keys)
+    return await (open_log_keys if name == "unlearner/log-1" else open_keyring)(db.engine, keys)
 
 
 async def test_a_lost_key_that_the_database_relies_on_is_named_and_not_made_anew(db: Database, tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ async def test_a_lost_key_that_the_database_relies_on_is_named_and_not_made_anew
         file = keys / f"{name}.key"
         kept = file.read_text()
         file.unlink()
-        with pytest.raises(KeyMissing, match=rf"{name}\.key") as refusal:
+        with pytest.raises(KeyMissing, match=rf"{Path(name).name}\.key") as refusal:
             await open_again(db, keys, name)
         assert "Restore" in refusal.value.remedy
         assert not file.exists()
@@ -71,7 +72,7 @@ async def test_a_key_of_another_installation_is_refused_by_name(db: Database, tm
     for name in RELIED_ON:
         kept = (keys / f"{name}.key").read_text()
         (keys / f"{name}.key").write_text("ab" * 32)
-        with pytest.raises(KeyMissing, match=rf"{name}\.key"):
+        with pytest.raises(KeyMissing, match=rf"{Path(name).name}\.key"):
             await open_again(db, keys, name)
         (keys / f"{name}.key").write_text(kept)
 
@@ -92,29 +93,37 @@ async def test_request_keys_without_those_of_queued_requests_are_refused_until_t
     await db.accept("7")
     await db.accept("8")
     await db.intake.close()
-    db.keys.close()
-    slots = tmp_path / "keys" / "requests.slots"
-    kept = slots.read_bytes()
-    slots.unlink()
+    db.slots.close()
+    keys = tmp_path / "keys"
+    slots = keys / "requests" / "0.slots"
+    away = slots.parent.rename(keys / "away")
     with pytest.raises(KeyMissing, match=r"2 requests are queued .* is missing") as refusal:
-        await open_request_keys(db.engine, slots.parent)
-    assert "recover --accept-lost requests.slots" in refusal.value.remedy
+        await open_request_keys(db.engine, keys)
+    assert "recover --accept-lost requests`" in refusal.value.remedy
     assert not slots.exists()
+    away.rename(slots.parent)
+    kept = slots.read_bytes()
     # An older copy lacks the second key.
     slots.write_bytes(kept[:128] + bytes(len(kept) - 128))
     slots.chmod(0o600)
     with pytest.raises(KeyMissing, match="One request is queued"):
-        await open_request_keys(db.engine, slots.parent)
+        await open_request_keys(db.engine, keys)
+    # Under another name it is not the file that the requests name; nothing in it is touched.
     slots.write_bytes(kept)
-    (await open_request_keys(db.engine, slots.parent)).close()
+    other = slots.rename(slots.with_name("1.slots"))
+    with pytest.raises(KeyMissing, match="2 requests are queued"):
+        await open_request_keys(db.engine, keys)
+    assert other.read_bytes() == kept
+    other.rename(slots)
+    await open_request_keys(db.engine, keys)
 
 
 async def test_a_request_that_is_finished_needs_no_key(db: Database, tmp_path: Path) -> None:
     await db.intake.cancel(await db.accept("7"), None)
     await db.intake.close()
-    db.keys.close()
-    (tmp_path / "keys" / "requests.slots").unlink()
-    (await open_request_keys(db.engine, tmp_path / "keys")).close()
+    db.slots.close()
+    shutil.rmtree(tmp_path / "keys" / "requests")
+    await open_request_keys(db.engine, tmp_path / "keys")
 
 
 @pytest.mark.slow
@@ -135,9 +144,11 @@ def test_keys_that_go_missing_fail_readiness_and_then_the_next_start(
         found: list[str] = []
         while not found:
             found = failing()
-        assert len(found) == 1
-        assert file.name in found[0]
-        assert "Restore" in found[0] or "restore" in found[0]
+        # Those that both use, both miss.
+        assert 1 <= len(found) <= 2
+        for one in found:
+            assert file.name in one
+            assert "restore" in one.lower()
         moved.rename(file)
         while failing():
             pass

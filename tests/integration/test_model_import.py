@@ -107,6 +107,20 @@ def beside(settings: Settings) -> list[str]:
     return sorted(name for name in names if name != ".model.importing")
 
 
+async def test_a_model_that_a_later_lease_has_written_to_is_refused_by_that(
+    settings: Settings, new_model: Path, tmp_path: Path
+) -> None:
+    served = copy_of(new_model, tmp_path / "served")
+    served.claim_base(fencing=99)
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        record = await ended(settings, await asked(settings, served.path))
+        assert record.refusal is not None
+        assert "served elsewhere, under a lease of a higher number, 99," in record.refusal
+        assert "before it was served" in record.refusal
+        assert beside(settings) == []
+
+
 async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failure(
     settings: Settings, new_model: Path
 ) -> None:
@@ -126,7 +140,8 @@ async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failu
                 response = await lethe.client.post("/predict", json={"nodes": ["100", "7"]})
                 assert response.status_code == 200, response.text
                 answers.append(response.json())
-                assert await lethe.is_ready()
+                readiness = await lethe.client.get("/readyz")
+                assert readiness.status_code == 200, readiness.text
                 await asyncio.sleep(0)  # an answer from memory never waits, so nothing else would run
 
         predicting = asyncio.create_task(predict())
@@ -185,7 +200,7 @@ async def test_features_and_edges_that_were_deleted_do_not_come_back(settings: S
         assert base.adjacency[int(edge[0]), 20] == 0
         assert (await lethe.client.get("/model")).json()["edges"] == base.edges
         again = (await lethe.client.post("/deletions", json={"kind": "edge", "edges": [edge]})).json()
-        assert again["status"] == "completed"
+        assert (await lethe.completed(again))["explanation"].startswith("Nothing was left to do")
         await lethe.completed(await lethe.delete("8"))
 
 

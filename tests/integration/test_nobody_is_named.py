@@ -19,12 +19,14 @@ import pytest
 import structlog
 from api_harness import Api, serving
 from fastapi.routing import APIRoute
+from prometheus_client import CollectorRegistry
 from test_dashboard_access import SAME_ORIGIN, sign_in, token_in
 
 from service.db.log_export import export_lines
 from service.db.transactions import transaction
 from service.domain.states import RequestKind, Scope
 from service.observability.logging import configure_logging
+from service.observability.metrics import UnlearningMetrics
 from service.vault.log_keys import LogKeys
 from service.worker.log_signer import LogSigner
 
@@ -102,7 +104,7 @@ async def completed(api: Api, tmp_path: Path) -> list[UUID]:
         done.append(UUID(answer.json()["id"]))
         await api.complete(done[-1])
         await api.forget(subjects, done[-1], kind)
-    await LogSigner(api.engine, LogKeys.open(tmp_path / "keys"), api.services.metrics).sign_pending()
+    await LogSigner(api.engine, LogKeys.open(tmp_path / "keys"), UnlearningMetrics(CollectorRegistry())).sign_pending()
     return done
 
 
@@ -207,7 +209,7 @@ async def test_no_owner_is_told_the_reference_of_what_is_completed(api: Api, tmp
     request_id = UUID((await owner.post("/deletions", json=body)).json()["id"])
     assert (await owner.get(f"/deletions/{request_id}")).json()["reference"] == REFERENCE
     await api.complete(request_id)
-    await LogSigner(api.engine, LogKeys.open(tmp_path / "keys"), api.services.metrics).sign_pending()
+    await LogSigner(api.engine, LogKeys.open(tmp_path / "keys"), UnlearningMetrics(CollectorRegistry())).sign_pending()
     for path in ("", "/receipt", "/receipt?format=html"):
         answer = await owner.get(f"/deletions/{request_id}{path}")
         assert answer.status_code == 200

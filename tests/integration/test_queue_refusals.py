@@ -13,8 +13,8 @@ from test_api_end_to_end import Lethe, running, settings, small_model
 from test_rate_limits import FAILURES, fail, is_refused, limits_of
 from valkey_process import ValkeyProcess
 
-from service import gauges, readiness
 from service.errors import Unavailable
+from service.operation import gauges, unlearner_probes
 from service.queue.connection import connect
 from service.queue.refusal import refusal
 from service.queue.stream import DeletionStream
@@ -109,7 +109,7 @@ async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(
         await until(is_told_of)
         # It may pass by itself, as a restart of Redis does; after a while it is said to need somebody.
         assert (await lethe.client.get("/readyz")).status_code == 200
-        monkeypatch.setattr(readiness, "MOST_STALL_S", 0.0)
+        monkeypatch.setattr(unlearner_probes, "MOST_STALL_S", 0.0)
         await until(lambda: fails(lethe))
         answer = (await lethe.client.get("/readyz")).json()
         [failing] = [check for check in answer["checks"] if not check["ok"]]
@@ -131,9 +131,9 @@ async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(
 
 async def unclaimed(lethe: Lethe) -> float:
     """The age that the metrics give."""
-    found = lethe.services.registry.get_sample_value("lethe_oldest_unclaimed_seconds")
-    assert found is not None
-    return found
+    page = await lethe.unlearner_metrics()
+    [found] = re.findall(r'^lethe_oldest_unclaimed_seconds{process="unlearner"} (\S+)$', page, re.MULTILINE)
+    return float(found)
 
 
 async def fails(lethe: Lethe) -> bool:

@@ -1,31 +1,25 @@
 """Readiness fails on evidence that something is wrong: residuals above rounding, a clock that is off."""
 
-import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import torch
 from db_harness import MODEL, Database, made, open_database
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from projector.forgetting.status import RepairStatus
-from service.api.services import Check
 from service.db import clock
 from service.db.transactions import transaction
 from service.db.versions import VersionRepository
+from service.domain.conditions import Check
 from service.domain.states import Cause
 from service.observability.metrics import MOST_RESIDUAL, MOST_UNREPAIRED, UnlearningMetrics
-from service.queue.backoff import Backoff
-from service.queue.outage import Outage
+from service.operation.api_probes import api_probes
+from service.operation.readiness import Readiness
+from service.publication.reader import Reader
 from service.queue.stream import DeletionStream
-from service.queue.unclaimed import Queue
-from service.reader.predictions import Reader
-from service.readiness import Readiness, probes
 from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
-from service.worker.unlearner import Condition, Phase
 
 
 @pytest.fixture
@@ -34,25 +28,18 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
         yield database
 
 
-def serving() -> Condition:
-    return Condition(Phase.SERVING)
-
-
 async def checks(db: Database, home: Path) -> dict[str, Check]:
     redis = Redis.from_url("redis://127.0.0.1:1/0")
-    found = probes(
+    found = api_probes(
         home=home,
         model=MODEL,
         engine=db.engine,
-        queue=Queue(db.engine, DeletionStream(redis, MODEL), (Outage("relay", Backoff(), random.Random()),)),
+        redis=DeletionStream(redis, MODEL).ping,
         keyring=Keyring.open(home / "keys"),
-        log_keys=LogKeys.open(home / "keys"),
-        request_keys=db.keys,
-        reader=Reader.empty("not here"),
-        condition=serving,
-        device=torch.device("cpu"),
+        key_files=db.slots.check_file,
+        predictions=lambda: Reader().predict_many(()),
     )
-    made = {check.name: check for check in await Readiness(found, timeout_s=10.0, condition=serving)()}
+    made = {check.name: check for check in await Readiness(found, timeout_s=10.0, state=lambda: None)()}
     await redis.aclose()
     return made
 

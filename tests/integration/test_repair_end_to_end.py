@@ -3,9 +3,12 @@
 import errno
 import os
 import signal
+import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,16 +26,19 @@ from test_kinds_end_to_end import ask, together
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.store import Store
+from projector.forgetting import preconditioner
 from projector.forgetting.forget import NotFinite
 from projector.forgetting.repair import Repair
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import LossKind, ModelSpec, SolverKind
 from service.errors import LetheError, Unavailable
 from service.settings import Settings
+from service.unlearning.factor_cache import FactorCache
 from service.unlearning.placement import RepairImpossible
 from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.resident import Resident
 from service.worker.repairing import Repairer, RepairSteps
+from service.worker.versions import VersionWriter
 from tests.preloaded import Preloaded
 
 __all__ = ["small_model", "together"]
@@ -139,19 +145,19 @@ async def test_a_repair_within_its_budget_is_part_of_the_batch(lethe: Lethe, sma
     wanted = retrained(small_model, nodes=["12", "57"], features=["3"], edges=[edge])
     assert served.distance(wanted) <= TOLERANCE
 
-    metrics = await counted(lethe, 'lethe_repairs_total{status="converged"} 3.0')
-    assert "lethe_repair_seconds_count 3.0" in metrics
-    assert "lethe_repairs_not_converged_total 0.0" in metrics
+    metrics = await counted(lethe, 'lethe_repairs_total{process="unlearner",status="converged"} 3.0')
+    assert 'lethe_repair_seconds_count{process="unlearner"} 3.0' in metrics
+    assert 'lethe_repairs_not_converged_total{process="unlearner"} 0.0' in metrics
 
 
 async def counted(lethe: Lethe, line: str) -> str:
     """The metrics, once `line` is among them: a batch is counted after its requests are told to be completed."""
 
     async def is_counted() -> bool:
-        return line in (await lethe.client.get("/metrics")).text
+        return line in await lethe.unlearner_metrics()
 
     await until(is_counted)
-    return (await lethe.client.get("/metrics")).text
+    return await lethe.unlearner_metrics()
 
 
 def edges_of(model: Path) -> list[tuple[str, str]]:
@@ -260,8 +266,10 @@ async def test_only_the_first_batch_of_a_stream_waits_for_a_budget_that_repairs_
         await until(lethe.is_ready)
         for node in ("12", "57"):
             assert (await lethe.completed(await lethe.delete(node)))["repair"] == "pending"
+        accepted = await lethe.delete("3")
+        await lethe.completed(accepted)
         gate.is_open = True
-        await repaired(lethe, await lethe.delete("3"))
+        await repaired(lethe, accepted)
         gate.is_open = False
         # None is under way any more: the next one is tried again.
         await lethe.completed(await lethe.delete("40"))
@@ -438,7 +446,7 @@ async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_co
         # What a batch's own repair came to, its `applied` event has told.
         assert sorted(told) == sorted(["applied", "completed", *([] if budget else ["not_repaired"])])
         assert (await model_of(lethe))["repair"] == "not_converged"
-        await counted(lethe, "lethe_repairs_not_converged_total 1.0")
+        await counted(lethe, 'lethe_repairs_not_converged_total{process="unlearner"} 1.0')
         monkeypatch.setattr(Repair, "repaired", original)
         assert_retrained(await repaired(lethe, await lethe.delete("3")), version=2 if budget else 4)
         # The weights are those of retraining without the nodes of the first request too.
@@ -465,10 +473,66 @@ async def test_a_repair_that_cannot_be_computed_is_given_up_and_deletions_go_on(
             state = await repaired(lethe, await lethe.delete("12", "57"), status="not_converged")
         assert "The repair was given up because it could not be computed" in state["explanation"]
         assert (await model_of(lethe))["version"] == 1
-        assert "lethe_repairs_not_converged_total 1.0" in (await lethe.client.get("/metrics")).text
+        assert 'lethe_repairs_not_converged_total{process="unlearner"} 1.0' in await lethe.unlearner_metrics()
         monkeypatch.setattr(Resident, "advance_repair", original)
         assert_retrained(await repaired(lethe, await lethe.delete("3")), version=3)
         assert lethe.failures == []
+
+
+async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_away(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later, is_away = 0.0, True
+    monkeypatch.setattr(preconditioner, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
+    monkeypatch.setattr("service.unlearning.factor_cache.why_no_blocks", lambda *of: None)
+    caches: list[FactorCache] = []
+    advance, finish = FactorCache.advance, VersionWriter.finish
+
+    def advanced(cache: FactorCache, until: float) -> None:
+        advance(cache, until)
+        caches.append(cache)
+
+    async def is_made() -> bool:
+        return bool(caches) and caches[-1].usable() is not None
+
+    async def is_outdated() -> bool:
+        usable = caches[-1].usable()
+        return usable is not None and not usable.fresh
+
+    async def is_gone() -> bool:
+        return factor() is None
+
+    async def finishes(*of: Any) -> Any:
+        if is_away:
+            raise Unavailable("The database does not answer.", "Start it.")
+        return await finish(*of)
+
+    monkeypatch.setattr(FactorCache, "advance", advanced)
+    monkeypatch.setattr(VersionWriter, "finish", finishes)
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        await until(is_made)
+        accepted = await lethe.delete("12")
+        await until(is_outdated)
+        factor = weakref.ref(caches[-1].usable().blocks)
+        assert factor() is not None
+        later = settings.factor_age
+        await until(is_gone)
+        is_away = False
+        assert (await lethe.completed(accepted))["guarantee"] == "retrained"
+
+
+async def test_a_record_tells_of_no_factor_where_none_is_made(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for user in ("service.unlearning.factor_cache", "projector.forgetting.repair"):
+        monkeypatch.setattr(f"{user}.why_no_blocks", lambda *of: "products cost less")
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        state = await lethe.completed(await lethe.delete("12"))
+        assert state["guarantee"] == "retrained"
+        assert state["audit"]["factor_age_s"] is None
+        assert "in memory" not in state["explanation"]
 
 
 async def test_a_repair_that_cannot_be_taken_up_after_a_restart_is_given_up(
@@ -485,8 +549,7 @@ async def test_a_repair_that_cannot_be_taken_up_after_a_restart_is_given_up(
     monkeypatch.setattr(Resident, "begin_repair", breaks)
     with capture_logs():
         async with running(deferring) as lethe:
-            await until(lethe.is_ready)
-            assert (await lethe.state(accepted))["repair"] == "not_converged"
+            await repaired(lethe, accepted, status="not_converged")
             gate.is_open = True
             assert_retrained(await repaired(lethe, await lethe.delete("3")), version=3)
             assert lethe.failures == []

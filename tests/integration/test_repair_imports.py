@@ -28,6 +28,7 @@ from service.db.engine import Connection
 from service.domain.states import ImportStatus
 from service.domain.versions import Version
 from service.settings import Settings
+from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
 from service.worker.candidate import Staged
 from service.worker.importing import ImportSteps
@@ -150,14 +151,19 @@ async def test_keys_of_requests_that_are_not_in_the_database_are_kept_while_an_i
             await until(lethe.is_ready)
             import_id = await asked(settings, new_model)
             await until(lambda: _has_failed(lethe))
-        with RequestKeys.open(settings.home / "keys" / "requests.slots") as keys:
-            keys.reserve([unknown])
+        with OwnSlots.open(settings.home / "keys" / "requests") as slots:
+            slots.reserve([unknown])
+        keys = RequestKeys(slots.folder)
         async with running(settings) as lethe:
             await until(lambda: _has_failed(lethe))
-            assert lethe.services.request_keys.ids() == {unknown}
+            assert [set(page) for page in keys.held()] == [{unknown}]
     async with running(settings) as lethe:
         assert (await ended(settings, import_id)).status is ImportStatus.COMPLETED
-        assert lethe.services.request_keys.ids() == set()
+        await until(lambda: _has_none(keys))
+
+
+async def _has_none(keys: RequestKeys) -> bool:
+    return keys.count() == 0
 
 
 async def _has_failed(lethe: Lethe) -> bool:

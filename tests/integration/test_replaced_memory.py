@@ -1,8 +1,7 @@
-"""A model that an import has replaced leaves the memory, though the collector of cycles leaves it alone once ready."""
+"""A model that an import has replaced leaves the memory, and nothing that goes on holds it."""
 
 import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,9 @@ from db_harness import until
 from test_api_end_to_end import running, settings_of, small_model
 from test_model_import import asked, ended, new_model
 
-from service import app
 from service.unlearning.resident import Resident
 
 __all__ = ["new_model", "small_model"]
-
-
-@pytest.fixture
-def collected_again() -> Iterator[None]:
-    """Afterwards this process, which serves here, is collected as before."""
-    thresholds = gc.get_threshold()
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*thresholds)
 
 
 @pytest.fixture
@@ -45,17 +34,16 @@ def parts_of(resident: Resident | None) -> dict[str, "weakref.ref[Any]"]:
     assert resident is not None
     parts = {
         "the model": resident,
-        "features": resident.features,
-        "rows of features": resident.features.rows,
-        "weights": resident.state.features.W,
-        "Gram matrix": resident.state.features.gram.M,
-        "graph": resident.live_graph,
-        "edges": resident.live_graph.propagator.edges.adjacency,
+        "features": resident.committed.features,
+        "rows of features": resident.committed.features.rows,
+        "weights": resident.committed.state.features.W,
+        "Gram matrix": resident.committed.state.features.gram.M,
+        "graph": resident.committed.live_graph,
+        "edges": resident.committed.live_graph.propagator.edges.adjacency,
     }
     return {name: weakref.ref(part) for name, part in parts.items()}
 
 
-@pytest.mark.usefixtures("collected_again")
 async def test_a_replaced_model_leaves_the_memory(
     small_model: Path,
     new_model: Path,
@@ -67,7 +55,6 @@ async def test_a_replaced_model_leaves_the_memory(
     settings = settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
     async with running(settings) as lethe:
         await until(lethe.is_ready)
-        app._spare_collector()
         await lethe.completed(await lethe.delete("5"))
         replaced = parts_of(residents[0]())
         imported = await ended(settings, await asked(settings, new_model, exclude_deleted=True))

@@ -22,7 +22,6 @@ from test_api_kinds import edge_body, features_body
 
 from model_store.store import Store
 from model_store.versions import VersionRef
-from service.app import prepare
 from service.audit.canonical import parse_canonical
 from service.audit.wording import NOTHING_LEFT_UNKNOWN
 from service.db.api_keys import ApiKeyRepository
@@ -36,9 +35,11 @@ from service.domain.records import Targets
 from service.domain.states import RequestKind, Scope
 from service.domain.versions import Recovery
 from service.errors import KeyMissing, StateMismatch, Unavailable
+from service.preparation import prepare
 from service.settings import Settings
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 from service.worker.batch import BatchSteps
+from service.worker.explanation import nothing_left
 from tests.unit.command_line import CommandLine
 
 TOLERANCE = 1e-9
@@ -218,13 +219,13 @@ def site(
     redis_url: str,
     postgres_url: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> Any:
     settings = settings_of(trained, tmp_path / "home", database_url, redis_url)
     for name, value in {"LETHE_HOME": str(settings.home), "DATABASE_URL": database_url, "REDIS_URL": redis_url}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LETHE_REPAIR", "never")
-    lethe = CommandLine(capsys)
+    lethe = CommandLine(capfd)
     made = Site(settings, postgres_url, World(trained), lambda *flags: lethe("recover", *flags), lethe)
     handlers, logged = logging.getLogger().handlers[:], structlog.get_config()
     yield made
@@ -263,6 +264,8 @@ def test_an_older_store_is_refused_and_recover_deletes_again_what_the_database_k
     assert (logged["recovery"], logged["store_before"]) == (str(recovery.version.id), recovery.store_before)
     assert (logged["nodes"], logged["model_version_after"]) == (2, recovery.version.number)
     assert site.world.left_on_disk(site.model) == set()
+    # The store's own record has them again, too, before the service is next started.
+    assert len(Store.open(site.model).tombstones().hashes) == 5
     site.assert_forgotten()
     again = site.recover()
     assert "Nothing was changed" in again.stdout
@@ -307,7 +310,7 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
             if nodes == ["20", "30"]:
                 assert state["audit"]["deleted"] == 1
                 continue
-            assert state["explanation"] == "Everything this request names was deleted before; nothing was left to do."
+            assert state["explanation"] == nothing_left(RequestKind.FEATURES, named=1, with_node=0, by=[])
             receipt = await lethe.receipt(accepted)
             assert receipt["summary"]["guarantee_in_words"] == NOTHING_LEFT_UNKNOWN
             [entry] = receipt["entries"]
@@ -480,8 +483,8 @@ def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(sit
         # Accepted by a process that never came to delete anything.
         engine = create_engine(str(site.settings.database_url))
         key = uuid4()
-        with RequestKeys.open(site.settings.home / "keys" / "requests.slots") as keys:
-            intake = Intake(engine, keys, max_queued_nodes=None)
+        with OwnSlots.open(site.settings.home / "keys" / "requests") as slots:
+            intake = Intake(engine, slots, max_queued_nodes=None)
             async with transaction(engine) as connection:
                 await ApiKeyRepository(connection).create(key, "tests", list(Scope), bytes(32))
             new = NewRequest("small", RequestKind.NODE, Targets(nodes=("4",)), None, key)
@@ -492,14 +495,13 @@ def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(sit
 
     site.delete(node_body("3"))
     request = asyncio.run(accept())
-    slots = site.settings.home / "keys" / "requests.slots"
-    slots.unlink()
+    shutil.rmtree(site.settings.home / "keys" / "requests")
     site.refused("One request is queued", KeyMissing)
     assert site.recover().status == 1
     examined = site.command("doctor")
     assert examined.status == 1
     assert "One request is queued whose encrypted ids cannot be read" in examined.stdout
-    ran = site.recover("--accept-lost", "requests.slots")
+    ran = site.recover("--accept-lost", "requests")
     assert ran.status == 0, ran.stderr
     assert "Send the requests that failed again" in ran.stderr
     # Store and database were of the same moment: nothing is said to the contrary, and nothing else has changed.

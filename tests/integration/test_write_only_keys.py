@@ -208,8 +208,8 @@ async def test_refusals_are_recorded_and_counted(
     assert (await auditor.get("/audit/summary")).json()["refused"] == 2
     assert (await auditor.get("/audit/summary", params={"since": "2030-01-01"})).json()["refused"] == 0
     page = (await auditor.get("/metrics")).text
-    assert 'lethe_deletions_refused_total{kind="edge"} 1.0' in page
-    assert 'lethe_deletions_refused_total{kind="node"} 1.0' in page
+    assert 'lethe_deletions_refused_total{kind="edge",process="api-0"} 1.0' in page
+    assert 'lethe_deletions_refused_total{kind="node",process="api-0"} 1.0' in page
 
 
 def test_what_was_deleted_already_is_completed_no_sooner_than_what_was_there(

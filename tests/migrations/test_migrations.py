@@ -26,10 +26,10 @@ from service.db import (  # noqa: F401 (they declare the tables)
     versions,
 )
 from service.db.base import Base
-from service.db.engine import asyncpg_url
+from service.db.engine import asyncpg_url, create_engine
 from service.domain.drills import DrillTrigger
 from service.domain.states import Cause, EventType, Guarantee, ImportStatus, RequestKind, RequestStatus, Scope
-from service.errors import Unavailable
+from service.errors import ConfigurationError, Unavailable
 
 #: Every column, constraint and index, spelled by Postgres itself; triggers have a test of their own.
 CATALOG = {
@@ -78,6 +78,22 @@ async def test_the_schema_of_another_version_is_refused_by_name_and_left_alone(
     assert refused.value.remedy
     assert await migrate.current(empty_database_url) == revision
     assert {name: await _query(empty_database_url, query) for name, query in CATALOG.items()} == before
+
+
+async def test_a_process_starts_on_the_schema_of_its_own_version_alone(empty_database_url: str) -> None:
+    engine = create_engine(empty_database_url)
+    try:
+        with pytest.raises(ConfigurationError, match="at revision none, and this version of Lethe needs"):
+            await migrate.require_current(engine)
+        await migrate.upgrade(empty_database_url)
+        await migrate.require_current(engine)
+        await _on(
+            empty_database_url, lambda conn: conn.execute(text("UPDATE alembic_version SET version_num = '9.9.9'"))
+        )
+        with pytest.raises(migrate.SchemaForeign, match="a later one made it"):
+            await migrate.require_current(engine)
+    finally:
+        await engine.dispose()
 
 
 async def test_upgrading_a_current_database_changes_nothing(empty_database_url: str) -> None:
@@ -133,8 +149,11 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
     )
     assert found == {
         ("requests_transition", "requests"),
+        ("requests_key_dropped", "requests"),
         ("requests_begin_queued", "requests"),
         ("pointers_forward", "pointers"),
+        ("pointers_told", "pointers"),
+        ("reader_leases_told", "reader_leases"),
         ("leases_forward", "leases"),
         ("events_append_only", "events"),
         ("imports_final", "imports"),

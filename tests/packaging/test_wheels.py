@@ -14,7 +14,6 @@ from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
-import psutil
 import pytest
 from lethe_process import LetheProcess
 
@@ -212,12 +211,9 @@ def test_the_application_serves_forgets_and_examines_itself(wheels: Mapping[str,
             assert http.get("/predict/7").status_code == 410
             receipt = http.get(f"/deletions/{deleted.id}/receipt", params={"format": "html"})
             assert "<html" in receipt.text
-        children = [" ".join(child.cmdline()) for child in psutil.Process(lethe.pid).children()]
-        assert any("newton_process" in command for command in children)
         examined = environment.run("lethe", "doctor", "--home", str(lethe.home))
         ended = lethe.stop()
     assert ended.status == 0
-    assert "process for repairs" not in ended.stderr
     print(examined, ended.stdout)
 
     wanted: dict[str, str] = {}

@@ -54,7 +54,8 @@ def check_seed(seed: int, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
         check(model, batch)
 
 
-@pytest.mark.parametrize("seed", range(40))
+#: 1007106: a row 300 times the others kept repairs with the smoothed hinge from their end.
+@pytest.mark.parametrize("seed", [*range(40), 1_007_106])
 @pytest.mark.parametrize("way", WAYS)
 def test_no_bound_is_below_the_true_distance(way: Way, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check_seed(seed, way, monkeypatch)

@@ -32,15 +32,15 @@ def delete_half(path: Path, graph: Graph) -> StoredModel:
 
 def assert_exact(stored: StoredModel, oracle: Oracle) -> None:
     resident = stored.resident
-    gram = resident.state.features.gram
-    fresh = factorise(resident.features.rows, oracle.live, sigma_ref_squared=gram.sigma_ref_squared)
+    gram = resident.committed.state.features.gram
+    fresh = factorise(resident.committed.features.rows, oracle.live, sigma_ref_squared=gram.sigma_ref_squared)
     assert gram.rank == fresh.rank
     assert float((gram.M_pinv - fresh.M_pinv).norm()) <= 1e-8 * float(fresh.M_pinv.norm())
     # The weights must lie in the fresh span; the projection that put them there is checked against the SVD elsewhere.
-    W = resident.state.features.W
+    W = resident.committed.state.features.W
     assert float((W - fresh.M @ (fresh.M_pinv @ W)).norm()) <= 1e-8 * float(W.norm())
-    oracle.W = by_block(W, resident.state.classes).numpy()
-    predicted = resident.predictions().probabilities[oracle.live]
+    oracle.W = by_block(W, resident.committed.state.classes).numpy()
+    predicted = resident.committed.predictions().probabilities[oracle.live]
     assert np.abs(predicted - oracle.probabilities()).max() <= 1e-9
 
 

@@ -126,12 +126,12 @@ def assert_drilled(model: BuiltModel, cohort: int, norms: Norms, W: NDArray[np.f
 def assert_equal(stored: StoredModel, oracle: Oracle) -> None:
     """Weights, rank, coefficients, the representation and every prediction are those of the oracle."""
     resident = stored.resident
-    state = resident.state
-    pairs = [(state.features, resident.features, oracle.features)]
+    state = resident.committed.state
+    pairs = [(state.features, resident.committed.features, oracle.features)]
     if state.labels is not None:
-        assert resident.labels is not None
+        assert resident.committed.labels is not None
         assert oracle.label_side is not None
-        pairs.append((state.labels, resident.labels, oracle.label_side))
+        pairs.append((state.labels, resident.committed.labels, oracle.label_side))
     for span, given, side in pairs:
         W = by_block(span.W, state.classes).numpy()
         scale = max(float(np.linalg.norm(side.W)), 1e-9)
@@ -143,12 +143,12 @@ def assert_equal(stored: StoredModel, oracle: Oracle) -> None:
     if side_changed := oracle.features.rank:
         assert state.features.gram.rank == side_changed
     images = []
-    for each, span in zip(resident.live_graph.inputs, state.spans, strict=True):
+    for each, span in zip(resident.committed.live_graph.inputs, state.spans, strict=True):
         rows = each.rows.matmul(torch.eye(each.rows.num_features, dtype=torch.float64))
         images += list(each.operators.images(rows * torch.from_numpy(span.in_span)[:, None]))
     training = oracle.training & oracle.live
     assert np.abs(torch.cat(images, dim=1).numpy() - oracle.H())[training].max(initial=0.0) <= TOLERANCE
-    predicted = resident.predictions().probabilities
+    predicted = resident.committed.predictions().probabilities
     assert np.abs(predicted - oracle.probabilities()).max() <= TOLERANCE
 
 

@@ -24,8 +24,8 @@ from projector.network.blocks import by_block
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
 from projector.solvers import class_blocks
 from service.domain.states import RepairPolicy
-from service.unlearning.placement import Placement, RepairImpossible
-from service.unlearning.resident import Resident
+from service.unlearning.committed import Committed
+from service.unlearning.placement import RepairImpossible
 from tests.property.configurations import Configuration, every, pairwise
 from tests.property.oracle import Oracle
 from tests.property.retraining import Problem
@@ -64,24 +64,24 @@ def put(oracle: Oracle, W: NDArray[np.float64], problem: Problem) -> None:
 def assert_retrained(stored: StoredModel, oracle: Oracle) -> None:
     """Weights, predictions, coefficients and certificate of the committed state against retraining."""
     resident = stored.resident
-    W = stacked(resident.state).numpy()
+    W = stacked(resident.committed.state).numpy()
     best, problem = retrained(oracle)
     size = max(float(np.linalg.norm(best)), 1e-12)
     distance = float(np.linalg.norm(W - best))
     assert distance <= DISTANCE * size
-    found = resident.certificate
+    found = resident.committed.certificate
     assert found is not None
     assert found.retrained
     assert distance <= found.bound + problem.distance_bound(best)
     put(oracle, best, problem)
-    assert np.abs(resident.predictions().probabilities - oracle.probabilities()).max() <= DISTANCE
-    sides = [(resident.state.features, resident.features, oracle.features)]
-    if resident.state.labels is not None:
-        assert resident.labels is not None
+    assert np.abs(resident.committed.predictions().probabilities - oracle.probabilities()).max() <= DISTANCE
+    sides = [(resident.committed.state.features, resident.committed.features, oracle.features)]
+    if resident.committed.state.labels is not None:
+        assert resident.committed.labels is not None
         assert oracle.label_side is not None
-        sides.append((resident.state.labels, resident.labels, oracle.label_side))
+        sides.append((resident.committed.state.labels, resident.committed.labels, oracle.label_side))
     for span, given, side in sides:
-        effective = by_block(given.beta + given.rows.matmul(span.T), resident.state.classes).numpy()
+        effective = by_block(given.beta + given.rows.matmul(span.T), resident.committed.state.classes).numpy()
         error = np.abs(effective[:, side.in_span] - side.effective[:, side.in_span]).max(initial=0.0)
         assert error <= DISTANCE * max(np.abs(side.effective).max(), 1e-9)
 
@@ -95,7 +95,7 @@ def check(configuration: Configuration, path: Path) -> None:
         if step == 1:
             # With blocks from before the batch, which must not bring back what the batch removes.
             while stored.resident.upkeep_due:
-                stored.resident.advance_upkeep(time.monotonic() + 0.001)
+                stored.resident.factor.advance(time.monotonic() + 0.001)
         removals = removals_of(configuration, oracle, rng, ~model.public)
         outcome = stored.remove(*removals)
         prepared = outcome.prepared
@@ -143,7 +143,7 @@ def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(smal
     stored = served(small, tmp_path)
     oracle = oracle_of(stored.model)
     while stored.resident.upkeep_due:
-        stored.resident.advance_upkeep(time.monotonic() + 0.001)
+        stored.resident.factor.advance(time.monotonic() + 0.001)
     first = stored.remove(Removal(nodes=np.array([3, 4])), budget_s=0.0)
     outcome = first.prepared.outcome
     assert outcome.status is RepairStatus.PENDING
@@ -156,11 +156,11 @@ def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(smal
     # Overtaken by a batch, it starts again from there.
     stored.remove(Removal(nodes=np.array([7])), budget_s=0.0)
     oracle.remove(np.array([3, 4, 7]), np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64))
-    before = stored.resident.state.version
+    before = stored.resident.committed.state.version
     repaired = stored.repair()
     assert repaired.outcome.status is RepairStatus.CONVERGED
     assert repaired.outcome.iterations is not None
-    assert stored.resident.state.version == before + 1
+    assert stored.resident.committed.state.version == before + 1
     assert stored.resident.repairing is None
     assert_retrained(stored, oracle)
     stored.resident = stored.reloaded()
@@ -175,7 +175,7 @@ def test_blocks_stay_in_memory_for_a_while_after_the_first_deletion_that_they_pr
     stored = served(small, tmp_path)
     resident = stored.resident
     assert resident.upkeep_due
-    resident.advance_upkeep(math.inf)
+    resident.factor.advance(math.inf)
     assert not resident.upkeep_due
     assert resident.preconditioner is not None
     earlier = weakref.ref(resident.preconditioner.blocks)
@@ -190,7 +190,7 @@ def test_blocks_stay_in_memory_for_a_while_after_the_first_deletion_that_they_pr
         now += 59.0 if node == 5 else 1.0
     assert resident.upkeep_due
     assert earlier() is None
-    resident.advance_upkeep(math.inf)
+    resident.factor.advance(math.inf)
     assert resident.preconditioner is not None
     assert resident.preconditioner.fresh
 
@@ -200,7 +200,7 @@ def test_blocks_that_expire_during_a_repair_are_replaced_by_others(
 ) -> None:
     stored = StoredModel(tmp_path / "model", built(small, None), RepairPolicy.ALWAYS, factor_age_s=0.0)
     resident = stored.resident
-    resident.advance_upkeep(math.inf)
+    resident.factor.advance(math.inf)
     assert resident.preconditioner is not None
     earlier = weakref.ref(resident.preconditioner.blocks)
     used = resident.prepare([Removal(nodes=np.array([5]))])
@@ -240,7 +240,7 @@ def test_rows_that_barely_span_their_directions_do_not_spoil_the_optimum(
     stored = served(barely_spanned(small, condition), tmp_path, ModelSpec(regularization=1e-6))
     for node in (3, 4):
         if stored.resident.upkeep_due:
-            stored.resident.advance_upkeep(math.inf)
+            stored.resident.factor.advance(math.inf)
         outcome = stored.remove(Removal(nodes=np.array([node]))).prepared.outcome
         assert outcome.status is RepairStatus.CONVERGED
 
@@ -255,7 +255,7 @@ def test_blocks_that_cannot_be_made_are_done_without_and_not_tried_again(
 
     monkeypatch.setattr(class_blocks, "_root", broken)
     with pytest.raises(ArithmeticError, match="Cholesky"):
-        stored.resident.advance_upkeep(math.inf)
+        stored.resident.factor.advance(math.inf)
     assert not stored.resident.upkeep_due
     outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.CONVERGED
@@ -265,9 +265,9 @@ def test_blocks_that_cannot_be_made_are_done_without_and_not_tried_again(
 
 def test_upkeep_under_way_is_given_up_with_the_rows_it_reads(small: Graph, tmp_path: Path) -> None:
     resident = served(small, tmp_path).resident
-    resident.advance_upkeep(time.monotonic() + 1e-9)
+    resident.factor.advance(time.monotonic() + 1e-9)
     resident.commit(resident.prepare([Removal(nodes=np.array([5]))], budget_s=0.0))
-    assert resident._making is None
+    assert resident.factor._making is None
     assert resident.preconditioner is None
 
 
@@ -298,14 +298,14 @@ def assert_coefficients_can_be_rebuilt(stored: StoredModel, tolerance: float = 1
     garbled = replace(base, beta=np.zeros_like(base.beta))
     version, manifest = stored.store.read_version(stored.ref), stored.store.manifest
     number = stored.ref.version
-    loaded = Resident.load(manifest, garbled, version, number, Placement("cpu"), stale_coefficients=True)
+    loaded = Committed.load(manifest, garbled, version, number, "cpu", stale_coefficients=True)
     assert np.abs(loaded.coefficients().beta - base.beta).max() <= tolerance * np.abs(base.beta).max()
 
 
 def distance_to_retraining(stored: StoredModel, oracle: Oracle) -> tuple[float, float]:
     """|W - W_u| of the committed state, and what the oracle's own minimum may be off by."""
     best, problem = retrained(oracle)
-    distance = float(np.linalg.norm(stacked(stored.resident.state).numpy() - best))
+    distance = float(np.linalg.norm(stacked(stored.resident.committed.state).numpy() - best))
     return distance, problem.distance_bound(best)
 
 
@@ -323,11 +323,11 @@ def test_a_batch_that_overtakes_a_repair_goes_on_from_its_weights(
     unrepaired.remove(Removal(nodes=np.array([*range(9), 20, 21, 22])), budget_s=0.0)
     for node in (20, 21, 22):
         resident = stored.resident
-        bound = resident.certificate
+        bound = resident.committed.certificate
         assert bound is not None
         while resident.repairing is None or not (resident.repairing.bound_relative or 1.0) < bound.relative / 3:
             assert resident.advance_repair(time.monotonic() + 1e-6) is None
-        committed = stacked(resident.state)
+        committed = stacked(resident.committed.state)
         outcome = stored.remove(Removal(nodes=np.array([node])), budget_s=0.0)
         oracle.remove(np.array([node]), no_rows, no_edges)
         # What it reached is committed, with its coefficients and its bound.
@@ -335,10 +335,10 @@ def test_a_batch_that_overtakes_a_repair_goes_on_from_its_weights(
         assert reached.status is RepairStatus.PENDING
         assert reached.coefficients is not None
         assert outcome.span_residual <= 1e-8
-        moved = float(torch.linalg.norm(stacked(resident.state) - committed) / torch.linalg.norm(committed))
+        moved = float(torch.linalg.norm(stacked(resident.committed.state) - committed) / torch.linalg.norm(committed))
         assert outcome.prepared.projection.weight_change == pytest.approx(moved)
         distance, rounding = distance_to_retraining(stored, oracle)
-        assert stored.resident.certificate == reached.after
+        assert stored.resident.committed.certificate == reached.after
         assert reached.after is not None
         assert distance <= reached.after.bound + rounding
         # Off an optimum, W is what they say but along faint directions, where they follow it at second order.
@@ -363,10 +363,10 @@ def test_a_class_and_then_all_training_nodes_are_lost(
     rest = np.flatnonzero(small.train_mask & oracle.live)
     outcome = stored.remove(Removal(nodes=rest))
     assert outcome.prepared.outcome.status is RepairStatus.CONVERGED
-    assert not stacked(stored.resident.state).any()
-    assert stored.resident.certificate is not None
-    assert stored.resident.certificate.bound == 0.0
-    stored.remove(Removal(nodes=np.flatnonzero(stored.resident.state.live)[:1]))
+    assert not stacked(stored.resident.committed.state).any()
+    assert stored.resident.committed.certificate is not None
+    assert stored.resident.committed.certificate.bound == 0.0
+    stored.remove(Removal(nodes=np.flatnonzero(stored.resident.committed.state.live)[:1]))
 
 
 def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,13 +378,13 @@ def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, m
     assert outcome.before is not None
     assert outcome.after is not None
     assert 1e-8 < outcome.after.bound < outcome.before.bound
-    assert stored.resident.certificate == outcome.after
+    assert stored.resident.committed.certificate == outcome.after
 
 
 def test_blocks_that_do_not_fit_are_done_without(small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = served(small, tmp_path)
-    monkeypatch.setattr("service.unlearning.resident.available_bytes", lambda device: 10_000)
-    assert stored.resident.why_no_blocks is not None
+    monkeypatch.setattr("service.unlearning.committed.available_bytes", lambda device: 10_000)
+    assert stored.resident.factor.why_none is not None
     assert not stored.resident.upkeep_due
     outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.CONVERGED
@@ -395,12 +395,14 @@ def test_blocks_that_do_not_fit_are_done_without(small: Graph, tmp_path: Path, m
 
 def test_numbers_that_are_not_finite_fail_the_batch_and_change_nothing(small: Graph, tmp_path: Path) -> None:
     resident = served(small, tmp_path).resident
-    before = resident.state
-    broken = replace(resident.state.features, W=torch.full_like(resident.state.features.W, torch.nan))
-    resident.state = replace(resident.state, features=broken)
+    before = resident.committed.state
+    broken = replace(
+        resident.committed.state.features, W=torch.full_like(resident.committed.state.features.W, torch.nan)
+    )
+    resident.committed.state = replace(resident.committed.state, features=broken)
     with pytest.raises(NotFinite):
         resident.prepare([Removal(nodes=np.array([1]))])
-    resident.state = before
+    resident.committed.state = before
     resident.prepare([Removal(nodes=np.array([1]))])
 
 
@@ -416,19 +418,19 @@ def test_the_plain_hinge_cannot_be_repaired(small: Graph, tmp_path: Path) -> Non
         served(small, tmp_path, spec)
     assert "--repair never" in refused.value.remedy
     never = StoredModel(tmp_path / "never", built(small, spec))
-    assert never.resident.certificate is None
+    assert never.resident.committed.certificate is None
     assert never.remove(Removal(nodes=np.array([1]))).prepared.outcome.after is None
 
 
 def test_under_never_the_bound_is_stated_and_nothing_moves(small: Graph, tmp_path: Path) -> None:
     stored = StoredModel(tmp_path / "model", built(small))
-    before = stacked(stored.resident.state)
+    before = stacked(stored.resident.committed.state)
     outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.NONE
     assert outcome.after is not None
-    assert outcome.after == outcome.before == stored.resident.certificate
+    assert outcome.after == outcome.before == stored.resident.committed.certificate
     assert not outcome.after.retrained
-    assert torch.equal(stacked(stored.resident.state), before)
+    assert torch.equal(stacked(stored.resident.committed.state), before)
 
 
 def test_cora_is_retrained_batch_after_batch(tmp_path: Path) -> None:
@@ -436,13 +438,13 @@ def test_cora_is_retrained_batch_after_batch(tmp_path: Path) -> None:
     stored = StoredModel(tmp_path / "model", built(graph), RepairPolicy.ALWAYS)
     rng = np.random.default_rng(5)
     for size in (1, 16, 64):
-        nodes = rng.choice(np.flatnonzero(stored.resident.state.live), size=size, replace=False)
+        nodes = rng.choice(np.flatnonzero(stored.resident.committed.state.live), size=size, replace=False)
         outcome = stored.remove(Removal(nodes=nodes))
         assert outcome.prepared.outcome.status is RepairStatus.CONVERGED
         assert outcome.span_residual <= 1e-8
-    live = stored.resident.live_graph
+    live = stored.resident.committed.live_graph
     H = live.objective(1.0).representation.dense().numpy()
     spec = stored.model.manifest.spec
     problem = Problem(H, graph.labels[live.training_rows], graph.num_classes, spec.loss, spec.regularization)
     best = problem.minimum(1e-9)
-    assert np.linalg.norm(stacked(stored.resident.state).numpy() - best) <= DISTANCE * np.linalg.norm(best)
+    assert np.linalg.norm(stacked(stored.resident.committed.state).numpy() - best) <= DISTANCE * np.linalg.norm(best)

@@ -33,21 +33,21 @@ def test_a_real_graph_is_as_if_retrained(name: str, regularization: float, tmp_p
         resident = stored.resident
         if resident.upkeep_due and size == 1:
             # Most batches of a run come before the Hessian was factorised, some after.
-            resident.advance_upkeep(math.inf)
-        nodes = rng.choice(np.flatnonzero(resident.state.live), size=size, replace=False)
+            resident.factor.advance(math.inf)
+        nodes = rng.choice(np.flatnonzero(resident.committed.state.live), size=size, replace=False)
         outcome = stored.remove(Removal(nodes=nodes))
-        certificate, lost = resident.certificate, outcome.prepared.projection.lost_direction_norm_after
+        certificate, lost = resident.committed.certificate, outcome.prepared.projection.lost_direction_norm_after
         assert outcome.prepared.outcome.status is RepairStatus.CONVERGED
         assert outcome.span_residual <= 1e-8
         assert certificate is not None
         assert certificate.relative is not None
         assert certificate.relative <= 1e-8
-        W = stacked(resident.state).numpy()
+        W = stacked(resident.committed.state).numpy()
         if lost is not None:
             assert lost <= 1e-9 * np.linalg.norm(W)
         if number not in checked:
             continue
-        live = resident.live_graph
+        live = resident.committed.live_graph
         H = live.objective(1.0).representation.dense().numpy()
         labels = graph.labels[live.training_rows]
         problem = Problem(H, labels, graph.num_classes, stored.model.manifest.spec.loss, regularization)
@@ -55,9 +55,9 @@ def test_a_real_graph_is_as_if_retrained(name: str, regularization: float, tmp_p
         distance = float(np.linalg.norm(W - best))
         assert distance <= 1e-6 * np.linalg.norm(best)
         assert distance <= certificate.bound + problem.distance_bound(best)
-        predicted = resident.predictions().probabilities[live.propagator.live]
+        predicted = resident.committed.predictions().probabilities[live.propagator.live]
         split = live.objective(1.0).representation
-        logits = split.all_logits(resident.state.features.W.new_tensor(best)).numpy()
+        logits = split.all_logits(resident.committed.state.features.W.new_tensor(best)).numpy()
         exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
         retrained = (exponents / exponents.sum(axis=1, keepdims=True))[live.propagator.live]
         assert np.abs(predicted - retrained).max() <= 1e-6

@@ -16,7 +16,7 @@ from service.api.http_metrics import HttpMetrics
 from service.audit.checkpoint import Checkpoint
 from service.audit.watch import Seen
 from service.cli.watch import WatchMetrics
-from service.observability.metrics import UnlearningMetrics
+from service.observability.metrics import IntakeMetrics, UnlearningMetrics
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 RULES: dict[str, Any] = yaml.safe_load((DOCKER / "prometheus" / "rules.yml").read_text())
@@ -55,7 +55,7 @@ class Selectors(list[promql_parser.VectorSelector]):
 def known_samples(folder: Path) -> dict[str, set[str]]:
     """Every sample that the service or a watcher exposes, with the labels it has."""
     registry = CollectorRegistry(auto_describe=True)
-    owners = (HttpMetrics(registry), UnlearningMetrics(registry))
+    owners = (HttpMetrics(registry), IntakeMetrics(registry), UnlearningMetrics(registry))
     known = dict(PROMETHEUS)
     for metric in (value for owner in owners for value in vars(owner).values()):
         if isinstance(metric, MetricWrapperBase):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from service.app import deliver
 from service.errors import ConfigurationError
 from service.first_key import FirstKey
 from service.listening import facts_file, listen, stopped_by_signals, url_of
+from service.preparation import deliver
 
 
 def test_a_port_in_use_is_named_with_what_to_do() -> None:
@@ -44,7 +44,8 @@ def test_the_url_of_all_interfaces_is_that_of_this_machine() -> None:
 
 def test_the_facts_are_private_and_there_only_while_it_serves(tmp_path: Path) -> None:
     path = tmp_path / "run" / "server.json"
-    with facts_file(path, {"url": "http://x"}):
+    with facts_file(path) as state:
+        state({"url": "http://x"})
         assert json.loads(path.read_text()) == {"url": "http://x"}
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

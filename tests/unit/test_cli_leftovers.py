@@ -14,6 +14,8 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.network.spec import ModelSpec
 from service.cli.train import train_model
+from service.publication.writer import Publisher
+from tests import publications
 
 NODES, DELETED, TWIN = 40, 3, 17
 
@@ -81,3 +83,19 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
     status, found, _ = searched(lethe, "rows.npy", ids=False)
     assert status == 1
     assert f"features of row 0 are those of row {TWIN}" in found
+
+
+def test_what_is_published_is_searched_wherever_it_lies_until_it_is_blanked(lethe: CommandLine, tmp_path: Path) -> None:
+    edges = np.array([[row, (row + 1) % NODES] for row in range(NODES)]).T
+    people = {"x": np.random.default_rng(0).standard_normal((NODES, 8)), "y": np.arange(NODES) % 2}
+    np.savez(tmp_path / "people.npz", edge_index=np.concatenate([edges, edges[::-1]], axis=1), **people)
+    train_model("people.npz", tmp_path / "m", ModelSpec(), data_dirs=[])
+    publisher, ref = Publisher(tmp_path / "var", tmp_path / "share"), VersionRef(1, 1)
+    shown = publications.snapshot(1, np.full((2, 2), 0.5))
+    publications.load(publisher, ref, publications.published_model(("someone-else", "person-000003"), shown), shown)
+    (tmp_path / "ids.txt").write_text("person-000003\n")
+    ran = lethe("audit", "leftovers", "--ids", "ids.txt", "--model", "m")
+    assert ran.status == 1
+    assert str(publisher.layout.models) in ran.stdout.replace("\n", "")
+    publisher.erase(ref, np.array([1]), np.empty((0, 2), dtype=np.int64))
+    assert lethe("audit", "leftovers", "--ids", "ids.txt", "--model", "m").status == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import CommandLine
 from lethe_stub import LetheStub
+from sqlalchemy import make_url
 
 from service.cli import findings
 from service.cli.findings import Finding
@@ -21,9 +22,10 @@ from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
 from service.domain.states import Scope
+from service.embedded import PrivateServers
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 
 
 @pytest.fixture
@@ -141,6 +143,34 @@ def test_a_doctor_says_for_which_models_the_lease_is_held(lethe: CommandLine, em
     assert rows(lethe("doctor").stdout)["lease"].endswith("held for cora")
 
 
+def test_a_doctor_says_what_the_logins_of_processes_can_do(
+    lethe: CommandLine, empty_database_url: str, private_servers: PrivateServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> list[str]:
+        said = rows(lethe("doctor").stdout)
+        return [said[f"login of {role}"] for role in ("lethe_api", "lethe_unlearner")]
+
+    def own(url: str | None) -> str:
+        assert url is not None
+        there = make_url(empty_database_url).database
+        return make_url(url).set(database=there).render_as_string(hide_password=False)
+
+    lethe("migrate")
+    assert all(one.startswith("-") and "none of its own" in one for one in found())
+    monkeypatch.setenv("LETHE_API_DATABASE_URL", own(private_servers.api_database_url))
+    monkeypatch.setenv("LETHE_UNLEARNER_DATABASE_URL", own(private_servers.unlearner_database_url))
+    assert all(one.startswith("ok") for one in found())
+    monkeypatch.setenv("LETHE_API_DATABASE_URL", empty_database_url)
+    monkeypatch.setenv("LETHE_UNLEARNER_DATABASE_URL", own(private_servers.api_database_url))
+    of_api, of_unlearner = found()
+    assert "wrong" in of_api
+    assert "can do more than lethe_api" in of_api
+    assert "may not work as lethe_unlearner" in of_unlearner
+    strange = make_url(empty_database_url).set(username="lethe_api", password="wrong")
+    monkeypatch.setenv("LETHE_API_DATABASE_URL", strange.render_as_string(hide_password=False))
+    assert "does not answer" in found()[0]
+
+
 def test_a_doctor_names_what_is_wrong_and_what_to_do(
     lethe: CommandLine, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,9 +209,9 @@ def test_a_doctor_misses_the_keys_of_requests_also_while_the_servers_are_down(
     ran = lethe("doctor")
     assert ran.status == 1
     assert rows(ran.stdout)["keys"].startswith("wrong")
-    assert "requests.slots is missing" in ran.stdout
+    assert "requests is missing" in ran.stdout
     assert "Restore it" in ran.stderr
-    RequestKeys.open(home / "keys" / "requests.slots").close()
+    OwnSlots.open(home / "keys" / "requests").close()
     assert rows(lethe("doctor").stdout)["keys"].startswith("ok")
 
 

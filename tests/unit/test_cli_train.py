@@ -21,7 +21,7 @@ from service.db.vault_keys import SLOTS
 from service.embedded.home import Home, HomeLock
 from service.errors import AlreadyRunning, ConfigurationError
 from service.settings import Settings
-from service.vault.request_keys import RequestKeys
+from service.vault.own_slots import OwnSlots
 
 SYNTHETIC = "synthetic:n=60,d=12,classes=3,seed=1"
 
@@ -203,7 +203,7 @@ def test_an_import_meets_the_folder_that_a_running_service_serves(
 def test_a_home_that_has_served_another_folder_takes_no_first_model(
     lethe: CommandLine, trained: Path, tmp_path: Path
 ) -> None:
-    with RequestKeys.open(tmp_path / "home" / "keys" / SLOTS):
+    with OwnSlots.open(tmp_path / "home" / "keys" / SLOTS):
         pass
     ran = lethe("model", "import", trained, "--home", "home")
     assert ran.status == 2

@@ -26,11 +26,21 @@ COMMANDS = [
 
 
 @pytest.fixture
-def lethe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CommandLine:
+def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("LETHE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("LETHE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def lethe(capsys: pytest.CaptureFixture[str], own_home: None) -> CommandLine:
     return CommandLine(capsys)
+
+
+@pytest.fixture
+def lethe_with_children(capfd: pytest.CaptureFixture[str], own_home: None) -> CommandLine:
+    """With what the processes print that `serve` starts."""
+    return CommandLine(capfd)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -98,17 +108,17 @@ def test_a_file_that_cannot_be_read_is_named(lethe: CommandLine, tmp_path: Path)
     assert "absent.txt: No such file or directory" in ran.stderr
 
 
-def test_serving_a_folder_without_a_model_is_refused(lethe: CommandLine, tmp_path: Path) -> None:
+def test_serving_a_folder_without_a_model_is_refused(lethe_with_children: CommandLine, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    ran = lethe("serve", "--model", folder)
+    ran = lethe_with_children("serve", "--model", folder)
     assert ran.status == 2
     assert "./lethe train" in ran.stderr
 
 
-def test_serving_a_folder_of_something_else_is_refused(lethe: CommandLine, tmp_path: Path) -> None:
+def test_serving_a_folder_of_something_else_is_refused(lethe_with_children: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a model")
-    ran = lethe("serve", "--model", tmp_path)
+    ran = lethe_with_children("serve", "--model", tmp_path)
     assert ran.status == 1
     assert "holds no model" in ran.stderr
 

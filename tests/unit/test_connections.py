@@ -14,9 +14,9 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from service import http_protocol as limits
-from service.app import server_config
 from service.connections import Connections, most_connections
 from service.http_protocol import Connection
+from service.http_server import server_config
 
 GET = b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"

@@ -17,7 +17,7 @@ DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 def test_every_setting_given_to_the_container_is_one() -> None:
     settings = {variable_name(name) for name in Settings.model_fields}
     given = set(re.findall(r"\b(LETHE_[A-Z_]+)=", DOCKERFILE))
-    for service in ("lethe-cpu", "lethe-gpu"):
+    for service in ("prepare", "api", "unlearner-cpu", "unlearner-gpu"):
         given |= set(COMPOSE["services"][service]["environment"])
 
     assert given <= settings
@@ -35,14 +35,38 @@ def test_the_image_holds_what_it_copies_and_runs_as_nobody_special() -> None:
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_each_profile_has_one_lethe_after_its_servers(kind: str) -> None:
+def test_each_profile_has_one_unlearner_once_all_is_prepared(kind: str) -> None:
     (name,) = [name for name, service in COMPOSE["services"].items() if service.get("profiles") == [kind]]
-    lethe = COMPOSE["services"][name]
+    unlearner = COMPOSE["services"][name]
 
-    assert lethe["depends_on"] == {
-        server: {"condition": "service_healthy"} for server in ("postgres", "redis") if server in COMPOSE["services"]
+    assert unlearner["command"] == ["serve", "--role", "unlearner"]
+    assert unlearner["depends_on"] == {
+        "prepare": {"condition": "service_completed_successfully"},
+        "redis": {"condition": "service_healthy"},
     }
-    assert ("deploy" in lethe) == (kind == "gpu")
+    prepare = COMPOSE["services"]["prepare"]
+    assert (prepare["command"], prepare["restart"]) == (["serve", "--role", "prepare"], "no")
+    assert prepare["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+    assert ("deploy" in unlearner) == (kind == "gpu")
+    assert COMPOSE["services"]["api"]["depends_on"][name] == {"condition": "service_healthy", "required": False}
+
+
+def test_processes_share_a_volume_and_have_no_login_but_their_own() -> None:
+    prepare, api, unlearner = (COMPOSE["services"][name] for name in ("prepare", "api", "unlearner-cpu"))
+    assert prepare["volumes"] == api["volumes"] == unlearner["volumes"]
+    (home,) = [volume.partition(":")[2] for volume in api["volumes"] if volume.startswith("lethe:")]
+    assert unlearner["environment"]["LETHE_SHARE"].startswith(f"{home}/")
+    assert "//lethe:" in prepare["environment"]["DATABASE_URL"]
+    for role, service in {"lethe_api": api, "lethe_unlearner": unlearner}.items():
+        assert f"//{role}:" in service["environment"]["DATABASE_URL"]
+        assert not {"POSTGRES_PASSWORD", "LETHE_ADMIN_KEY"} & set(re.findall(r"\$\{(\w+)", str(service)))
+
+
+def test_prometheus_asks_both() -> None:
+    (job,) = yaml.safe_load((ROOT / "docker" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    ports = {"api": 8000, "unlearner": COMPOSE["services"]["unlearner-cpu"]["environment"]["LETHE_UNLEARNER_PORT"]}
+    assert job["static_configs"] == [{"targets": [f"{name}:{port}" for name, port in ports.items()]}]
+    assert re.search(rf"LETHE_PORT={ports['api']}\b", DOCKERFILE)
 
 
 def test_what_is_mounted_exists_and_no_port_leaves_the_machine() -> None:
@@ -60,6 +84,8 @@ def test_no_secret_has_a_default() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
     for secret in (
         "POSTGRES_PASSWORD",
+        "LETHE_API_DATABASE_PASSWORD",
+        "LETHE_UNLEARNER_DATABASE_PASSWORD",
         "REDIS_PASSWORD",
         "LETHE_ADMIN_KEY",
         "GRAFANA_PASSWORD",

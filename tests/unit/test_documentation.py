@@ -15,7 +15,7 @@ from docs.settings_table import with_current_table
 from service.api.application import build
 from service.cli.main import build as build_command_line
 from service.observability.access import AccessLog
-from service.readiness import probes
+from service.operation import api_probes, unlearner_probes
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
@@ -111,8 +111,9 @@ def test_every_route_is_described_with_a_real_call() -> None:
 
 def test_every_readiness_check_has_its_remedy() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
-    checks = re.findall(r'^        \("(\w+)", ', Path(probes.__code__.co_filename).read_text(), re.MULTILINE)
-    assert "postgres" in checks
+    sources = [Path(str(module.__file__)).read_text() for module in (api_probes, unlearner_probes)]
+    checks = {name for source in sources for name in re.findall(r'[\[ ]\("(\w+)", \w', source)}
+    assert checks >= {"postgres", "lease", "queue", "device"}
     for name in checks:
         assert f"\n| `{name}` |" in page, name
 

@@ -6,6 +6,7 @@ import io
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -14,7 +15,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from service.api.application import build
-from service.app import server_config
+from service.http_server import server_config
 from service.listening import listen
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
@@ -84,6 +85,8 @@ async def served(lines: io.StringIO) -> AsyncIterator[int]:
         access_log=AccessLog("json", "debug", lines),
         lifespan=lifespan,
     )
+    # No request presents a key, so none is looked up.
+    app.state.services = SimpleNamespace(keys=None, limits=None)
     server = uvicorn.Server(server_config(app))
     serving = asyncio.create_task(server._serve([bound]))
     await ready.wait()

@@ -21,7 +21,7 @@ from service.domain.states import RequestKind, RequestStatus
 from service.errors import Unavailable, UnknownNodes
 from service.observability.access import AccessLog
 from service.observability.logging import LogFormat, configure_logging
-from service.observability.metrics import UnlearningMetrics, new_registry
+from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
 
 SOMEBODY = "alice-4711"
 
@@ -185,7 +185,7 @@ def test_a_batch_shows_in_the_metrics() -> None:
         repair=RepairStatus.CONVERGED,
     )
 
-    metrics.received(RequestKind.NODE)
+    IntakeMetrics(registry).received(RequestKind.NODE)
     metrics.completed(batch)
     metrics.reached(RequestStatus.APPLIED, 0.02)
     metrics.reached(RequestStatus.COMPLETED, 0.2)

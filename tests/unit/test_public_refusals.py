@@ -1,68 +1,48 @@
 """Nodes declared public are never deleted: the API refuses whoever names one, and so does the unlearner."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import numpy as np
 import pytest
 
-from projector.graph.edges import Edges
 from service.api.public import PublicNodes, refuse_public
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestKind, RequestStatus
-from service.errors import Unavailable
-from service.reader.predictions import Reader
-from service.unlearning.snapshot import Snapshot
+from service.publication.reader import Reader
 from service.worker.public import refused_for_public
 from service.worker.resolve import Claimed
+from tests.publications import reader_of, snapshot
 
 IDS = ("a", "b", "c", "d")
 PUBLIC = frozenset({"a", "b"})
 
 
-def a_reader() -> Reader:
-    live = np.ones(4, dtype=np.bool_)
-    return Reader(IDS, ("red", "green"), Snapshot(0, np.full((4, 2), 0.5), live, Edges.none(4)), public=PUBLIC)
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    return reader_of(tmp_path, IDS, snapshot(0, np.full((4, 2), 0.5)), public=list(PUBLIC))
 
 
-def test_a_request_that_names_public_nodes_is_refused_naming_all_of_them() -> None:
+def test_a_request_that_names_public_nodes_is_refused_naming_all_of_them(reader: Reader) -> None:
     with pytest.raises(PublicNodes) as caught:
-        refuse_public(a_reader(), "cora", ["c", "b", "a"])
+        refuse_public(reader, "cora", ["c", "b", "a"])
     assert caught.value.status == 409
     assert caught.value.detail.startswith("2 of the nodes named are public: the MLP of the model cora was trained on")
     assert caught.value.extra == {"public": ["b", "a"]}
     assert "nothing of this request was accepted" in caught.value.remedy
 
 
-def test_only_an_edge_between_two_public_nodes_is_refused() -> None:
+def test_only_an_edge_between_two_public_nodes_is_refused(reader: Reader) -> None:
     with pytest.raises(PublicNodes) as caught:
-        refuse_public(a_reader(), "cora", [("a", "c"), ("a", "b"), ("c", "d")])
+        refuse_public(reader, "cora", [("a", "c"), ("a", "b"), ("c", "d")])
     assert caught.value.detail.startswith("1 of the edges named join two public nodes")
     assert caught.value.extra == {"public_edges": [("a", "b")]}
-    refuse_public(a_reader(), "cora", [("a", "c"), ("b", "d")])
+    refuse_public(reader, "cora", [("a", "c"), ("b", "d")])
 
 
-def test_what_is_not_public_is_not_refused() -> None:
-    refuse_public(a_reader(), "cora", ["c", "d", "nobody"])
-
-
-def test_whether_a_node_is_public_is_known_once_a_model_is_loaded() -> None:
-    reader = Reader.empty("loading")
-    with pytest.raises(Unavailable):
-        reader.is_public("a")
-    reader.load(
-        IDS, ("red",), Snapshot(0, np.ones((4, 1)), np.ones(4, dtype=np.bool_), Edges.none(4)), public=frozenset("d")
-    )
-    assert [reader.is_public(node) for node in ("a", "d", "nobody")] == [False, True, False]
-    reader.suspend("the database does not answer")
-    assert reader.is_public("d")
-    reader.resume()
-    reader.publish(Snapshot(1, np.ones((4, 1)), np.ones(4, dtype=np.bool_), Edges.none(4)))
-    assert reader.is_public("d")
-    reader.load(
-        IDS, ("red",), Snapshot(0, np.ones((4, 1)), np.ones(4, dtype=np.bool_), Edges.none(4)), public=frozenset()
-    )
-    assert not reader.is_public("d")
+def test_what_is_not_public_is_not_refused(reader: Reader) -> None:
+    refuse_public(reader, "cora", ["c", "d", "nobody"])
 
 
 def claimed(kind: RequestKind, targets: Targets) -> Claimed:

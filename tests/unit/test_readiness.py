@@ -1,5 +1,6 @@
 """What readiness says is meant for the operator."""
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -7,16 +8,17 @@ import torch
 from redis.asyncio import Redis
 
 from service.db.engine import create_engine
+from service.domain.conditions import Check, Condition, Phase
+from service.operation.api_probes import api_probes, holder_probes, told_checks
+from service.operation.readiness import Readiness
+from service.operation.unlearner_probes import condition_probes, keep_looking, unlearner_probes
+from service.publication.reader import Reader
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
 from service.queue.unclaimed import Queue
-from service.reader.predictions import Reader
-from service.readiness import Readiness, probes
 from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
-from service.vault.request_keys import RequestKeys
-from service.worker.unlearner import Condition, Phase
+from service.vault.own_slots import OwnSlots
 
 NOWHERE = "127.0.0.1:1"
 
@@ -26,28 +28,35 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
         return Condition(Phase.FAILED, "The disk is full.")
 
     engine, redis = create_engine(f"postgresql://nobody@{NOWHERE}/none"), Redis.from_url(f"redis://{NOWHERE}/0")
-    request_keys = RequestKeys.open(tmp_path / "keys" / "requests.slots")
-    found = probes(
-        home=tmp_path,
-        model="small",
-        engine=engine,
-        queue=Queue(engine, DeletionStream(redis, "small"), (Outage("relay", Backoff(), random.Random()),)),
-        keyring=Keyring.open(tmp_path / "keys"),
-        log_keys=LogKeys.open(tmp_path / "keys"),
-        request_keys=request_keys,
-        reader=Reader.empty("the model is being loaded"),
-        condition=full,
-        device=torch.device("cpu"),
-    )
-    checks = {check.name: check for check in await Readiness(found, timeout_s=10.0, condition=full)()}
+    own_slots = OwnSlots.open(tmp_path / "keys" / "requests")
+    queue = Queue(engine, DeletionStream(redis, "small"), (Outage("relay", Backoff(), random.Random()),))
+    found = [
+        *api_probes(
+            home=tmp_path,
+            model="small",
+            engine=engine,
+            redis=queue.ping,
+            keyring=Keyring.open(tmp_path / "keys"),
+            key_files=own_slots.check_file,
+            predictions=lambda: Reader().predict_many(()),
+        ),
+        *unlearner_probes(queue=queue, key_files=own_slots.check_file, device=torch.device("cpu")),
+        *condition_probes(full),
+    ]
+    checks = {check.name: check for check in await Readiness(found, timeout_s=10.0, state=full)()}
+    by_row = await Readiness(holder_probes(engine, "small"), timeout_s=10.0, state=full)()
+    assert await told_checks(engine, "small") == ()
     await engine.dispose()
     await redis.aclose()
-    request_keys.close()
-    assert [name for name, check in checks.items() if check.ok] == ["queue", "disk", "device", "lease"]
+    own_slots.close()
+    working = [name for name, check in checks.items() if check.ok]
+    assert working == ["disk", "queue", "unlearner_keys", "device", "lease"]
     for name in ("postgres", "migrations", "keys", "clock", "residuals"):
         assert "DATABASE_URL" in checks[name].remedy
     assert checks["redis"].remedy.startswith("Start it")
     assert "The disk is full." in checks["unlearner"].detail
+    assert [(check.name, check.ok) for check in by_row] == [("lease", False), ("unlearner", False)]
+    assert all("DATABASE_URL" in check.remedy for check in by_row)
     assert all(check.remedy for check in checks.values() if not check.ok)
 
 
@@ -59,7 +68,7 @@ async def test_an_answer_is_given_again_for_half_a_second_or_until_the_unlearner
         looks.append(condition.phase)
         return condition.phase.value
 
-    readiness = Readiness([("unlearner", look)], timeout_s=10.0, condition=lambda: condition, clock=lambda: now)
+    readiness = Readiness([("unlearner", look)], timeout_s=10.0, state=lambda: condition, clock=lambda: now)
 
     async def told() -> str:
         (check,) = await readiness()
@@ -73,3 +82,18 @@ async def test_an_answer_is_given_again_for_half_a_second_or_until_the_unlearner
     now = 0.6
     assert await told() == "serving"
     assert len(looks) == 3
+
+
+async def test_what_was_found_is_told_again_and_again_until_it_is_to_stop() -> None:
+    async def works() -> str:
+        return "cpu"
+
+    stop, told = asyncio.Event(), list[tuple[Check, ...]]()
+
+    def tell(checks: tuple[Check, ...]) -> None:
+        told.append(checks)
+        stop.set()
+
+    readiness = Readiness([("device", works)], timeout_s=10.0, state=lambda: None)
+    await keep_looking(readiness, tell, stop)
+    assert told == [(Check("device", True, "cpu"),)]

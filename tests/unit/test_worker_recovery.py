@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from model_store.versions import SpanArrays, VersionState
-from service.domain.records import QueuedRequest, Targets
+from service.domain.records import KeySlot, QueuedRequest, Targets
 from service.domain.states import RequestKind, RequestStatus
 from service.errors import KeyMissing
+from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
 from service.vault.sealing import seal
 from service.worker.leftovers import Leftovers
@@ -19,15 +20,17 @@ from service.worker.recovery import deleted_edges, rows_of_edges
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Iterator[RequestKeys]:
-    with RequestKeys.open(tmp_path / "requests.slots") as keys:
-        yield keys
+def slots(tmp_path: Path) -> Iterator[OwnSlots]:
+    with OwnSlots.open(tmp_path / "keys" / "requests") as slots:
+        yield slots
 
 
-def sealed(kind: RequestKind, targets: Targets, key: bytes, request_id: UUID) -> QueuedRequest:
-    ciphertext = seal(targets, key, request_id)
+def sealed(kind: RequestKind, targets: Targets, reserved: ReservedKey, request_id: UUID) -> QueuedRequest:
+    ciphertext = seal(targets, reserved.key, request_id)
     received = datetime(2026, 3, 2, tzinfo=UTC)
-    return QueuedRequest(request_id, kind, RequestStatus.APPLIED, targets.count, ciphertext, None, received, uuid4())
+    return QueuedRequest(
+        request_id, kind, RequestStatus.APPLIED, targets.count, ciphertext, None, received, uuid4(), *reserved.slot
+    )
 
 
 def version(live: list[bool], featured: list[bool]) -> VersionState:
@@ -35,10 +38,11 @@ def version(live: list[bool], featured: list[bool]) -> VersionState:
     return VersionState(nothing, nothing, np.array(live), np.array(featured), rank=0)
 
 
-def test_the_edges_of_all_edge_requests_of_an_unfinished_batch_are_still_to_be_erased(keys: RequestKeys) -> None:
+def test_the_edges_of_all_edge_requests_of_an_unfinished_batch_are_still_to_be_erased(slots: OwnSlots) -> None:
+    keys = RequestKeys(slots.folder)
     assert deleted_edges([], keys) == []
     first, second, third = (uuid4() for _ in range(3))
-    key = keys.reserve([first, second, third])
+    key = slots.reserve([first, second, third])
     batch = [
         sealed(RequestKind.EDGE, Targets(edges=(("1", "2"), ("2", "3"))), key[first], first),
         sealed(RequestKind.NODE, Targets(nodes=("9",)), key[second], second),
@@ -51,12 +55,14 @@ def test_the_edges_of_all_edge_requests_of_an_unfinished_batch_are_still_to_be_e
     assert rows_of_edges([], {}).shape == (0, 2)
 
 
-def test_edges_that_cannot_be_told_any_more_stop_the_start_instead_of_coming_back(keys: RequestKeys) -> None:
+def test_edges_that_cannot_be_told_any_more_stop_the_start_instead_of_coming_back(slots: OwnSlots) -> None:
+    keys = RequestKeys(slots.folder)
     request_id = uuid4()
-    request = sealed(RequestKind.EDGE, Targets(edges=(("1", "2"),)), bytes(32), request_id)
+    reserved = ReservedKey(KeySlot(0, 1), bytes(32))
+    request = sealed(RequestKind.EDGE, Targets(edges=(("1", "2"),)), reserved, request_id)
     with pytest.raises(KeyMissing, match="would come back"):
         deleted_edges([request], keys)
-    keys.reserve([request_id])
+    assert slots.reserve([request_id])[request_id].slot == reserved.slot
     with pytest.raises(KeyMissing, match="does not fit"):
         deleted_edges([request], keys)
 

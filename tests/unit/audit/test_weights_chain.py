@@ -43,14 +43,10 @@ def recovered(version: int, *, before: str = "of another history") -> list[Leaf]
     return [{"type": "recovered", "details": details | told}]
 
 
-def by_an_early_version(leaves: list[Leaf]) -> list[Leaf]:
-    return [leaf | {"details": {k: v for k, v in leaf["details"].items() if k != "software"}} for leaf in leaves]
-
-
-def breaks(*parts: list[Leaf]) -> list[tuple[int, str, bool]]:
+def breaks(*parts: list[Leaf]) -> list[tuple[int, str]]:
     chains = WeightsChains()
     leaves = [leaf for part in parts for leaf in part]
-    return [(index, one.what, one.is_certain) for index, leaf in enumerate(leaves) for one in chains.take(index, leaf)]
+    return [(index, one) for index, leaf in enumerate(leaves) for one in chains.take(index, leaf)]
 
 
 #: Logs as the service writes them.
@@ -95,24 +91,12 @@ HONEST = {
         [leaf | {"details": leaf["details"] | {"model": "n"}} for leaf in batch(1, weights="other")],
         batch(2),
     ],
-    "an early version of Lethe": [by_an_early_version([*batch(1), *repaired(1, 2), *batch(3)])],
-    "an early version, and a late one": [by_an_early_version(batch(1)), batch(2), imported(3)],
 }
 
 
 @pytest.mark.parametrize("log", HONEST.values(), ids=HONEST.keys())
 def test_an_honest_log_is_not_doubted(log: list[list[Leaf]]) -> None:
     assert breaks(*log) == []
-
-
-def test_what_an_early_version_did_not_log_is_told_and_is_no_fault() -> None:
-    """It logged neither imports nor recoveries, and no repair that fell short."""
-    early = by_an_early_version([*batch(1), *batch(3)])
-    expected = "it goes on from version 2 of m, and no leaf tells what made that of version 1"
-    assert breaks(early) == [(2, expected, False)]
-    # It may have been the last thing before a later version was installed.
-    assert breaks(early, batch(5)) == [(2, expected, False), (4, expected.replace("2 of", "4 of")[:-1] + "3", False)]
-    assert breaks(by_an_early_version(batch(1)), batch(1, "not_repaired"), batch(3)) == [(3, expected, False)]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +111,7 @@ def test_what_an_early_version_did_not_log_is_told_and_is_no_fault() -> None:
         ([batch(1), recovered(4), batch(5, before="x")], 3, "gives version 4 of m other weights than leaf 2"),
         ([batch(1), batch(3)], 2, "no leaf tells what made that of version 1"),
         ([batch(1), repaired(1, 3)], 2, "no leaf tells what made that of version 1"),
-        ([imported(1), by_an_early_version(batch(3))], 1, "no leaf tells what made that of version 1"),
+        ([imported(1), batch(3)], 1, "no leaf tells what made that of version 1"),
         ([batch(2)], 0, "no leaf tells what made that of version 0"),
         ([batch(1, "completed")], 0, "no leaf before it tells that version 1 of m was applied"),
         ([batch(1), batch(3), batch(2)], 2, "no leaf tells what made that of version 1"),
@@ -149,7 +133,7 @@ def test_what_no_honest_log_holds_is_found_and_its_leaf_named(log: list[list[Lea
 
 def test_a_contradiction_is_told_once_and_what_follows_is_still_looked_at() -> None:
     found = breaks(batch(1), batch(2, before="x"), batch(2, before="x"), batch(3, before="y"))
-    assert [(index, what[:22]) for index, what, _ in found] == [
+    assert [(index, what[:22]) for index, what in found] == [
         (2, "it gives version 1 of "),
         (6, "it gives version 2 of "),
     ]

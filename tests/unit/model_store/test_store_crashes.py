@@ -10,6 +10,7 @@ from failing_disk import FailingDisk, Loss, stops
 from small_models import SmallModel, assert_same, difference, small_model
 from store_states import a_state, copied, everything_of, names_in, read_everything, same_state
 
+from model_store.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
 
@@ -34,7 +35,10 @@ def commit(model: SmallModel, path: Path) -> None:
 
 
 def rewrite_beta(model: SmallModel, path: Path) -> None:
-    Store.open(path).write_beta(model.beta + 1, model.label_beta + 1, version=1, fencing=1)
+    store = Store.open(path)
+    store.write_beta(model.beta + 1, model.label_beta + 1, version=1, fencing=1)
+    # It takes those before off the disk.
+    store.erase(Erasure(), fencing=1)
 
 
 @pytest.mark.parametrize("loss", [Loss.TORN, Loss.ALL, Loss.SOME])

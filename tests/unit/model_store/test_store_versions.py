@@ -8,6 +8,7 @@ from small_models import small_model
 from store_states import a_state, everything_of, same_state
 
 from model_store import store as store_module
+from model_store.erasure import Erasure
 from model_store.errors import StoreDamaged
 from model_store.store import Store
 from model_store.versions import StoreConflict, VersionRef
@@ -143,7 +144,7 @@ def test_what_an_overtaken_writer_has_written_since_is_removed(tmp_path: Path) -
     store.write_version(VersionRef(1, 2), a_state(model, 1), edges=0)
     store.set_current(VersionRef(1, 2))
     store.write_beta(model.beta, model.label_beta, version=1, fencing=2)
-    store.remove_versions(keep=VersionRef(1, 2), below_fencing=2)
+    store.erase(Erasure(), fencing=2, keep=VersionRef(1, 2))
     before = everything_of(tmp_path / "m")
     shutil.copytree(tmp_path / "m" / "versions" / "1-2", tmp_path / "m" / "versions" / "1-1")
     with pytest.raises(StoreConflict):

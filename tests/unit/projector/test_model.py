@@ -13,8 +13,7 @@ import torch
 from model_store.datasets.load import load_dataset
 from projector import Certificate, Model, ModelSpec, ProjectorError, fit, from_arrays
 from projector.errors import GraphError, TrainingError
-from projector.forgetting.repair import RepairProgress
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind, SolverKind
 from tests.property.retraining import Problem

@@ -101,7 +101,7 @@ def test_drills_between_other_deletions_are_exact_whatever_the_model(
         assert ordinary.channel_before is None
         assert_exact(model, oracle, outcome)
         model.resident = model.reloaded()
-        assert model.resident.canaries == small.manifest.canaries
+        assert model.store.manifest.canaries == small.manifest.canaries
 
 
 def test_a_diffused_model_forgets_its_canaries(tmp_path: Path) -> None:

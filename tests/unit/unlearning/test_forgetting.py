@@ -72,7 +72,9 @@ def test_ordinary_batches_are_downdated_and_never_recomputed(tmp_path: Path, pla
         projection = model.delete(order[start : start + 6].tolist()).prepared.projection
         assert projection.factor_method is FactorMethod.DOWNDATE
         fresh = factorise(
-            model.resident.features.rows, projection.state.live, sigma_ref_squared=plain.manifest.sigma_ref_squared
+            model.resident.committed.features.rows,
+            projection.state.live,
+            sigma_ref_squared=plain.manifest.sigma_ref_squared,
         )
         error = projection.state.features.gram.M_pinv - fresh.M_pinv
         assert projection.state.features.gram.rank == fresh.rank
@@ -110,7 +112,7 @@ def test_a_restart_continues_as_if_it_had_not_happened(tmp_path: Path, graph: Gr
         assert [n.injected_before for n in first.norms] == pytest.approx([n.injected_before for n in second.norms])
         one, other = first.state.features.W, second.state.features.W
         assert float((one - other).norm()) <= 1e-12 * float(one.norm())
-        assert set(restarted.resident.rows) == set(straight.resident.rows)
+        assert set(restarted.resident.committed.rows) == set(straight.resident.committed.rows)
 
 
 @pytest.mark.parametrize(("label_hops", "mlp_width"), [(0, 0), (1, 0), (3, 0), (0, 150)])
@@ -135,10 +137,10 @@ def test_nodes_features_and_edges_leave_a_stored_model_for_good(
         oracle.delete(nodes.tolist(), features=features.tolist(), edges=[(i, j) for i, j in edges.tolist()])
         assert outcome.span_residual <= 1e-8
         assert outcome.prepared.projection.state.features.gram.rank == oracle.rank
-        before = model.resident.predictions()
+        before = model.resident.committed.predictions()
         assert np.abs(before.probabilities[oracle.live] - oracle.probabilities()).max() <= 1e-9
         model.resident = model.reloaded()
-        assert np.abs(model.resident.predictions().probabilities - before.probabilities).max() <= 1e-12
+        assert np.abs(model.resident.committed.predictions().probabilities - before.probabilities).max() <= 1e-12
         version = model.store.read_version(model.ref)
         assert np.array_equal(version.live, oracle.live)
         assert not version.featured[order[: turn * 40 + 40]].any()

@@ -53,7 +53,7 @@ def read(folder: Path, digest: str = DIGEST) -> Gram | None:
 def test_what_was_written_is_read_bit_for_bit_and_used(trained: Path, tmp_path: Path) -> None:
     store = Store.open(trained)
     computed = loaded(store)
-    gram = computed.state.features.gram
+    gram = computed.committed.state.features.gram
     assert read(tmp_path) is None
     assert written(tmp_path, gram).stat().st_mode & 0o777 == 0o600
     kept = read(tmp_path)
@@ -63,13 +63,13 @@ def test_what_was_written_is_read_bit_for_bit_and_used(trained: Path, tmp_path: 
     numbers = ("rank", "sigma_ref_squared", "condition_number", "rank_tolerance")
     assert [getattr(kept, name) for name in numbers] == [getattr(gram, name) for name in numbers]
     again = loaded(store, kept)
-    assert (again.from_checkpoint, computed.from_checkpoint) == (True, False)
-    assert np.array_equal(again.predictions().probabilities, computed.predictions().probabilities)
+    assert (again.committed.from_checkpoint, computed.committed.from_checkpoint) == (True, False)
+    assert np.array_equal(again.committed.predictions().probabilities, computed.committed.predictions().probabilities)
 
 
 @pytest.mark.parametrize("how", ["truncated", "longer", "bit flipped", "empty", "of another version"])
 def test_a_damaged_checkpoint_or_one_of_another_version_is_named(trained: Path, tmp_path: Path, how: str) -> None:
-    file = written(tmp_path, loaded(Store.open(trained)).state.features.gram)
+    file = written(tmp_path, loaded(Store.open(trained)).committed.state.features.gram)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 4
     damaged: dict[str, bytes] = {
@@ -86,23 +86,23 @@ def test_a_damaged_checkpoint_or_one_of_another_version_is_named(trained: Path, 
 def test_factors_that_do_not_fit_the_rows_are_computed_anew(trained: Path) -> None:
     store = Store.open(trained)
     computed = loaded(store)
-    gram = computed.state.features.gram
-    in_span = computed.state.features.in_span.copy()
+    gram = computed.committed.state.features.gram
+    in_span = computed.committed.state.features.in_span.copy()
     in_span[7] = False
-    older = factorise(computed.features.rows, in_span, sigma_ref_squared=gram.sigma_ref_squared)
+    older = factorise(computed.committed.features.rows, in_span, sigma_ref_squared=gram.sigma_ref_squared)
     # One row less, and the same rank: only the rows themselves tell.
     assert older.rank == gram.rank
     resident = loaded(store, older)
-    assert not resident.from_checkpoint
-    assert torch.equal(resident.state.features.gram.M, gram.M)
+    assert not resident.committed.from_checkpoint
+    assert torch.equal(resident.committed.state.features.gram.M, gram.M)
 
 
 def test_after_a_deletion_the_factors_are_no_longer_those_of_the_checkpoint(trained: Path) -> None:
     store = Store.open(trained)
-    resident = loaded(store, loaded(store).state.features.gram)
-    assert resident.from_checkpoint
+    resident = loaded(store, loaded(store).committed.state.features.gram)
+    assert resident.committed.from_checkpoint
     resident.commit(resident.prepare([Removal(nodes=np.array([7]))]))
-    assert not resident.from_checkpoint
+    assert not resident.committed.from_checkpoint
 
 
 class Writer:
@@ -134,8 +134,8 @@ def test_a_checkpoint_is_written_once_a_version_has_settled_and_an_overtaken_one
     begun: list[int] = []
 
     def steps() -> Any:
-        begun.append(resident.state.version)
-        for _ in gram_checkpoint.write_steps(tmp_path, resident.state.features.gram, version_digest=DIGEST):
+        begun.append(resident.committed.state.version)
+        for _ in gram_checkpoint.write_steps(tmp_path, resident.committed.state.features.gram, version_digest=DIGEST):
             now[0] += 1.0
             yield
 
@@ -153,7 +153,7 @@ def test_a_checkpoint_is_written_once_a_version_has_settled_and_an_overtaken_one
     assert begun == [0, 1]
     kept = read(tmp_path)
     assert kept is not None
-    assert torch.equal(kept.M, resident.state.features.gram.M)
+    assert torch.equal(kept.M, resident.committed.state.features.gram.M)
     narrow = checkpointer_of(resident, steps, settled_s=0.0, clock=lambda: now[0])
     assert not narrow.due
 
@@ -178,13 +178,13 @@ def test_a_checkpoint_leaves_the_disk_with_its_version(trained: Path, tmp_path: 
     store = Store.open(tmp_path / "model")
     resident = loaded(store)
     first = store.current()
-    file = written(store.folder_of(first), resident.state.features.gram, store.version_digest(first))
+    file = written(store.folder_of(first), resident.committed.state.features.gram, store.version_digest(first))
     # A start that died while writing has left this.
     (store.folder_of(first) / ".gram").write_bytes(b"half")
-    assert Store.open(store.path).read_version(first).rank == resident.state.features.gram.rank
+    assert Store.open(store.path).read_version(first).rank == resident.committed.state.features.gram.rank
     resident.commit(resident.prepare([Removal(nodes=np.array([7]))]))
     second = VersionRef(1, 1)
-    store.write_version(second, version_state(resident.state), edges=0)
+    store.write_version(second, version_state(resident.committed.state), edges=0)
     store.set_current(second)
     store.remove_versions(keep=second, below_fencing=1)
     assert not file.exists()

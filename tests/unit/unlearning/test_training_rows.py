@@ -26,13 +26,13 @@ SPECS = {
 
 
 def random_removals(resident: Resident, rng: np.random.Generator) -> list[Removal]:
-    live = rng.permutation(np.flatnonzero(resident.state.live & resident.state.features.in_span))
+    live = rng.permutation(np.flatnonzero(resident.committed.state.live & resident.committed.state.features.in_span))
     removals = [
         Removal(nodes=live[:2]),
         Removal(features=live[2:3]),
     ]
-    edges = np.argwhere(np.triu(resident.live_graph.propagator.edges.adjacency.toarray(), 1))
-    usable = edges[~np.isin(edges, live[:3]).any(axis=1) & resident.state.live[edges].all(axis=1)]
+    edges = np.argwhere(np.triu(resident.committed.live_graph.propagator.edges.adjacency.toarray(), 1))
+    usable = edges[~np.isin(edges, live[:3]).any(axis=1) & resident.committed.state.live[edges].all(axis=1)]
     return [*removals, Removal(edges=rng.permutation(usable)[:1])]
 
 
@@ -47,7 +47,7 @@ def test_rows_that_are_kept_equal_rows_computed_afresh(spec: ModelSpec, dense: b
         graph = replace(graph, features=np.asarray(graph.features.toarray(), dtype=np.float64))
     resident = StoredModel(tmp_path / "model", built(graph, spec)).resident
     rng = np.random.default_rng(1)
-    kept = TrainingRows(resident.live_graph)
+    kept = TrainingRows(resident.committed.live_graph)
     partly = 0
     for step in range(6):
         prepared = resident.prepare(random_removals(resident, rng))
@@ -66,9 +66,9 @@ def test_rows_that_are_kept_equal_rows_computed_afresh(spec: ModelSpec, dense: b
 
 def test_only_what_can_have_changed_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resident = StoredModel(tmp_path / "model", built(load_dataset(GRAPH, data_dirs=[]))).resident
-    kept = TrainingRows(resident.live_graph)
+    kept = TrainingRows(resident.committed.live_graph)
     kept.H()
-    neighbours = resident.live_graph.propagator.neighbours
+    neighbours = resident.committed.live_graph.propagator.neighbours
     quiet = int(np.flatnonzero(neighbours == 1)[0])
     prepared = resident.prepare([Removal(nodes=np.array([quiet]))])
     asked = []
@@ -88,9 +88,9 @@ def test_only_what_can_have_changed_is_computed_again(tmp_path: Path, monkeypatc
 
 def test_the_rows_of_what_was_deleted_leave_the_memory(tmp_path: Path) -> None:
     resident = StoredModel(tmp_path / "model", built(load_dataset(GRAPH, data_dirs=[]))).resident
-    kept = TrainingRows(resident.live_graph)
+    kept = TrainingRows(resident.committed.live_graph)
     H = kept.H()
-    node = int(resident.live_graph.training_rows[5])
+    node = int(resident.committed.live_graph.training_rows[5])
     prepared = resident.prepare([Removal(nodes=np.array([node]))])
     assert H[5].any()
     kept.on(prepared.live_graph).forget()

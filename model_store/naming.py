@@ -1,0 +1,14 @@
+"""What a model is called, for who needs nothing else of it: reading more takes torch."""
+
+from pathlib import Path
+
+from model_store.sealed import read_sealed
+
+MANIFEST = "manifest.json"
+
+
+def name_of(folder: Path) -> str:
+    """The name of the model in a folder. Raises StoreDamaged and StoreForeign."""
+    fields = read_sealed(folder / MANIFEST)
+    fields.check_format()
+    return fields.text("name")

@@ -1,0 +1,80 @@
+"""A process that the supervisor has started: `python -P -m service.child NAME DESCRIPTOR`.
+
+The descriptor is that of its channel (`service/supervisor.py`). What it is told there is its work, its settings, and
+the descriptor of the socket that it answers on. Only what its work needs is imported.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, assert_never
+
+from service.cli.failures import reported
+from service.listening import stopped_by_signals
+from service.observability.logging import configure_logging
+from service.settings import Settings
+from service.supervisor import READY
+from service.supervisor_children import Work
+
+
+def main() -> None:
+    """Do what the supervisor asks for; ends with status 1 when there is no supervisor."""
+    name, descriptor = sys.argv[1], int(sys.argv[2])
+    channel = _adopted(descriptor)
+    told = _read(channel)
+    settings, work = Settings(**told["settings"]), told["work"]
+    listener = _adopted(told["listener"]) if "listener" in told else None
+    configure_logging(settings.log_format, settings.log_level)
+    with reported():
+        _do(work, settings, name, listener, lambda: channel.sendall(READY))
+
+
+def _do(
+    work: Work, settings: Settings, name: str, listener: socket.socket | None, tell_ready: Callable[[], None]
+) -> None:
+    match work:
+        case "train":
+            from service.cli.first_model import train_first_model
+
+            with stopped_by_signals():
+                train_first_model(settings)
+        case "prepare":
+            from service.preparation import deliver, prepare
+
+            with stopped_by_signals():
+                key = asyncio.run(prepare(settings))
+                if key is not None:
+                    deliver(key, settings.home)
+        case "unlearner":
+            from service.unlearner_process import run as unlearn
+
+            unlearn(settings, tell_ready)
+        case "api":
+            from service.api_process import run as answer
+
+            assert listener is not None
+            answer(settings, listener, tell_ready, name)
+        case _:
+            assert_never(work)
+
+
+def _adopted(descriptor: int) -> socket.socket:
+    """The socket of an inherited descriptor, which no process of this one's own inherits."""
+    os.set_inheritable(descriptor, False)
+    return socket.socket(fileno=descriptor)
+
+
+def _read(channel: socket.socket) -> dict[str, Any]:
+    with channel.makefile("rb") as lines:
+        line = lines.readline()
+    if not line.endswith(b"\n"):
+        raise SystemExit(1)  # the supervisor has died meanwhile
+    told: dict[str, Any] = json.loads(line)
+    return told
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""How a command, and a process that a command has started, says why it failed."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+
+from projector.errors import ProjectorError
+from service.cli.console import report
+from service.errors import AlreadyRunning, ConfigurationError, LetheError
+
+#: What torch says of every sparse tensor; it means nothing to whoever reads the terminal.
+_HARMLESS = ("Sparse CSR tensor support is in beta", "Sparse invariant checks")
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """Print the errors whose text is for the user to stderr, and exit: 2 when it was called wrongly, else 1."""
+    for message in _HARMLESS:
+        warnings.filterwarnings("ignore", message, UserWarning)
+    try:
+        yield
+    except LetheError as error:
+        report(error.detail, error.remedy)
+        usage = isinstance(error, ConfigurationError) and not isinstance(error, AlreadyRunning)
+        raise SystemExit(2 if usage else 1) from None
+    except ProjectorError as error:
+        report(error.detail, error.remedy)
+        raise SystemExit(1) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        report(f"{error.filename}: {error.strerror}.", "Check the path and who may read and write it.")
+        raise SystemExit(1) from None

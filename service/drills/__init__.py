@@ -1,0 +1,1 @@
+"""Drills: deletions of canaries, which show that deleting works."""

@@ -1,0 +1,1 @@
+"""How the processes are looked after: what must work, what is counted, and who is told."""

@@ -1,0 +1,191 @@
+"""What must work for a process of the api to be ready."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from service.db import clock, lease, migrate
+from service.db.batches import BatchRepository
+from service.db.engine import Engine
+from service.db.tombstones import TombstoneRepository
+from service.db.transactions import transaction
+from service.db.versions import VersionRepository
+from service.domain.conditions import Check, Holder, Phase
+from service.domain.states import Cause
+from service.errors import Unavailable
+from service.observability.metrics import MOST_RESIDUAL, most_span_residual
+from service.operation.readiness import NotReady, Probe, Probes
+from service.vault.keyring import Keyring
+
+#: Free bytes below which a new version, and with it the next deletion, might not fit.
+MIN_FREE_BYTES = 256 << 20
+#: Seconds for which there may be no unlearner that serves: restarts and takeovers are shorter.
+MOST_AWAY_S = 60.0
+
+_WAIT = "Wait for it; when it stays so, see the log of the service."
+
+
+def api_probes(
+    *,
+    home: Path,
+    model: str,
+    engine: Engine,
+    redis: Callable[[], Awaitable[None]],
+    keyring: Keyring,
+    key_files: Callable[[], None],
+    predictions: Callable[[], object],
+) -> Probes:
+    """What a process of the api looks at by itself.
+
+    `redis` asks Redis for a sign of life, `key_files` looks for the files of keys that the process uses, `predictions`
+    answers a prediction; each raises LetheError when it cannot.
+    """
+
+    async def postgres() -> str:
+        async with _asking_postgres(), transaction(engine):
+            return "answers"
+
+    async def migrations() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            found = await connection.run_sync(migrate.revision_of)
+        needed = await asyncio.to_thread(migrate.head)
+        if found != needed:
+            raise NotReady(f"The database is at revision {found}, this version needs {needed}.", "Run ./lethe migrate.")
+        return f"at revision {found}"
+
+    async def redis_answers() -> str:
+        try:
+            await redis()
+        except Unavailable as error:
+            raise NotReady(error.detail, error.remedy) from None
+        return "answers"
+
+    async def keys() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            registered = await TombstoneRepository(connection).key_fingerprints()
+        keyring.check(registered)
+        await asyncio.to_thread(key_files)
+        return "complete"
+
+    async def clocks() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            apart = await clock.apart(connection)
+        if apart > clock.MOST_APART_S:
+            raise NotReady(f"Postgres' clock is {apart:.1f} s from this machine's.", "Synchronise both (NTP).")
+        return f"{apart:.3f} s from Postgres'"
+
+    async def residuals() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            # Two, because the newest may not have been measured yet.
+            made = await VersionRepository(connection).latest(model, limit=2)
+            arithmetic = 0.0
+            if made and made[0].cause is Cause.BATCH:
+                arithmetic = (await BatchRepository(connection).details(made[0].id)).coefficient_residual
+        measured = next((one for one in made if one.span_residual is not None), None)
+        too_large = []
+        if measured is not None and (measured.span_residual or 0.0) > (most := most_span_residual(measured.own_repair)):
+            too_large.append(f"span residual {measured.span_residual:.1e} (at most {most:g})")
+        if arithmetic > MOST_RESIDUAL:
+            too_large.append(f"coefficient residual {arithmetic:.1e} (at most {MOST_RESIDUAL:g})")
+        if too_large:
+            raise NotReady(
+                f"The {' and the '.join(too_large)} of the served weights are more than rounding explains: what was "
+                "deleted may still be in them.",
+                "Measure again with `./lethe audit recheck`. If it stays so, import a newly trained model with "
+                "--exclude-deleted, and report it.",
+            )
+        # Not which, nor whether there are any yet: that changes with what is deleted.
+        return "no more than rounding explains"
+
+    async def predictions_are_answered() -> str:
+        predictions()
+        # Not of which version: whoever asks, it would tell whether a request found something to delete.
+        return "answered"
+
+    return [
+        ("postgres", postgres),
+        ("migrations", migrations),
+        ("redis", redis_answers),
+        ("keys", keys),
+        ("clock", clocks),
+        ("residuals", residuals),
+        ("disk", disk_probe(home)),
+        ("predictions", predictions_are_answered),
+    ]
+
+
+def holder_probes(engine: Engine, model: str) -> Probes:
+    """Whether some process unlearns, by what is known of the lease: one that restarts is given `MOST_AWAY_S`."""
+
+    async def held() -> str:
+        found = await _holder(engine, model)
+        if found.is_held:
+            return "held"
+        told = f"No unlearner holds the lease.{_served(found)}"
+        if _is_away(found):
+            raise NotReady(told, "Start one, or see in its log why it does not go on.")
+        return told
+
+    async def unlearns() -> str:
+        found = await _holder(engine, model)
+        phase, reason = found.told.condition.phase, found.told.condition.reason
+        told = f"The unlearner is {phase.value}. {reason or ''}".rstrip()
+        if not found.is_held:
+            told = f"There is no unlearner.{_served(found)}"
+        elif phase is Phase.SERVING:
+            return phase.value if reason is None else f"{phase.value}. {reason}"
+        if _is_away(found) or (found.is_held and phase in (Phase.FAILED, Phase.HELD_UP)):
+            raise NotReady(told, _WAIT)
+        return told
+
+    return [("lease", held), ("unlearner", unlearns)]
+
+
+async def told_checks(engine: Engine, model: str) -> tuple[Check, ...]:
+    """What the unlearner has found of what it alone can look at; nothing of one that is gone, or of an outage."""
+    try:
+        found = await _holder(engine, model)
+    except NotReady:
+        return ()
+    return found.told.checks if found.is_held else ()
+
+
+async def _holder(engine: Engine, model: str) -> Holder:
+    async with _asking_postgres(), transaction(engine) as connection:
+        found = await lease.holder(connection, model)
+    if found is None:
+        raise NotReady("No unlearner has ever held the lease.", "Start one, or wait until it has begun.")
+    return found
+
+
+def _is_away(found: Holder) -> bool:
+    return found.served_s is None or found.served_s > MOST_AWAY_S
+
+
+def _served(found: Holder) -> str:
+    return "" if found.served_s is None else f" One last served {found.served_s:.0f} s ago."
+
+
+@asynccontextmanager
+async def _asking_postgres() -> AsyncIterator[None]:
+    """Says to the operator what to do when Postgres does not answer; what callers are told is meant for callers."""
+    try:
+        yield
+    except Unavailable as error:
+        raise NotReady(
+            error.detail, "Start it, and see that DATABASE_URL is right; until then deletions are refused with 503."
+        ) from None
+
+
+def disk_probe(home: Path) -> Probe:
+    """Finds out whether `home` has room for what is written next."""
+
+    async def disk() -> str:
+        free = (await asyncio.to_thread(shutil.disk_usage, home)).free
+        if free < MIN_FREE_BYTES:
+            raise NotReady(f"Only {free >> 20} MiB are free below {home}.", "Make room on that disk.")
+        return f"{free >> 20} MiB free"
+
+    return disk

@@ -1,0 +1,61 @@
+"""Every few seconds: gauges that nobody's action sets, and the totals of the audit added up."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+
+from service.db.audit_totals import fold
+from service.db.drills import DrillRepository
+from service.db.log import LogRepository
+from service.db.repairs import RepairRepository
+from service.db.requests import RequestRepository
+from service.db.transactions import transaction
+from service.domain.states import RequestStatus
+from service.drills.starting import Drills
+from service.errors import Unavailable
+from service.observability.metrics import UnlearningMetrics
+from service.publication.facts import VersionFacts
+from service.queue.unclaimed import Queue
+
+_INTERVAL_S = 5.0
+
+
+async def keep_gauges(
+    metrics: UnlearningMetrics,
+    drills: Drills,
+    queue: Queue,
+    served: Callable[[], VersionFacts | None],
+    drill_interval: timedelta | None,
+    stop: asyncio.Event,
+) -> None:
+    """Set the gauges and fold the totals until `stop`; during an outage of Postgres both stay as they are.
+
+    `served` describes the committed version, None while none is loaded.
+    """
+    engine, model = drills.engine, drills.model
+    metrics.drill_interval(0.0 if drill_interval is None else drill_interval.total_seconds())
+    while not stop.is_set():
+        with contextlib.suppress(Unavailable):
+            async with transaction(engine) as connection:
+                metrics.queued(await RequestRepository(connection).queued_nodes(model))
+                metrics.pending(await RepairRepository(connection).count_pending(model))
+                repository = DrillRepository(connection)
+                completed = await repository.last(model, RequestStatus.COMPLETED)
+                metrics.drilled(completed, await repository.last(model, RequestStatus.COMPLETED, RequestStatus.FAILED))
+                metrics.log_grown(await LogRepository(connection).size())
+            stall = await queue.stall()
+            metrics.unclaimed(0.0 if stall is None else stall.oldest_s)
+            async with transaction(engine) as connection:
+                await fold(connection)
+            facts = served()
+            if facts is not None:
+                metrics.model(
+                    version=facts.version,
+                    rank=facts.rank,
+                    live_nodes=facts.live_nodes,
+                    distance_bound_relative=facts.distance_bound_relative,
+                )
+                metrics.drills_left(len((await drills.cohorts()).unused))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _INTERVAL_S)

@@ -1,0 +1,70 @@
+"""What the unlearner alone can look at; processes of the api are told of it through the lease's row."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+
+from service.domain.conditions import Check, Condition, Phase
+from service.errors import Unavailable
+from service.operation.readiness import NotReady, Probes, Readiness
+from service.queue.unclaimed import Queue
+
+#: Seconds for which the queue may be unusable: restarts and failovers of Redis are shorter.
+MOST_STALL_S = 60.0
+#: Seconds between two looks.
+_LOOK_S = 2.0
+
+
+def unlearner_probes(*, queue: Queue, key_files: Callable[[], None], device: torch.device) -> Probes:
+    """`key_files` looks for the files of the unlearner's keys, and raises LetheError when one is not there."""
+
+    async def queue_is_usable() -> str:
+        try:
+            stall = await queue.stall()
+        except Unavailable as error:
+            raise NotReady(error.detail, "Start Postgres, and see that DATABASE_URL is right.") from None
+        if stall is None:
+            return "usable"
+        waits = f"The oldest request waits for {stall.oldest_s:.0f} s." if stall.oldest_s else "No request waits."
+        told = f"For {stall.lasts_s:.0f} s nobody could claim a request. {waits} {stall.reason}"
+        if stall.lasts_s > MOST_STALL_S:
+            raise NotReady(told, stall.remedy)
+        return told
+
+    async def keys() -> str:
+        await asyncio.to_thread(key_files)
+        return "complete"
+
+    async def device_computes() -> str:
+        await asyncio.to_thread(lambda: torch.ones(1, device=device).sum().item())
+        return str(device)
+
+    return [("queue", queue_is_usable), ("unlearner_keys", keys), ("device", device_computes)]
+
+
+def condition_probes(condition: Callable[[], Condition]) -> Probes:
+    """Whether this very unlearner holds the lease, and works."""
+
+    async def lease() -> str:
+        if condition().phase is Phase.WAITING_FOR_LEASE:
+            raise NotReady("Another unlearner holds the lease.", "Stop the other one, or wait until its lease ends.")
+        return "held"
+
+    async def unlearner() -> str:
+        now = condition()
+        if now.phase is not Phase.SERVING:
+            remedy = "Wait for it; when it stays so, see the log of the service."
+            raise NotReady(f"The unlearner is {now.phase.value}. {now.reason or ''}".rstrip(), remedy)
+        return now.phase.value if now.reason is None else f"{now.phase.value}. {now.reason}"
+
+    return [("lease", lease), ("unlearner", unlearner)]
+
+
+async def keep_looking(readiness: Readiness, tell: Callable[[tuple[Check, ...]], None], stop: asyncio.Event) -> None:
+    """Look again and again, and `tell` what was found, until `stop`."""
+    while not stop.is_set():
+        tell(await readiness())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _LOOK_S)

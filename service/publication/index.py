@@ -1,0 +1,159 @@
+"""Looking up ids and edges in mapped files, from which single entries vanish while they are read.
+
+Both are open hash tables with linear probing. An entry that goes is overwritten with one byte, over and over: whoever
+reads it at that moment sees some mixture, takes it for another's and goes on to the next place, as it does later. So no
+entry that stays can be missed. A random half of the places that are free from the start has that byte as well: a blank
+place tells nobody whose it was.
+"""
+
+import mmap
+import secrets
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: What blank places are filled with. No mixture of it with an entry has the bytes of a place never used, all 0xFF.
+BLANK_BYTE = 0xAA
+_FREE = -1
+#: What the lengths of ids are multiples of, as in the store (bytes).
+_ID_STEP = 16
+#: Places per entry.
+_PLACES = 1.5
+_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True, eq=False)
+class IdIndex:
+    """External ids to rows and back."""
+
+    #: UTF-8, all ids in a row, each filled up with zero bytes; those of deleted nodes are nothing else.
+    ids: bytes | mmap.mmap
+    #: (n + 1,) int64: where the id of each row begins.
+    offsets: memoryview
+    #: int32: rows, by the hash of the id.
+    places: memoryview
+    #: How many places a hash can name; a few more follow them.
+    named: int
+    #: Where the hash begins.
+    key: int
+
+    def find(self, node: str) -> int | None:
+        """The row of an id, deleted or not; None for one that is not there."""
+        text = node.encode("utf-8", "surrogatepass")
+        places, offsets, nodes = self.places, self.offsets, len(self.offsets) - 1
+        place = _id_place(text, self.key, self.named)
+        while (row := places[place]) != _FREE:
+            if 0 <= row < nodes and self.ids[offsets[row] : offsets[row + 1]].rstrip(b"\0") == text:
+                return row
+            place += 1
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeIndex:
+    """Which pairs of rows are edges."""
+
+    #: int64: edges, by their hash.
+    places: NDArray[np.int64]
+    named: int
+    key: int
+
+    def contain(self, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each of `pairs` (k, 2) of rows is an edge, in either order, (k,) bool."""
+        wanted = edge_entries(pairs)
+        place = _edge_places(wanted, self.key, self.named)
+        found = np.zeros(len(wanted), dtype=np.bool_)
+        open_ = np.arange(len(wanted))
+        while open_.size:
+            entries = self.places[place[open_]]
+            found[open_] = entries == wanted[open_]
+            open_ = open_[(entries != wanted[open_]) & (entries != _FREE)]
+            place[open_] += 1
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """A table as it is written."""
+
+    places: NDArray[np.signedinteger]
+    named: int
+    key: int
+
+
+def id_bytes(rows: Mapping[str, int], nodes: int) -> tuple[bytes, NDArray[np.int64]]:
+    """The ids of `nodes` rows in UTF-8, in a row, and where each begins, (n + 1,); rows that none has are empty.
+
+    Each is filled up to a multiple of 16 bytes: its length is still known when it is blank.
+    """
+    by_row = [b""] * nodes
+    for node, row in rows.items():
+        text = node.encode("utf-8", "surrogatepass")
+        by_row[row] = text.ljust(-(-len(text) // _ID_STEP) * _ID_STEP, b"\0")
+    offsets = np.zeros(nodes + 1, dtype=np.int64)
+    np.cumsum([len(text) for text in by_row], out=offsets[1:])
+    return b"".join(by_row), offsets
+
+
+def id_places(rows: Mapping[str, int]) -> Places:
+    """The table of ids. Raises ValueError when two have the same row."""
+    if len(set(rows.values())) != len(rows):
+        raise ValueError("two ids have the same row")
+    key, named = secrets.randbits(32), _places(len(rows))
+    homes = np.fromiter(
+        (_id_place(node.encode("utf-8", "surrogatepass"), key, named) for node in rows), np.int64, len(rows)
+    )
+    entries = np.fromiter(rows.values(), np.int32, len(rows))
+    return Places(_spread(homes, entries, named), named, key)
+
+
+def edge_places(pairs: NDArray[np.int64]) -> Places:
+    """The table of edges, (m, 2) rows, each named once."""
+    entries = edge_entries(pairs)
+    key, named = secrets.randbits(32), _places(len(entries))
+    return Places(_spread(_edge_places(entries, key, named), entries, named), named, key)
+
+
+def edge_entries(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One number for each of `pairs` (k, 2) of rows, the same in either order: the lower row, then the higher."""
+    lower: NDArray[np.int64] = pairs.min(axis=1)
+    upper: NDArray[np.int64] = pairs.max(axis=1)
+    return (lower << 32) | upper
+
+
+def edge_rows(entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows of both ends; negative, or no rows, where there is no edge."""
+    return entries >> 32, entries & 0xFFFFFFFF
+
+
+def _places(entries: int) -> int:
+    return int(_PLACES * entries) + 1
+
+
+def _id_place(text: bytes, key: int, named: int) -> int:
+    """Where an id may stand first: its CRC, which is fast and need not resist anyone, scaled."""
+    return zlib.crc32(text, key) * named >> 32
+
+
+def _edge_places(entries: NDArray[np.int64], key: int, named: int) -> NDArray[np.int64]:
+    """Where each entry may stand first, (k,): splitmix64 of it, scaled."""
+    mixed = entries.astype(np.uint64) ^ np.uint64(key)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _M1
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _M2
+    return (((mixed >> np.uint64(32)) * np.uint64(named)) >> np.uint64(32)).astype(np.int64)
+
+
+def _spread(homes: NDArray[np.int64], entries: NDArray[np.signedinteger], named: int) -> NDArray[np.signedinteger]:
+    """The table: each entry at its home or the next place that is free; the last place is always free."""
+    order = np.argsort(homes, kind="stable")
+    counted = np.arange(len(homes))
+    at = np.maximum.accumulate(homes[order] - counted) + counted
+    size = max(named, int(at[-1]) + 1 if len(at) else 0)
+    blank = np.frombuffer(bytes([BLANK_BYTE]) * entries.itemsize, dtype=entries.dtype)[0]
+    decoys = np.random.default_rng(secrets.randbits(128)).random(size, dtype=np.float32) < 0.5
+    table = np.where(decoys, blank, entries.dtype.type(_FREE))
+    table[at] = entries[order]
+    return np.append(table, entries.dtype.type(_FREE))

@@ -1,0 +1,209 @@
+"""Where a publication lies, and what is in it.
+
+    <share>/lethe-<random>/                  named by `<home>/run/publication`
+    models/<fencing>-<random>/               of each import; what goes is blanked in place
+        manifest.json ids offsets index edges public
+    versions/<version>-<fencing>/            of each version, as the pointer names it; one that was lost is written
+        manifest.json probabilities live     again as <version>-<fencing>.<fencing>, the second that of who writes it
+    readers/<id>                             locked by each reader as long as it lives
+
+It is derived from the store and may be lost at any time. A folder is whole once it has its name; until then its name
+begins with a dot, and so it does while it is removed. Every name has the fencing number of the unlearner that wrote it,
+and none is written under two: one that goes on after it lost its lease spoils nothing of its successor's.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from service.embedded.home import try_lock, write_private
+from service.errors import StateMismatch
+
+#: Of everything here: whoever finds another number was made by another version of Lethe.
+FORMAT = 1
+#: Seconds for which no reader answers any more that has not renewed its lease.
+LIFE_S = 2.0
+MANIFEST = "manifest.json"
+_NAMED_BY = Path("run") / "publication"
+_PREFIX = "lethe-"
+_MEMORY = Path("/dev/shm")
+#: Bytes that are overwritten at a time.
+_BLOCK = 1 << 20
+
+
+class PublicationForeign(StateMismatch):
+    """A publication of another format."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders of one publication."""
+
+    path: Path
+
+    @classmethod
+    def find(cls, home: Path) -> "Layout | None":
+        """The publication that belongs to a LETHE_HOME; None when there is none. Raises OSError."""
+        try:
+            path = Path((home / _NAMED_BY).read_text())
+        except FileNotFoundError:
+            return None
+        return cls(path) if path.is_dir() else None
+
+    @classmethod
+    def make(cls, home: Path, share: Path | None, *, room: int) -> "Layout":
+        """The publication of a LETHE_HOME; a new one, below `share`, when it has none there. Raises OSError.
+
+        By default the new one is in memory, where there is such a file system with `room` bytes to spare, else in
+        `run` below the home. One that lies elsewhere than wanted goes, unless readers answer from it.
+        """
+        found = cls.find(home)
+        wanted = share or (_MEMORY if _has_room(room) else home / "run")
+        if found is not None and (share is None or found.path.parent == wanted or found.has_readers()):
+            return found
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=wanted)))
+        for folder in (made.models, made.versions, made.readers):
+            folder.mkdir(mode=0o700)
+        (home / _NAMED_BY).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(home / _NAMED_BY, str(made.path))
+        structlog.get_logger(__name__).info("publication.made", folder=str(made.path))
+        if found is not None:
+            found.remove()
+        return made
+
+    @property
+    def models(self) -> Path:
+        """A folder for each import."""
+        return self.path / "models"
+
+    @property
+    def versions(self) -> Path:
+        """A folder for each version."""
+        return self.path / "versions"
+
+    @property
+    def readers(self) -> Path:
+        """A locked file for each reader."""
+        return self.path / "readers"
+
+    def version(self, folder: str) -> Path:
+        """The folder of the version that a pointer names so. Raises FileNotFoundError when it is not there."""
+        found = {path.name: path for path in self.versions.glob(f"{folder}*")}
+        again = [int(name[len(folder) + 1 :]) for name in found if name.startswith(f"{folder}.")]
+        name = f"{folder}.{max(again)}" if again else folder
+        if name not in found:
+            raise FileNotFoundError(errno.ENOENT, f"There is no version {folder} in {self.path}")
+        return found[name]
+
+    def has_readers(self) -> bool:
+        """Whether any reader lives."""
+        return not all(map(_is_free, self.readers.iterdir()))
+
+    def remove_gone_readers(self) -> list[UUID]:
+        """Remove the files of readers that live no more, and return their ids."""
+        gone = [path for path in self.readers.iterdir() if _is_free(path)]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        return [UUID(path.name) for path in gone]
+
+    def remove(self) -> None:
+        """Overwrite and remove all of it. Raises OSError."""
+        for folder in (*self.models.iterdir(), *self.versions.iterdir()):
+            remove_folder(folder)
+        shutil.rmtree(self.path)
+
+
+def lock_reader(layout: Layout, reader: UUID) -> int:
+    """A descriptor that holds the lock on a reader's file, which is made. Raises OSError."""
+    path = layout.readers / str(reader)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Whoever looks before it is locked takes it for that of a reader that lives no more, and removes it.
+        if try_lock(descriptor) and path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+        os.close(descriptor)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What is said of a folder. Raises FileNotFoundError when it is gone, and PublicationForeign."""
+    document: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    found = document.get("format")
+    if found != FORMAT:
+        raise PublicationForeign(
+            f"The publication {folder} has format {found}, and this process reads format {FORMAT}: another version of "
+            "Lethe wrote it.",
+            "Start all processes of Lethe from the same version.",
+        )
+    return document
+
+
+def hidden(folder: Path) -> Path:
+    """A name for a folder that is not whole, which no other has."""
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+
+
+def written_under(folder: Path) -> int:
+    """The fencing number of the unlearner that wrote a folder, whole or not, by its name."""
+    name = folder.name[1:].rpartition(".")[0] if folder.name.startswith(".") else folder.name
+    first, _, rest = name.partition("-")
+    if folder.parent.name == "models":
+        return int(first)
+    fencing, _, again = rest.partition(".")
+    return int(again or fencing)
+
+
+def remove_folder(folder: Path) -> None:
+    """Overwrite and remove a folder of files; one that is gone already is fine. Raises OSError.
+
+    It loses its name first, so that it is not taken for whole however this ends.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not folder.name.startswith("."):
+            folder = folder.rename(hidden(folder))
+        for path in folder.iterdir():
+            _overwrite(path)
+            path.unlink()
+        folder.rmdir()
+
+
+def _overwrite(path: Path) -> None:
+    """In place: another file of the same name would leave the bytes where they are."""
+    with path.open("r+b", buffering=0) as file:
+        left = os.fstat(file.fileno()).st_size
+        zeros = bytes(min(left, _BLOCK))
+        while left > 0:
+            left -= file.write(zeros[: min(left, _BLOCK)])
+
+
+def _is_free(path: Path) -> bool:
+    """Whether nobody holds the lock on a file."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _has_room(room: int) -> bool:
+    """Whether there is a file system in memory that can be written to, with so many bytes free."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        system = os.statvfs(_MEMORY)
+    except OSError:
+        return False
+    in_memory = any(line.split()[1:3] == [str(_MEMORY), "tmpfs"] for line in mounts)
+    return in_memory and os.access(_MEMORY, os.W_OK) and system.f_bavail * system.f_frsize >= room

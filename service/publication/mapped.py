@@ -1,0 +1,101 @@
+"""A publication as a reader sees it: its files, mapped read-only."""
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.forgetting.canaries import Canaries
+from service.publication.facts import Facts, ModelFacts, VersionFacts
+from service.publication.index import EdgeIndex, IdIndex
+from service.publication.layout import Layout, read_manifest
+
+
+@dataclass(frozen=True, eq=False)
+class MappedModel:
+    """What all versions of one import have in common."""
+
+    #: Its folder.
+    path: Path
+    facts: ModelFacts
+    canaries: Canaries | None
+    ids: IdIndex
+    edges: EdgeIndex
+    #: (n,) bool: the nodes declared public, which are never deleted.
+    public: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One version. What is mapped may be overwritten as soon as no lease of its reader's is of this version."""
+
+    #: Its folder's name, as the pointer has it.
+    folder: str
+    #: Where it is; a version that was lost is written again elsewhere.
+    path: Path
+    model: MappedModel
+    facts: Facts
+    #: (n, C) float64; zero for nodes no longer live.
+    probabilities: NDArray[np.float64]
+    #: (n,) bool.
+    live: NDArray[np.bool_]
+
+    def find(self, node: str) -> int | None:
+        """The row of a live node; None for any other id."""
+        row = self.model.ids.find(node)
+        return row if row is not None and self.live[row] else None
+
+
+def open_view(layout: Layout, folder: str, before: View | None = None) -> View:
+    """The version in a folder; what it has in common with the one `before` is not mapped again.
+
+    Raises FileNotFoundError when it is not there (any more), OSError, and PublicationForeign.
+    """
+    path = layout.version(folder)
+    said = read_manifest(path)
+    model_path = layout.models / said["model"]
+    model = before.model if before is not None and before.model.path == model_path else _open_model(model_path)
+    nodes, classes = model.facts.nodes, len(model.facts.classes)
+    served = VersionFacts(**said["facts"])
+    probabilities = np.frombuffer(_map(path / "probabilities", 8 * nodes * classes), dtype=np.float64)
+    live = np.frombuffer(_map(path / "live", nodes), dtype=np.bool_)
+    return View(folder, path, model, Facts(model.facts, served), probabilities.reshape(nodes, classes), live)
+
+
+def read_model(folder: Path) -> tuple[ModelFacts, Canaries | None, dict[str, Any]]:
+    """What the manifest of an import says. Raises as `read_manifest`."""
+    said = read_manifest(folder)
+    facts = ModelFacts(**{**said["facts"], "classes": tuple(said["facts"]["classes"])})
+    return facts, None if said["canaries"] is None else Canaries(**said["canaries"]), said
+
+
+def _open_model(path: Path) -> MappedModel:
+    facts, canaries, said = read_model(path)
+    sizes, nodes = said["sizes"], facts.nodes
+    ids = IdIndex(
+        ids=_map(path / "ids", sizes["ids"]),
+        offsets=memoryview(_map(path / "offsets", sizes["offsets"])).cast("q"),
+        places=memoryview(_map(path / "index", sizes["index"])).cast("i"),
+        named=said["ids"]["named"],
+        key=said["ids"]["key"],
+    )
+    edges = EdgeIndex(
+        places=np.frombuffer(_map(path / "edges", sizes["edges"]), dtype=np.int64),
+        named=said["edges"]["named"],
+        key=said["edges"]["key"],
+    )
+    public = np.frombuffer(_map(path / "public", nodes), dtype=np.bool_)
+    return MappedModel(path, facts, canaries, ids, edges, public)
+
+
+def _map(path: Path, size: int) -> mmap.mmap:
+    """A file of `size` bytes. It is written whole before it gets its name, and never cut."""
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno()).st_size
+        if found != size:
+            raise OSError(f"{path} has {found} bytes instead of {size}")
+        return mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)

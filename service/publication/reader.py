@@ -1,0 +1,162 @@
+"""Answers from the published version, as long as this reader's lease on it holds."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from projector.forgetting.canaries import Canaries
+from service.boottime import boottime
+from service.errors import Unavailable
+from service.publication.facts import Facts
+from service.publication.mapped import View
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LAPSED = "it was not learned in time which version of the model is the committed one"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The class probabilities of one node, by one model version."""
+
+    node: str
+    #: The name of the most probable class; of equally probable ones, the first.
+    label: str
+    #: Class name -> probability, in the order of the model's classes.
+    probabilities: dict[str, float]
+    model_version: int
+
+
+class Reader:
+    """Answers from one view, which is replaced by one assignment.
+
+    Any question raises Unavailable while the reader has no view, or its lease has run out. That is looked at once the
+    answer is there: files of a version that is no longer anybody's are overwritten, and a process may be stopped at
+    any place. An answer that was computed from one view while it was replaced is computed again.
+    """
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+        self._until = -math.inf
+        self._reason = "the model's publication has not been read yet"
+
+    @property
+    def view(self) -> View | None:
+        """What it answers from, whether its lease holds or not; for whoever replaces it."""
+        return self._view
+
+    def serve(self, view: View) -> None:
+        """Answer from `view`. The lease goes on: it says that the pointer named what was served before, or this."""
+        self._view = view
+
+    def extend(self, until: float) -> None:
+        """The version served is the committed one, or no other is `applied`, before `until`, by `boottime()`."""
+        self._until = until
+        self._reason = _LAPSED
+
+    def explain(self, reason: str) -> None:
+        """Why the lease is not extended, for those who are refused once it has run out."""
+        self._reason = reason
+
+    @property
+    def facts(self) -> Facts:
+        """What model and version are. Raises Unavailable."""
+        return self._answer(_facts)
+
+    @property
+    def canaries(self) -> Canaries | None:
+        """The model's canaries; None when it was trained without. Raises Unavailable."""
+        return self._answer(_canaries)
+
+    @property
+    def version(self) -> int:
+        """The model version that predictions come from. Raises Unavailable."""
+        return self.facts.served.version
+
+    @property
+    def live_nodes(self) -> int:
+        """How many nodes the version predicts. Raises Unavailable."""
+        return self.facts.served.live_nodes
+
+    def row(self, node: str) -> int | None:
+        """The row of a live node; None for an id that is unknown or no longer live. Raises Unavailable."""
+        return self._answer(View.find, node)
+
+    def knows(self, node: str) -> bool:
+        """Whether the id belongs to a live node. Raises Unavailable."""
+        return self.row(node) is not None
+
+    def have_edges(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+        """Whether each pair of ids is an edge between two live nodes, all by one version. Raises Unavailable.
+
+        An edge that was deleted by itself goes with its erasure, shortly after `applied`.
+        """
+        return self._answer(_have_edges, pairs)
+
+    def is_public(self, node: str) -> bool:
+        """Whether the id belongs to a node declared public, which is never deleted. Raises Unavailable."""
+        return self._answer(_is_public, node)
+
+    def predict(self, node: str) -> Prediction | None:
+        """The node's prediction; None for an id that is unknown or no longer live. Raises Unavailable."""
+        return self._answer(_prediction, node)
+
+    def predict_many(self, nodes: Sequence[str]) -> tuple[int, list[Prediction], list[str]]:
+        """The version, its predictions in the order asked, and the ids that are not live nodes.
+
+        All predictions are of the one version returned. Raises Unavailable.
+        """
+        return self._answer(_predictions, nodes)
+
+    def _answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
+        while (view := self._view) is not None:
+            answer = question(view, *asked, **named)
+            if boottime() >= self._until:
+                break
+            if self._view is view:
+                return answer
+        raise Unavailable(f"Predictions are suspended: {self._reason}.", "Try again in a moment.")
+
+
+def _facts(view: View) -> Facts:
+    return view.facts
+
+
+def _canaries(view: View) -> Canaries | None:
+    return view.model.canaries
+
+
+def _is_public(view: View, node: str) -> bool:
+    row = view.find(node)
+    return row is not None and bool(view.model.public[row])
+
+
+def _have_edges(view: View, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+    ends = [(view.find(first), view.find(second)) for first, second in pairs]
+    known = [(first, second) for first, second in ends if first is not None and second is not None]
+    found = iter(view.model.edges.contain(np.array(known, dtype=np.int64).reshape(-1, 2)).tolist())
+    return [None not in pair and next(found) for pair in ends]
+
+
+def _predictions(view: View, nodes: Sequence[str]) -> tuple[int, list[Prediction], list[str]]:
+    found = [(node, _prediction(view, node)) for node in nodes]
+    predictions = [prediction for _, prediction in found if prediction is not None]
+    return view.facts.served.version, predictions, [node for node, prediction in found if prediction is None]
+
+
+def _prediction(view: View, node: str) -> Prediction | None:
+    row = view.find(node)
+    if row is None:
+        return None
+    values: list[float] = view.probabilities[row].tolist()
+    classes = view.facts.model.classes
+    return Prediction(
+        node=node,
+        label=classes[values.index(max(values))],
+        probabilities=dict(zip(classes, values, strict=True)),
+        model_version=view.facts.served.version,
+    )

@@ -1,0 +1,287 @@
+"""Writes what readers answer from, and takes out of it what is deleted.
+
+What is not a coroutine blocks, and belongs on the executor. Nothing is synced: what a crash of the machine loses is
+written again from the store.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store.files import blank
+from model_store.versions import VersionRef
+from projector.forgetting.canaries import Canaries
+from service.domain.snapshot import Snapshot
+from service.publication.facts import ModelFacts, VersionFacts
+from service.publication.index import BLANK_BYTE, Places, edge_entries, edge_places, edge_rows, id_bytes, id_places
+from service.publication.layout import (
+    FORMAT,
+    MANIFEST,
+    Layout,
+    PublicationForeign,
+    hidden,
+    read_manifest,
+    remove_folder,
+    written_under,
+)
+from service.publication.mapped import read_model
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+#: Room for so many versions is wanted where a publication is made: the committed one, the next, and one to spare.
+_VERSIONS = 3
+#: Entries of a table that are looked through at a time.
+_SLICE = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedModel:
+    """What is published of an import, once for all of its versions."""
+
+    facts: ModelFacts
+    canaries: Canaries | None
+    #: External id -> row, live nodes only.
+    rows: Mapping[str, int]
+    #: External ids of the nodes declared public.
+    public: Collection[str]
+
+
+class Publisher:
+    """The publication of one LETHE_HOME, written by the holder of the model's lease."""
+
+    def __init__(self, home: Path, share: Path | None = None) -> None:
+        """`share` is the folder in which a new publication is made; None chooses one."""
+        self._home = home
+        self._share = share
+        self._layout = Layout.find(home)
+
+    @property
+    def layout(self) -> Layout:
+        """Where it is. Raises FileNotFoundError before the first `load`, and when it has been removed."""
+        if self._layout is None or not self._layout.path.is_dir():
+            raise FileNotFoundError(2, f"There is no publication of {self._home}")
+        return self._layout
+
+    def load(
+        self, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts, fencing: int
+    ) -> None:
+        """See to it that the committed version is published: whatever is not there, or not whole, is written.
+
+        `fencing` is the number of the caller's own lease. Raises OSError, and ValueError when the parts do not fit.
+        """
+        self._layout = Layout.make(self._home, self._share, room=_room(model, snapshot))
+        if not self._is_whole(ref, model, snapshot, facts):
+            self._write(f"{ref.folder}.{fencing}", self._write_model(model, snapshot, fencing), snapshot, facts)
+
+    def write(self, ref: VersionRef, snapshot: Snapshot, facts: VersionFacts, of: VersionRef | PublishedModel) -> None:
+        """Step 5: a new version; readers see it once the pointer names it.
+
+        It is `of` the model that an earlier version, whose folder is still there, is of, or of one that is new here.
+        Another folder of this name, from an attempt that was not committed, is replaced. Raises OSError, after which
+        nothing of it is left where there is room, and ValueError when the parts do not fit.
+        """
+        if isinstance(of, VersionRef):
+            self._write(ref.folder, read_manifest(self.layout.version(of.folder))["model"], snapshot, facts)
+            return
+        self._layout = Layout.make(self._home, self._share, room=_room(of, snapshot))
+        token = self._write_model(of, snapshot, ref.fencing)
+        try:
+            self._write(ref.folder, token, snapshot, facts)
+        except OSError:
+            remove_folder(self.layout.models / token)
+            raise
+
+    def erase(self, ref: VersionRef, nodes: NDArray[np.int64], edges: NDArray[np.int64]) -> None:
+        """Step 9: overwrite, in the model of the committed version, what was deleted; again does no harm.
+
+        `nodes` (k,) are rows of which id and edges go, `edges` (k, 2) those deleted by themselves. Raises OSError.
+        """
+        layout = self.layout
+        path = layout.models / read_manifest(layout.version(ref.folder))["model"]
+        facts, _, _ = read_model(path)
+        gone = np.zeros(facts.nodes, dtype=np.bool_)
+        gone[nodes] = True
+        if nodes.size:
+            index = np.memmap(path / "index", dtype=np.int32, mode="r")
+            at = np.flatnonzero(index >= 0)
+            _blank(path / "index", at[gone[index[at]]], 4, BLANK_BYTE)
+            offsets = np.memmap(path / "offsets", dtype=np.int64, mode="r")
+            _blank(path / "ids", _ranges(offsets[nodes], offsets[nodes + 1]), 1, 0)
+        if nodes.size or edges.size:
+            _blank(path / "edges", _edges_at(path / "edges", gone, edges), 8, BLANK_BYTE)
+
+    def remove_older(self, keep: VersionRef, fencing: int) -> None:
+        """Before `completed`: every other version, and every model but its own, are overwritten and removed.
+
+        Those written under a greater number than `fencing`, the caller's own, stay. Every reader must have left what
+        goes; see `Readers.moved`. Raises OSError.
+        """
+        layout = self.layout
+        committed = layout.version(keep.folder)
+        kept = {committed.name, read_manifest(committed)["model"]}
+        for folder in (*layout.versions.iterdir(), *layout.models.iterdir()):
+            if folder.name not in kept and written_under(folder) <= fencing:
+                remove_folder(folder)
+
+    def _is_whole(self, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts) -> bool:
+        """Whether readers may go on with what there is of a version.
+
+        Probabilities and bounds are compared with what was written, not with what the caller has computed again: that
+        may differ in its last digits, and readers answer from what is there.
+        """
+        try:
+            folder = self.layout.version(ref.folder)
+            said = read_manifest(folder)
+            stored, canaries, about = read_model(self.layout.models / said["model"])
+            digests = {name: _file_digest(folder / name) for name in ("probabilities", "live")}
+        except (FileNotFoundError, PublicationForeign):
+            return False
+        if about["boot"] != _boot() or (stored, canaries) != (model.facts, model.canaries):
+            # Of a machine that has crashed since, it may be that not all has reached the disk.
+            return False
+        exact = ("version", "live_nodes", "edges", "rank")
+        return (
+            all(said["facts"][name] == getattr(facts, name) for name in exact)
+            and digests == said["sha256"]
+            and digests["live"] == _digest(snapshot.live)
+        )
+
+    def _write_model(self, model: PublishedModel, snapshot: Snapshot, fencing: int) -> str:
+        """A new folder in `models/`; returns its name."""
+        facts = model.facts
+        if snapshot.probabilities.shape != (facts.nodes, len(facts.classes)):
+            raise ValueError(
+                f"{facts.nodes} nodes and {len(facts.classes)} classes do not fit probabilities of shape "
+                f"{snapshot.probabilities.shape}"
+            )
+        if sorted(model.rows.values()) != np.flatnonzero(snapshot.live).tolist():
+            raise ValueError("the ids are not those of the live nodes, one each")
+        token = f"{fencing}-{secrets.token_hex(8)}"
+        ids, offsets = id_bytes(model.rows, facts.nodes)
+        index, edges = id_places(model.rows), edge_places(_edges_of(snapshot))
+        public = np.zeros(facts.nodes, dtype=np.bool_)
+        public[[model.rows[node] for node in model.public if node in model.rows]] = True
+        # One more byte: a file without any cannot be mapped.
+        arrays: dict[str, NDArray[np.generic]] = {
+            "ids": np.frombuffer(ids + b"\0", dtype=np.uint8),
+            "offsets": offsets,
+            "index": index.places,
+            "edges": edges.places,
+            "public": public,
+        }
+        said = {
+            "boot": _boot(),
+            "facts": asdict(facts),
+            "canaries": None if model.canaries is None else asdict(model.canaries),
+            "ids": _told(index),
+            "edges": _told(edges),
+            "sizes": {name: array.nbytes for name, array in arrays.items()},
+        }
+        _write_folder(self.layout.models / token, said, arrays)
+        return token
+
+    def _write(self, name: str, token: str, snapshot: Snapshot, facts: VersionFacts) -> None:
+        arrays = {"probabilities": _without_forgotten(snapshot), "live": snapshot.live}
+        digests = {name: _digest(array) for name, array in arrays.items()}
+        folder = self.layout.versions / name
+        remove_folder(folder)
+        _write_folder(folder, {"model": token, "facts": asdict(facts), "sha256": digests}, arrays)
+
+
+def _write_folder(folder: Path, said: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic]]) -> None:
+    """A folder that has its name once it is whole; after an error what there is of it is removed."""
+    unfinished = hidden(folder)
+    unfinished.mkdir(mode=0o700)
+    try:
+        for name, array in arrays.items():
+            _write_file(unfinished / name, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        _write_file(unfinished / MANIFEST, memoryview(json.dumps({"format": FORMAT, **said}).encode()))
+    except OSError:
+        remove_folder(unfinished)
+        raise
+    unfinished.rename(folder)
+
+
+def _write_file(path: Path, data: memoryview) -> None:
+    """With write(), so that a full file system is an error here and not a signal to whoever maps it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)
+
+
+def _blank(path: Path, places: NDArray[np.int64], width: int, byte: int) -> None:
+    """Fill places of `width` bytes with one byte."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        blank(descriptor, places, slot_bytes=width, fill=byte)
+    finally:
+        os.close(descriptor)
+
+
+def _edges_at(path: Path, gone: NDArray[np.bool_], edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where edges with an end in `gone`, and `edges` themselves, stand."""
+    table, found = np.memmap(path, dtype=np.int64, mode="r"), []
+    wanted = edge_entries(edges)
+    for start in range(0, len(table), _SLICE):
+        part = np.asarray(table[start : start + _SLICE])
+        at = np.flatnonzero(part >= 0)
+        lower, upper = edge_rows(part[at])
+        found.append(start + at[gone[lower] | gone[upper] | np.isin(part[at], wanted)])
+    return np.concatenate(found)
+
+
+def _edges_of(snapshot: Snapshot) -> NDArray[np.int64]:
+    """Those between live nodes, (m, 2) rows, each once."""
+    adjacency, live = snapshot.edges.adjacency, snapshot.live
+    rows = np.repeat(np.arange(len(live)), np.diff(adjacency.indptr))
+    columns = adjacency.indices.astype(np.int64)
+    kept = (adjacency.data != 0) & (rows < columns) & live[rows] & live[columns]
+    return np.stack([rows[kept], columns[kept]], axis=1)
+
+
+def _ranges(firsts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All whole numbers from each of `firsts` to before each of `ends`."""
+    sizes = ends - firsts
+    whole: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(firsts - (np.cumsum(sizes) - sizes), sizes)
+    return whole
+
+
+def _without_forgotten(snapshot: Snapshot) -> NDArray[np.float64]:
+    """The probabilities, (n, C), with zeros for nodes that are not live."""
+    if snapshot.probabilities[~snapshot.live].any():
+        # What a forgotten node was predicted must not outlive it, whoever computed the snapshot.
+        return np.where(snapshot.live[:, None], snapshot.probabilities, 0.0)
+    return snapshot.probabilities
+
+
+def _told(table: Places) -> dict[str, object]:
+    return {"named": table.named, "key": table.key}
+
+
+def _room(model: PublishedModel, snapshot: Snapshot) -> int:
+    """Bytes that a publication of the model takes at most."""
+    ids = 64 * len(model.rows) + sum(map(len, model.rows))
+    version = snapshot.probabilities.nbytes + snapshot.live.nbytes
+    return ids + 8 * int(snapshot.edges.adjacency.nnz) + _VERSIONS * version
+
+
+def _boot() -> str:
+    return _BOOT.read_text().strip()
+
+
+def _digest(array: NDArray[np.generic]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,332 @@
+"""Processes that are kept running: started, started again when they die, and stopped in order.
+
+A child gets two things besides its command: a *channel*, a socket of which the number of the descriptor is the last
+argument, and, where it serves, the listening socket. On the channel comes one line of JSON, what the child is told
+(`Child.told`: secrets too, which are neither in an environment nor among arguments), and goes back one line, `ready`.
+What it prints of its own failure is on its standard error. See `service/child.py` for the other side.
+
+Nothing here needs torch, a database or a web stack: the process that supervises is small and is there in no time.
+"""
+
+import contextlib
+import json
+import logging
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from service.embedded.guardian import die_with_parent
+from service.errors import LetheError
+from service.queue.backoff import Backoff
+
+#: What a child writes on its channel, once, when it does its work.
+READY = b"ready\n"
+#: A child that ran this long (seconds) before it ended has not failed "in a row".
+_STEADY_S = 60.0
+_BACKOFF = Backoff()
+_logger = logging.getLogger(__name__)
+
+
+class ChildKilled(LetheError):
+    """A process that was to do one thing was ended by a signal."""
+
+    slug = "child-killed"
+    title = "A process of Lethe's was killed"
+
+
+@dataclass(frozen=True, repr=False)
+class Child:
+    """A process to be started."""
+
+    name: str
+    #: Its program; the number of its channel's descriptor is added.
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    #: What it is told on its channel, secrets included.
+    told: Mapping[str, Any]
+    #: The socket that it answers on; the child finds its descriptor's number under `listener` in what it is told.
+    listener: socket.socket | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Children that are stopped together, once those of the stage before have ended."""
+
+    children: Sequence[Child]
+    #: Seconds after SIGTERM at which those that have not ended are killed.
+    grace_s: float
+
+
+class Restarts:
+    """When a child that has ended is started again: later after each end in a row, at most 5 s."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def delay(self, ran_s: float) -> float:
+        """Seconds until the next start of a child that ran for `ran_s` seconds."""
+        self._failures = 1 if ran_s >= _STEADY_S else self._failures + 1
+        return _BACKOFF.ceiling(self._failures)
+
+
+class _Process:
+    """A child and, while it runs, its process."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.ready = False
+        #: Whether it has ever been ready: what ends before that cannot start.
+        self.has_been_ready = False
+        self.restart_at: float | None = None
+        self._restarts = Restarts()
+        self._started_at = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+
+    def start(self) -> None:
+        """Start the process and tell it what it is to know; OSError when that is not possible."""
+        listener = self.child.listener
+        told = dict(self.child.told) if listener is None else {**self.child.told, "listener": listener.fileno()}
+        ours, theirs = socket.socketpair()
+        self._channel = ours
+        self.restart_at = None
+        with theirs:
+            descriptors = (theirs.fileno(), *(() if listener is None else (listener.fileno(),)))
+            self._process = launch((*self.child.command, str(theirs.fileno())), self.child.environment, descriptors)
+        self._started_at = time.monotonic()
+        with contextlib.suppress(BrokenPipeError):  # it ended at once, which is noticed where ends are
+            ours.sendall(json.dumps(told).encode() + b"\n")
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, while it runs."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def channel(self) -> socket.socket | None:
+        """What it says comes here, until it has said that it is ready."""
+        return None if self.ready else self._channel
+
+    def listen(self) -> None:
+        """Take note of what it has said, without waiting."""
+        if self._channel is None or self.ready:
+            return
+        try:
+            said = self._channel.recv(len(READY), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            said = b""
+        self.ready = said == READY
+        self.has_been_ready = self.has_been_ready or self.ready
+        if not self.ready:
+            self._hang_up()  # it is about to end; what is readable for ever would keep the supervisor busy
+
+    def ended(self) -> int | None:
+        """The exit status, once, when it has ended since the last call; as `subprocess` gives it."""
+        status = None if self._process is None else self._process.poll()
+        if status is not None:
+            self.listen()  # it may have been ready for a moment
+            self._forget()
+        return status
+
+    def wait(self) -> int:
+        """Wait for the end of a process that runs and return its status."""
+        assert self._process is not None
+        status = self._process.wait()
+        self._forget()
+        return status
+
+    def schedule_restart(self) -> float:
+        """Plan the next start; returns in how many seconds."""
+        now = time.monotonic()
+        delay = self._restarts.delay(now - self._started_at)
+        self.restart_at = now + delay
+        return delay
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if the process runs."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def _forget(self) -> None:
+        self._process = None
+        self.ready = False
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+class Supervisor:
+    """Keeps the children of all stages running until `stop`."""
+
+    def __init__(
+        self, stages: Sequence[Stage], *, on_ready: Callable[[], None], on_start: Callable[[Mapping[str, int]], None]
+    ) -> None:
+        """`on_ready` is called once, when all children are ready for the first time.
+
+        `on_start` is called with the process ids by name, whenever a process was started.
+        """
+        self._stages = [(stage, [_Process(child) for child in stage.children]) for stage in stages]
+        self._processes = [process for _, processes in self._stages for process in processes]
+        self._on_ready = on_ready
+        self._on_start = on_start
+        self._announced = False
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Stop all in order; to be called by a handler of a signal."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Start all children and look after them until `stop`; only the main thread can.
+
+        Raises SystemExit with the status of a child that ended by itself, saying why, before it was ever ready: it
+        cannot start, now or again. All others have been stopped then.
+        """
+        with _woken_by_signals() as wakeup:
+            try:
+                # The last stage to be stopped is what the others need.
+                for process in reversed(self._processes):
+                    process.start()
+                self._tell_pids()
+                while not self._stopping:
+                    _wait(wakeup, self._processes, self._next_restart())
+                    self._look_after()
+            finally:
+                self._drain(wakeup)
+
+    def _look_after(self) -> None:
+        for process in self._processes:
+            process.listen()
+            status = process.ended()
+            if status is None or self._stopping:
+                continue
+            if status > 0 and not process.has_been_ready:
+                raise SystemExit(status)
+            delay = process.schedule_restart()
+            _logger.warning("%s %s; starting it again in %.1f s", process.child.name, _told(status), delay)
+        due = [process for process in self._processes if _is_due(process)]
+        if due and not self._stopping:
+            for process in due:
+                self._start_again(process)
+            self._tell_pids()
+        if not self._announced and all(process.ready for process in self._processes):
+            self._announced = True
+            self._on_ready()
+
+    def _start_again(self, process: _Process) -> None:
+        try:
+            process.start()
+        except OSError as error:
+            delay = process.schedule_restart()
+            _logger.warning("%s cannot be started (%s); again in %.1f s", process.child.name, error.strerror, delay)
+
+    def _next_restart(self) -> float | None:
+        return min((process.restart_at for process in self._processes if process.restart_at is not None), default=None)
+
+    def _tell_pids(self) -> None:
+        self._on_start({process.child.name: process.pid for process in self._processes if process.pid is not None})
+
+    def _drain(self, wakeup: socket.socket) -> None:
+        """Stop stage after stage: SIGTERM, the stage's time, SIGKILL."""
+        for stage, processes in self._stages:
+            _end(wakeup, processes, stage.grace_s)
+
+
+def launch(
+    command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    """Start a program that inherits only `descriptors`, and ends with this process; OSError if that is not possible.
+
+    Tests replace it where an import of all that a child needs is no part of what they show.
+    """
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        pass_fds=descriptors,
+        process_group=0,  # Ctrl-C reaches the supervisor alone, which stops its children in order
+        preexec_fn=die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - the supervisor has one thread
+    )
+
+
+def run_once(child: Child, grace_s: float) -> None:
+    """Run a child that does one thing, to its end.
+
+    When this process is told to stop meanwhile, so is the child, and is killed after `grace_s` seconds.
+
+    Raises:
+        SystemExit: the child has failed and said why; with its status.
+        ChildKilled: it was ended by a signal.
+    """
+    process = _Process(child)
+    with _woken_by_signals() as wakeup:
+        try:
+            process.start()
+            status = process.wait()
+        finally:
+            _end(wakeup, [process], grace_s)
+    if status > 0:
+        raise SystemExit(status)
+    if status < 0:
+        raise ChildKilled(
+            f"The process {child.name!r} {_told(status)}.",
+            "Where memory is short, the system ends processes so. Start again once that is mended.",
+        )
+
+
+def _end(wakeup: socket.socket, processes: Sequence[_Process], grace_s: float) -> None:
+    """Stop `processes` and return when they have ended."""
+    deadline = time.monotonic() + grace_s
+    for process in processes:
+        process.signal(signal.SIGTERM)
+    running = [process for process in processes if process.ended() is None and process.pid is not None]
+    while running and time.monotonic() < deadline:
+        _wait(wakeup, (), deadline)
+        running = [process for process in running if process.ended() is None]
+    for process in running:
+        _logger.warning("%s has not stopped within %.1f s and is killed", process.child.name, grace_s)
+        process.signal(signal.SIGKILL)
+        process.wait()
+
+
+def _is_due(process: _Process) -> bool:
+    return process.restart_at is not None and time.monotonic() >= process.restart_at
+
+
+def _told(status: int) -> str:
+    return f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+
+
+@contextlib.contextmanager
+def _woken_by_signals() -> Iterator[socket.socket]:
+    """A socket that can be read from after a signal, the end of a child included."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        earlier = signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield ours
+        finally:
+            signal.set_wakeup_fd(before)
+            signal.signal(signal.SIGCHLD, earlier)
+
+
+def _wait(wakeup: socket.socket, speaking: Sequence[_Process], until: float | None) -> None:
+    """Wait for a signal, for a word of a child, or for the time `until`."""
+    channels = [process.channel for process in speaking if process.channel is not None]
+    timeout = None if until is None else max(0.0, until - time.monotonic())
+    if wakeup in select.select([wakeup, *channels], [], [], timeout)[0]:
+        with contextlib.suppress(BlockingIOError):
+            wakeup.recv(4096)

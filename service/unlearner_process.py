@@ -1,0 +1,204 @@
+"""The process that unlearns: what it is made of, in the order it is started."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import structlog
+import torch
+
+from model_store.replacement import finish_move
+from model_store.store import Store
+from projector.device import torch_device
+from service.api.key_memory import key_memory
+from service.api.limits import RateLimits
+from service.background import Background
+from service.db import migrate, rights, roles
+from service.db.intake import Intake
+from service.db.tombstone_lookup import Tombstones
+from service.db.vault_keys import open_keyring, open_log_keys, open_request_keys
+from service.domain.conditions import Check, Phase
+from service.domain.states import RepairPolicy
+from service.drills.cohorts import CohortSearch
+from service.drills.schedule import DrillSchedule
+from service.drills.starting import Drills
+from service.listening import REQUESTS_GRACE_S, listen, stopped_by_signals, url_of
+from service.observability.exposition import Exposition
+from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
+from service.operation.gauges import keep_gauges
+from service.operation.readiness import Readiness
+from service.operation.unlearner_probes import keep_looking, unlearner_probes
+from service.publication.readers import Readers
+from service.publication.writer import Publisher
+from service.queue.backoff import Backoff
+from service.queue.batcher import BatchLimits
+from service.queue.connection import connect
+from service.queue.outage import Outage
+from service.queue.relay import Relay
+from service.queue.stream import DeletionStream
+from service.queue.sweeper import Sweeper
+from service.queue.unclaimed import Queue
+from service.settings import Settings
+from service.unlearner_http import serve, unlearner_app
+from service.unlearning.placement import Placement
+from service.vault.own_slots import OwnSlots
+from service.worker.context import Context
+from service.worker.log_signer import LogSigner
+from service.worker.unlearner import Unlearner
+from service.worker.unneeded_keys import UnneededKeys
+
+#: Seconds between two looks at whether it serves, until it does.
+_LOOK_S = 0.02
+
+
+def run(settings: Settings, tell_ready: Callable[[], None]) -> None:
+    """Unlearn until SIGTERM; `tell_ready` is called once it serves, which a standby does not.
+
+    Raises what kept it from starting, or from going on.
+    """
+    with stopped_by_signals() as hand_over:
+        asyncio.run(_run(settings, tell_ready, hand_over))
+
+
+async def _run(
+    settings: Settings, tell_ready: Callable[[], None], hand_over: Callable[[Callable[[], None]], None]
+) -> None:
+    loop, ended, failures = asyncio.get_running_loop(), asyncio.Event(), list[BaseException]()
+
+    def stop() -> None:
+        # From a signal's handler: the loop may be asleep.
+        loop.call_soon_threadsafe(ended.set)
+
+    hand_over(stop)
+
+    def fail(error: BaseException) -> None:
+        failures.append(error)
+        ended.set()
+
+    async with unlearning(settings, on_failure=fail, on_ready=tell_ready):
+        await ended.wait()
+    if failures:
+        raise failures[0]
+
+
+@asynccontextmanager
+async def unlearning(
+    settings: Settings,
+    *,
+    on_failure: Callable[[BaseException], None],
+    on_ready: Callable[[], None] = lambda: None,
+) -> AsyncIterator[str]:
+    """The unlearner and the activities beside it, until the end of the block; yields the URL of its /healthz.
+
+    `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is told when an activity that
+    nothing can work without has ended.
+    """
+    database_url, redis_url = settings.servers
+    async with AsyncExitStack() as stack:
+        engine = await roles.open_engine(settings.unlearner_database_url or database_url, rights.UNLEARNER_ROLE)
+        stack.push_async_callback(engine.dispose)
+        await migrate.require_current(engine)
+        redis = connect(redis_url)
+        stack.push_async_callback(redis.aclose)
+        keyring = await open_keyring(engine, settings.home / "keys")
+        log_keys = await open_log_keys(engine, settings.home / "keys")
+        request_keys = await open_request_keys(engine, settings.home / "keys")
+        finish_move(settings.model_dir)
+        store = Store.open(settings.model_dir)
+        model = store.manifest.name
+        unneeded_keys, device = UnneededKeys(engine, request_keys), chosen_device(settings.device)
+        registry = new_registry()
+        metrics, background = UnlearningMetrics(registry), Background(on_failure)
+        context = Context(
+            engine=engine,
+            keyring=keyring,
+            request_keys=request_keys,
+            unneeded_keys=unneeded_keys,
+            publisher=Publisher(settings.home, settings.share),
+            readers=await stack.enter_async_context(Readers(engine)),
+            metrics=metrics,
+            placement=Placement(device, RepairPolicy(settings.repair), settings.repair_tolerance, settings.factor_age),
+            # A thread of its own for disk and device, so that the lease is renewed meanwhile.
+            executor=stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner")),
+            outage=Outage("unlearner", Backoff(), random.Random()),
+            model=model,
+            repair_budget_s=settings.repair_budget,
+            stop=background.stop,
+        )
+        stream = DeletionStream(redis, model)
+        limits = BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000)
+        unlearner = Unlearner(context, store, stream, limits=limits, lease_ttl_s=settings.lease_ttl_s)
+        relay, sweeper = Relay(engine, stream), Sweeper(engine, stream)
+        queue = Queue(engine, stream, (relay.outage, unlearner.claiming, sweeper.outage))
+        # Drills that run by themselves are asked for like any others.
+        slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, request_keys.folder))
+        intake = Intake(engine, slots, max_queued_nodes=settings.max_queued_nodes)
+        stack.push_async_callback(intake.close)
+        tombstones = Tombstones(engine, keyring, model)
+        cohorts = CohortSearch(lambda: unlearner.manifest.canaries, unlearner.knows, tombstones)
+        drills = Drills(engine, model, intake, keyring, cohorts, IntakeMetrics(registry))
+        keys = key_memory(engine, keyring)
+
+        def key_files() -> None:
+            keyring.check_files()
+            log_keys.check_files(settings.home / "keys")
+            slots.check_file()
+
+        readiness = Readiness(
+            unlearner_probes(queue=queue, key_files=key_files, device=device),
+            timeout_s=settings.readiness_timeout_s,
+            state=lambda: unlearner.condition,
+        )
+        exposition = Exposition(registry, "unlearner")
+        app = unlearner_app(
+            condition=lambda: unlearner.condition,
+            readiness=readiness,
+            exposition=exposition,
+            keys=keys,
+            limits=RateLimits(redis, keyring.cursor_key),
+        )
+
+        def found(checks: tuple[Check, ...]) -> None:
+            unlearner.checks = checks
+
+        bound = stack.enter_context(listen(settings.host, settings.unlearner_port))
+        structlog.get_logger(__name__).info("unlearner.listening", address=url_of(bound))
+        stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S))
+        background.start("unlearner", unlearner.run())
+        background.start("relay", relay.run(background.stop))
+        background.start("sweeper", sweeper.run(background.stop))
+        background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
+        background.start("keys", keys.run(background.stop))
+        background.start("keys of id lists", unneeded_keys.run(background.stop))
+        interval = settings.drill_interval
+        gauges = keep_gauges(metrics, drills, queue, lambda: unlearner.served, interval, background.stop)
+        background.start("gauges", gauges)
+        background.start("checks", keep_looking(readiness, found, background.stop))
+        if interval is not None:
+            schedule = DrillSchedule(drills, interval, lambda: unlearner.condition.phase is Phase.SERVING)
+            background.start("drills", schedule.run(background.stop))
+        background.start("http", serve(app, bound, background.stop))
+        background.start("announcement", _announce(unlearner, on_ready, background.stop))
+        structlog.get_logger(__name__).info("unlearner.listening", url=url_of(bound))
+        yield url_of(bound)
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device that the setting means; `auto` is a CUDA device where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch_device(name)
+
+
+async def _announce(unlearner: Unlearner, on_ready: Callable[[], None], stop: asyncio.Event) -> None:
+    """Call `on_ready` once, when it serves for the first time."""
+    while not stop.is_set():
+        if unlearner.condition.phase is Phase.SERVING:
+            on_ready()
+            return
+        try:
+            await asyncio.wait_for(stop.wait(), _LOOK_S)
+        except TimeoutError:
+            continue

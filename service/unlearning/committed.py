@@ -1,0 +1,190 @@
+"""The committed state of the model on the device: the arrays that stay, and what each batch replaces."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model_store.base_store import Base
+from model_store.gram_checkpoint import fits
+from model_store.manifest import Manifest
+from model_store.memory import available_bytes, require_memory, serving_needs
+from model_store.versions import VersionState
+from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, carried_columns
+from projector.forgetting.certificate import Certificate
+from projector.forgetting.forget import HeldModel
+from projector.forgetting.gram import Gram, factorise
+from projector.forgetting.live_graph import LiveGraph, label_gram
+from projector.forgetting.optimum import Coefficients, at_optimum, stacked
+from projector.forgetting.preconditioner import Preconditioner
+from projector.forgetting.repair import RepairOutcome
+from projector.forgetting.training_rows import TrainingRows
+from projector.network.blocks import by_block, side_by_side
+from projector.network.representation import Representation
+from projector.network.sizes import Sizes
+from projector.solvers.objective import Objective
+from service.domain.snapshot import Snapshot
+from service.unlearning.loading import on_device, span_state
+from service.unlearning.prepared import Prepared, snapshot_of
+
+
+@dataclass(eq=False)
+class Committed:
+    """The committed version of one model on one device; `forget` and `replace` make another the committed one."""
+
+    features: InputRows
+    #: None for a model without labels among its inputs.
+    labels: InputRows | None
+    state: ModelState
+    live_graph: LiveGraph
+    training_rows: TrainingRows
+    #: External id -> row, live nodes only.
+    rows: dict[str, int]
+    #: External ids of the nodes declared public: an MLP was trained on them, and they are never deleted.
+    public: frozenset[str]
+    #: Columns of the features whose rows of W are watched.
+    injected: Sequence[InjectedColumn]
+    #: lambda.
+    regularization: float
+    #: The version whose Gram factors were read from a checkpoint.
+    _checkpointed: int | None
+    _certificate: Certificate | None = None
+
+    @classmethod
+    def load(
+        cls,
+        manifest: Manifest,
+        base: Base,
+        version: VersionState,
+        number: int,
+        device: torch.device | str,
+        *,
+        stale_coefficients: bool = False,
+        gram: Gram | None = None,
+    ) -> "Committed":
+        """Puts version `number` of a stored model on the device and factorises its Gram matrices.
+
+        `gram` are the factors of the features as a checkpoint of that very version kept them. They are used when they
+        fit the rows; otherwise, and for None, they are computed from the rows.
+        With `stale_coefficients` those in `base` are of an earlier version; they are rebuilt from the weights, which
+        must be an optimum. Raises DeviceError, before any work, when the device has less free memory than that and
+        later batches need.
+        """
+        graph, live = base.graph, version.live
+        require_memory("Serving", serving_needs(manifest.spec, Sizes.of(graph)), device)
+        live_graph = LiveGraph.of(
+            graph, manifest.spec, manifest.diffusion, live=live, featured=version.featured, device=device
+        )
+        inputs = live_graph.inputs
+        features, labels = InputRows(inputs.features.rows, side_by_side(on_device(base.beta, device))), None
+        kept = gram is not None and fits(gram, features.rows, version.featured, manifest.sigma_ref_squared)
+        if gram is None or not kept:
+            gram = factorise(
+                features.rows,
+                version.featured,
+                sigma_ref_squared=manifest.sigma_ref_squared,
+                rank_tolerance=manifest.rank_tolerance,
+            )
+        span = span_state(version.features, gram, version.featured, device)
+        state = ModelState(version=number, features=span, labels=None, live=live, classes=graph.num_classes)
+        if inputs.labels is not None:
+            labels = InputRows(inputs.labels.rows, side_by_side(on_device(base.label_beta, device)))
+            gram, training = label_gram(graph, live, labels.rows)
+            state = replace(state, labels=span_state(version.labels, gram, training, device))
+        committed = cls(
+            features=features,
+            labels=labels,
+            state=state,
+            live_graph=live_graph,
+            training_rows=TrainingRows(live_graph),
+            rows={graph.node_ids[row]: int(row) for row in np.flatnonzero(live)},
+            public=frozenset(graph.node_ids[row] for row in np.flatnonzero(base.public)),
+            injected=carried_columns(graph.features, manifest.injected_columns),
+            regularization=manifest.spec.regularization,
+            _checkpointed=number if kept else None,
+        )
+        if stale_coefficients:
+            objective = committed.objective
+            _, coefficients = at_optimum(state, objective, objective.at(stacked(state)))
+            committed.features, committed.labels = committed.inputs(coefficients)
+        return committed
+
+    @property
+    def from_checkpoint(self) -> bool:
+        """Whether the Gram factors were read from a checkpoint instead of computed."""
+        return self._checkpointed == self.state.version
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """How far the weights can be from those of retraining; None for a loss without certificate."""
+        if self._certificate is None:
+            self._certificate = self.held(None).certificate()
+        return self._certificate
+
+    @property
+    def objective(self) -> Objective:
+        """F^u, the objective of the live graph."""
+        return self.live_graph.objective(self.regularization)
+
+    @property
+    def representation(self) -> Representation:
+        """H through its factors."""
+        return Representation(self.live_graph.inputs, self.live_graph.training_rows)
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Memory that can be allocated on its device; None where that is not known."""
+        return available_bytes(self.features.rows.device)
+
+    def predictions(self) -> Snapshot:
+        """The predictions of this version."""
+        return snapshot_of(self.state, self.live_graph)
+
+    def coefficients(self) -> Coefficients:
+        """The span coefficients as they are stored, without the part that T holds."""
+        classes = self.state.classes
+        beta = by_block(self.features.beta, classes).cpu().numpy()
+        if self.labels is None:
+            return Coefficients(beta, np.zeros((0, beta.shape[1], classes)))
+        return Coefficients(beta, by_block(self.labels.beta, classes).cpu().numpy())
+
+    def inputs(self, coefficients: Coefficients | None) -> tuple[InputRows, InputRows | None]:
+        """The rows of features and labels with these coefficients, or with those they have."""
+        features, labels, device = self.features, self.labels, self.features.beta.device
+        if coefficients is not None:
+            features = replace(features, beta=side_by_side(on_device(coefficients.beta, device)))
+            if labels is not None:
+                labels = replace(labels, beta=side_by_side(on_device(coefficients.label_beta, device)))
+        return features, labels
+
+    def held(self, preconditioner: Preconditioner | None) -> HeldModel:
+        """All that is needed to delete from it."""
+        return HeldModel(
+            self.state, self.features, self.labels, self.live_graph, self.regularization, self.training_rows,
+            self.injected, preconditioner,
+        )  # fmt: skip
+
+    def forget(self, prepared: Prepared) -> None:
+        """Makes a batch the committed version; the rows that it removed leave the memory."""
+        self.live_graph = prepared.live_graph
+        self.training_rows = prepared.training_rows
+        self.training_rows.forget()
+        _overwrite(self.features, np.concatenate([prepared.nodes, prepared.feature_rows]))
+        if self.labels is not None:
+            _overwrite(self.labels, prepared.nodes)
+        deleted = set(prepared.nodes.tolist())
+        self.rows = {node: row for node, row in self.rows.items() if row not in deleted}
+        self.replace(prepared.state, prepared.outcome)
+
+    def replace(self, state: ModelState, outcome: RepairOutcome) -> None:
+        """Makes `state`, of the graph as it is, the committed version."""
+        self.state = state
+        self._certificate = outcome.after
+        self.features, self.labels = self.inputs(outcome.coefficients)
+
+
+def _overwrite(given: InputRows, rows: NDArray[np.int64]) -> None:
+    given.rows.forget(rows)
+    given.beta[torch.from_numpy(rows).to(given.beta.device)] = 0.0

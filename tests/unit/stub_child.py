@@ -1,0 +1,65 @@
+"""A child of a supervisor that does nothing but tell what happens to it: `stub_child.py NAME DESCRIPTOR`.
+
+What it does is in what it is told on its channel, under `does`:
+
+    serve       says that it is ready, and ends with status 0 at SIGTERM
+    wait        the same, without saying that it is ready
+    stay        says that it is ready, and takes no notice of SIGTERM
+    refuse      ends with status 2 before it is ready
+    hang up     closes its channel, and then does as `wait` does
+    do          ends with status 0
+    show        writes what it can see of secrets and descriptors, then does as `serve` does
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+SIGNALS = {signal.SIGTERM, signal.SIGINT}
+
+
+def tell(event: str) -> None:
+    """One line on standard output, in one piece."""
+    os.write(1, f"{sys.argv[1]} {event}\n".encode())
+
+
+def descriptors() -> dict[str, str]:
+    """What this process has open beyond its standard streams."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        if int(link.name) > 2:
+            try:
+                found[link.name] = str(link.readlink())
+            except FileNotFoundError:
+                continue  # that of the listing itself
+    return found
+
+
+def main() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    channel = socket.socket(fileno=int(sys.argv[2]))
+    told = json.loads(channel.makefile().readline())
+    does = told["does"]
+    tell(f"started {os.getpid()}")
+    if does == "refuse":
+        raise SystemExit(2)
+    if does == "do":
+        return
+    if does == "show":
+        seen = {"told": told, "arguments": sys.argv, "environment": dict(os.environ), "open": descriptors()}
+        tell(f"shows {json.dumps(seen)}")
+    if does == "hang up":
+        channel.close()
+        tell("hung up")
+    if does in ("serve", "stay", "show"):
+        tell("is ready")
+        channel.sendall(b"ready\n")
+    number = signal.sigwait({signal.SIGINT} if does == "stay" else SIGNALS)
+    tell(f"got {signal.Signals(number).name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""A supervisor of stubs, as a program: `supervised.py PLAN HOME`.
+
+PLAN is JSON: `{"stages": [[seconds of grace, {name: what it does}], …]}` or `{"once": what it does, "grace": seconds}`.
+It writes `pids {…}` whenever a child was started, `all are ready`, and `done` after the end of one for one thing.
+"""
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+from service.embedded.home import Home, HomeLock
+from service.listening import stopped_by_signals
+from service.supervisor import Child, Stage, Supervisor, run_once
+
+STUB = Path(__file__).with_name("stub_child.py")
+
+
+def stub(name: str, does: str, listener: socket.socket | None = None) -> Child:
+    """A stub that is told a secret and has nothing of this process in its environment."""
+    told = {"does": does, "secret": "tell nobody"}
+    return Child(name, (sys.executable, "-I", "-S", str(STUB), name), {"PATH": os.defpath}, told, listener)
+
+
+def tell(event: str) -> None:
+    """One line on standard output, in one piece."""
+    os.write(1, f"{event}\n".encode())
+
+
+def main() -> None:
+    plan = json.loads(sys.argv[1])
+    home = Home(Path(sys.argv[2]))
+    home.prepare()
+    lock = HomeLock(home)
+    with stopped_by_signals() as hand_over, socket.create_server(("127.0.0.1", 0)) as listener:
+        if "once" in plan:
+            run_once(stub("once", plan["once"]), plan["grace"])
+            tell("done")
+            return
+        stages = [Stage([stub(*one, listener) for one in stage.items()], grace) for grace, stage in plan["stages"]]
+        supervisor = Supervisor(
+            stages, on_ready=lambda: tell("all are ready"), on_start=lambda pids: tell(f"pids {json.dumps(pids)}")
+        )
+        hand_over(supervisor.stop)
+        supervisor.run()
+    lock.release()
+
+
+if __name__ == "__main__":
+    main()
