@@ -20,7 +20,8 @@ from service.worker.recovery import check_agreement, require_untouched
 async def prepare(settings: Settings) -> FirstKey | None:
     """Bring the database to this version's schema, and see to its keys; returns a first one that was made just now.
 
-    Raises StateMismatch, with nothing changed, when it is not the database that belongs to model and keys.
+    Raises StateMismatch when it is not the database that belongs to model and keys: nothing but its schema has changed
+    then, and not even that of one that knew no model.
     """
     database_url, _ = settings.servers
     finish_move(settings.model_dir)

@@ -17,6 +17,8 @@ Connection = AsyncConnection
 #: in memory or on flash, where a page out of order costs as much as the next one.
 _SERVER_SETTINGS = {
     "application_name": "lethe",
+    # What is read after a lock was waited for is what was committed meanwhile.
+    "default_transaction_isolation": "read committed",
     "idle_in_transaction_session_timeout": "15s",
     "lock_timeout": "20s",
     "tcp_keepalives_idle": "10",

@@ -243,6 +243,8 @@ class Intake:
             self._has_orphans = True
             raise
         except OSError as error:
+            # Some may be on the disk: zeroing them may have failed as well.
+            self._has_orphans = True
             raise Unavailable(
                 f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was recorded; try again."
             ) from error

@@ -61,7 +61,7 @@ _READ_BY_BOTH = dict.fromkeys(("alembic_version", "api_keys", *DERIVED), _READ)
 API: Mapping[str, Rights] = {
     **_READ_BY_BOTH,
     **dict.fromkeys(_GROWING, _READ),
-    **dict.fromkeys(("imports", "leases", "pointers", "reader_leases", "recoveries", "versions"), _READ),
+    **dict.fromkeys(("imports", "leases", "pointers", "recoveries", "versions"), _READ),
     "drills": _DRILL,
     "outbox": Rights(add="request_id model"),
     "refused_requests": Rights(add="model api_key_id kind named reason"),

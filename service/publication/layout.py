@@ -5,6 +5,7 @@
         manifest.json ids offsets index edges public
     versions/<version>-<fencing>/            of each version, as the pointer names it; one that was lost is written
         manifest.json probabilities live     again as <version>-<fencing>.<fencing>, the second that of who writes it
+    home                                     the LETHE_HOME it is of: a copied home makes a publication of its own
     readers/<id>                             locked by each reader as long as it lives
 
 It is derived from the store and may be lost at any time. A folder is whole once it has its name; until then its name
@@ -18,6 +19,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,8 @@ LIFE_S = 2.0
 MANIFEST = "manifest.json"
 _NAMED_BY = Path("run") / "publication"
 _PREFIX = "lethe-"
+#: The home that it belongs to.
+_OWNER = "home"
 _MEMORY = Path("/dev/shm")
 #: Bytes that are overwritten at a time.
 _BLOCK = 1 << 20
@@ -58,7 +62,7 @@ class Layout:
             path = Path((home / _NAMED_BY).read_text())
         except FileNotFoundError:
             return None
-        return cls(path) if path.is_dir() else None
+        return cls(path) if _is_of(path, home) else None
 
     @classmethod
     def make(cls, home: Path, share: Path | None, *, room: int) -> "Layout":
@@ -75,6 +79,7 @@ class Layout:
         made = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=wanted)))
         for folder in (made.models, made.versions, made.readers):
             folder.mkdir(mode=0o700)
+        (made.path / _OWNER).write_text(str(home.resolve()))
         (home / _NAMED_BY).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(home / _NAMED_BY, str(made.path))
         structlog.get_logger(__name__).info("publication.made", folder=str(made.path))
@@ -124,6 +129,20 @@ class Layout:
         shutil.rmtree(self.path)
 
 
+def _is_of(path: Path, home: Path) -> bool:
+    """Whether a folder is a publication of this very home: not that of one it is a copy of, nor another user's."""
+    try:
+        found = path.lstat()
+        return (
+            stat.S_ISDIR(found.st_mode)
+            and found.st_uid == os.geteuid()
+            and stat.S_IMODE(found.st_mode) == 0o700
+            and (path / _OWNER).read_text() == str(home.resolve())
+        )
+    except (FileNotFoundError, PermissionError):
+        return False
+
+
 def lock_reader(layout: Layout, reader: UUID) -> int:
     """A descriptor that holds the lock on a reader's file, which is made. Raises OSError."""
     path = layout.readers / str(reader)
@@ -137,7 +156,11 @@ def lock_reader(layout: Layout, reader: UUID) -> int:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What is said of a folder. Raises FileNotFoundError when it is gone, and PublicationForeign."""
-    document: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    try:
+        document: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    except ValueError as error:
+        # Overwritten at this very moment, by which it loses its name too.
+        raise FileNotFoundError(errno.ENOENT, f"There is no manifest in {folder} any more") from error
     found = document.get("format")
     if found != FORMAT:
         raise PublicationForeign(

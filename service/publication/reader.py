@@ -114,7 +114,12 @@ class Reader:
 
     def _answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
         while (view := self._view) is not None:
-            answer = question(view, *asked, **named)
+            try:
+                answer = question(view, *asked, **named)
+            except Exception:
+                # The files of a version that this reader has no lease on any more may hold anything.
+                if boottime() < self._until and self._view is view:
+                    raise
             if boottime() >= self._until:
                 break
             if self._view is view:

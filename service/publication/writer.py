@@ -70,14 +70,26 @@ class Publisher:
 
     def load(
         self, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts, fencing: int
-    ) -> None:
+    ) -> bool:
         """See to it that the committed version is published: whatever is not there, or not whole, is written.
 
+        Returns whether something was there before, from which readers may answer until they renew their leases.
         `fencing` is the number of the caller's own lease. Raises OSError, and ValueError when the parts do not fit.
         """
         self._layout = Layout.make(self._home, self._share, room=_room(model, snapshot))
-        if not self._is_whole(ref, model, snapshot, facts):
-            self._write(f"{ref.folder}.{fencing}", self._write_model(model, snapshot, fencing), snapshot, facts)
+        if self._is_whole(ref, model, snapshot, facts):
+            return False
+        replaces = any(self.layout.versions.iterdir())
+        self._write(f"{ref.folder}.{fencing}", self._write_model(model, snapshot, fencing), snapshot, facts)
+        return replaces
+
+    def has(self, ref: VersionRef) -> bool:
+        """Whether a version is there, as far as its name tells."""
+        try:
+            self.layout.version(ref.folder)
+        except FileNotFoundError:
+            return False
+        return True
 
     def write(self, ref: VersionRef, snapshot: Snapshot, facts: VersionFacts, of: VersionRef | PublishedModel) -> None:
         """Step 5: a new version; readers see it once the pointer names it.
@@ -140,7 +152,8 @@ class Publisher:
             said = read_manifest(folder)
             stored, canaries, about = read_model(self.layout.models / said["model"])
             digests = {name: _file_digest(folder / name) for name in ("probabilities", "live")}
-        except (FileNotFoundError, PublicationForeign):
+            sizes = {name: (self.layout.models / said["model"] / name).stat().st_size for name in about["sizes"]}
+        except (FileNotFoundError, PublicationForeign, KeyError, TypeError):
             return False
         if about["boot"] != _boot() or (stored, canaries) != (model.facts, model.canaries):
             # Of a machine that has crashed since, it may be that not all has reached the disk.
@@ -150,6 +163,7 @@ class Publisher:
             all(said["facts"][name] == getattr(facts, name) for name in exact)
             and digests == said["sha256"]
             and digests["live"] == _digest(snapshot.live)
+            and sizes == about["sizes"]
         )
 
     def _write_model(self, model: PublishedModel, snapshot: Snapshot, fencing: int) -> str:

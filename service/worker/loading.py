@@ -27,7 +27,6 @@ from service.worker.context import Context
 from service.worker.importing import Importer
 from service.worker.kept_tombstones import keep_in_step
 from service.worker.lease_keeper import LeaseKeeper
-from service.worker.published import committed_facts, published_model
 from service.worker.recovery import agreed_pointer, deleted_edges, require_edges, rows_of_edges
 from service.worker.tombstoned import find_tombstoned
 from service.worker.versions import VersionWriter
@@ -67,10 +66,10 @@ class Loader:
             unfinished = next(iter(await VersionRepository(connection).unfinished(context.model)), None)
         deleted = [] if unfinished is None else await self._deleted_edges(unfinished)
         resident = await self._resident(pointer, deleted, candidate)
-        await context.run(partial(self._publish, resident, pointer, keeper))
         unerased = rows_of_edges(deleted, resident.committed.rows)
         self.writer = VersionWriter(context, keeper, self.store, resident, pointer, unerased)
         self.manifest = self.store.manifest
+        await context.run(self.writer.publish)
         return self.writer, unfinished
 
     async def _deleted_edges(self, unfinished: Version) -> Sequence[tuple[str, str]]:
@@ -118,14 +117,6 @@ class Loader:
             self._log.warning("checkpoint.ignored", reason=f"{kept} does not fit the rows that are left.")
         require_edges(self.store, ref, resident.committed.live_graph.edges)
         return resident
-
-    def _publish(self, resident: Resident, pointer: Pointer, keeper: LeaseKeeper) -> None:
-        """Has readers find the committed version, whatever became of what was published before."""
-        committed, ref = resident.committed, VersionRef(pointer.version, pointer.fencing)
-        model = published_model(self.store.manifest, committed)
-        self._context.publisher.load(
-            ref, model, committed.predictions(), committed_facts(committed), keeper.lease.fencing
-        )
 
     def _checkpoint(self, ref: VersionRef, pointer: Pointer) -> Gram | None:
         """The Gram factors of the committed version if they are kept; one that cannot be used is named and ignored."""

@@ -12,6 +12,7 @@ after a crash or an outage the row alone says what is left to do, and it is done
 come.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +32,7 @@ from projector.forgetting.batch import ModelState
 from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.status import RepairStatus
 from service import failure_points
+from service.boottime import boottime
 from service.db.engine import Connection
 from service.db.pointers import PointerRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction
@@ -40,6 +42,7 @@ from service.domain.snapshot import Snapshot
 from service.domain.states import Cause
 from service.domain.versions import Version
 from service.failure_points import FailurePoint
+from service.publication.layout import LIFE_S
 from service.publication.writer import PublishedModel
 from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
@@ -47,7 +50,7 @@ from service.unlearning.resident import Resident
 from service.worker.context import Context
 from service.worker.lease_keeper import LeaseKeeper
 from service.worker.leftovers import Leftovers
-from service.worker.published import version_facts
+from service.worker.published import committed_facts, published_model, version_facts
 from service.worker.recovery import pointer_moved
 from service.worker.stopwatch import Stopwatch
 
@@ -131,6 +134,8 @@ class VersionWriter:
         self._made_from = made_from
         self._leftovers = Leftovers(store.manifest.nodes, unerased_edges)
         self._log = structlog.get_logger(__name__)
+        #: Until when (`boottime()`) readers may answer from a copy of the committed version that another has replaced.
+        self._replaced_until = 0.0
         #: The model on the device.
         self.resident = resident
 
@@ -195,8 +200,20 @@ class VersionWriter:
         return finished
 
     async def moved(self) -> None:
-        """At the end of step 7: no reader answers from an older version any more. Raises Unavailable."""
-        await self._context.readers.moved(self._pointer, self._context.publisher.layout)
+        """At the end of step 7: no reader answers from anything older any more. Raises Unavailable and OSError."""
+        context = self._context
+        if not context.publisher.has(self._ref):
+            # Lost since, as memory is that somebody has cleared.
+            await context.run(self.publish)
+        await asyncio.sleep(max(0.0, self._replaced_until - boottime()))
+        await context.readers.moved(self._pointer, context.publisher.layout)
+
+    def publish(self) -> None:
+        """Has readers find the committed version, whatever became of what was published before. Raises OSError."""
+        committed = self.resident.committed
+        model, facts = published_model(self.manifest, committed), committed_facts(committed)
+        if self._context.publisher.load(self._ref, model, committed.predictions(), facts, self.lease.fencing):
+            self._replaced_until = boottime() + LIFE_S
 
     def erase(self) -> VersionState:
         """Nodes, features and edges that are gone leave disk and publication, and so do all versions but one.
@@ -216,8 +233,16 @@ class VersionWriter:
         self._store.add_tombstones(tombstones, fencing=self.lease.fencing)
 
     def tidy(self) -> None:
-        """What an unlearner that lost the lease to this one has written since, not knowing it, leaves the disk."""
-        self._store.tidy(keep=self._ref, fencing=self.lease.fencing)
+        """What an unlearner that lost the lease to this one has written since, not knowing it, is removed.
+
+        What readers answer from is written again, if somebody has removed it.
+        """
+        publisher, fencing = self._context.publisher, self.lease.fencing
+        self._store.tidy(keep=self._ref, fencing=fencing)
+        if not publisher.has(self._ref):
+            self.publish()
+        elif boottime() >= self._replaced_until:
+            publisher.remove_older(self._ref, fencing)
 
     def checkpoint_steps(self) -> Iterator[None]:
         """Writes the Gram factors of the committed version beside it; see `model_store.gram_checkpoint`."""

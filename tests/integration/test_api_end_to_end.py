@@ -1,6 +1,7 @@
 """The whole service in one process: asked over HTTP, applied, audited, and gone from predictions."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from service.db.transactions import transaction
 from service.domain.states import Scope
 from service.errors import StateMismatch
 from service.preparation import prepare
+from service.publication.layout import Layout
 from service.settings import Settings
 from service.unlearner_process import unlearning
 
@@ -306,3 +308,17 @@ async def test_a_store_without_its_database_is_not_served(settings: Settings, ma
         async with running(elsewhere):
             pass
     assert "DATABASE_URL" in refusal.value.remedy
+
+
+async def test_a_publication_that_somebody_has_removed_is_written_again(lethe: Lethe) -> None:
+    lost = Layout.find(lethe.settings.home)
+    assert lost is not None
+    shutil.rmtree(lost.path)
+    await lethe.completed(await lethe.delete("7"))
+
+    async def is_answered() -> bool:
+        return (await lethe.client.get("/predict/8")).status_code == 200
+
+    await until(is_answered)
+    assert (await lethe.client.get("/predict/7")).status_code == 410
+    assert Layout.find(lethe.settings.home) != lost

@@ -55,7 +55,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "log_nodes": (_READ, _ADD),
     "outbox": ("read, add model request_id", "read, add model request_id, change created_at, remove"),
     "pointers": (_READ, "read, add *, change digest fencing folder moved_at version weights_sha256"),
-    "reader_leases": (_READ, "read, remove"),
+    "reader_leases": ("", "read, remove"),
     "recoveries": (_READ, "read, add *, change requests_failed"),
     "refused_requests": ("read, add api_key_id kind model named reason", _READ),
     "request_audits": (_READ, _ADD),

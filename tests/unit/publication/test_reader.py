@@ -243,3 +243,20 @@ def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publ
         thread.join()
     assert wrong == []
     assert reader.version == versions - 1
+
+
+def test_files_that_hold_anything_are_no_fault_once_the_lease_has_run_out(tmp_path: Path) -> None:
+    reader = publications.reader_of(tmp_path, IDS, snapshot(1))
+
+    def broken(view: object) -> None:
+        if not lapses:
+            raise IndexError("a table of zeros")
+        reader.extend(-math.inf)
+        raise IndexError("a table of zeros")
+
+    lapses: list[bool] = []
+    with pytest.raises(IndexError):
+        reader._answer(broken)
+    lapses.append(True)
+    with pytest.raises(Unavailable):
+        reader._answer(broken)

@@ -4,6 +4,7 @@ import errno
 import json
 import mmap
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -250,6 +251,40 @@ def test_a_share_that_was_lost_is_an_error_until_it_is_written_again(publisher: 
         write(publisher, 2)
     load(publisher, 1)
     assert open_view(Layout.find(tmp_path) or publisher.layout, "1-1").live.all()
+
+
+def test_a_copy_of_a_home_makes_a_publication_of_its_own(publisher: Publisher, tmp_path: Path) -> None:
+    """Its unlearner would take away what the readers of the first answer from."""
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "run", copy / "run")
+    assert Layout.find(copy) is None
+    assert Layout.make(copy, tmp_path / "share", room=1).path != publisher.layout.path
+    assert Layout.find(tmp_path) == publisher.layout
+
+
+def test_a_folder_that_others_can_write_to_is_none_of_ours(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.layout.path.chmod(0o770)
+    assert Layout.find(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["ids", "index", "edges", "offsets", "public"])
+def test_a_model_of_which_a_file_is_gone_or_cut_is_written_again(publisher: Publisher, name: str) -> None:
+    for harm in (Path.unlink, lambda path: os.truncate(path, 1)):
+        [model] = publisher.layout.models.iterdir()
+        harm(model / name)
+        shown = snapshot(1)
+        parts = publications.published_model(IDS, shown), shown, publications.version_facts(shown)
+        assert publisher.load(VersionRef(1, 1), *parts, 2)
+        publisher.remove_older(VersionRef(1, 1), 2)
+        assert open_view(publisher.layout, "1-1").find("ann@x") == 0
+        assert not publisher.load(VersionRef(1, 1), *parts, 3)
+
+
+def test_a_manifest_that_is_being_overwritten_is_not_there_any_more(publisher: Publisher) -> None:
+    folder = publisher.layout.version("1-1")
+    (folder / MANIFEST).write_bytes(bytes((folder / MANIFEST).stat().st_size))
+    with pytest.raises(FileNotFoundError):
+        open_view(publisher.layout, "1-1")
 
 
 def test_a_share_that_is_wanted_elsewhere_moves_unless_readers_are_in_it(publisher: Publisher, tmp_path: Path) -> None:
