@@ -79,7 +79,7 @@ class Layout:
         made = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=wanted)))
         for folder in (made.models, made.versions, made.readers):
             folder.mkdir(mode=0o700)
-        (made.path / _OWNER).write_text(str(home.resolve()))
+        write_private(made.path / _OWNER, str(home.resolve()))
         (home / _NAMED_BY).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(home / _NAMED_BY, str(made.path))
         structlog.get_logger(__name__).info("publication.made", folder=str(made.path))
