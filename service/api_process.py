@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
@@ -13,14 +13,13 @@ from service.api.application import build
 from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
 from service.api.services import Services
-from service.background import Background
+from service.background import Background, announce
 from service.dashboard.installation import install as install_dashboard
 from service.db import migrate, rights, roles
 from service.db.intake import Intake
 from service.db.tombstone_lookup import Tombstones
 from service.db.vault_keys import SLOTS, open_keyring
 from service.description import model_description
-from service.domain.conditions import Check
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
 from service.http_server import Server, server_config
@@ -39,8 +38,6 @@ from service.vault.own_slots import OwnSlots
 
 #: Seconds until a Redis that does not answer is left alone, and failed attempts are counted here.
 _COUNTING_S = 0.5
-#: Seconds between two looks at whether everything works, until it does.
-_LOOK_S = 0.1
 
 
 def run(settings: Settings, bound: socket.socket, tell_ready: Callable[[], None], name: str) -> None:
@@ -141,7 +138,11 @@ async def _answering(
         stack.push_async_callback(background.close, settings.shutdown_grace_s)
         background.start("reader", follower.run(background.stop))
         background.start("keys", keys.run(background.stop))
-        background.start("announcement", _announce(readiness, on_ready, background.stop))
+
+        async def is_ready() -> bool:
+            return all(check.ok for check in await readiness())
+
+        background.start("announcement", announce(is_ready, on_ready, background.stop))
         yield Services(
             settings=settings,
             model=model,
@@ -158,17 +159,3 @@ async def _answering(
             exposition=exposition,
             metrics=metrics,
         )
-
-
-async def _announce(
-    readiness: Callable[[], Awaitable[Sequence[Check]]], on_ready: Callable[[], None], stop: asyncio.Event
-) -> None:
-    """Call `on_ready` once, when everything works for the first time."""
-    while not stop.is_set():
-        if all(check.ok for check in await readiness()):
-            on_ready()
-            return
-        try:
-            await asyncio.wait_for(stop.wait(), _LOOK_S)
-        except TimeoutError:
-            continue

@@ -1,10 +1,14 @@
 """The activities beside the requests: started together, stopped together, none failing unseen."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
+
+#: Seconds between two looks at what is waited for.
+_LOOK_S = 0.05
 
 
 class Background:
@@ -41,3 +45,13 @@ class Background:
         if error is not None:
             self._log.error("background.failed", activity=task.get_name(), exc_info=error)
             self._on_failure(error)
+
+
+async def announce(is_ready: Callable[[], Awaitable[bool]], on_ready: Callable[[], None], stop: asyncio.Event) -> None:
+    """Call `on_ready` once, when `is_ready` for the first time; never after `stop` is set."""
+    while not stop.is_set():
+        if await is_ready():
+            on_ready()
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _LOOK_S)

@@ -14,7 +14,7 @@ from model_store.store import Store
 from projector.device import torch_device
 from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
-from service.background import Background
+from service.background import Background, announce
 from service.db import migrate, rights, roles
 from service.db.intake import Intake
 from service.db.tombstone_lookup import Tombstones
@@ -48,9 +48,6 @@ from service.worker.context import Context
 from service.worker.log_signer import LogSigner
 from service.worker.unlearner import Unlearner
 from service.worker.unneeded_keys import UnneededKeys
-
-#: Seconds between two looks at whether it serves, until it does.
-_LOOK_S = 0.02
 
 
 def run(settings: Settings, tell_ready: Callable[[], None]) -> None:
@@ -180,7 +177,11 @@ async def unlearning(
             schedule = DrillSchedule(drills, interval, lambda: unlearner.condition.phase is Phase.SERVING)
             background.start("drills", schedule.run(background.stop))
         background.start("http", serve(app, bound, background.stop))
-        background.start("announcement", _announce(unlearner, on_ready, background.stop))
+
+        async def is_serving() -> bool:
+            return unlearner.condition.phase is Phase.SERVING
+
+        background.start("announcement", announce(is_serving, on_ready, background.stop))
         structlog.get_logger(__name__).info("unlearner.listening", url=url_of(bound))
         yield url_of(bound)
 
@@ -190,15 +191,3 @@ def chosen_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch_device(name)
-
-
-async def _announce(unlearner: Unlearner, on_ready: Callable[[], None], stop: asyncio.Event) -> None:
-    """Call `on_ready` once, when it serves for the first time."""
-    while not stop.is_set():
-        if unlearner.condition.phase is Phase.SERVING:
-            on_ready()
-            return
-        try:
-            await asyncio.wait_for(stop.wait(), _LOOK_S)
-        except TimeoutError:
-            continue

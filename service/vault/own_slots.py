@@ -96,16 +96,17 @@ class OwnSlots:
         if not is_same:
             raise KeyMissing(
                 f"{self._path} was removed or replaced while Lethe runs.",
-                "Stop Lethe and restore the file from the backup of LETHE_HOME; what is accepted meanwhile is lost "
-                "with the process.",
+                "Stop Lethe and restore the file from the backup of LETHE_HOME; until then nothing more is accepted.",
             )
 
     def reserve(self, ids: Collection[UUID]) -> dict[UUID, ReservedKey]:
         """Make a key for each of `ids`, which have none; all are durable on return, after one sync.
 
-        Raises `OSError` when the disk refuses; then none of the keys is kept.
+        Raises `OSError` when the disk refuses, and `KeyMissing` when no other process would find them; then none of the
+        keys is kept.
         """
         with self._lock:
+            self.check_file()
             self._make_room(len(ids))
             reserved = {
                 one: ReservedKey(KeySlot(self.number, self._free.pop()), secrets.token_bytes(32)) for one in ids

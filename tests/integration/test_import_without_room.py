@@ -78,7 +78,7 @@ async def test_deletions_go_on_beside_an_import_that_waits_for_room(
         assert record.status is ImportStatus.COMPLETED
         assert record.version is not None
         assert (record.version.number_before, record.version.deleted_nodes) == (1, 1)
-        assert not await tells_what_is_waited_for(lethe, code)
+        await until(lambda: tells_nothing(lethe, code))
         # Nothing of it was kept in memory meanwhile.
         assert disk.loads == disk.attempts + 1
         assert lethe.failures == []

@@ -313,3 +313,15 @@ def test_after_any_order_of_what_processes_do_there_is_what_was_not_destroyed(fo
     assert not any(keys.get(one, slot) for one, slot in gone.items())
     for own in alive:
         own.close()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_nothing_is_reserved_in_a_file_that_no_other_process_finds(folder: Path, path: Path, is_replaced: bool) -> None:
+    with OwnSlots.open(folder) as own:
+        content = path.read_bytes()
+        path.unlink()
+        if is_replaced:
+            path.write_bytes(content)
+        with pytest.raises(KeyMissing, match="removed or replaced while Lethe runs"):
+            own.reserve([uuid4()])
+        assert held(folder) == set()
