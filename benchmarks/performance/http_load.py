@@ -254,7 +254,10 @@ def main() -> None:
     async def run() -> Seen:
         return await _Generator(plan).run()
 
-    json.dump(asdict(uvloop.run(run())), sys.stdout)
+    seen = asdict(uvloop.run(run()))
+    # Buffered whatever PYTHONUNBUFFERED says: without, what a pipe does not take at once is lost.
+    with open(sys.stdout.fileno(), "w", closefd=False) as out:
+        json.dump(seen, out)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lethe_client import LetheClient
 from service.embedded import running_servers
+from service.publication.layout import Layout
 
 #: The first key, all scopes.
 KEY = "the-key-of-a-benchmark"
@@ -109,6 +110,9 @@ class LetheProcess:
         return facts
 
     def stop(self) -> int:
-        """SIGTERM; returns the status."""
+        """SIGTERM; returns the status. The publication, which lies outside the home, goes."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait()
+        status = self.process.wait()
+        if (layout := Layout.find(self.home)) is not None:
+            layout.remove()
+        return status
