@@ -141,6 +141,9 @@ def _is_public(view: View, node: str) -> bool:
 
 
 def _have_edges(view: View, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+    if not pairs:
+        # So does every request for nodes ask.
+        return []
     ends = [(view.find(first), view.find(second)) for first, second in pairs]
     known = [(first, second) for first, second in ends if first is not None and second is not None]
     found = iter(view.model.edges.contain(np.array(known, dtype=np.int64).reshape(-1, 2)).tolist())
