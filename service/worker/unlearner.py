@@ -225,9 +225,9 @@ class Unlearner:
         await context.outlast(context.unneeded_keys.begin)
         await session.repairer.resume()
         failure_points.reached(FailurePoint.RESUMED)
-        policy, reason = context.placement.policy, writer.resident.factor.why_none
+        policy, reason = context.placement.policy, writer.resident.preconditioner_cache.why_none
         if policy is RepairPolicy.ALWAYS and reason is not None:
-            self._log.info("repair.without_blocks", reason=reason)
+            self._log.info("repair.without_preconditioner", reason=reason)
         return session
 
     async def _serve(self, session: _Session, keeper: LeaseKeeper) -> None:
