@@ -15,7 +15,7 @@ from tests.databases import Templates, fresh_database
 from tests.preloaded import Preloaded, Start
 
 # What the tests of faults check is not in the tests' own modules.
-pytest.register_assert_rewrite("deletions")
+pytest.register_assert_rewrite("deletions", "pairs")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -46,7 +46,7 @@ def work(dataset: str) -> None:
         placement = Placement(torch.device("cpu"), RepairPolicy.ALWAYS)
         resident = Resident.load(store.manifest, store.load_base(), version, 0, placement)
     if resident.upkeep_due:
-        resident.factor.advance(math.inf)
+        resident.preconditioner_cache.advance(math.inf)
     print(
         f"{graph.nodes:,} nodes, {graph.num_features:,} features, rank {resident.committed.state.features.gram.rank:,}"
     )

@@ -116,7 +116,7 @@ def main() -> None:
         rng = np.random.default_rng(1)
         predictions(resident, rng)
         started = time.perf_counter()
-        resident.factor.advance(math.inf)
+        resident.preconditioner_cache.advance(math.inf)
         print(f"blocks of the Hessian, in idle time: {time.perf_counter() - started:.1f} s", flush=True)
         seconds, line = batch(resident, rng, math.inf)
         print(line if training is None else f"{line}; training took {training / seconds:.1f} times as long", flush=True)

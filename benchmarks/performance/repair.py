@@ -66,7 +66,7 @@ def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: in
     for _ in range(repeats):
         began = clock(device)
         if resident.upkeep_due:
-            resident.factor.advance(math.inf)
+            resident.preconditioner_cache.advance(math.inf)
         upkeep.append(clock(device) - began)
         nodes = rng.choice(np.flatnonzero(resident.committed.state.live), size=size, replace=False)
         removals = [Removal(nodes=np.array([node])) for node in nodes]

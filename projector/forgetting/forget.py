@@ -68,7 +68,7 @@ class RepairPlan:
     #: Bytes that a factor of the Hessian may take; None where that is not known.
     free: int | None = None
     progress: Callable[[RepairProgress], None] | None = None
-    #: Seconds for which blocks of the Hessian may be kept after the first deletion that they predate.
+    #: Seconds for which a preconditioner may be kept after the first deletion that it predates.
     factor_age_s: float = FACTOR_AGE_S
     #: The relative bound on the distance to retraining up to which the repair counts as converged.
     tolerance: float = TOLERANCE
@@ -120,9 +120,9 @@ def forget(model: HeldModel, removals: Sequence[Removal], repair: RepairPlan | N
         logits = live_graph.logits(state)
         outcome = _unrepaired(objective, live_graph, state, logits)
     else:
-        blocks = None if model.preconditioner is None else model.preconditioner.outdated(repair.factor_age_s)
+        preconditioner = None if model.preconditioner is None else model.preconditioner.outdated(repair.factor_age_s)
         run = Repair(
-            state, objective, rows, blocks,
+            state, objective, rows, preconditioner,
             free=repair.free, tolerance=repair.tolerance,
         )  # fmt: skip
         if _finished(run, repair, began) or run.improved or model.is_ahead:

@@ -19,8 +19,8 @@ from projector.network.propagation import Propagator
 from projector.network.representation import Representation
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, SolverKind
-from projector.solvers.class_blocks import takes_whole
 from projector.solvers.objective import Objective
+from projector.solvers.preconditioners import takes_whole
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,38 +1,38 @@
-"""Blocks of the Hessian for repairs, and how long they may stay in memory once they predate a deletion.
+"""The preconditioner of repairs, and how long it may stay in memory once it predates a deletion.
 
-They are made of rows of H, so those from before a deletion are a trace of what was deleted. They serve the repair as
-well as new ones, and where deletions follow one another there is no time to make new ones: they stay for a while, in
-memory only. What a repair converges to does not depend on them.
+It is made of rows of H, so one from before a deletion is a trace of what was deleted. It serves the repair as well as
+a new one, and where deletions follow one another there is no time to make another: it stays for a while, in memory
+only. What a repair converges to does not depend on it.
 """
 
 import math
 import time
 from dataclasses import dataclass, replace
 
-from projector.solvers.class_blocks import ClassBlocks, HessianFactor
+from projector.solvers.preconditioners import ClassBlocks, HessianFactor
 
-#: Seconds for which blocks may be kept after the first deletion that they predate.
+#: Seconds for which one may be kept after the first deletion that it predates.
 FACTOR_AGE_S = 60.0
 
 
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
-    """Blocks, and when they must be gone."""
+    """What stands for the inverse of the Hessian in a repair, and when it must be gone."""
 
-    blocks: ClassBlocks | HessianFactor
-    #: `time.monotonic()`; infinite while they were made from the remaining data alone.
+    inverse: ClassBlocks | HessianFactor
+    #: `time.monotonic()`; infinite while it was made from the remaining data alone.
     until: float = math.inf
 
     @property
     def expired(self) -> bool:
-        """Whether they must be gone."""
+        """Whether it must be gone."""
         return time.monotonic() >= self.until
 
     @property
     def fresh(self) -> bool:
-        """Whether they were made from the remaining data alone."""
+        """Whether it was made from the remaining data alone."""
         return self.until == math.inf
 
     def outdated(self, age_s: float) -> "Preconditioner":
-        """The same blocks beside a deletion that they predate, to be gone `age_s` after the first such."""
+        """The same beside a deletion that it predates, to be gone `age_s` after the first such."""
         return replace(self, until=min(self.until, time.monotonic() + age_s))

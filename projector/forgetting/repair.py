@@ -1,11 +1,11 @@
 """Repair: from projected weights to those that retraining on the remaining graph would give.
 
 The objective F^u of the remaining graph has one minimum W_u, whatever the iteration starts from, so this is the paper's
-fine-tuning (Theorem 1) taken to convergence: by Newton's method, with the blocks of the Hessian as preconditioner where
-they pay. Blocks from before the batch serve as well as new ones for as long as they may stay (`Preconditioner`); where
-there are none, or they are too far off, they are made anew from the remaining data.
+fine-tuning (Theorem 1) taken to convergence: by Newton's method, with a preconditioner where one pays. One from before
+the batch serves as well as a new one for as long as it may stay (`Preconditioner`); where there is none, or it is too
+far off, it is made anew from the remaining data.
 
-Blocks from before the batch bring lost directions back, so they act on the strong directions of what remains alone,
+One from before the batch brings lost directions back, so it acts on the strong directions of what remains alone,
 Pi B^-1 Pi, and along the others, where the remaining rows hardly curve F^u, its Hessian is lambda I: (I - Pi) / lambda.
 W itself is not projected, since survivors may support a direction too faintly for Pi. At the end W is what the
 remaining rows' coefficients say, B + M T, and the certificate is taken of that W.
@@ -29,18 +29,18 @@ from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.status import TOLERANCE, RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
-from projector.solvers.class_blocks import preconditioner_steps, why_no_blocks
 from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective, Point
+from projector.solvers.preconditioners import preconditioner_steps, why_no_preconditioner
 from projector.solvers.single_precision import SinglePrecision
 
 #: The relative gradient to reach, as a share of the tolerance; the rounding term of the bound takes the rest.
 _SHARE_OF_GRADIENT = 0.5
-#: Products with blocks made elsewhere after which they are made anew at the point reached.
-_PRODUCTS_PER_BLOCKS = 100
-#: How often blocks are made or taken up in one repair before conjugate gradients go on without: the smoothed hinge has
-#: no curvature but near its bend, so that blocks can be far off next to where they were made.
-_MOST_BLOCKS = 8
+#: Products with a preconditioner made elsewhere after which it is made anew at the point reached.
+_PRODUCTS_PER_PRECONDITIONER = 100
+#: How many are made or taken up in one repair before conjugate gradients go on without: the smoothed hinge has no
+#: curvature but near its bend, so that one can be far off next to where it was made.
+_MOST_PRECONDITIONERS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +61,8 @@ class RepairOutcome:
     coefficients: Coefficients | None = None
     #: |W_repaired - W_projected|_F / |W_projected|_F.
     weight_change: float = 0.0
-    #: Why the repair went by conjugate gradients without blocks of the Hessian; None if it had one, or did not run.
-    without_blocks: str | None = None
+    #: Why the repair went by conjugate gradients alone; None if it had a preconditioner, or did not run.
+    without_preconditioner: str | None = None
 
 
 class Repair:
@@ -78,10 +78,11 @@ class Repair:
         free: int | None = None,
         tolerance: float = TOLERANCE,
     ) -> None:
-        """`objective` and `rows` are those of the live graph of `state`; the blocks may be from before the last batch.
+        """`objective` and `rows` are those of the live graph of `state`; `preconditioner` may be from before the
+        last batch.
 
-        `free` are the bytes that H and blocks may take; None where that is not known. `tolerance` is the relative bound
-        to reach.
+        `free` are the bytes that H and a preconditioner may take; None where that is not known. `tolerance` is the
+        relative bound to reach.
         """
         self._tolerance = tolerance
         self._goal = _SHARE_OF_GRADIENT * tolerance
@@ -91,7 +92,7 @@ class Repair:
         self._free = None if free is None else free + rows.held_bytes
         self._preconditioner = preconditioner
         self._in_single: SinglePrecision | None = None
-        self._without_blocks: str | None = None
+        self._without_preconditioner: str | None = None
         #: Better weights than those last committed; None while there are none.
         self._found: Point | None = None
         #: What `repaired` last gave, and the newest point of which a certificate was taken.
@@ -129,7 +130,7 @@ class Repair:
         return self._found is not None
 
     def usable(self) -> Preconditioner | None:
-        """The blocks it has; those that may not stay any longer leave the memory."""
+        """The preconditioner it has; one that may not stay any longer leaves the memory."""
         if self._preconditioner is not None and self._preconditioner.expired:
             self._preconditioner = None
         return self._preconditioner
@@ -170,12 +171,12 @@ class Repair:
             products=self._products,
             coefficients=coefficients,
             weight_change=moved / size if size > 0.0 else moved,
-            without_blocks=self._without_blocks,
+            without_preconditioner=self._without_preconditioner,
         )
         return state, outcome
 
     def committed(self) -> Preconditioner | None:
-        """What `repaired` last gave was committed: what follows is told from there on. Returns the blocks it has.
+        """What `repaired` last gave was committed: what follows is told from there on. Returns the preconditioner.
 
         Once it is finished, it gives them up.
         """
@@ -183,10 +184,10 @@ class Repair:
             self._start, self._found, self._given = self._given, None, None
             self.before = self._certificate(self._start)
             self._iterations = self._products = 0
-        blocks = self.usable()
+        preconditioner = self.usable()
         if self.finished:
             self.close()
-        return blocks
+        return preconditioner
 
     def close(self) -> None:
         """Lets go of all that was computed with rows that may be deleted since; nothing is done with it any more.
@@ -211,29 +212,33 @@ class Repair:
         classes = self._best.W.shape[1]
         if self.usable() is None:
             representation = self._objective.representation
-            self._without_blocks = why_no_blocks(representation, classes, self._rows.factorises, self._free)
-        for _ in range(_MOST_BLOCKS):
-            if self._without_blocks is None and self.usable() is None:
+            self._without_preconditioner = why_no_preconditioner(
+                representation, classes, self._rows.factorises, self._free
+            )
+        for _ in range(_MOST_PRECONDITIONERS):
+            if self._without_preconditioner is None and self.usable() is None:
                 yield from self._make()
-            if self._without_blocks is None:
-                yield from self._with_blocks()
+            if self._without_preconditioner is None:
+                yield from self._with_preconditioner()
             if self.converged:
                 return
-        self._without_blocks = self._without_blocks or f"{_MOST_BLOCKS} of them did not lead to the goal"
+        self._without_preconditioner = (
+            self._without_preconditioner or f"{_MOST_PRECONDITIONERS} of them did not lead to the goal"
+        )
         descent = Newton(self._objective, self._best, self._goal, single=self._single())
         while not descent.finished:
             self._descend(descent)
             yield False
 
-    def _with_blocks(self) -> Iterator[Literal[False]]:
-        """Newton's method for as long as the blocks there are may stay and lead on."""
+    def _with_preconditioner(self) -> Iterator[Literal[False]]:
+        """Newton's method for as long as the preconditioner there is may stay and leads on."""
         descent = Newton(self._objective, self._best, self._goal, self._preconditioned, self._single())
         while not descent.finished and self.usable() is not None:
             steps = descent.iterations
             self._descend(descent)
             yield False
-            if descent.products >= _PRODUCTS_PER_BLOCKS and descent.iterations > steps:
-                # They are too far off; the next ones are made where these have led.
+            if descent.products >= _PRODUCTS_PER_PRECONDITIONER and descent.iterations > steps:
+                # It is too far off; the next one is made where it has led.
                 self._preconditioner = None
         if descent.finished and not descent.converged:
             self._preconditioner = None
@@ -250,16 +255,16 @@ class Repair:
             yield False
 
     def _make(self) -> Iterator[Literal[False]]:
-        """Makes blocks at the best point; what cannot be made is done without."""
+        """Makes a preconditioner at the best point; what cannot be made is done without."""
         yield from self._compute()
         try:
-            for blocks in preconditioner_steps(self._objective, self._best, self._rows.H(), self._rows.factorises):
-                if blocks is not None:
-                    self._preconditioner = Preconditioner(blocks)
+            for inverse in preconditioner_steps(self._objective, self._best, self._rows.H(), self._rows.factorises):
+                if inverse is not None:
+                    self._preconditioner = Preconditioner(inverse)
                 yield False
         except (ArithmeticError, MemoryError, RuntimeError) as error:
             # Out of memory is a RuntimeError on some devices.
-            self._without_blocks = f"they could not be made: {error}"
+            self._without_preconditioner = f"it could not be made: {error}"
 
     def _single(self) -> SinglePrecision | None:
         """H in single precision, made once."""
@@ -279,12 +284,12 @@ class Repair:
 
     def _preconditioned(self, gradient: Tensor) -> Tensor:
         if self._preconditioner is None:
-            raise RuntimeError("a descent without blocks asks for its preconditioner")
-        blocks = self._preconditioner.blocks
+            raise RuntimeError("a descent without a preconditioner asks for it")
+        inverse = self._preconditioner.inverse
         if all(span.gram.is_full for span in self._state.spans):
-            return blocks.solve(gradient)
+            return inverse.solve(gradient)
         strong = self._strong(gradient)
-        along = self._strong(blocks.solve(strong))
+        along = self._strong(inverse.solve(strong))
         return along.add_(gradient - strong, alpha=1.0 / self._objective.regularization)
 
     def _strong(self, W: Tensor) -> Tensor:

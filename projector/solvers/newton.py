@@ -20,10 +20,10 @@ from torch import Tensor
 
 from projector.errors import TrainingError
 from projector.network.losses import LinearMap
-from projector.solvers.class_blocks import AdaptiveBlocks
 from projector.solvers.class_curvature import ClassCurvature
 from projector.solvers.line_search import step_length
 from projector.solvers.objective import Objective, Point
+from projector.solvers.preconditioners import AdaptiveBlocks
 from projector.solvers.single_precision import SinglePrecision
 
 #: A relative gradient above this is not an optimum, whatever stopped the iteration.

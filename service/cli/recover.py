@@ -186,7 +186,8 @@ async def _under_lease(
                 stop=asyncio.Event(),
             )
             restorer = Restorer(context, store, keeper)
-            return await restorer.recover(given_up.requests, accept_lost_tombstones=given_up.tombstones)
+            with keeper.blaming_loss():
+                return await restorer.recover(given_up.requests, accept_lost_tombstones=given_up.tombstones)
     finally:
         await give_back(engine, lease)
 

@@ -21,7 +21,7 @@ class Placement:
     policy: RepairPolicy = RepairPolicy.NEVER
     #: The relative bound on the distance to retraining up to which a repair counts as converged.
     repair_tolerance: float = TOLERANCE
-    #: Seconds for which blocks of the Hessian may be kept after the first deletion that they predate.
+    #: Seconds for which a preconditioner of repairs may be kept after the first deletion that it predates.
     factor_age_s: float = FACTOR_AGE_S
 
 

@@ -15,8 +15,8 @@ from projector.forgetting.repair import Repair
 from projector.forgetting.status import RepairProgress, RepairStatus
 from service.domain.states import RepairPolicy
 from service.unlearning.committed import Committed
-from service.unlearning.factor_cache import FactorCache
 from service.unlearning.placement import Placement, require_repairable
+from service.unlearning.preconditioner_cache import PreconditionerCache
 from service.unlearning.prepared import Prepared, PreparedRepair, finite, snapshot_of
 
 
@@ -27,16 +27,16 @@ class Resident:
     takes longer goes on with `advance_repair` after the weights reached were committed. A batch that comes in between
     goes on from the weights reached by then, so that a stream of deletions converges on the way.
 
-    In idle time `factor` makes what speeds the next repair up. One that predates a deletion stays for at most the
-    placement's `factor_age_s`; all else that was computed with rows that a batch deletes leaves the memory when the
-    batch is committed.
+    In idle time `preconditioner_cache` makes what speeds the next repair up. One that predates a deletion stays for at
+    most the placement's `factor_age_s`; all else that was computed with rows that a batch deletes leaves the memory
+    when the batch is committed.
     """
 
     def __init__(self, committed: Committed, placement: Placement) -> None:
         self.committed = committed
-        self.factor = FactorCache(committed)
+        self.preconditioner_cache = PreconditionerCache(committed)
         self._placement = placement
-        #: The repair of the committed state; what factor there is has gone over to it.
+        #: The repair of the committed state; the preconditioner, if there is one, has gone over to it.
         self._pending: Repair | None = None
 
     @classmethod
@@ -94,10 +94,10 @@ class Resident:
         """Starts a repair of the committed state, for `advance_repair` to carry out."""
         committed = self.committed
         self._pending = Repair(
-            committed.state, committed.objective, committed.training_rows, self.factor.usable(),
+            committed.state, committed.objective, committed.training_rows, self.preconditioner_cache.usable(),
             free=committed.free_bytes, tolerance=self._placement.repair_tolerance,
         )  # fmt: skip
-        self.factor.keep(None)
+        self.preconditioner_cache.keep(None)
 
     @property
     def repairing(self) -> RepairProgress | None:
@@ -129,17 +129,17 @@ class Resident:
 
     @property
     def preconditioner(self) -> Preconditioner | None:
-        """The factor that the next repair begins with; None while there is none."""
-        return self.factor.usable() if self._pending is None else self._pending.usable()
+        """What the next repair begins with; None while there is none."""
+        return self.preconditioner_cache.usable() if self._pending is None else self._pending.usable()
 
     def drop_expired(self) -> None:
-        """A factor that may not stay any longer leaves the memory."""
+        """A preconditioner that may not stay any longer leaves the memory."""
         _ = self.preconditioner
 
     @property
     def upkeep_due(self) -> bool:
-        """Whether `factor.advance` has something to do."""
-        return self._placement.policy is RepairPolicy.ALWAYS and self._pending is None and self.factor.due
+        """Whether `preconditioner_cache.advance` has something to do."""
+        return self._placement.policy is RepairPolicy.ALWAYS and self._pending is None and self.preconditioner_cache.due
 
     def _reached(self) -> HeldModel:
         """What a batch starts from: the committed state, or what its repair has reached since."""
@@ -154,4 +154,4 @@ class Resident:
         """Keeps of what was computed what holds of the state just committed."""
         preconditioner = None if repair is None else repair.committed()
         self._pending = repair if is_pending else None
-        self.factor.keep(None if is_pending else preconditioner)
+        self.preconditioner_cache.keep(None if is_pending else preconditioner)

@@ -95,8 +95,8 @@ class Batches:
     def __init__(self, context: Context, writer: VersionWriter) -> None:
         self._context = context
         self._writer = writer
-        #: Why the last repair had no blocks of the Hessian; at the start the log says why there will be none.
-        self._without_blocks = writer.resident.factor.why_none
+        #: Why the last repair had no preconditioner; at the start the log says why there will be none.
+        self._without_preconditioner = writer.resident.preconditioner_cache.why_none
         #: Whether the last repair that was tried within its batch ended there.
         self._fitted = True
         self._log = structlog.get_logger(__name__)
@@ -113,10 +113,10 @@ class Batches:
             self._fitted = prepared.outcome.status is not RepairStatus.PENDING
         if prepared.outcome.status is not RepairStatus.NONE:
             watch.split("project", "repair", prepared.repair_s)
-        reason = prepared.outcome.without_blocks
-        if reason is not None and reason != self._without_blocks:
-            self._log.info("repair.without_blocks", reason=reason)
-        self._without_blocks = reason
+        reason = prepared.outcome.without_preconditioner
+        if reason is not None and reason != self._without_preconditioner:
+            self._log.info("repair.without_preconditioner", reason=reason)
+        self._without_preconditioner = reason
         failure_points.reached(FailurePoint.COMPUTED, Cause.BATCH)
         new = NewVersion(
             state=prepared.state,
@@ -137,7 +137,10 @@ class Batches:
         projection, at_start = prepared.projection, self._writer.resident.committed.certificate
         unrepaired = prepared.outcome.status is RepairStatus.NONE
         # None that was made before, and none that will be before the next.
-        no_factor = self._writer.resident.preconditioner is None and self._writer.resident.factor.why_none is not None
+        no_preconditioner = (
+            self._writer.resident.preconditioner is None
+            and self._writer.resident.preconditioner_cache.why_none is not None
+        )
         details = BatchDetails(
             rank_before=self._writer.resident.committed.state.features.gram.rank,
             weight_change=projection.weight_change,
@@ -146,7 +149,7 @@ class Batches:
             lost_direction_norm_after=projection.lost_direction_norm_after,
             factor_method=projection.factor_method.value,
             distance_bound_start_relative=None if at_start is None else at_start.relative,
-            factor_age_s=None if unrepaired or no_factor else self._context.placement.factor_age_s,
+            factor_age_s=None if unrepaired or no_preconditioner else self._context.placement.factor_age_s,
         )
         norms = {
             deletion.claimed.request.id: RequestNorms(

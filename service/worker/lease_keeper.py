@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import structlog
 
+from projector.errors import ProjectorError
 from service.boottime import boottime
 from service.db import lease as leases
 from service.db.engine import Engine
@@ -58,6 +59,18 @@ class LeaseKeeper:
     def check(self) -> None:
         """Raises LeaseLost once the lease is not safely held any more, and RenewalFailed once nothing renews it."""
         _ = self.lease
+
+    @contextlib.contextmanager
+    def blaming_loss(self) -> Iterator[None]:
+        """What looks like damage, or a disk that is away, to one that was stopped past its lease raises LeaseLost.
+
+        It is what a successor has done since.
+        """
+        try:
+            yield
+        except (ProjectorError, OSError):
+            self.check()
+            raise
 
     def wake(self) -> None:
         """What the holder is at has changed, and others wait for it: it is told at once."""

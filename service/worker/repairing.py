@@ -89,7 +89,7 @@ class Repairer:
         until = time.monotonic() + _SLICE_S
         try:
             if not repairing:
-                await self._context.run(lambda: resident.factor.advance(until))
+                await self._context.run(lambda: resident.preconditioner_cache.advance(until))
                 return
             advance = partial(resident.advance_repair, until)
             prepared = await self._watch.time("repair", advance, self._context.executor)

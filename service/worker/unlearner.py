@@ -12,7 +12,7 @@ import structlog
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.manifest import Manifest
 from model_store.store import Store
-from projector.errors import DeviceError, ProjectorError
+from projector.errors import DeviceError
 from service import failure_points
 from service.db import lease as leases
 from service.domain.conditions import Check, Condition, Phase, Told
@@ -204,14 +204,9 @@ class Unlearner:
         keeper = await held.enter_async_context(holding(self._context.engine, lease, lambda: self.told))
         failure_points.reached(FailurePoint.LEASED)
         self._condition = Condition(Phase.LOADING)
-        try:
+        with keeper.blaming_loss():
             # In no variable here: an import replaces it, and its model must leave the memory then.
             await self._serve(await self._start(keeper), keeper)
-        except (ProjectorError, OSError):
-            # What looks like damage, or a disk that is away, to one that was stopped past its lease is what its
-            # successor has done since.
-            keeper.check()
-            raise
 
     async def _start(self, keeper: LeaseKeeper, candidate: Candidate | None = None) -> _Session:
         """Loads the committed version and ends what it left to do; `candidate`, just imported, is loaded already."""
@@ -230,9 +225,9 @@ class Unlearner:
         await context.outlast(context.unneeded_keys.begin)
         await session.repairer.resume()
         failure_points.reached(FailurePoint.RESUMED)
-        policy, reason = context.placement.policy, writer.resident.factor.why_none
+        policy, reason = context.placement.policy, writer.resident.preconditioner_cache.why_none
         if policy is RepairPolicy.ALWAYS and reason is not None:
-            self._log.info("repair.without_blocks", reason=reason)
+            self._log.info("repair.without_preconditioner", reason=reason)
         return session
 
     async def _serve(self, session: _Session, keeper: LeaseKeeper) -> None:

@@ -217,17 +217,23 @@ def outcome_of(
 
 
 async def assert_each_happened_once(people: People, database_url: str) -> None:
-    """Each request is completed, with one event of each kind and a leaf of the log for each, as part of one batch."""
+    """Each request is completed, with one event of each kind and a leaf of the log for each, as part of one batch.
+
+    Each import and each recovery has its own.
+    """
     found = await facts(database_url)
     count, targets = len(people.wanted), sum(len(one.nodes) + len(one.edges) for one in people.wanted)
     assert found["requests"] == [("completed", count, targets)]
     events = {kind: (times, requests) for kind, times, requests in found["events"]}
     repaired, once = events.pop("repaired", (0, 0))
     assert repaired == once <= count
+    [(others, unfinished)] = found["others"]
+    assert sum(times for kind in ("imported", "recovered") for times, _ in [events.pop(kind, (0, 0))]) == others
+    assert unfinished == 0
     assert events == {"applied": (count, count), "completed": (count, count)}
     assert found["batches"] == [(len(people.deleted), count, 0)]
     assert found["secrets"] == [(0, 0)]
-    await assert_log_is_whole(database_url, 2 * count + repaired)
+    await assert_log_is_whole(database_url, 2 * count + repaired + others)
 
 
 def keys_left(home: Path) -> int:

@@ -44,7 +44,10 @@ class Observer:
         #: part of a step.
         self._armed = armed
         self._home = home
-        self._model = str(model)
+        # The model, and what an import has beside it.
+        self._models = (str(model), str(model.with_name(f".{model.name}.")))
+        #: Of the version that this process makes, or has made last.
+        self._cause: Cause | None = None
         self._happened = Happened(happened)
         # Points are reached on the event loop and on the unlearner's thread.
         self._turn = threading.RLock()
@@ -58,6 +61,7 @@ class Observer:
     def reached(self, point: str, cause: Cause | None = None) -> None:
         """What the service calls."""
         with self._turn:
+            self._cause = cause or self._cause
             begins = self._armed or point == FailurePoint.ACCEPTING
             fault = self._happened.next(self._faults, point, cause, begins=begins)
             if fault is not None:
@@ -66,8 +70,8 @@ class Observer:
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Called by Python before a file is opened, renamed or removed."""
         writes = event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & (os.O_WRONLY | os.O_RDWR))
-        if (writes or event in _CHANGES) and str(arguments[0]).startswith(self._model):
-            self.reached(FILE_CHANGE)
+        if (writes or event in _CHANGES) and str(arguments[0]).startswith(self._models):
+            self.reached(FILE_CHANGE, self._cause)
 
     def _carry_out(self, action: Action) -> None:
         match action:

@@ -59,13 +59,22 @@ class DoomedLethe(LetheProcess):
         self._process = self._lethe([json.dumps(order)], self._environment, self.home.parent, self._log)
         return self._process.stdout
 
-    def run(self, *command: object) -> Ended:
-        """How another command of Lethe's ends, in this home, where nothing may run; it meets the same faults."""
+    @property
+    def is_started(self) -> bool:
+        """Whether it was started, and not yet seen to have ended."""
+        return self._process is not None
+
+    def begin(self, *command: object) -> None:
+        """Start another command of Lethe's, in this home, where nothing may run; it meets the same faults."""
         self._arguments = [str(part) for part in command]
         try:
             self.launch()
         finally:
             self._arguments = ["serve"]
+
+    def run(self, *command: object) -> Ended:
+        """How that ends."""
+        self.begin(*command)
         return self.ended()
 
     def revive(self) -> Self:

@@ -12,7 +12,8 @@ from pathlib import Path
 from service.domain.states import Cause
 from service.failure_points import FailurePoint, points_of
 
-#: Beside the named points: every change of a file or folder below the model, of which there are many in one step.
+#: Beside the named points: every change of a file or folder below the model, or below what an import has beside it, of
+#: which there are many in one step.
 FILE_CHANGE = "file change"
 
 
@@ -60,7 +61,7 @@ ANSWERING_POINTS = (FailurePoint.ACCEPTING, FailurePoint.KEYS_RESERVED, FailureP
 class Fault:
     """An action, when a point is reached for the `occurrence`th time since the fault before it happened.
 
-    Of the points that every version passes, in the making of one of `cause`; any for None.
+    Of the points that every version passes and of changes of files, in the making of one of `cause`; any for None.
     """
 
     action: Action
@@ -83,9 +84,9 @@ class Fault:
         return self.point == point and self.cause in (None, cause)
 
 
-def of_cause(cause: Cause) -> list[Fault]:
-    """A kill at every point of a cause."""
-    return [Fault(Action.KILL_IT, point, cause=cause) for point in points_of(cause)]
+def of_cause(cause: Cause, action: Action = Action.KILL_IT) -> list[Fault]:
+    """A kill, or another action, at every point of a cause."""
+    return [Fault(action, point, cause=cause) for point in points_of(cause)]
 
 
 def dumped(faults: Iterable[Fault]) -> str:

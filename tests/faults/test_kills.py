@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import test_kills_of_intakes
 from deletions import Runs
 from faults import FILE_CHANGE, INTERRUPTIONS, SEED, START_POINTS, STEP_POINTS, Action, Fault, of_cause
 
@@ -107,6 +108,11 @@ def test_each_deletion_happens_once_whatever_is_killed(runs: Runs, faults: Seque
 def test_each_deletion_is_repaired_once_whatever_is_killed(runs: Runs) -> None:
     fault = Fault(Action.KILL_IT, FailurePoint.COMMITTED, cause=Cause.REPAIR)
     runs.check([fault], repair="always", repair_budget=0.0)
+
+
+def test_the_sweeps_leave_no_failure_point_out() -> None:
+    swept = {fault.point for fault in POINTS} | {point for cause in Cause for point in points_of(cause)}
+    assert swept | set(test_kills_of_intakes.POINTS) == set(FailurePoint)
 
 
 def test_two_kills_at_random_every_day(runs: Runs) -> None:

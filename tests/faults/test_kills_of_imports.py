@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from another_model import another_model, beside
 from deletions import Outcome, People, Run, assert_same, assert_weights_follow, keys_left, leftovers, outcome_of
 from doomed_process import DoomedLethe
 from faults import FILE_CHANGE, INTERRUPTIONS, SEED, Action, Fault
-from lethe_process import figures_of
 from repair_world import query
 from test_end_to_end_restarts import private_database
 
-from model_store.build import build_model
-from projector.network.spec import ModelSpec
 from service.domain.states import Cause
 from service.failure_points import points_of
 from tests.preloaded import Preloaded
@@ -86,25 +84,12 @@ class Imports:
                     for one in [each.send(client, number).id for number, each in enumerate(people.wanted)]:
                         client.wait(one, timeout_s=60.0)
                 assert lethe.stop().status == 0
-            ended = lethe.run("model", "import", self._another(), *(["--exclude-deleted"] if excluding else []))
+            another = another_model(people, self._folder / "another")
+            ended = lethe.run("model", "import", another, *(["--exclude-deleted"] if excluding else []))
             assert ended.status == 0, ended.stderr
             assert "takes the model over at its next start" in ended.stderr
             self._templates[excluding] = home
         return self._templates[excluding]
-
-    def _another(self) -> Path:
-        """A model of the same graph, trained with another lambda."""
-        folder = self._folder / "another"
-        if not folder.exists():
-            name = str(figures_of(self._people.template / "model")["name"])
-            spec = ModelSpec(regularization=1e-2)
-            build_model(self._people.graph, spec, name=name, dataset="another", split="full").write(folder)
-        return folder
-
-
-def beside(home: Path) -> list[str]:
-    """The folders that imports have left beside the model."""
-    return [path.name for path in home.iterdir() if path.name.startswith(".model.") and path.is_dir()]
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from tests.preloaded import Preloaded, Process
 
 #: What the intakes, and what the unlearner comes to.
 _OF_INTAKES = (FailurePoint.ACCEPTING, FailurePoint.KEYS_RESERVED, FailurePoint.ACCEPTED, FailurePoint.CANCELLED)
-_POINTS = (*_OF_INTAKES, FailurePoint.KEYS_EMPTIED)
+POINTS = (*_OF_INTAKES, FailurePoint.KEYS_EMPTIED)
 _ASKED = 9
 
 Doom = tuple[FailurePoint, int, signal.Signals]
@@ -149,7 +149,7 @@ async def processes(database_url: str, tmp_path: Path, preloaded: Preloaded) -> 
         yield Processes(db, preloaded, tmp_path / "keys", random.Random(SEED))
 
 
-@pytest.mark.parametrize("point", _POINTS)
+@pytest.mark.parametrize("point", POINTS)
 async def test_a_key_is_neither_lost_nor_left_when_a_process_is_killed(
     processes: Processes, point: FailurePoint
 ) -> None:
@@ -174,7 +174,7 @@ async def test_kills_and_stops_drawn_by_a_seed(processes: Processes) -> None:
     # So that there is something to cancel.
     await processes.round(None)
     for _ in range(60):
-        point = rng.choice(_POINTS)
+        point = rng.choice(POINTS)
         if point is FailurePoint.KEYS_EMPTIED:
             # How often it comes there is for the notifications to say.
             await processes.round((point, 1, signal.SIGKILL))

@@ -127,6 +127,8 @@ async def facts(database_url: str) -> dict[str, list[tuple[Any, ...]]]:
             "events": "SELECT type, count(*), count(DISTINCT request_id) FROM events GROUP BY type ORDER BY type",
             "batches": "SELECT sum(deleted_nodes), sum(requests), count(*) FILTER (WHERE finished_at IS NULL)"
             " FROM versions WHERE cause = 'batch'",
+            "others": "SELECT count(*), count(*) FILTER (WHERE finished_at IS NULL)"
+            " FROM versions WHERE cause IN ('import', 'recovery')",
             "steps": "SELECT number_before, number FROM versions WHERE cause = 'batch' ORDER BY number",
             "secrets": "SELECT (SELECT count(*) FROM outbox), count(ciphertext) FROM requests",
         }

@@ -33,8 +33,8 @@ from projector.forgetting.status import RepairStatus
 from projector.network.spec import LossKind, ModelSpec, SolverKind
 from service.errors import LetheError, Unavailable
 from service.settings import Settings
-from service.unlearning.factor_cache import FactorCache
 from service.unlearning.placement import RepairImpossible
+from service.unlearning.preconditioner_cache import PreconditionerCache
 from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.resident import Resident
 from service.worker.repairing import Repairer, RepairSteps
@@ -484,11 +484,11 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
 ) -> None:
     later, is_away = 0.0, True
     monkeypatch.setattr(preconditioner, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
-    monkeypatch.setattr("service.unlearning.factor_cache.why_no_blocks", lambda *of: None)
-    caches: list[FactorCache] = []
-    advance, finish = FactorCache.advance, VersionWriter.finish
+    monkeypatch.setattr("service.unlearning.preconditioner_cache.why_no_preconditioner", lambda *of: None)
+    caches: list[PreconditionerCache] = []
+    advance, finish = PreconditionerCache.advance, VersionWriter.finish
 
-    def advanced(cache: FactorCache, until: float) -> None:
+    def advanced(cache: PreconditionerCache, until: float) -> None:
         advance(cache, until)
         caches.append(cache)
 
@@ -507,14 +507,14 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
             raise Unavailable("The database does not answer.", "Start it.")
         return await finish(*of)
 
-    monkeypatch.setattr(FactorCache, "advance", advanced)
+    monkeypatch.setattr(PreconditionerCache, "advance", advanced)
     monkeypatch.setattr(VersionWriter, "finish", finishes)
     async with running(settings) as lethe:
         await until(lethe.is_ready)
         await until(is_made)
         accepted = await lethe.delete("12")
         await until(is_outdated)
-        factor = weakref.ref(caches[-1].usable().blocks)
+        factor = weakref.ref(caches[-1].usable().inverse)
         assert factor() is not None
         later = settings.factor_age
         await until(is_gone)
@@ -525,8 +525,8 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
 async def test_a_record_tells_of_no_factor_where_none_is_made(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for user in ("service.unlearning.factor_cache", "projector.forgetting.repair"):
-        monkeypatch.setattr(f"{user}.why_no_blocks", lambda *of: "products cost less")
+    for user in ("service.unlearning.preconditioner_cache", "projector.forgetting.repair"):
+        monkeypatch.setattr(f"{user}.why_no_preconditioner", lambda *of: "products cost less")
     async with running(settings) as lethe:
         await until(lethe.is_ready)
         state = await lethe.completed(await lethe.delete("12"))

@@ -16,7 +16,7 @@ from projector.forgetting.optimum import at_optimum, stacked
 from projector.forgetting.repair import RepairOutcome
 from projector.network.blocks import side_by_side
 from projector.network.spec import Combine, LossKind, ModelSpec
-from projector.solvers.class_blocks import ClassBlocks, HessianFactor, block_steps, factor_steps
+from projector.solvers.preconditioners import ClassBlocks, HessianFactor, block_steps, factor_steps
 from tests.property.references import dense_representation
 from tests.property.retraining import Precise, Problem
 from tests.property.small_models import SmallModel
@@ -38,8 +38,8 @@ class Case:
     training: NDArray[np.bool_]
     spec: ModelSpec
     batches: list[NDArray[np.int64]]
-    #: Whether repairs start with blocks of the Hessian from before the batch.
-    old_blocks: bool
+    #: Whether repairs start with a preconditioner from before the batch.
+    old_preconditioner: bool
     #: Whether they take their products with H itself, in single precision.
     dense: bool = True
 
@@ -97,7 +97,7 @@ def random_case(seed: int) -> Case:
             regularization=10.0 ** rng.uniform(-6, -3),
         ),
         batches=[batch for batch in (first, second, third) if batch.size],
-        old_blocks=bool(rng.random() < 0.5),
+        old_preconditioner=bool(rng.random() < 0.5),
         dense=bool(rng.random() < 0.5),
     )
 
@@ -137,11 +137,11 @@ class FaintModel(SmallModel):
 
     def delete(self, nodes: NDArray[np.int64]) -> Step:
         """Projects and repairs as the service does, and retrains what is left from zero."""
-        blocks = self._blocks() if self.case.old_blocks else None
+        inverse = self._inverse() if self.case.old_preconditioner else None
         projection = self.project(nodes)
         projected = self.span_residual(projection.state, self.features.beta)
         before = stacked(self.state)
-        outcome = self.repair(blocks)
+        outcome = self.repair(inverse)
         best, slack = self.retrained()
         objective = self.objective()
         floor = certify(objective, objective.at(torch.from_numpy(best.astype(np.float64)))).relative
@@ -186,12 +186,12 @@ class FaintModel(SmallModel):
         labels, spec = self.case.labels[rows], self.case.spec
         return Problem(H, labels, self.classes, spec.loss, spec.regularization).precise_minimum()
 
-    def _blocks(self) -> ClassBlocks | HessianFactor | None:
+    def _inverse(self) -> ClassBlocks | HessianFactor | None:
         objective = self.objective()
         if objective.representation.rows == 0:
             return None
         # In half of the models whose classes act on each other by the whole Hessian.
         whole = objective.loss.coupled and objective.representation.columns % 2 == 0
         steps = factor_steps if whole else block_steps
-        *_, blocks = steps(objective, objective.at(stacked(self.state)), self.rows.H())
-        return blocks
+        *_, inverse = steps(objective, objective.at(stacked(self.state)), self.rows.H())
+        return inverse

@@ -41,5 +41,5 @@ def ill_conditioned_case(seed: int) -> Case:
             regularization=regularization,
         ),
         batches=np.split(order, np.cumsum(sizes))[: int(rng.integers(1, 4))],
-        old_blocks=bool(rng.random() < 0.5),
+        old_preconditioner=bool(rng.random() < 0.5),
     )

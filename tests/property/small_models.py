@@ -22,8 +22,8 @@ from projector.network.inputs import inputs_of
 from projector.network.losses import loss_of
 from projector.network.propagation import Propagator
 from projector.network.spec import ModelSpec
-from projector.solvers.class_blocks import ClassBlocks, HessianFactor
 from projector.solvers.objective import Objective
+from projector.solvers.preconditioners import ClassBlocks, HessianFactor
 
 
 class SmallModel:
@@ -78,10 +78,10 @@ class SmallModel:
         return projection
 
     def repair(
-        self, blocks: ClassBlocks | HessianFactor | None = None, *, tolerance: float = TOLERANCE
+        self, inverse: ClassBlocks | HessianFactor | None = None, *, tolerance: float = TOLERANCE
     ) -> RepairOutcome:
-        """Brings the weights to those of retraining; `blocks` may be from before the last projection."""
-        given = None if blocks is None else Preconditioner(blocks).outdated(60.0)
+        """Brings the weights to those of retraining; `inverse` may be from before the last projection."""
+        given = None if inverse is None else Preconditioner(inverse).outdated(60.0)
         repair = Repair(self.state, self.objective(), self.rows, given, tolerance=tolerance)
         repair.advance()
         self.state, outcome = repair.repaired()

@@ -68,7 +68,7 @@ def private_column(supports: dict[int, float], nodes: int = 80, **spec: object) 
         training=np.ones(nodes, dtype=np.bool_),
         spec=ModelSpec(regularization=1e-4, **spec),  # type: ignore[arg-type]
         batches=[],
-        old_blocks=True,
+        old_preconditioner=True,
     )
     return FaintModel(case)
 
@@ -113,7 +113,7 @@ def test_dense_features_that_depend_on_each_other_but_for_float32(tmp_path: Path
     stored = StoredModel(tmp_path / "model", built(replace(graph, features=X), spec), RepairPolicy.ALWAYS)
     for nodes in ([3], [5, 6, 7], [0]):
         if stored.resident.upkeep_due:
-            stored.resident.factor.advance(math.inf)
+            stored.resident.preconditioner_cache.advance(math.inf)
         step = stored.remove(Removal(nodes=np.array(nodes)))
         assert step.prepared.outcome.status is RepairStatus.CONVERGED
         assert step.prepared.projection.directions_removed == 0

@@ -23,11 +23,11 @@ from projector.forgetting.optimum import stacked
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE, RepairStatus
 from projector.graph.graph import Features, Graph
 from projector.network.spec import Combine, LossKind, ModelSpec, PropagationKind
-from projector.solvers.class_blocks import block_steps
 from projector.solvers.class_curvature import ClassCurvature
 from projector.solvers.descent import descend
 from projector.solvers.newton import Newton, minimise
 from projector.solvers.objective import Objective
+from projector.solvers.preconditioners import block_steps
 from projector.solvers.single_precision import SinglePrecision
 from tests.property.configurations import covering, products
 from tests.property.references import dense_representation, reference

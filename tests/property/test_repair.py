@@ -22,7 +22,7 @@ from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
 from projector.network.blocks import by_block
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
-from projector.solvers import class_blocks
+from projector.solvers import preconditioners
 from service.domain.states import RepairPolicy
 from service.unlearning.committed import Committed
 from service.unlearning.placement import RepairImpossible
@@ -93,9 +93,9 @@ def check(configuration: Configuration, path: Path) -> None:
     rng = np.random.default_rng(3)
     for step in range(3):
         if step == 1:
-            # With blocks from before the batch, which must not bring back what the batch removes.
+            # With a preconditioner from before the batch, which must not bring back what the batch removes.
             while stored.resident.upkeep_due:
-                stored.resident.factor.advance(time.monotonic() + 0.001)
+                stored.resident.preconditioner_cache.advance(time.monotonic() + 0.001)
         removals = removals_of(configuration, oracle, rng, ~model.public)
         outcome = stored.remove(*removals)
         prepared = outcome.prepared
@@ -143,7 +143,7 @@ def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(smal
     stored = served(small, tmp_path)
     oracle = oracle_of(stored.model)
     while stored.resident.upkeep_due:
-        stored.resident.factor.advance(time.monotonic() + 0.001)
+        stored.resident.preconditioner_cache.advance(time.monotonic() + 0.001)
     first = stored.remove(Removal(nodes=np.array([3, 4])), budget_s=0.0)
     outcome = first.prepared.outcome
     assert outcome.status is RepairStatus.PENDING
@@ -167,7 +167,7 @@ def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(smal
     assert_retrained(stored, oracle)
 
 
-def test_blocks_stay_in_memory_for_a_while_after_the_first_deletion_that_they_predate(
+def test_a_preconditioner_stays_in_memory_for_a_while_after_the_first_deletion_that_it_predates(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -175,34 +175,34 @@ def test_blocks_stay_in_memory_for_a_while_after_the_first_deletion_that_they_pr
     stored = served(small, tmp_path)
     resident = stored.resident
     assert resident.upkeep_due
-    resident.factor.advance(math.inf)
+    resident.preconditioner_cache.advance(math.inf)
     assert not resident.upkeep_due
     assert resident.preconditioner is not None
-    earlier = weakref.ref(resident.preconditioner.blocks)
+    earlier = weakref.ref(resident.preconditioner.inverse)
     for node in (5, 6):
         used = resident.prepare([Removal(nodes=np.array([node]))])
         resident.commit(used)
         assert resident.preconditioner is not None
-        assert resident.preconditioner.blocks is earlier()
+        assert resident.preconditioner.inverse is earlier()
         assert resident.preconditioner.until == 1060.0
         # In idle time those that replace them are made from what remains.
         assert resident.upkeep_due
         now += 59.0 if node == 5 else 1.0
     assert resident.upkeep_due
     assert earlier() is None
-    resident.factor.advance(math.inf)
+    resident.preconditioner_cache.advance(math.inf)
     assert resident.preconditioner is not None
     assert resident.preconditioner.fresh
 
 
-def test_blocks_that_expire_during_a_repair_are_replaced_by_others(
+def test_a_preconditioner_that_expires_during_a_repair_is_replaced_by_another(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = StoredModel(tmp_path / "model", built(small, None), RepairPolicy.ALWAYS, factor_age_s=0.0)
     resident = stored.resident
-    resident.factor.advance(math.inf)
+    resident.preconditioner_cache.advance(math.inf)
     assert resident.preconditioner is not None
-    earlier = weakref.ref(resident.preconditioner.blocks)
+    earlier = weakref.ref(resident.preconditioner.inverse)
     used = resident.prepare([Removal(nodes=np.array([5]))])
     resident.commit(used)
     # Also while whoever committed the batch still holds it.
@@ -213,10 +213,10 @@ def test_blocks_that_expire_during_a_repair_are_replaced_by_others(
     assert not resident.upkeep_due
 
 
-def test_a_repair_without_blocks_goes_on_where_a_slice_cut_it_off(
+def test_a_repair_without_a_preconditioner_goes_on_where_a_slice_cut_it_off(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("projector.forgetting.repair.why_no_blocks", lambda *of: "it is not wanted")
+    monkeypatch.setattr("projector.forgetting.repair.why_no_preconditioner", lambda *of: "it is not wanted")
     at_once, resident = served(small, tmp_path / "whole").resident, served(small, tmp_path / "sliced").resident
     for each in (at_once, resident):
         each.commit(each.prepare([Removal(nodes=np.arange(9))], budget_s=0.0))
@@ -227,7 +227,7 @@ def test_a_repair_without_blocks_goes_on_where_a_slice_cut_it_off(
         prepared = resident.advance_repair(time.monotonic() + 1e-6)
         slices += 1
     assert slices > 10
-    assert whole.outcome.without_blocks == "it is not wanted"
+    assert whole.outcome.without_preconditioner == "it is not wanted"
     assert prepared.outcome.status is RepairStatus.CONVERGED
     assert prepared.outcome.products == whole.outcome.products
     assert torch.allclose(stacked(prepared.state), stacked(whole.state), rtol=0, atol=1e-12)
@@ -240,12 +240,12 @@ def test_rows_that_barely_span_their_directions_do_not_spoil_the_optimum(
     stored = served(barely_spanned(small, condition), tmp_path, ModelSpec(regularization=1e-6))
     for node in (3, 4):
         if stored.resident.upkeep_due:
-            stored.resident.factor.advance(math.inf)
+            stored.resident.preconditioner_cache.advance(math.inf)
         outcome = stored.remove(Removal(nodes=np.array([node]))).prepared.outcome
         assert outcome.status is RepairStatus.CONVERGED
 
 
-def test_blocks_that_cannot_be_made_are_done_without_and_not_tried_again(
+def test_a_preconditioner_that_cannot_be_made_is_done_without_and_not_tried_again(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = served(small, tmp_path)
@@ -253,21 +253,21 @@ def test_blocks_that_cannot_be_made_are_done_without_and_not_tried_again(
     def broken(hessian: torch.Tensor) -> torch.Tensor:
         raise ArithmeticError("the Hessian has no Cholesky factor")
 
-    monkeypatch.setattr(class_blocks, "_root", broken)
+    monkeypatch.setattr(preconditioners, "_root", broken)
     with pytest.raises(ArithmeticError, match="Cholesky"):
-        stored.resident.factor.advance(math.inf)
+        stored.resident.preconditioner_cache.advance(math.inf)
     assert not stored.resident.upkeep_due
     outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.CONVERGED
-    assert outcome.without_blocks is not None
-    assert "could not be made" in outcome.without_blocks
+    assert outcome.without_preconditioner is not None
+    assert "could not be made" in outcome.without_preconditioner
 
 
 def test_upkeep_under_way_is_given_up_with_the_rows_it_reads(small: Graph, tmp_path: Path) -> None:
     resident = served(small, tmp_path).resident
-    resident.factor.advance(time.monotonic() + 1e-9)
+    resident.preconditioner_cache.advance(time.monotonic() + 1e-9)
     resident.commit(resident.prepare([Removal(nodes=np.array([5]))], budget_s=0.0))
-    assert resident.factor._making is None
+    assert resident.preconditioner_cache._making is None
     assert resident.preconditioner is None
 
 
@@ -279,7 +279,7 @@ def test_a_batch_that_overtakes_a_repair_leaves_nothing_of_it(small: Graph, tmp_
     while not resident.advance_repair(time.monotonic() + 1e-6) and resident.preconditioner is None:
         pass
     assert resident.preconditioner is not None
-    earlier = weakref.ref(resident.preconditioner.blocks)
+    earlier = weakref.ref(resident.preconditioner.inverse)
     gc.collect()
     gc.disable()
     try:
@@ -370,7 +370,7 @@ def test_a_class_and_then_all_training_nodes_are_lost(
 
 
 def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("projector.forgetting.repair._MOST_BLOCKS", 1)
+    monkeypatch.setattr("projector.forgetting.repair._MOST_PRECONDITIONERS", 1)
     stored = served(small, tmp_path)
     monkeypatch.setattr("projector.solvers.newton.MAX_ITERATIONS", 1)
     outcome = stored.remove(Removal(nodes=np.arange(30))).prepared.outcome
@@ -381,16 +381,18 @@ def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, m
     assert stored.resident.committed.certificate == outcome.after
 
 
-def test_blocks_that_do_not_fit_are_done_without(small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preconditioner_that_does_not_fit_is_done_without(
+    small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored = served(small, tmp_path)
     monkeypatch.setattr("service.unlearning.committed.available_bytes", lambda device: 10_000)
-    assert stored.resident.factor.why_none is not None
+    assert stored.resident.preconditioner_cache.why_none is not None
     assert not stored.resident.upkeep_due
     outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.CONVERGED
-    assert outcome.without_blocks is not None
-    assert "needs" in outcome.without_blocks
-    assert "10,000 are free" in outcome.without_blocks
+    assert outcome.without_preconditioner is not None
+    assert "needs" in outcome.without_preconditioner
+    assert "10,000 are free" in outcome.without_preconditioner
 
 
 def test_numbers_that_are_not_finite_fail_the_batch_and_change_nothing(small: Graph, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_a_real_graph_is_as_if_retrained(name: str, regularization: float, tmp_p
         resident = stored.resident
         if resident.upkeep_due and size == 1:
             # Most batches of a run come before the Hessian was factorised, some after.
-            resident.factor.advance(math.inf)
+            resident.preconditioner_cache.advance(math.inf)
         nodes = rng.choice(np.flatnonzero(resident.committed.state.live), size=size, replace=False)
         outcome = stored.remove(Removal(nodes=nodes))
         certificate, lost = resident.committed.certificate, outcome.prepared.projection.lost_direction_norm_after

@@ -1,11 +1,11 @@
-"""Preconditioners for what is minimised near a point: the Hessian there, factorised, or its diagonal blocks inverted.
+"""Preconditioners for what is minimised near a point: the Hessian there, factorised whole, or class by class.
 
 The Hessian of F is (1/n) sum_i S_i (x) h_i h_i^T + lambda I, with S_i (C, C) that of row i's loss by its logits. The
-block of class c is H^T D_c H / n + lambda I, D_c the entries (c, c) of all S_i. For one-vs-rest losses nothing lies
-beside the blocks. Softmax couples the classes, and along the direction in which all classes move alike its Hessian is
-lambda I: so the blocks act on what is left of that direction, and along it the inverse is 1 / lambda. Where it is small
-enough the Hessian is factorised whole, with what lies beside the blocks. [Amazon Photo, lambda 1e-4, one node deleted:
-5 products instead of 22 to 28.]
+block of class c is H^T D_c H / n + lambda I, D_c the entries (c, c) of all S_i: the *class blocks*. For one-vs-rest
+losses nothing lies beside them. Softmax couples the classes, and along the direction in which all classes move alike
+its Hessian is lambda I: so class blocks act on what is left of that direction, and along it the inverse is 1 / lambda.
+Where it is small enough there is a *factor* of the whole Hessian, with what lies beside the blocks. [Amazon Photo,
+lambda 1e-4, one node deleted: 5 products instead of 22 to 28.]
 
 A block needs few rows: those with curvature in its class, drawn in proportion to it (their sum over all classes is at
 most 1 in a row, so that a row counts in two or three of them). [arXiv, p = 800, C = 40, 64 nodes deleted, float32
@@ -32,19 +32,19 @@ _ROWS_OF_WHOLE = 40
 _LARGEST_ORDER, _WORTH_WHOLE = 8_192, 4.0
 #: Columns of it that are factorised in one step.
 _PANEL = 1_024
-#: The blocks together take at most so many bytes.
+#: A preconditioner takes at most so many bytes.
 _LARGEST_BYTES = 1 << 30
-#: Applying the blocks reads them once; it is not worth that when a product with H reads this many times less.
+#: Applying it reads it once; it is not worth that when a product with H reads this many times less.
 _WORTH = 10.0
 #: Rounding of a block in single precision, as a share of lambda, above which all are in double precision.
 _ROUNDING = 0.1
-#: Blocks are made for Newton's method from far off after products that took this many times as long.
+#: Class blocks are made for Newton's method from far off after products that took this many times as long.
 _CLEARLY = 2.0
 
 
 @dataclass(frozen=True, eq=False)
 class ClassBlocks:
-    """The inverse of the Hessian's blocks at one point; a trace of every row of H that it was made from."""
+    """The inverses of the class blocks at one point; a trace of every row of H that it was made from."""
 
     #: (C, p, p), float32 or float64: so precise that rounded they are positive still.
     inverses: Tensor
@@ -91,7 +91,7 @@ def takes_whole(representation: Representation, classes: int, loss: Loss) -> boo
 def preconditioner_steps(
     objective: Objective, point: Point, H: Tensor, whole: bool
 ) -> Iterator[ClassBlocks | HessianFactor | None]:
-    """Makes what a repair from about `point` begins with, in short steps: None after each, and in the end the thing.
+    """Makes the preconditioner of a repair from about `point`, in short steps: None after each, and in the end it.
 
     `whole` is what `takes_whole` says of the products that the repair takes through the features.
     """
@@ -125,7 +125,7 @@ def factor_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[Hess
 
 
 def block_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[ClassBlocks | None]:
-    """Makes the blocks at `point`, one at a time: None after each, and in the end all of them.
+    """Makes the class blocks at `point`, one at a time: None after each, and in the end all of them.
 
     `H` (n_train, p) float64 is that of `objective`. Raises ArithmeticError when the Hessian is not made of finite
     numbers. The same inputs give the same bits.
@@ -144,8 +144,10 @@ def block_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[Class
     yield ClassBlocks(inverses, objective.loss.coupled, objective.regularization)
 
 
-def why_no_blocks(representation: Representation, classes: int, whole: bool, free: int | None = None) -> str | None:
-    """Why neither blocks nor a factor are made for this problem; None if they are.
+def why_no_preconditioner(
+    representation: Representation, classes: int, whole: bool, free: int | None = None
+) -> str | None:
+    """Why neither class blocks nor a factor are made for this problem; None if one of them is.
 
     `whole` is what `takes_whole` says. `free` are the bytes that can still be allocated, or that H takes already; None
     where that is not known.
@@ -158,7 +160,7 @@ def why_no_blocks(representation: Representation, classes: int, whole: bool, fre
     if size > _LARGEST_BYTES:
         return f"it would take {size:,} bytes, above {_LARGEST_BYTES:,}"
     if size / 2 > _WORTH * representation.bytes_of_product(classes):
-        return "conjugate gradients cost less: products with the features are cheaper than with the factor"
+        return "conjugate gradients cost less: products with the features are cheaper than with a preconditioner"
     # The blocks, H, and what making one of them takes, or the Hessian, H, its sample and that weighted.
     needed = size + 3 * 8 * n * p if whole else size + 8 * n * p + 3 * 8 * (_rows_drawn(p) + p) * p
     if free is not None and needed > free:
@@ -167,7 +169,7 @@ def why_no_blocks(representation: Representation, classes: int, whole: bool, fre
 
 
 class AdaptiveBlocks:
-    """A preconditioner for Newton's method from far off: the identity, and blocks once steps have cost what they do."""
+    """A preconditioner for Newton's method from far off: the identity; class blocks once steps have cost as much."""
 
     def __init__(self, objective: Objective) -> None:
         """For an `objective` that keeps H."""

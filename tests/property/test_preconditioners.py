@@ -1,4 +1,4 @@
-"""The blocks of the Hessian precondition with what the Hessian is, also where only lambda curves the objective."""
+"""Class blocks and factors precondition with what the Hessian is, also where only lambda curves the objective."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from projector.forgetting.optimum import stacked
 from projector.network.losses import OneVsRest, Softmax
 from projector.network.representation import Representation
 from projector.network.spec import LossKind
-from projector.solvers import class_blocks
-from projector.solvers.class_blocks import ClassBlocks, HessianFactor, block_steps, factor_steps, takes_whole
+from projector.solvers import preconditioners
+from projector.solvers.preconditioners import ClassBlocks, HessianFactor, block_steps, factor_steps, takes_whole
 from tests.property.faint_models import FaintModel
 from tests.property.ill_conditioned import ill_conditioned_case
 from tests.property.references import dense_representation
@@ -47,10 +47,10 @@ def dense_hessian(model: FaintModel) -> Matrix:
     return problem.hessian(stacked(model.state).numpy())
 
 
-def as_matrix(model: FaintModel, blocks: ClassBlocks | HessianFactor) -> Matrix:
+def as_matrix(model: FaintModel, inverse: ClassBlocks | HessianFactor) -> Matrix:
     shape = stacked(model.state).shape
     units = np.eye(shape[0] * shape[1])
-    return np.column_stack([blocks.solve(torch.from_numpy(e).reshape(shape)).numpy().ravel() for e in units])
+    return np.column_stack([inverse.solve(torch.from_numpy(e).reshape(shape)).numpy().ravel() for e in units])
 
 
 @pytest.mark.parametrize("seed", range(80))
@@ -69,7 +69,7 @@ def test_where_classes_act_on_each_other_the_factor_of_all_inverts_the_hessian(
 ) -> None:
     if seed % 2:
         # In several steps.
-        monkeypatch.setattr(class_blocks, "_PANEL", 5)
+        monkeypatch.setattr(preconditioners, "_PANEL", 5)
     case = ill_conditioned_case(seed)
     model = FaintModel(replace(case, spec=replace(case.spec, loss=LossKind.SOFTMAX)))
     objective = model.objective()
@@ -107,7 +107,7 @@ def test_rows_are_drawn_in_proportion_to_their_curvature_and_weighed_against_it(
     H = torch.from_numpy(rng.standard_normal((20_000, 3)))
     whole = H.T @ (H * curvature[:, None])
     for seed in range(5):
-        drawn, shares = class_blocks._drawn(curvature, 3_000, torch.Generator().manual_seed(seed))
+        drawn, shares = preconditioners._drawn(curvature, 3_000, torch.Generator().manual_seed(seed))
         assert abs(len(drawn) - 3_000) <= 10
         assert 7 in drawn.tolist()
         assert bool((curvature[drawn] > 0).all())
@@ -115,7 +115,7 @@ def test_rows_are_drawn_in_proportion_to_their_curvature_and_weighed_against_it(
         assert float(torch.linalg.norm(estimate - whole)) <= 0.1 * float(torch.linalg.norm(whole))
 
 
-def test_blocks_are_in_double_precision_where_rounding_would_reach_lambda() -> None:
+def test_class_blocks_are_in_double_precision_where_rounding_would_reach_lambda() -> None:
     case = ill_conditioned_case(0)
     spec = replace(case.spec, loss=LossKind.OVR, regularization=1e-4)
     X = case.X / np.linalg.norm(case.X, axis=1).max()

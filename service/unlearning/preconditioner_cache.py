@@ -1,16 +1,16 @@
-"""The factor of the Hessian that the next repair begins with, whole or its blocks, made in idle time."""
+"""The preconditioner that the next repair begins with, made in idle time."""
 
 import time
 from collections.abc import Iterator
 
 from projector.forgetting.optimum import stacked
 from projector.forgetting.preconditioner import Preconditioner
-from projector.solvers.class_blocks import ClassBlocks, HessianFactor, preconditioner_steps, why_no_blocks
+from projector.solvers.preconditioners import ClassBlocks, HessianFactor, preconditioner_steps, why_no_preconditioner
 from service.unlearning.committed import Committed
 
 
-class FactorCache:
-    """The factor for the committed version, its own or one that predates a deletion and may stay for a while."""
+class PreconditionerCache:
+    """That for the committed version, its own or one that predates a deletion and may stay for a while."""
 
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
@@ -21,7 +21,7 @@ class FactorCache:
         self._judged = False
 
     def usable(self) -> Preconditioner | None:
-        """The factor; one that may not stay any longer leaves the memory."""
+        """The preconditioner; one that may not stay any longer leaves the memory."""
         if self._preconditioner is not None and self._preconditioner.expired:
             self._preconditioner = None
         return self._preconditioner
@@ -46,7 +46,7 @@ class FactorCache:
             free = committed.free_bytes
             free = None if free is None else free + committed.training_rows.held_bytes
             classes, whole = committed.state.classes, committed.live_graph.factorises
-            self._why_none = why_no_blocks(committed.representation, classes, whole, free)
+            self._why_none = why_no_preconditioner(committed.representation, classes, whole, free)
             self._judged = True
         return self._why_none
 
@@ -59,12 +59,12 @@ class FactorCache:
             self._making = self._steps()
         try:
             while self._making is not None and time.monotonic() < until:
-                factor = next(self._making)
-                if factor is not None:
-                    self._preconditioner, self._making = Preconditioner(factor), None
+                inverse = next(self._making)
+                if inverse is not None:
+                    self._preconditioner, self._making = Preconditioner(inverse), None
         except Exception as error:
             self._making = None
-            self._why_none, self._judged = f"they could not be made: {error}", True
+            self._why_none, self._judged = f"it could not be made: {error}", True
             raise
 
     def _steps(self) -> Iterator[ClassBlocks | HessianFactor | None]:
