@@ -5,6 +5,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from supervised import stub
 from test_without_torch import imported_with
 
 from service import supervisor_children
+from service.child import main as child_main
+from service.errors import ConfigurationError, KeyMissing, LetheError, Unavailable
 from service.settings import Settings
 from service.supervisor import Child, Restarts, Stage, _Process
 from service.supervisor_children import child, default_workers, end_orphans, settings_for
@@ -146,6 +149,47 @@ def test_what_cannot_start_ends_all_with_its_status(supervise: Callable[..., Sup
     # A child that had not begun yet has nothing to say.
     events = [line for line in told if "started" not in line and not line.startswith("pids")]
     assert events in (["api-0 got SIGTERM"], [])
+
+
+def test_what_fails_by_what_may_pass_before_it_was_ready_is_started_again_and_the_others_go_on(
+    supervise: Callable[..., Supervised],
+) -> None:
+    supervised = supervise((PATIENCE_S, {"api-0": "fail"}), (PATIENCE_S, {"unlearner": "wait"}))
+    supervised.until("unlearner started .*", "api-0 started .*")
+    supervised.until("api-0 started .*")
+    supervised.process.terminate()
+    assert supervised.end()[0] == 0
+    assert "api-0 ended with status 75; starting it again" in supervised.log()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Unavailable("No database.", "Wait."), 75),
+        (KeyError("node-17"), 75),
+        (KeyMissing("A key is gone.", "Restore it."), 1),
+        (ConfigurationError("A port is taken.", "Choose another."), 2),
+    ],
+)
+def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, status: int
+) -> None:
+    def answer(*_: object) -> None:
+        raise error
+
+    ours, theirs = socket.socketpair()
+    bound = socket.create_server(("127.0.0.1", 0))
+    told = {"work": "api", "settings": Settings(home=tmp_path).told(), "listener": bound.detach()}
+    monkeypatch.setattr("service.api_process.run", answer)
+    monkeypatch.setattr("service.child.configure_logging", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["service.child", "api-0", str(theirs.detach())])
+    with ours:
+        ours.sendall(json.dumps(told).encode() + b"\n")
+        with pytest.raises(SystemExit) as ended:
+            child_main()
+    assert ended.value.code == status
+    said = capsys.readouterr().err
+    assert (error.detail in said) if isinstance(error, LetheError) else ("node-17" not in said)
 
 
 def test_what_is_killed_before_it_was_ready_is_started_again(supervise: Callable[..., Supervised]) -> None:
