@@ -15,7 +15,7 @@ from service.api.limits import RateLimits
 from service.api.services import Services
 from service.background import Background, announce
 from service.dashboard.installation import install as install_dashboard
-from service.db import migrate, rights, roles
+from service.db import rights, roles, schema
 from service.db.intake import Intake
 from service.db.tombstone_lookup import Tombstones
 from service.db.vault_keys import SLOTS, open_keyring
@@ -99,7 +99,7 @@ async def _answering(
     async with AsyncExitStack() as stack:
         engine = await roles.open_engine(settings.api_database_url or database_url, rights.API_ROLE)
         stack.push_async_callback(engine.dispose)
-        await migrate.require_current(engine)
+        await schema.require_current(engine)
         # Whoever presents a key does not wait for a Redis that hangs.
         redis = connect(redis_url, socket_timeout_s=_COUNTING_S)
         stack.push_async_callback(redis.aclose)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from model_store.replacement import finish_move
 from model_store.store import Store
-from service.db import lease, migrate
+from service.db import lease, migrate, schema
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.db.vault_keys import SLOTS, open_keyring, open_log_keys
@@ -26,7 +26,7 @@ async def prepare(settings: Settings) -> FirstKey | None:
     database_url, _ = settings.servers
     finish_move(settings.model_dir)
     store, request_keys = Store.open(settings.model_dir), RequestKeys(settings.home / "keys" / SLOTS)
-    if await migrate.current(database_url) is None:
+    if await schema.current(database_url) is None:
         require_untouched(store, request_keys.count(), store.manifest.name)
     await migrate.upgrade(database_url)
     engine = create_engine(database_url)

@@ -15,7 +15,7 @@ from projector.device import torch_device
 from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
 from service.background import Background, announce
-from service.db import migrate, rights, roles
+from service.db import rights, roles, schema
 from service.db.intake import Intake
 from service.db.tombstone_lookup import Tombstones
 from service.db.vault_keys import open_keyring, open_log_keys, open_request_keys
@@ -96,7 +96,7 @@ async def unlearning(
     async with AsyncExitStack() as stack:
         engine = await roles.open_engine(settings.unlearner_database_url or database_url, rights.UNLEARNER_ROLE)
         stack.push_async_callback(engine.dispose)
-        await migrate.require_current(engine)
+        await schema.require_current(engine)
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")

@@ -136,7 +136,7 @@ async def _asked(
     settings: Settings, provide: "Callable[[Path], Store]", *, exclude_deleted: bool, wait: bool
 ) -> "ModelImport | None":
     from model_store.store import Store
-    from service.db import migrate
+    from service.db import migrate, schema
     from service.db.engine import create_engine
     from service.db.vault_keys import SLOTS, open_keyring
     from service.vault.request_keys import RequestKeys
@@ -145,7 +145,7 @@ async def _asked(
 
     assert settings.database_url is not None
     served = Store.open(settings.model_dir)
-    if await migrate.current(settings.database_url) is None:
+    if await schema.current(settings.database_url) is None:
         require_untouched(served, RequestKeys(settings.home / "keys" / SLOTS).count(), served.manifest.name)
     await migrate.upgrade(settings.database_url)
     engine = create_engine(settings.database_url)
