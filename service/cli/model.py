@@ -136,18 +136,17 @@ async def _asked(
     settings: Settings, provide: "Callable[[Path], Store]", *, exclude_deleted: bool, wait: bool
 ) -> "ModelImport | None":
     from model_store.store import Store
-    from service.db import migrate, schema
+    from service.db import migrate
     from service.db.engine import create_engine
     from service.db.vault_keys import SLOTS, open_keyring
     from service.vault.request_keys import RequestKeys
     from service.worker.import_request import request_import
-    from service.worker.recovery import require_untouched
+    from service.worker.recovery import require_own
 
     assert settings.database_url is not None
     served = Store.open(settings.model_dir)
-    if await schema.current(settings.database_url) is None:
-        require_untouched(served, RequestKeys(settings.home / "keys" / SLOTS).count(), served.manifest.name)
-    await migrate.upgrade(settings.database_url)
+    request_keys = RequestKeys(settings.home / "keys" / SLOTS)
+    await migrate.upgrade(settings.database_url, partial(require_own, store=served, request_keys=request_keys))
     engine = create_engine(settings.database_url)
     try:
         keyring = await open_keyring(engine, settings.home / "keys")

@@ -1,12 +1,15 @@
 """Bringing a database to the schema of this version of Lethe."""
 
+from collections.abc import Awaitable, Callable
+
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.roles import grant
-from service.db.schema import MIGRATIONS, connected, require_known, revision_of
+from service.db.schema import MIGRATIONS, connected, require_ours
 from service.errors import ConfigurationError
 
 #: Advisory lock that whoever migrates takes (the bytes of "lethe").
@@ -15,18 +18,24 @@ _MIGRATION_LOCK = 0x6C65746865
 _NO_RIGHT = "42501"
 
 
-async def upgrade(url: str) -> None:
+async def _accept(connection: AsyncConnection) -> None:
+    """Of a database without a model nothing more is to be known."""
+
+
+async def upgrade(url: str, belongs: Callable[[AsyncConnection], Awaitable[None]] = _accept) -> None:
     """Apply the migrations, and give the application's role its rights on what there is then.
 
-    Starters that collide take turns. Raises `Unavailable`, `SchemaForeign`, and `ConfigurationError` when there is
-    something to apply that the login has no right to.
+    `belongs` looks into the database as it then is, and raises when it is not the one it should be: nothing of it has
+    changed in that case. Starters that collide take turns. Raises `Unavailable`, `SchemaForeign`, and
+    `ConfigurationError` when there is something to apply that the login has no right to.
     """
     try:
         async with connected(url) as connection:
             # Before Alembic is entered: it keeps the migration under way in a global of its module.
             await connection.run_sync(take_turn)
-            require_known(await revision_of(connection))
+            await require_ours(connection)
             await connection.run_sync(_apply)
+            await belongs(connection)
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) != _NO_RIGHT:
             raise

@@ -25,6 +25,13 @@ _NAME = re.compile(r'^revision = "(.+)"$', re.MULTILINE)
 _UNRELEASED = re.compile("00[01][0-9]")
 _IS_MIGRATED = text("SELECT to_regclass('alembic_version') IS NOT NULL")
 _REVISION = text("SELECT version_num FROM alembic_version")
+_FOREIGN = text("""
+    SELECT relname FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f')
+      AND NOT EXISTS (SELECT FROM pg_depend
+                      WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid AND deptype = 'e')
+    ORDER BY relname LIMIT 1
+""")
 
 
 class SchemaForeign(LetheError):
@@ -66,11 +73,23 @@ async def require_current(engine: AsyncEngine) -> None:
     """Raise `SchemaForeign` or `ConfigurationError` for a database of another version, `Unavailable` in an outage."""
     async with transaction(engine) as connection:
         revision = await revision_of(connection)
-    require_known(revision)
+    _require_known(revision)
     if revision != head():
         raise ConfigurationError(
             f"The database is at revision {revision or 'none'}, and this version of Lethe needs {head()}.",
             "Run `./lethe serve --role prepare` once with the DATABASE_URL of the tables' owner.",
+        )
+
+
+async def require_ours(connection: AsyncConnection) -> None:
+    """Raise `SchemaForeign` for a database that no migration of this version leads on from, or another program's."""
+    revision = await revision_of(connection)
+    _require_known(revision)
+    foreign = await connection.scalar(_FOREIGN) if revision is None else None
+    if foreign is not None:
+        raise SchemaForeign(
+            f"The database has tables that no Lethe has made, such as {foreign!r}: it is another program's.",
+            "Nothing was changed. Name an empty database in DATABASE_URL.",
         )
 
 
@@ -79,7 +98,7 @@ def head() -> str:
     return _revisions()[-1]
 
 
-def require_known(revision: str | None) -> None:
+def _require_known(revision: str | None) -> None:
     """Raise `SchemaForeign` for the revision of a database that no migration of this version leads on from."""
     if revision is None or revision in _revisions():
         return
@@ -90,8 +109,10 @@ def require_known(revision: str | None) -> None:
             "LETHE_HOME, train the model on data without what was deleted, and serve it.",
         )
     raise SchemaForeign(
-        f"The database has the schema {revision}, which this version of Lethe does not know: a later one made it.",
-        "Use that version or one after it, or restore a backup of this version's database and LETHE_HOME.",
+        f"The database has the schema {revision}, which this version of Lethe does not know: a later one made it, or "
+        "another program.",
+        "Use that version or one after it, restore a backup of this version's database and LETHE_HOME, or name an "
+        "empty database in DATABASE_URL.",
     )
 
 

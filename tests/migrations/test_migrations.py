@@ -12,7 +12,7 @@ import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from projector.forgetting.status import RepairStatus
 from service.db import (  # noqa: F401 (they declare the tables)
@@ -32,7 +32,8 @@ from service.db.base import Base
 from service.db.engine import asyncpg_url, create_engine
 from service.domain.drills import DrillTrigger
 from service.domain.states import Cause, EventType, Guarantee, ImportStatus, RequestKind, RequestStatus, Scope
-from service.errors import ConfigurationError, Unavailable
+from service.errors import ConfigurationError, StateMismatch, Unavailable
+from tests.databases import migrate_to
 
 #: Every column, constraint and index, spelled by Postgres itself; triggers have a test of their own.
 CATALOG = {
@@ -80,6 +81,31 @@ async def test_the_schema_of_another_version_is_refused_by_name_and_left_alone(
         await migrate.upgrade(empty_database_url)
     assert refused.value.remedy
     assert await schema.current(empty_database_url) == revision
+    assert {name: await _query(empty_database_url, query) for name, query in CATALOG.items()} == before
+
+
+@pytest.mark.parametrize("relation", ["TABLE orders (id int)", "VIEW orders AS SELECT 1 AS id"])
+async def test_the_database_of_another_program_is_refused_by_name_and_left_alone(
+    empty_database_url: str, relation: str
+) -> None:
+    await _on(empty_database_url, lambda conn: conn.execute(text(f"CREATE {relation}")))
+    with pytest.raises(schema.SchemaForeign, match="no Lethe has made, such as 'orders'"):
+        await migrate.upgrade(empty_database_url)
+    assert await schema.current(empty_database_url) is None
+    left = await _query(empty_database_url, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace")
+    assert left == {("orders",)}
+
+
+async def test_a_database_that_does_not_belong_is_as_it_was(empty_database_url: str) -> None:
+    async def belongs(connection: AsyncConnection) -> None:
+        assert await schema.revision_of(connection) == schema.head()
+        raise StateMismatch("Another model's.", "Name your own.")
+
+    await migrate_to(empty_database_url, "0.1.0")
+    before = {name: await _query(empty_database_url, query) for name, query in CATALOG.items()}
+    with pytest.raises(StateMismatch):
+        await migrate.upgrade(empty_database_url, belongs)
+    assert await schema.current(empty_database_url) == "0.1.0"
     assert {name: await _query(empty_database_url, query) for name, query in CATALOG.items()} == before
 
 
