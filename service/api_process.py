@@ -79,7 +79,7 @@ def create_app(
     app = build(
         max_body_bytes=settings.max_body_bytes,
         registry=registry,
-        access_log=AccessLog(settings.log_format, settings.log_level),
+        access_log=AccessLog(settings.log_format, settings.log_level, process=name),
         lifespan=lifespan,
     )
     install_dashboard(app)

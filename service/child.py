@@ -32,7 +32,7 @@ def main() -> None:
     told = _read(channel)
     settings, work = Settings(**told["settings"]), told["work"]
     listener = _adopted(told["listener"]) if "listener" in told else None
-    configure_logging(settings.log_format, settings.log_level)
+    configure_logging(settings.log_format, settings.log_level, process=name)
     with reported():
         _do(work, settings, name, listener, lambda: channel.sendall(READY))
 

@@ -46,7 +46,7 @@ def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
         LetheError: what kept it from starting.
         SystemExit: a child could not start and has said why; with its status.
     """
-    configure_logging(settings.log_format, settings.log_level)
+    configure_logging(settings.log_format, settings.log_level, process="supervisor")
     with stopped_by_signals() as hand_over, ExitStack() as stack:
         bound = None
         if role in (None, "api"):

@@ -181,7 +181,7 @@ def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
     bound = socket.create_server(("127.0.0.1", 0))
     told = {"work": "api", "settings": Settings(home=tmp_path).told(), "listener": bound.detach()}
     monkeypatch.setattr("service.api_process.run", answer)
-    monkeypatch.setattr("service.child.configure_logging", lambda *_: None)
+    monkeypatch.setattr("service.child.configure_logging", lambda *_, **__: None)
     monkeypatch.setattr(sys, "argv", ["service.child", "api-0", str(theirs.detach())])
     with ours:
         ours.sendall(json.dumps(told).encode() + b"\n")
@@ -338,7 +338,7 @@ def test_a_part_alone_does_its_own_part_alone(
 
     monkeypatch.setattr(supervisor_children, "run_once", run_once)
     monkeypatch.setattr(supervisor_children, "Supervisor", Kept)
-    monkeypatch.setattr(supervisor_children, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(supervisor_children, "configure_logging", lambda *_, **__: None)
     supervisor_children.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)  # type: ignore[arg-type]
     assert (has_run, is_kept) == (ran, kept)
 
