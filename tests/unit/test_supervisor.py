@@ -19,7 +19,7 @@ from test_without_torch import imported_with
 
 from service import supervisor_children
 from service.child import main as child_main
-from service.errors import ConfigurationError, KeyMissing, LetheError, Unavailable
+from service.errors import AlreadyRunning, ConfigurationError, KeyMissing, LetheError, Unavailable
 from service.settings import Settings
 from service.supervisor import Child, Restarts, Stage, _Process
 from service.supervisor_children import child, default_workers, end_orphans, settings_for
@@ -341,6 +341,33 @@ def test_a_part_alone_does_its_own_part_alone(
     monkeypatch.setattr(supervisor_children, "configure_logging", lambda *_, **__: None)
     supervisor_children.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)  # type: ignore[arg-type]
     assert (has_run, is_kept) == (ran, kept)
+
+
+@pytest.mark.parametrize("second", [None, "api"])
+def test_a_second_that_answers_in_one_home_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: supervisor_children.Role | None
+) -> None:
+    settings = Settings(home=tmp_path, port=0, **SECRETS)  # type: ignore[arg-type]
+    refused = []
+
+    class Answering:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def stop(self) -> None: ...
+
+        def run(self) -> None:
+            monkeypatch.setattr(Answering, "run", lambda self: None)
+            with pytest.raises(AlreadyRunning) as error:
+                supervisor_children.serve(settings, 1, second)
+            refused.append(error.value.detail)
+            supervisor_children.serve(settings, 1, "unlearner")
+
+    monkeypatch.setattr(supervisor_children, "run_once", lambda *_: None)
+    monkeypatch.setattr(supervisor_children, "Supervisor", Answering)
+    monkeypatch.setattr(supervisor_children, "configure_logging", lambda *_, **__: None)
+    supervisor_children.serve(settings, 1, "api")
+    assert refused == [f"Another `lethe serve` already answers requests in {tmp_path}."]
+    supervisor_children.serve(settings, 1, "api")
 
 
 def test_every_setting_reaches_a_child(tmp_path: Path) -> None:
