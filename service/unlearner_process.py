@@ -30,6 +30,7 @@ from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_
 from service.operation.gauges import keep_gauges
 from service.operation.readiness import Readiness
 from service.operation.unlearner_probes import keep_looking, unlearner_probes
+from service.publication.facts import VersionFacts
 from service.publication.readers import Readers
 from service.publication.writer import Publisher
 from service.queue.backoff import Backoff
@@ -170,7 +171,12 @@ async def unlearning(
         background.start("keys", keys.run(background.stop))
         background.start("keys of id lists", unneeded_keys.run(background.stop))
         interval = settings.drill_interval
-        gauges = keep_gauges(metrics, drills, queue, lambda: unlearner.served, interval, background.stop)
+
+        def served() -> VersionFacts | None:
+            # One that lost its lease has the model that it served still in memory.
+            return None if unlearner.condition.phase is Phase.WAITING_FOR_LEASE else unlearner.served
+
+        gauges = keep_gauges(metrics, drills, queue, served, interval, background.stop)
         background.start("gauges", gauges)
         background.start("checks", keep_looking(readiness, found, background.stop))
         if interval is not None:

@@ -6,6 +6,7 @@ import gc
 import io
 import json
 import logging
+import math
 import os
 import traceback
 from collections.abc import Callable, Iterator
@@ -161,6 +162,25 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_their_answer(log_format:
     assert "lines_lost_before" in first
     assert "2" in first.partition("lines_lost_before")[2]
     assert "lines_lost" not in second
+
+
+def test_what_is_not_known_of_a_model_is_no_figure() -> None:
+    registry = new_registry()
+    metrics = UnlearningMetrics(registry)
+    gauges = ("model_version", "model_rank", "model_live_nodes", "distance_bound_relative", "span_residual")
+    of_model = [f"lethe_{name}" for name in (*gauges, "coefficient_residual", "drill_cohorts_remaining")]
+    waiting = ["lethe_queued_nodes", "lethe_oldest_unclaimed_seconds", "lethe_repair_pending"]
+
+    def known(names: list[str]) -> list[str]:
+        return [name for name in names if not math.isnan(registry.get_sample_value(name) or 0.0)]
+
+    assert known([*of_model, *waiting, "lethe_drill_last_completed_timestamp_seconds"]) == []
+    metrics.model(version=3, rank=2, live_nodes=5, distance_bound_relative=0.5)
+    metrics.measured(0.0, RepairStatus.NONE)
+    metrics.drills_left(1)
+    assert known(of_model) == [name for name in of_model if name != "lethe_coefficient_residual"]
+    metrics.no_model()
+    assert known(of_model) == []
 
 
 def test_a_batch_shows_in_the_metrics() -> None:
