@@ -22,6 +22,7 @@ from service.db.vault_keys import SLOTS, open_keyring
 from service.description import model_description
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
+from service.first_key import refuse_weak_keys
 from service.http_server import Server, server_config
 from service.listening import stopped_by_signals
 from service.observability.access import AccessLog
@@ -104,6 +105,7 @@ async def _answering(
         redis = connect(redis_url, socket_timeout_s=_COUNTING_S)
         stack.push_async_callback(redis.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")
+        await refuse_weak_keys(engine, settings.host)
         slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, settings.home / "keys" / SLOTS))
         model = name_of(settings.model_dir)
         intake = Intake(engine, slots, max_queued_nodes=settings.max_queued_nodes)
