@@ -15,13 +15,14 @@ from service.api.limits import RateLimits
 from service.api.services import Services
 from service.background import Background, announce
 from service.dashboard.installation import install as install_dashboard
-from service.db import migrate, rights, roles
+from service.db import rights, roles, schema
 from service.db.intake import Intake
 from service.db.tombstone_lookup import Tombstones
 from service.db.vault_keys import SLOTS, open_keyring
 from service.description import model_description
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
+from service.first_key import refuse_weak_keys
 from service.http_server import Server, server_config
 from service.listening import stopped_by_signals
 from service.observability.access import AccessLog
@@ -79,7 +80,7 @@ def create_app(
     app = build(
         max_body_bytes=settings.max_body_bytes,
         registry=registry,
-        access_log=AccessLog(settings.log_format, settings.log_level),
+        access_log=AccessLog(settings.log_format, settings.log_level, process=name),
         lifespan=lifespan,
     )
     install_dashboard(app)
@@ -99,11 +100,12 @@ async def _answering(
     async with AsyncExitStack() as stack:
         engine = await roles.open_engine(settings.api_database_url or database_url, rights.API_ROLE)
         stack.push_async_callback(engine.dispose)
-        await migrate.require_current(engine)
+        await schema.require_current(engine)
         # Whoever presents a key does not wait for a Redis that hangs.
         redis = connect(redis_url, socket_timeout_s=_COUNTING_S)
         stack.push_async_callback(redis.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")
+        await refuse_weak_keys(engine, settings.host)
         slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, settings.home / "keys" / SLOTS))
         model = name_of(settings.model_dir)
         intake = Intake(engine, slots, max_queued_nodes=settings.max_queued_nodes)

@@ -5,18 +5,23 @@ the descriptor of the socket that it answers on. Only what its work needs is imp
 """
 
 import asyncio
+import contextlib
 import json
+import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
+from projector.errors import ProjectorError
+from service.cli.console import report
 from service.cli.failures import reported
+from service.errors import LetheError, Unavailable
 from service.listening import stopped_by_signals
 from service.observability.logging import configure_logging
 from service.settings import Settings
-from service.supervisor import READY
+from service.supervisor import MAY_PASS, READY
 from service.supervisor_children import Work
 
 
@@ -27,7 +32,7 @@ def main() -> None:
     told = _read(channel)
     settings, work = Settings(**told["settings"]), told["work"]
     listener = _adopted(told["listener"]) if "listener" in told else None
-    configure_logging(settings.log_format, settings.log_level)
+    configure_logging(settings.log_format, settings.log_level, process=name)
     with reported():
         _do(work, settings, name, listener, lambda: channel.sendall(READY))
 
@@ -51,14 +56,37 @@ def _do(
         case "unlearner":
             from service.unlearner_process import run as unlearn
 
-            unlearn(settings, tell_ready)
+            with _kept_running():
+                unlearn(settings, tell_ready)
         case "api":
             from service.api_process import run as answer
 
             assert listener is not None
-            answer(settings, listener, tell_ready, name)
+            with _kept_running():
+                answer(settings, listener, tell_ready, name)
         case _:
             assert_never(work)
+
+
+@contextlib.contextmanager
+def _kept_running() -> Iterator[None]:
+    """Tell the supervisor, by the status, of an end that the next start may not meet: an outage, the unforeseen.
+
+    What says to the user what to do is left to whoever reports it: until that is done no start succeeds.
+    """
+    try:
+        yield
+    except Unavailable as error:
+        report(error.detail, error.remedy)
+        raise SystemExit(MAY_PASS) from None
+    except (LetheError, ProjectorError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        # Not by its text, which may quote what somebody sent.
+        logging.getLogger(__name__).critical("The process fails.", exc_info=error)
+        raise SystemExit(MAY_PASS) from None
 
 
 def _adopted(descriptor: int) -> socket.socket:

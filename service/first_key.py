@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
+from pydantic import SecretStr
+
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine
 from service.db.transactions import transaction
@@ -17,6 +19,8 @@ from service.vault.keyring import Keyring
 
 _GENERATED_NAME = "admin"
 _CHOSEN_NAME = "admin (LETHE_ADMIN_KEY)"
+#: The name tells those who come later, and do not know the key: only this machine may try it.
+_SHORT_NAME = "admin (LETHE_ADMIN_KEY, short)"
 #: Shortest key of the operator's own that others than this machine may try; 128 bits as hexadecimal digits.
 _LONG = 32
 _MAKE_ONE = "Set LETHE_ADMIN_KEY to one from `openssl rand -hex 32`."
@@ -60,10 +64,10 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
         if await keys.find_by_hash(chosen_hash) is not None:
             return None
         for key in valid:
-            if key.name == _CHOSEN_NAME:
+            if key.name in (_CHOSEN_NAME, _SHORT_NAME):
                 await keys.revoke(key.id)
         try:
-            await keys.create(uuid4(), _CHOSEN_NAME, list(Scope), chosen_hash)
+            await keys.create(uuid4(), _SHORT_NAME if _is_short(chosen) else _CHOSEN_NAME, list(Scope), chosen_hash)
         except Conflict:
             if await keys.find_by_hash(chosen_hash) is not None:
                 return None
@@ -71,6 +75,18 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
                 "LETHE_ADMIN_KEY is a key that was revoked.", "Set it to another, or unset it and use a valid key."
             ) from None
     return None
+
+
+async def refuse_weak_keys(engine: Engine, host: str) -> None:
+    """For who listens on `host`, which need not be what the first key was judged by when it was made.
+
+    Raises ConfigurationError when others than this machine can reach it, and a first key is short or was shown.
+    """
+    if is_loopback(host):
+        return
+    async with transaction(engine) as connection:
+        keys = await ApiKeyRepository(connection).list()
+    _refuse_weak_ones(host, {key.name: key for key in keys if key.revoked_at is None})
 
 
 def refuse_weak_first_start(settings: Settings) -> None:
@@ -86,18 +102,29 @@ def _refuse_weak(settings: Settings, valid: Mapping[str, ApiKey]) -> None:
     if settings.admin_key is None:
         if not valid:
             raise ConfigurationError(f"{where}out a first key: LETHE_ADMIN_KEY is not set.", _MAKE_ONE)
-        if _CHOSEN_NAME in valid:
-            raise ConfigurationError(
-                f"{where} the key {_CHOSEN_NAME!r} of an earlier start, of which it does not know the length.",
-                f"Set LETHE_ADMIN_KEY again, or revoke it: `./lethe keys revoke {valid[_CHOSEN_NAME].id}`.",
-            )
-    elif len(settings.admin_key.get_secret_value()) < _LONG:
+    elif _is_short(settings.admin_key):
         raise ConfigurationError(
             f"{where} a LETHE_ADMIN_KEY of fewer than {_LONG} characters.",
             f"{_MAKE_ONE} Or listen on 127.0.0.1.",
+        )
+    # A key that is set takes the place of the one before.
+    replaced = () if settings.admin_key is None else (_SHORT_NAME,)
+    _refuse_weak_ones(settings.host, {name: key for name, key in valid.items() if name not in replaced})
+
+
+def _refuse_weak_ones(host: str, valid: Mapping[str, ApiKey]) -> None:
+    where = f"Lethe does not listen on {host} with"
+    if _SHORT_NAME in valid:
+        raise ConfigurationError(
+            f"{where} the key {_SHORT_NAME!r} of an earlier start, which has fewer than {_LONG} characters.",
+            f"{_MAKE_ONE} Or revoke it: `./lethe keys revoke {valid[_SHORT_NAME].id}`.",
         )
     if _GENERATED_NAME in valid:
         raise ConfigurationError(
             f"{where} the key {_GENERATED_NAME!r}, which was generated at the first start and shown.",
             f"{_MAKE_ONE} And revoke the other: `./lethe keys revoke {valid[_GENERATED_NAME].id}`.",
         )
+
+
+def _is_short(key: SecretStr) -> bool:
+    return len(key.get_secret_value()) < _LONG

@@ -1,11 +1,12 @@
 """What comes before any process serves: the database's schema, and a first key. Done with the owner's rights."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from model_store.replacement import finish_move
 from model_store.store import Store
-from service.db import lease, migrate
+from service.db import migrate
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.db.vault_keys import SLOTS, open_keyring, open_log_keys
@@ -14,28 +15,20 @@ from service.first_key import FirstKey, ensure_first_key
 from service.listening import write_private
 from service.settings import Settings
 from service.vault.request_keys import RequestKeys
-from service.worker.recovery import check_agreement, require_untouched
+from service.worker.recovery import require_own
 
 
 async def prepare(settings: Settings) -> FirstKey | None:
     """Bring the database to this version's schema, and see to its keys; returns a first one that was made just now.
 
-    Raises StateMismatch when it is not the database that belongs to model and keys: nothing but its schema has changed
-    then, and not even that of one that knew no model.
+    Raises StateMismatch when it is not the database that belongs to model and keys: nothing of it has changed then.
     """
     database_url, _ = settings.servers
     finish_move(settings.model_dir)
     store, request_keys = Store.open(settings.model_dir), RequestKeys(settings.home / "keys" / SLOTS)
-    if await migrate.current(database_url) is None:
-        require_untouched(store, request_keys.count(), store.manifest.name)
-    await migrate.upgrade(database_url)
+    await migrate.upgrade(database_url, partial(require_own, store=store, request_keys=request_keys))
     engine = create_engine(database_url)
     try:
-        async with transaction(engine) as connection:
-            holder = await lease.holder(connection, store.manifest.name)
-        if holder is None or not holder.is_held:
-            # Beside an unlearner that works, which has looked itself, the two may be of different moments.
-            await check_agreement(engine, store, request_keys, store.manifest.name)
         keyring = await open_keyring(engine, settings.home / "keys")
         await open_log_keys(engine, settings.home / "keys")
         if settings.drill_interval is not None:

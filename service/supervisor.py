@@ -11,6 +11,7 @@ Nothing here needs torch, a database or a web stack: the process that supervises
 import contextlib
 import json
 import logging
+import os
 import select
 import signal
 import socket
@@ -26,6 +27,8 @@ from service.queue.backoff import Backoff
 
 #: What a child writes on its channel, once, when it does its work.
 READY = b"ready\n"
+#: Status of a child that was ended by what may pass: it is started again, also when it was never ready.
+MAY_PASS = os.EX_TEMPFAIL
 #: A child that ran this long (seconds) before it ended has not failed "in a row".
 _STEADY_S = 60.0
 _BACKOFF = Backoff()
@@ -80,7 +83,7 @@ class _Process:
     def __init__(self, child: Child) -> None:
         self.child = child
         self.ready = False
-        #: Whether it has ever been ready: what ends before that cannot start.
+        #: Whether it has ever been ready: what refuses before that cannot start.
         self.has_been_ready = False
         self.restart_at: float | None = None
         self._restarts = Restarts()
@@ -189,8 +192,8 @@ class Supervisor:
     def run(self) -> None:
         """Start all children and look after them until `stop`; only the main thread can.
 
-        Raises SystemExit with the status of a child that ended by itself, saying why, before it was ever ready: it
-        cannot start, now or again. All others have been stopped then.
+        Raises SystemExit with the status of a child that refused, saying why, before it was ever ready: it cannot
+        start, now or again. All others have been stopped then. What ends with `MAY_PASS` has not refused.
         """
         with _woken_by_signals() as wakeup:
             try:
@@ -210,7 +213,7 @@ class Supervisor:
             status = process.ended()
             if status is None or self._stopping:
                 continue
-            if status > 0 and not process.has_been_ready:
+            if status > 0 and status != MAY_PASS and not process.has_been_ready:
                 raise SystemExit(status)
             delay = process.schedule_restart()
             _logger.warning("%s %s; starting it again in %.1f s", process.child.name, _told(status), delay)

@@ -16,6 +16,8 @@ from typing import Any, Literal
 import psutil
 
 from service.embedded import open_servers
+from service.embedded.home import try_lock
+from service.errors import AlreadyRunning
 from service.listening import REQUESTS_GRACE_S, facts_file, listen, stopped_by_signals, url_of
 from service.observability.logging import configure_logging
 from service.publication.layout import Layout
@@ -42,11 +44,11 @@ def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
 
     Raises:
         ConfigurationError: the port is in use, or a setting cannot work.
-        AlreadyRunning: another process serves this LETHE_HOME.
+        AlreadyRunning: another process serves this LETHE_HOME, or answers in it.
         LetheError: what kept it from starting.
         SystemExit: a child could not start and has said why; with its status.
     """
-    configure_logging(settings.log_format, settings.log_level)
+    configure_logging(settings.log_format, settings.log_level, process="supervisor")
     with stopped_by_signals() as hand_over, ExitStack() as stack:
         bound = None
         if role in (None, "api"):
@@ -54,6 +56,8 @@ def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
             bound = stack.enter_context(listen(settings.host, settings.port))
         # A part alone uses the servers of the other, where that has started some.
         settings = stack.enter_context(open_servers(settings, share=role is not None))
+        if bound is not None:
+            stack.enter_context(_names_taken(settings.home))
         if role in (None, "prepare"):
             run_once(child("prepare", settings), _ENDING_S)
         if role == "prepare":
@@ -70,6 +74,26 @@ def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
         supervisor.run()
         if role is None:
             _remove_publication(settings.home)
+
+
+@contextlib.contextmanager
+def _names_taken(home: Path) -> Iterator[None]:
+    """Be the only one in this LETHE_HOME whose processes answer: by their names metrics and commands know them.
+
+    Raises AlreadyRunning.
+    """
+    path = home / "run" / "api.lock"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not try_lock(descriptor):
+            raise AlreadyRunning(
+                f"Another `lethe serve` already answers requests in {home}.",
+                "Stop it, or have it start more processes with --api-workers.",
+            )
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove_publication(home: Path) -> None:

@@ -15,7 +15,7 @@ from projector.device import torch_device
 from service.api.key_memory import key_memory
 from service.api.limits import RateLimits
 from service.background import Background, announce
-from service.db import migrate, rights, roles
+from service.db import rights, roles, schema
 from service.db.intake import Intake
 from service.db.tombstone_lookup import Tombstones
 from service.db.vault_keys import open_keyring, open_log_keys, open_request_keys
@@ -30,6 +30,7 @@ from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_
 from service.operation.gauges import keep_gauges
 from service.operation.readiness import Readiness
 from service.operation.unlearner_probes import keep_looking, unlearner_probes
+from service.publication.facts import VersionFacts
 from service.publication.readers import Readers
 from service.publication.writer import Publisher
 from service.queue.backoff import Backoff
@@ -96,7 +97,7 @@ async def unlearning(
     async with AsyncExitStack() as stack:
         engine = await roles.open_engine(settings.unlearner_database_url or database_url, rights.UNLEARNER_ROLE)
         stack.push_async_callback(engine.dispose)
-        await migrate.require_current(engine)
+        await schema.require_current(engine)
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")
@@ -170,7 +171,12 @@ async def unlearning(
         background.start("keys", keys.run(background.stop))
         background.start("keys of id lists", unneeded_keys.run(background.stop))
         interval = settings.drill_interval
-        gauges = keep_gauges(metrics, drills, queue, lambda: unlearner.served, interval, background.stop)
+
+        def served() -> VersionFacts | None:
+            # One that lost its lease has the model that it served still in memory.
+            return None if unlearner.condition.phase is Phase.WAITING_FOR_LEASE else unlearner.served
+
+        gauges = keep_gauges(metrics, drills, queue, served, interval, background.stop)
         background.start("gauges", gauges)
         background.start("checks", keep_looking(readiness, found, background.stop))
         if interval is not None:

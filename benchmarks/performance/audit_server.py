@@ -45,7 +45,9 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
     """A client of the application, with a key that has audit:read and a session of the dashboard; the log is signed."""
     registry, keyring = CollectorRegistry(), Keyring.open(home / "keys")
     app = build(
-        max_body_bytes=1 << 20, registry=registry, access_log=AccessLog("json", "warning", (home / "log").open("w"))
+        max_body_bytes=1 << 20,
+        registry=registry,
+        access_log=AccessLog("json", "warning", (home / "log").open("w"), process="api-0"),
     )
     install_dashboard(app)
     with OwnSlots.open(home / "keys" / "requests") as own_slots:

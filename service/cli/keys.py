@@ -88,7 +88,7 @@ def revoke(
 
 def _with_repository(home: Path, work: Callable[..., Awaitable[_T]]) -> _T:
     """Runs `work(repository, settings)` in one transaction on the database of `home`, which may still be empty."""
-    from service.db import migrate
+    from service.db import migrate, schema
     from service.db.api_keys import ApiKeyRepository
     from service.db.engine import create_engine
     from service.db.transactions import transaction
@@ -96,12 +96,12 @@ def _with_repository(home: Path, work: Callable[..., Awaitable[_T]]) -> _T:
 
     async def run(settings: Settings) -> _T:
         assert settings.database_url is not None
-        revision = await migrate.current(settings.database_url)
+        revision = await schema.current(settings.database_url)
         if revision is None:
             await migrate.upgrade(settings.database_url)
-        elif revision != migrate.head():
+        elif revision != schema.head():
             raise ConfigurationError(
-                f"The database is at revision {revision}, this Lethe needs {migrate.head()}.", "Run `./lethe migrate`."
+                f"The database is at revision {revision}, this Lethe needs {schema.head()}.", "Run `./lethe migrate`."
             )
         engine = create_engine(settings.database_url, pool_size=1)
         try:

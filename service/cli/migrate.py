@@ -15,14 +15,14 @@ def command(home: Home = Path("var")) -> None:
 
     Example: [bold]DATABASE_URL=postgresql://lethe@db/lethe ./lethe migrate[/bold]
     """
-    from service.db import migrate
+    from service.db import migrate, schema
     from service.embedded import open_servers
 
     with open_servers(load_settings(home=home), share=True) as settings:
         assert settings.database_url is not None
-        before = asyncio.run(migrate.current(settings.database_url))
+        before = asyncio.run(schema.current(settings.database_url))
         asyncio.run(migrate.upgrade(settings.database_url))
-    if before == migrate.head():
+    if before == schema.head():
         stdout().print(f"The database is at revision {before} already.", markup=False)
     else:
-        stdout().print(f"The database went from {before or 'empty'} to revision {migrate.head()}.", markup=False)
+        stdout().print(f"The database went from {before or 'empty'} to revision {schema.head()}.", markup=False)

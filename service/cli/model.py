@@ -141,13 +141,12 @@ async def _asked(
     from service.db.vault_keys import SLOTS, open_keyring
     from service.vault.request_keys import RequestKeys
     from service.worker.import_request import request_import
-    from service.worker.recovery import require_untouched
+    from service.worker.recovery import require_own
 
     assert settings.database_url is not None
     served = Store.open(settings.model_dir)
-    if await migrate.current(settings.database_url) is None:
-        require_untouched(served, RequestKeys(settings.home / "keys" / SLOTS).count(), served.manifest.name)
-    await migrate.upgrade(settings.database_url)
+    request_keys = RequestKeys(settings.home / "keys" / SLOTS)
+    await migrate.upgrade(settings.database_url, partial(require_own, store=served, request_keys=request_keys))
     engine = create_engine(settings.database_url)
     try:
         keyring = await open_keyring(engine, settings.home / "keys")

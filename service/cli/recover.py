@@ -75,7 +75,7 @@ def command(
     from service.observability.logging import configure_logging
 
     settings = load_settings(home=home, model=model, repair=repair.value, device=device)
-    configure_logging(settings.log_format, settings.log_level)
+    configure_logging(settings.log_format, settings.log_level, process="recover")
     with open_servers(settings) as reached:
         finish_move(reached.model_dir)
         asyncio.run(_recover(reached, Store.open(reached.model_dir), frozenset(accept_lost or ())))

@@ -8,7 +8,7 @@ import httpx
 
 from service.cli.findings import Finding
 from service.cli.server import ServerFacts
-from service.db import clock, migrate, roles
+from service.db import clock, roles, schema
 from service.db.engine import Engine, create_engine
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
@@ -127,7 +127,7 @@ async def _keys(engine: Engine, folder: Path) -> Finding:
 
 
 async def _migrations(url: str) -> Finding:
-    revision, head = await migrate.current(url), migrate.head()
+    revision, head = await schema.current(url), schema.head()
     if revision == head:
         return Finding("migrations", True, f"at {head}")
     return Finding("migrations", False, f"at {revision or 'none'}, needs {head}", "Run `./lethe migrate`.")

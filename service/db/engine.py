@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import asyncpg
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DisconnectionError
@@ -30,8 +31,10 @@ _SERVER_SETTINGS = {
 }
 #: Longest transaction, from Postgres 17 on. The idle time-out does not see a client that is stopped between the
 #: messages of one statement (asyncpg prepares and executes in two), and nor does the one of statements.
-_TRANSACTION_TIMEOUT = "60s"
-_TRANSACTION_TIMEOUT_SINCE = 17
+_LIMIT = "SET transaction_timeout = '60s'"
+_LIMIT_SINCE = 17
+#: Where an engine's options keep what its connections are opened with.
+_ARGUMENTS = "lethe_connect_args"
 _CONNECT_SECONDS = 10.0
 _COMMAND_SECONDS = 30.0
 _POOL_SECONDS = 10.0
@@ -44,20 +47,38 @@ def create_engine(url: str, *, pool_size: int = 10, role: str | None = None) -> 
     `postgres://`, with libpq's `sslmode` if wanted. No statement waits longer than 30 s, and no transaction lasts
     longer than 60 s where Postgres can limit it (from 17 on).
     """
+    arguments = {
+        "timeout": _CONNECT_SECONDS,
+        "command_timeout": _COMMAND_SECONDS,
+        "server_settings": _SERVER_SETTINGS if role is None else _SERVER_SETTINGS | {"role": role},
+    }
     engine = create_async_engine(
         asyncpg_url(url),
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=_POOL_SECONDS,
-        connect_args={
-            "timeout": _CONNECT_SECONDS,
-            "command_timeout": _COMMAND_SECONDS,
-            "server_settings": _SERVER_SETTINGS if role is None else _SERVER_SETTINGS | {"role": role},
-        },
+        connect_args=arguments,
+        execution_options={_ARGUMENTS: arguments},
     )
     event.listen(engine.sync_engine, "connect", _limit_transactions)
     event.listen(engine.sync_engine, "checkout", _refuse_closed)
     return engine
+
+
+async def connect(engine: AsyncEngine) -> asyncpg.Connection:
+    """Open a connection outside the pool of an engine of `create_engine`, with all that those in it are opened with.
+
+    Raises what asyncpg raises.
+    """
+    positional, named = engine.dialect.create_connect_args(engine.url)
+    connection = await asyncpg.connect(*positional, **(named | engine.get_execution_options()[_ARGUMENTS]))
+    try:
+        if _can_limit(connection):
+            await connection.execute(_LIMIT)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
 
 
 def asyncpg_url(url: str) -> URL:
@@ -71,9 +92,12 @@ def asyncpg_url(url: str) -> URL:
 
 def _limit_transactions(connection: Any, record: object) -> None:
     """Set what a start-up packet may not hold: an older Postgres would refuse the connection."""
-    if connection.driver_connection.get_server_version().major >= _TRANSACTION_TIMEOUT_SINCE:
-        statement = f"SET transaction_timeout = '{_TRANSACTION_TIMEOUT}'"
-        connection.run_async(lambda driver: driver.execute(statement))
+    if _can_limit(connection.driver_connection):
+        connection.run_async(lambda driver: driver.execute(_LIMIT))
+
+
+def _can_limit(connection: asyncpg.Connection) -> bool:
+    return bool(connection.get_server_version().major >= _LIMIT_SINCE)
 
 
 def _refuse_closed(connection: Any, record: object, proxy: object) -> None:

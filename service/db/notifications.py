@@ -8,11 +8,11 @@ from typing import Any
 import asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from service.db.engine import connect
 from service.db.outbox import OUTBOX_CHANNEL
 from service.db.transactions import is_outage
 from service.errors import Unavailable
 
-_CONNECT_SECONDS = 10.0
 #: Longest statement on a connection that listens.
 _STATEMENT_SECONDS = 5.0
 _OUTAGES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -78,9 +78,8 @@ async def listen(engine: AsyncEngine, channel: str = OUTBOX_CHANNEL) -> AsyncIte
 
 
 async def _connect(engine: AsyncEngine) -> asyncpg.Connection:
-    arguments, options = engine.dialect.create_connect_args(engine.url)
     try:
-        return await asyncpg.connect(*arguments, **options, timeout=_CONNECT_SECONDS)
+        return await connect(engine)
     except _OUTAGES as error:
         raise _unavailable(error) from error
 

@@ -38,8 +38,10 @@ _WITHHELD = "[withheld]"
 _OPERATIONAL = (ConfigurationError, EmbeddedServerError, KeyMissing, LeaseLost, StateMismatch, Unavailable)
 
 
-def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None = None) -> None:
+def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None = None, *, process: str) -> None:
     """Send every log line of the process, structlog's and the standard library's, to `stream` (standard error).
+
+    Each says under `process` which process wrote it, by its name in `ps` and in metrics.
 
     Start uvicorn with `log_config=None, access_log=False`: its own lines then come here, and its access log, which
     has paths in it, is replaced by `log_answer`.
@@ -51,6 +53,7 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
+        _of(process),
         _place_of_exception,
         _withhold_personal,
     ]
@@ -101,6 +104,15 @@ def _renderers(log_format: LogFormat, *, colors: bool) -> Iterator[Processor]:
 
 def _to_json(line: MutableMapping[str, Any], **_: object) -> str:
     return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _of(process: str) -> Processor:
+    # Not from a context: threads of an executor have one of their own.
+    def name(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+        line["process"] = process
+        return line
+
+    return name
 
 
 def _withhold_personal(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:

@@ -163,6 +163,10 @@ class UnlearningMetrics:
             registry=registry,
         )
         self.drilled(None, None)
+        self._drill_completed.set(math.nan)
+        for gauge in (self._queued_nodes, self._unclaimed, self._pending):
+            gauge.set(math.nan)
+        self.no_model()
         self._log_size = Gauge("lethe_log_size", "Leaves of the transparency log.", registry=registry)
         self._log_signed = Gauge(
             "lethe_log_signed_size",
@@ -233,6 +237,13 @@ class UnlearningMetrics:
         self._version.set(version)
         self._rank.set(rank)
         self._live_nodes.set(live_nodes)
+
+    def no_model(self) -> None:
+        """Tell of no model: none is loaded, or another process serves it. NaN, because 0 would be a figure."""
+        for gauge in (self._version, self._rank, self._live_nodes, self._distance_bound, self._drill_cohorts):
+            gauge.set(math.nan)
+        for gauge in (self._span_residual, self._coefficient_residual):
+            gauge.set(math.nan)
 
     def completed(self, batch: BatchRecord) -> None:
         """Count a batch, once, when it is complete."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from service.db import clock, lease, migrate
+from service.db import clock, lease, schema
 from service.db.batches import BatchRepository
 from service.db.engine import Engine
 from service.db.tombstones import TombstoneRepository
@@ -49,8 +49,8 @@ def api_probes(
 
     async def migrations() -> str:
         async with _asking_postgres(), transaction(engine) as connection:
-            found = await connection.run_sync(migrate.revision_of)
-        needed = await asyncio.to_thread(migrate.head)
+            found = await schema.revision_of(connection)
+        needed = schema.head()
         if found != needed:
             raise NotReady(f"The database is at revision {found}, this version needs {needed}.", "Run ./lethe migrate.")
         return f"at revision {found}"

@@ -31,7 +31,7 @@ async def keep_gauges(
 ) -> None:
     """Set the gauges and fold the totals until `stop`; during an outage of Postgres both stay as they are.
 
-    `served` describes the committed version, None while none is loaded.
+    `served` describes the committed version, None while none is loaded or another process serves it.
     """
     engine, model = drills.engine, drills.model
     metrics.drill_interval(0.0 if drill_interval is None else drill_interval.total_seconds())
@@ -49,7 +49,9 @@ async def keep_gauges(
             async with transaction(engine) as connection:
                 await fold(connection)
             facts = served()
-            if facts is not None:
+            if facts is None:
+                metrics.no_model()
+            else:
                 metrics.model(
                     version=facts.version,
                     rank=facts.rank,

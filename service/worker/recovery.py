@@ -11,7 +11,7 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db.engine import Connection, Engine
 from service.db.imports import ImportRepository
-from service.db.lease import settle
+from service.db.lease import holder, settle
 from service.db.pointers import PointerRepository
 from service.db.recoveries import RecoveryRepository
 from service.db.transactions import fenced_transaction, transaction
@@ -53,26 +53,36 @@ async def agreed_pointer(context: Context, store: Store, lease: Lease) -> Pointe
     return pointer
 
 
-async def check_agreement(engine: Engine, store: Store, request_keys: RequestKeys, model: str) -> None:
+async def require_own(connection: Connection, store: Store, request_keys: RequestKeys) -> None:
+    """For who changes the schema: raises StateMismatch when the database is not the one that belongs here.
+
+    Beside an unlearner that works, which has looked itself, store and database may be of different moments.
+    """
+    model = store.manifest.name
+    found = await holder(connection, model)
+    if found is None or not found.is_held:
+        await check_agreement(connection, store, request_keys, model)
+
+
+async def check_agreement(connection: Connection, store: Store, request_keys: RequestKeys, model: str) -> None:
     """For the start of a process, before anything is changed: the database is the one that belongs here.
 
     Raises StateMismatch when it is not; not even the keys of requests that it does not know are destroyed then. While
     an import is amid its steps this is unknown, and nothing is raised.
     """
     current = store.current()
-    async with transaction(engine) as connection:
-        pointer = await _committed(connection, model)
-        importing = await ImportRepository(connection).open(model)
+    pointer = await _committed(connection, model)
+    importing = await ImportRepository(connection).open(model)
     if importing is not None and importing.status is ImportStatus.COMMITTED:
         # The folder of the committed model may still have to be put in its place.
         return
     if pointer is not None:
         _require_agreement(store, current, pointer)
     else:
-        require_untouched(store, await asyncio.to_thread(request_keys.count), model)
+        _require_untouched(store, await asyncio.to_thread(request_keys.count), model)
 
 
-def require_untouched(store: Store, kept_keys: int, model: str) -> None:
+def _require_untouched(store: Store, kept_keys: int, model: str) -> None:
     """Raises StateMismatch when a database that has never served the model cannot be the one that belongs here.
 
     `kept_keys` is the number of requests that have a key in the key folder.

@@ -208,7 +208,8 @@ class Restorer:
     async def _agree(self) -> bool:
         try:
             context = self._context
-            await check_agreement(context.engine, self._store, context.request_keys, context.model)
+            async with transaction(context.engine) as connection:
+                await check_agreement(connection, self._store, context.request_keys, context.model)
         except StateMismatch:
             return False
         return True

@@ -252,7 +252,7 @@ async def serving(
             app=build(
                 max_body_bytes=configured.max_body_bytes,
                 registry=registry,
-                access_log=AccessLog("console", configured.log_level, lines),
+                access_log=AccessLog("console", configured.log_level, lines, process="api-0"),
             ),
             services=Services(
                 settings=configured,
@@ -330,5 +330,5 @@ async def _serve(database_url: str, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    configure_logging("json", "warning")
+    configure_logging("json", "warning", process="api-0")
     asyncio.run(_serve(sys.argv[1], Path(sys.argv[2])))

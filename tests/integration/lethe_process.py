@@ -45,13 +45,18 @@ class LetheProcess:
     with the projection.
     """
 
-    def __init__(self, lethe: Start, home: Path, **settings: object) -> None:
+    def __init__(
+        self, lethe: Start, home: Path, *, role: str | None = None, part: str = "", **settings: object
+    ) -> None:
+        """With a `role` that part alone; `part` tells several of one home apart."""
         self.home = home
+        self._command = ["serve"] if role is None else ["serve", "--role", role]
+        self._ready = "The unlearner is ready." if role == "unlearner" else "  Docs"
         self._lethe = lethe
         self.model = Path(str(settings.get("model", home / "model")))
         #: What it predicts from is searched with the rest of the home, and goes with it.
         self.share = home / "share"
-        self._log = home.with_name(f"{home.name}.log")
+        self._log = home.with_name(f"{home.name}{part}.log")
         own = {"home": home, "port": 0, "device": "cpu", "admin_key": KEY, "repair": "never", "share": self.share}
         self._environment = _environment(own | settings)
         self._process: Process | None = None
@@ -67,12 +72,17 @@ class LetheProcess:
 
     def try_to_start(self) -> Ended | None:
         """Return None once it says that it is ready, or how it ended instead."""
-        stdout = self.launch()
-        for line in stdout:
+        self.launch()
+        return self.until_ready()
+
+    def until_ready(self) -> Ended | None:
+        """Of one that was launched: return None once it says that it is ready, or how it ended instead."""
+        assert self._process is not None
+        for line in self._process.stdout:
             self._stdout.append(line)
             if line.startswith("  API "):
                 self.url = line.split()[-1]
-            if line.startswith("  Docs"):
+            if line.startswith(self._ready):
                 return None
         return self.ended()
 
@@ -81,7 +91,7 @@ class LetheProcess:
         assert self._process is None, "it runs already"
         self._stdout = []
         self._log.write_text("")
-        self._process = self._lethe(["serve"], self._environment, self.home.parent, self._log)
+        self._process = self._lethe(self._command, self._environment, self.home.parent, self._log)
         return self._process.stdout
 
     def ended(self) -> Ended:

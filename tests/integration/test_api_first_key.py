@@ -9,12 +9,13 @@ from uuid import uuid4
 import pytest
 
 from service.api.key_memory import key_memory
+from service.api_process import create_app
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.domain.states import Scope
 from service.errors import ConfigurationError, Unauthenticated
-from service.first_key import ensure_first_key
+from service.first_key import ensure_first_key, refuse_weak_keys
 from service.settings import Settings
 from service.vault.keyring import Keyring
 
@@ -111,10 +112,31 @@ async def test_beyond_this_machine_a_first_key_that_was_shown_must_go(
     assert await ensure_first_key(engine, keyring, beyond) is None
 
 
-async def test_beyond_this_machine_a_key_of_unknown_length_must_be_set_again(engine: Engine, keyring: Keyring) -> None:
+async def test_beyond_this_machine_a_short_key_of_an_earlier_start_must_be_set_again(
+    engine: Engine, keyring: Keyring
+) -> None:
     await ensure_first_key(engine, keyring, Settings(admin_key="12345678"))
-    with pytest.raises(ConfigurationError, match="LETHE_ADMIN_KEY\\)' of an earlier start"):
+    with pytest.raises(ConfigurationError, match="LETHE_ADMIN_KEY, short\\)' of an earlier start"):
         await ensure_first_key(engine, keyring, Settings(host="0.0.0.0"))
     assert await ensure_first_key(engine, keyring, Settings(host="0.0.0.0", admin_key="k" * 32)) is None
     with pytest.raises(Unauthenticated):
         await key_memory(engine, keyring).authenticate("12345678")
+
+
+@pytest.mark.parametrize("weak", [None, "12345678"])
+async def test_who_listens_beyond_this_machine_judges_what_was_made_for_it_alone(
+    engine: Engine, keyring: Keyring, database_url: str, redis_url: str, tmp_path: Path, weak: str | None
+) -> None:
+    await ensure_first_key(engine, keyring, Settings(admin_key=weak))
+    await refuse_weak_keys(engine, "127.0.0.1")
+    beyond = Settings(home=tmp_path, host="0.0.0.0", database_url=database_url, redis_url=redis_url)
+    app = create_app(beyond)
+    with pytest.raises(ConfigurationError, match=r"does not listen on 0\.0\.0\.0 with the key 'admin"):
+        async with app.router.lifespan_context(app):
+            pass
+
+
+async def test_who_listens_beyond_this_machine_takes_a_long_key(engine: Engine, keyring: Keyring) -> None:
+    await ensure_first_key(engine, keyring, Settings(admin_key="k" * 32))
+    await refuse_weak_keys(engine, "0.0.0.0")
+    assert await ensure_first_key(engine, keyring, Settings(host="0.0.0.0")) is None

@@ -16,7 +16,7 @@ from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import Checkpoint, verify
 from service.audit.commitments import commitment, holds
 from service.audit.merkle import EMPTY_ROOT, is_consistent, leaf_hash, root, root_by_inclusion
-from service.db import migrate, roles
+from service.db import migrate, roles, schema
 from service.db.checkpoints import CheckpointRepository, LogForked
 from service.db.engine import create_engine
 from service.db.events import EventRepository
@@ -364,7 +364,7 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
     url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
     try:
         await migrate.upgrade(url)
-        assert await migrate.current(url) == migrate.head()
+        assert await schema.current(url) == schema.head()
         engine = create_engine(url)
         try:
             assert await roles.available(engine, UNLEARNER_ROLE) == UNLEARNER_ROLE

@@ -9,10 +9,12 @@ from uuid import uuid4
 import pytest
 
 from service.db.api_keys import ApiKeyRepository
+from service.db.engine import create_engine
 from service.db.events import EventRepository
 from service.db.notifications import listen
 from service.db.outbox import OutboxRepository
 from service.db.pointers import PointerRepository
+from service.db.rights import API_ROLE
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
 from service.domain.records import Tombstone
@@ -112,6 +114,22 @@ async def test_an_accepted_request_wakes_the_relay(db: Database) -> None:
         assert not await wakeup.wait(0)
         await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(20)))
         assert await wakeup.wait(20)
+
+
+async def test_what_listens_works_with_the_settings_and_the_role_of_the_pool(db: Database) -> None:
+    facts = "SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE source = ANY($1)"
+    sources = ["client", "session"]
+    engine = create_engine(db.url, role=API_ROLE)
+    try:
+        async with engine.connect() as pooled, listen(engine) as listening:
+            driver = (await pooled.get_raw_connection()).driver_connection
+            assert driver is not None
+            settings = await driver.fetchval(facts, sources)
+            assert "default_transaction_isolation=read committed" in settings
+            assert await listening.value(facts, sources) == settings
+            assert await listening.value("SELECT current_user") == API_ROLE
+    finally:
+        await engine.dispose()
 
 
 async def test_events_are_kept_in_order_with_their_content(db: Database) -> None:

@@ -73,7 +73,7 @@ def log() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
-    configure_logging("json", "debug", stream)
+    configure_logging("json", "debug", stream, process="api-0")
     yield stream
     root.handlers[:] = handlers
     root.setLevel(level)

@@ -24,6 +24,7 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from service.audit.canonical import parse_canonical
 from service.audit.wording import NOTHING_LEFT_UNKNOWN
+from service.db import schema
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
 from service.db.intake import Intake, NewRequest
@@ -40,6 +41,7 @@ from service.settings import Settings
 from service.vault.own_slots import OwnSlots
 from service.worker.batch import BatchSteps
 from service.worker.explanation import nothing_left
+from tests.databases import migrate_to
 from tests.unit.command_line import CommandLine
 
 TOLERANCE = 1e-9
@@ -418,6 +420,19 @@ def test_a_wrong_database_that_is_empty_stays_so(site: Site, make_database: Call
     assert asyncio.run(tables()) == []
     # The one that belongs here is taken as it is.
     asyncio.run(prepare(site.settings))
+
+
+def test_the_database_of_another_model_keeps_its_schema(site: Site, empty_database_url: str) -> None:
+    async def as_another_left_it() -> None:
+        await migrate_to(empty_database_url, "0.1.0")
+        connection = await asyncpg.connect(empty_database_url)
+        await connection.execute("INSERT INTO pointers VALUES ('theirs', 0, 1, '0-1', $1, $1)", "0" * 64)
+        await connection.close()
+
+    asyncio.run(as_another_left_it())
+    with pytest.raises(StateMismatch, match="has served the model 'theirs'"):
+        asyncio.run(prepare(site.settings.model_copy(update={"database_url": empty_database_url})))
+    assert asyncio.run(schema.current(empty_database_url)) == "0.1.0"
 
 
 @pytest.mark.slow

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from projector.forgetting.status import RepairStatus
 from service.db import (  # noqa: F401 (they declare the tables)
@@ -23,13 +25,15 @@ from service.db import (  # noqa: F401 (they declare the tables)
     recoveries,
     refusals,
     request_search,
+    schema,
     versions,
 )
 from service.db.base import Base
 from service.db.engine import asyncpg_url, create_engine
 from service.domain.drills import DrillTrigger
 from service.domain.states import Cause, EventType, Guarantee, ImportStatus, RequestKind, RequestStatus, Scope
-from service.errors import ConfigurationError, Unavailable
+from service.errors import ConfigurationError, StateMismatch, Unavailable
+from tests.databases import migrate_to
 
 #: Every column, constraint and index, spelled by Postgres itself; triggers have a test of their own.
 CATALOG = {
@@ -73,10 +77,35 @@ async def test_the_schema_of_another_version_is_refused_by_name_and_left_alone(
         empty_database_url, lambda conn: conn.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
     )
     before = {name: await _query(empty_database_url, query) for name, query in CATALOG.items()}
-    with pytest.raises(migrate.SchemaForeign, match=f"the schema {revision}, .*{said}") as refused:
+    with pytest.raises(schema.SchemaForeign, match=f"the schema {revision}, .*{said}") as refused:
         await migrate.upgrade(empty_database_url)
     assert refused.value.remedy
-    assert await migrate.current(empty_database_url) == revision
+    assert await schema.current(empty_database_url) == revision
+    assert {name: await _query(empty_database_url, query) for name, query in CATALOG.items()} == before
+
+
+@pytest.mark.parametrize("relation", ["TABLE orders (id int)", "VIEW orders AS SELECT 1 AS id"])
+async def test_the_database_of_another_program_is_refused_by_name_and_left_alone(
+    empty_database_url: str, relation: str
+) -> None:
+    await _on(empty_database_url, lambda conn: conn.execute(text(f"CREATE {relation}")))
+    with pytest.raises(schema.SchemaForeign, match="no Lethe has made, such as 'orders'"):
+        await migrate.upgrade(empty_database_url)
+    assert await schema.current(empty_database_url) is None
+    left = await _query(empty_database_url, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace")
+    assert left == {("orders",)}
+
+
+async def test_a_database_that_does_not_belong_is_as_it_was(empty_database_url: str) -> None:
+    async def belongs(connection: AsyncConnection) -> None:
+        assert await schema.revision_of(connection) == schema.head()
+        raise StateMismatch("Another model's.", "Name your own.")
+
+    await migrate_to(empty_database_url, "0.1.0")
+    before = {name: await _query(empty_database_url, query) for name, query in CATALOG.items()}
+    with pytest.raises(StateMismatch):
+        await migrate.upgrade(empty_database_url, belongs)
+    assert await schema.current(empty_database_url) == "0.1.0"
     assert {name: await _query(empty_database_url, query) for name, query in CATALOG.items()} == before
 
 
@@ -84,22 +113,28 @@ async def test_a_process_starts_on_the_schema_of_its_own_version_alone(empty_dat
     engine = create_engine(empty_database_url)
     try:
         with pytest.raises(ConfigurationError, match="at revision none, and this version of Lethe needs"):
-            await migrate.require_current(engine)
+            await schema.require_current(engine)
         await migrate.upgrade(empty_database_url)
-        await migrate.require_current(engine)
+        await schema.require_current(engine)
         await _on(
             empty_database_url, lambda conn: conn.execute(text("UPDATE alembic_version SET version_num = '9.9.9'"))
         )
-        with pytest.raises(migrate.SchemaForeign, match="a later one made it"):
-            await migrate.require_current(engine)
+        with pytest.raises(schema.SchemaForeign, match="a later one made it"):
+            await schema.require_current(engine)
     finally:
         await engine.dispose()
+
+
+def test_the_newest_revision_is_that_of_alembic() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(schema.MIGRATIONS))
+    assert schema.head() == ScriptDirectory.from_config(config).get_current_head()
 
 
 async def test_upgrading_a_current_database_changes_nothing(empty_database_url: str) -> None:
     await migrate.upgrade(empty_database_url)
     await migrate.upgrade(empty_database_url)
-    assert await migrate.current(empty_database_url) == migrate.head()
+    assert await schema.current(empty_database_url) == schema.head()
 
 
 async def test_the_columns_that_are_declared_are_those_that_migrations_make(make_database: Callable[[], str]) -> None:
@@ -186,12 +221,12 @@ async def test_every_time_is_with_time_zone(empty_database_url: str) -> None:
 
 async def test_starters_that_collide_on_an_empty_database_take_turns(empty_database_url: str) -> None:
     await asyncio.gather(*(migrate.upgrade(empty_database_url) for _ in range(5)))
-    assert await migrate.current(empty_database_url) == migrate.head()
+    assert await schema.current(empty_database_url) == schema.head()
 
 
 async def test_the_url_may_be_spelled_as_for_libpq(empty_database_url: str) -> None:
     await migrate.upgrade(empty_database_url.replace("postgresql://", "postgres://") + "?sslmode=disable")
-    assert await migrate.current(empty_database_url) == migrate.head()
+    assert await schema.current(empty_database_url) == schema.head()
 
 
 async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(empty_database_url: str) -> None:
@@ -205,4 +240,4 @@ def test_alembic_itself_takes_the_url_from_the_environment(empty_database_url: s
     environment = {**os.environ, "DATABASE_URL": empty_database_url, "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "alembic", "upgrade", "head"]
     subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True)
-    assert asyncio.run(migrate.current(empty_database_url)) == migrate.head()
+    assert asyncio.run(schema.current(empty_database_url)) == schema.head()

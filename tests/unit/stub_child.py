@@ -6,6 +6,7 @@ What it does is in what it is told on its channel, under `does`:
     wait        the same, without saying that it is ready
     stay        says that it is ready, and takes no notice of SIGTERM
     refuse      ends with status 2 before it is ready
+    fail        ends with the status of what may pass before it is ready
     hang up     closes its channel, and then does as `wait` does
     do          ends with status 0
     show        writes what it can see of secrets and descriptors, then does as `serve` does
@@ -46,6 +47,8 @@ def main() -> None:
     tell(f"started {os.getpid()}")
     if does == "refuse":
         raise SystemExit(2)
+    if does == "fail":
+        raise SystemExit(os.EX_TEMPFAIL)
     if does == "do":
         return
     if does == "show":

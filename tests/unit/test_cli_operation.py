@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from service.cli import findings
 from service.cli.findings import Finding
 from service.db import lease as leases
-from service.db import migrate
+from service.db import schema
 from service.db.api_keys import ApiKeyRepository
 from service.db.clock import MOST_APART_S, least_apart
 from service.db.engine import create_engine
@@ -101,8 +101,8 @@ def test_a_name_in_use_and_an_unknown_key_are_failures(lethe: CommandLine) -> No
 def test_migrating_brings_an_empty_database_to_head_once(lethe: CommandLine, empty_database_url: str) -> None:
     first = lethe("migrate")
     assert first.status == 0
-    assert migrate.head() in first.stdout
-    assert asyncio.run(migrate.current(empty_database_url)) == migrate.head()
+    assert schema.head() in first.stdout
+    assert asyncio.run(schema.current(empty_database_url)) == schema.head()
     assert "already" in lethe("migrate").stdout
 
 

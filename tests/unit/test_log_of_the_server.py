@@ -50,7 +50,7 @@ def log() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     stream = io.StringIO()
     handlers = root.handlers[:]
-    configure_logging("json", "debug", stream)
+    configure_logging("json", "debug", stream, process="api-0")
     loggers = [root, *(one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger))]
     before = [(one, one.level, one.disabled, one.propagate) for one in loggers]
     every = logging.StreamHandler(stream)
@@ -82,7 +82,7 @@ async def served(lines: io.StringIO) -> AsyncIterator[int]:
     app = build(
         max_body_bytes=10_000,
         registry=CollectorRegistry(),
-        access_log=AccessLog("json", "debug", lines),
+        access_log=AccessLog("json", "debug", lines, process="api-0"),
         lifespan=lifespan,
     )
     # No request presents a key, so none is looked up.

@@ -6,6 +6,7 @@ import gc
 import io
 import json
 import logging
+import math
 import os
 import traceback
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
-    configure_logging("json", "info", stream)
+    configure_logging("json", "info", stream, process="api-1")
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
     root.handlers[:] = handlers
     root.setLevel(level)
@@ -46,7 +47,8 @@ def test_lines_of_the_service_and_of_its_libraries_have_one_form(lines: Callable
 
     ours, theirs = lines()
 
-    assert ours.keys() - {"nodes"} == theirs.keys() == {"timestamp", "level", "logger", "message"}
+    assert ours.keys() - {"nodes"} == theirs.keys() == {"timestamp", "level", "logger", "message", "process"}
+    assert ours["process"] == theirs["process"] == "api-1"
     assert (ours["message"], ours["nodes"]) == ("batch.completed", 5)
     assert (theirs["message"], theirs["logger"]) == ("Started server process [7]", "uvicorn.error")
 
@@ -123,17 +125,22 @@ def test_the_access_log_knows_route_templates_only(lines: Callable[[], list[dict
 @pytest.mark.parametrize("log_format", ["json", "console"])
 def test_an_answer_is_logged_in_the_form_of_all_other_lines(log_format: LogFormat) -> None:
     stream = io.StringIO()
-    log = AccessLog(log_format, "info", stream)
+    log = AccessLog(log_format, "info", stream, process="api-1")
     log.answered(request_id="ab", method="GET", route="/predict/{node}", status=200, seconds=0.00123)
     log.answered(request_id="ac", method="GET", route="/healthz", status=200, seconds=0.001)
     log.answered(request_id="ad", method="GET", route="/readyz", status=503, seconds=0.001)
-    AccessLog(log_format, "warning", stream).answered(request_id="", method="", route="", status=200, seconds=0.0)
+    AccessLog(log_format, "warning", stream, process="api-1").answered(
+        request_id="", method="", route="", status=200, seconds=0.0
+    )
 
     first, second = stream.getvalue().splitlines()
     assert all(part in first for part in ("http.answered", "lethe.access", "/predict/{node}", "200", "1.23", "ab"))
     assert "/readyz" in second
     if log_format == "json":
         assert json.loads(first).keys() >= {"timestamp", "level", "logger", "message"}
+        assert json.loads(first)["process"] == "api-1"
+    else:
+        assert "process=api-1" in first
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
@@ -147,7 +154,7 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_their_answer(log_format:
             return super().write(text)
 
     stream = FullDisk()
-    log = AccessLog(log_format, "info", stream)
+    log = AccessLog(log_format, "info", stream, process="api-1")
     for number in range(4):
         stream.is_full = number < 2
         log.answered(request_id=f"r{number}", method="GET", route="/model", status=200, seconds=0.1)
@@ -155,6 +162,25 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_their_answer(log_format:
     assert "lines_lost_before" in first
     assert "2" in first.partition("lines_lost_before")[2]
     assert "lines_lost" not in second
+
+
+def test_what_is_not_known_of_a_model_is_no_figure() -> None:
+    registry = new_registry()
+    metrics = UnlearningMetrics(registry)
+    gauges = ("model_version", "model_rank", "model_live_nodes", "distance_bound_relative", "span_residual")
+    of_model = [f"lethe_{name}" for name in (*gauges, "coefficient_residual", "drill_cohorts_remaining")]
+    waiting = ["lethe_queued_nodes", "lethe_oldest_unclaimed_seconds", "lethe_repair_pending"]
+
+    def known(names: list[str]) -> list[str]:
+        return [name for name in names if not math.isnan(registry.get_sample_value(name) or 0.0)]
+
+    assert known([*of_model, *waiting, "lethe_drill_last_completed_timestamp_seconds"]) == []
+    metrics.model(version=3, rank=2, live_nodes=5, distance_bound_relative=0.5)
+    metrics.measured(0.0, RepairStatus.NONE)
+    metrics.drills_left(1)
+    assert known(of_model) == [name for name in of_model if name != "lethe_coefficient_residual"]
+    metrics.no_model()
+    assert known(of_model) == []
 
 
 def test_a_batch_shows_in_the_metrics() -> None:

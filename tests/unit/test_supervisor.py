@@ -5,6 +5,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from supervised import stub
 from test_without_torch import imported_with
 
 from service import supervisor_children
+from service.child import main as child_main
+from service.errors import AlreadyRunning, ConfigurationError, KeyMissing, LetheError, Unavailable
 from service.settings import Settings
 from service.supervisor import Child, Restarts, Stage, _Process
 from service.supervisor_children import child, default_workers, end_orphans, settings_for
@@ -146,6 +149,47 @@ def test_what_cannot_start_ends_all_with_its_status(supervise: Callable[..., Sup
     # A child that had not begun yet has nothing to say.
     events = [line for line in told if "started" not in line and not line.startswith("pids")]
     assert events in (["api-0 got SIGTERM"], [])
+
+
+def test_what_fails_by_what_may_pass_before_it_was_ready_is_started_again_and_the_others_go_on(
+    supervise: Callable[..., Supervised],
+) -> None:
+    supervised = supervise((PATIENCE_S, {"api-0": "fail"}), (PATIENCE_S, {"unlearner": "wait"}))
+    supervised.until("unlearner started .*", "api-0 started .*")
+    supervised.until("api-0 started .*")
+    supervised.process.terminate()
+    assert supervised.end()[0] == 0
+    assert "api-0 ended with status 75; starting it again" in supervised.log()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Unavailable("No database.", "Wait."), 75),
+        (KeyError("node-17"), 75),
+        (KeyMissing("A key is gone.", "Restore it."), 1),
+        (ConfigurationError("A port is taken.", "Choose another."), 2),
+    ],
+)
+def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, status: int
+) -> None:
+    def answer(*_: object) -> None:
+        raise error
+
+    ours, theirs = socket.socketpair()
+    bound = socket.create_server(("127.0.0.1", 0))
+    told = {"work": "api", "settings": Settings(home=tmp_path).told(), "listener": bound.detach()}
+    monkeypatch.setattr("service.api_process.run", answer)
+    monkeypatch.setattr("service.child.configure_logging", lambda *_, **__: None)
+    monkeypatch.setattr(sys, "argv", ["service.child", "api-0", str(theirs.detach())])
+    with ours:
+        ours.sendall(json.dumps(told).encode() + b"\n")
+        with pytest.raises(SystemExit) as ended:
+            child_main()
+    assert ended.value.code == status
+    said = capsys.readouterr().err
+    assert (error.detail in said) if isinstance(error, LetheError) else ("node-17" not in said)
 
 
 def test_what_is_killed_before_it_was_ready_is_started_again(supervise: Callable[..., Supervised]) -> None:
@@ -294,9 +338,36 @@ def test_a_part_alone_does_its_own_part_alone(
 
     monkeypatch.setattr(supervisor_children, "run_once", run_once)
     monkeypatch.setattr(supervisor_children, "Supervisor", Kept)
-    monkeypatch.setattr(supervisor_children, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(supervisor_children, "configure_logging", lambda *_, **__: None)
     supervisor_children.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)  # type: ignore[arg-type]
     assert (has_run, is_kept) == (ran, kept)
+
+
+@pytest.mark.parametrize("second", [None, "api"])
+def test_a_second_that_answers_in_one_home_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: supervisor_children.Role | None
+) -> None:
+    settings = Settings(home=tmp_path, port=0, **SECRETS)  # type: ignore[arg-type]
+    refused = []
+
+    class Answering:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def stop(self) -> None: ...
+
+        def run(self) -> None:
+            monkeypatch.setattr(Answering, "run", lambda self: None)
+            with pytest.raises(AlreadyRunning) as error:
+                supervisor_children.serve(settings, 1, second)
+            refused.append(error.value.detail)
+            supervisor_children.serve(settings, 1, "unlearner")
+
+    monkeypatch.setattr(supervisor_children, "run_once", lambda *_: None)
+    monkeypatch.setattr(supervisor_children, "Supervisor", Answering)
+    monkeypatch.setattr(supervisor_children, "configure_logging", lambda *_, **__: None)
+    supervisor_children.serve(settings, 1, "api")
+    assert refused == [f"Another `lethe serve` already answers requests in {tmp_path}."]
+    supervisor_children.serve(settings, 1, "api")
 
 
 def test_every_setting_reaches_a_child(tmp_path: Path) -> None:

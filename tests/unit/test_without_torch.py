@@ -43,6 +43,10 @@ def test_no_module_of_the_api_imports_torch() -> None:
     assert "torch" not in imported_with([*modules, *MODULES])
 
 
+def test_a_process_that_serves_looks_at_the_schema_without_what_migrates_it() -> None:
+    assert imported_with(["service.api_process"]) & {"alembic", "mako", "torch"} == set()
+
+
 def test_no_module_of_the_unlearner_imports_the_web_framework() -> None:
     found = imported_with([name for package in OF_THE_UNLEARNER for name in modules_of(package)])
     assert "torch" in found

@@ -1,0 +1,123 @@
+"""Which schema a database has, and which ones this version of Lethe knows; `service.db.migrate` leads to it.
+
+Nothing here needs Alembic, which is a quarter of a second to import: processes that serve only look.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from service.db.engine import asyncpg_url
+from service.db.transactions import transaction
+from service.errors import ConfigurationError, LetheError
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+#: How a migration names itself.
+_NAME = re.compile(r'^revision = "(.+)"$', re.MULTILINE)
+#: Revisions of before the first release.
+_UNRELEASED = re.compile("00[01][0-9]")
+_IS_MIGRATED = text("SELECT to_regclass('alembic_version') IS NOT NULL")
+_REVISION = text("SELECT version_num FROM alembic_version")
+_FOREIGN = text("""
+    SELECT relname FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f')
+      AND NOT EXISTS (SELECT FROM pg_depend
+                      WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid AND deptype = 'e')
+    ORDER BY relname LIMIT 1
+""")
+
+
+class SchemaForeign(LetheError):
+    """The database has a schema that this version of Lethe neither has nor can bring to its own."""
+
+    slug: ClassVar[str] = "schema-foreign"
+    title: ClassVar[str] = "Schema of another version"
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[AsyncConnection]:
+    """Yield a connection of its own in a transaction, as `transaction` does.
+
+    Not the service's: a migration may take longer than its statements may.
+    """
+    engine = create_async_engine(asyncpg_url(url), poolclass=NullPool)
+    try:
+        async with transaction(engine) as connection:
+            yield connection
+    finally:
+        await engine.dispose()
+
+
+async def current(url: str) -> str | None:
+    """Return the revision of the database, None when it has none. Raises `Unavailable`."""
+    async with connected(url) as connection:
+        return await revision_of(connection)
+
+
+async def revision_of(connection: AsyncConnection) -> str | None:
+    """Return the revision of the database that a connection is to, None when it has none."""
+    if not await connection.scalar(_IS_MIGRATED):
+        return None
+    revision: str | None = await connection.scalar(_REVISION)
+    return revision
+
+
+async def require_current(engine: AsyncEngine) -> None:
+    """Raise `SchemaForeign` or `ConfigurationError` for a database of another version, `Unavailable` in an outage."""
+    async with transaction(engine) as connection:
+        revision = await revision_of(connection)
+    _require_known(revision)
+    if revision != head():
+        raise ConfigurationError(
+            f"The database is at revision {revision or 'none'}, and this version of Lethe needs {head()}.",
+            "Run `./lethe serve --role prepare` once with the DATABASE_URL of the tables' owner.",
+        )
+
+
+async def require_ours(connection: AsyncConnection) -> None:
+    """Raise `SchemaForeign` for a database that no migration of this version leads on from, or another program's."""
+    revision = await revision_of(connection)
+    _require_known(revision)
+    foreign = await connection.scalar(_FOREIGN) if revision is None else None
+    if foreign is not None:
+        raise SchemaForeign(
+            f"The database has tables that no Lethe has made, such as {foreign!r}: it is another program's.",
+            "Nothing was changed. Name an empty database in DATABASE_URL.",
+        )
+
+
+def head() -> str:
+    """Return the revision this version of Lethe needs."""
+    return _revisions()[-1]
+
+
+def _require_known(revision: str | None) -> None:
+    """Raise `SchemaForeign` for the revision of a database that no migration of this version leads on from."""
+    if revision is None or revision in _revisions():
+        return
+    if _UNRELEASED.fullmatch(revision):
+        raise SchemaForeign(
+            f"The database has the schema {revision}, of a Lethe before 0.1.0, which no released version goes on from.",
+            "Export what it holds with the Lethe that made it. Then name an empty database in DATABASE_URL and a fresh "
+            "LETHE_HOME, train the model on data without what was deleted, and serve it.",
+        )
+    raise SchemaForeign(
+        f"The database has the schema {revision}, which this version of Lethe does not know: a later one made it, or "
+        "another program.",
+        "Use that version or one after it, restore a backup of this version's database and LETHE_HOME, or name an "
+        "empty database in DATABASE_URL.",
+    )
+
+
+@cache
+def _revisions() -> tuple[str, ...]:
+    """The revisions of this version, in the order of its migrations."""
+    files = sorted((MIGRATIONS / "versions").glob("*.py"))
+    return tuple(name for file in files for name in _NAME.findall(file.read_text()))
