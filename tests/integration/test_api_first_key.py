@@ -13,6 +13,7 @@ from service.api_process import create_app
 from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
+from service.db.vault_keys import open_keyring
 from service.domain.states import Scope
 from service.errors import ConfigurationError, Unauthenticated
 from service.first_key import ensure_first_key, refuse_weak_keys
@@ -125,8 +126,9 @@ async def test_beyond_this_machine_a_short_key_of_an_earlier_start_must_be_set_a
 
 @pytest.mark.parametrize("weak", [None, "12345678"])
 async def test_who_listens_beyond_this_machine_judges_what_was_made_for_it_alone(
-    engine: Engine, keyring: Keyring, database_url: str, redis_url: str, tmp_path: Path, weak: str | None
+    engine: Engine, database_url: str, redis_url: str, tmp_path: Path, weak: str | None
 ) -> None:
+    keyring = await open_keyring(engine, tmp_path / "keys")
     await ensure_first_key(engine, keyring, Settings(admin_key=weak))
     await refuse_weak_keys(engine, "127.0.0.1")
     beyond = Settings(home=tmp_path, host="0.0.0.0", database_url=database_url, redis_url=redis_url)
