@@ -1,0 +1,140 @@
+"""Influence and Influence+: a Newton step that takes the deleted nodes' part of the loss away (Guo et al., 2020).
+
+w_u = w + H_r^-1 g_d, with H_r the Hessian on what remains and g_d the gradient on what is deleted (the paper's appendix
+"Details on baseline methods"), of a model trained with a linear term of random slope, L(w) + b w. The Projector paper's
+appendix on dependency argues that on a graph this is not enough: deleting a node changes the rows of H of its
+neighbours as well, so their old part of the loss has to be taken away and their new one given. Three readings of it:
+
+* `DELETED`: Guo et al. as for independent rows. Neighbours keep the rows they had.
+* `REPLACED`: the appendix' equation: sums over the affected nodes with old rows and, but for the deleted, with new
+  ones. It defines v as the new gradient at the old weights, so that v + H (w_u - w) = 0, and then prints w_u = w + H^-1 v:
+  the sign is wrong, and w - H^-1 v is computed here. (The influence function above it lacks its inverse.)
+* `REMOVED`: what the authors' code did while it was public. The affected nodes' old part is taken away and nothing is
+  given back; the Hessian is that of the other rows. They are out of training from then on: what this comes near to is
+  training on fewer nodes than remain. The code also left out b, and the injected class' column of W; here all columns
+  are updated.
+
+Where training found the optimum exactly and b = 0, `REPLACED` is one Newton step on the remaining graph: v is then all
+of the gradient there. The appendix says that nodes within L hops are affected. That holds for D^-1 A, which it takes;
+D^-1/2 A D^-1/2, which the model takes, has the degrees of neighbours in its rows, and reaches one hop further.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import numpy as np
+
+from benchmarks.baselines.linear import (
+    LinearModel,
+    blocks_of,
+    remaining,
+    representation,
+    stacked,
+    train_linear,
+    within_hops,
+    without_nodes,
+)
+from benchmarks.baselines.logistic import OneAgainstRest, against_rest, check_one_against_rest, columns
+from benchmarks.baselines.protocol import Array, Nodes
+from projector import ModelSpec
+from projector.graph.graph import Graph
+from projector.network.spec import PropagationKind
+
+#: How near training with the linear term comes to its optimum, relative to |w|.
+_TOLERANCE = 1e-9
+
+
+class Affected(Enum):
+    """What becomes of training nodes that are not deleted but whose rows change."""
+
+    #: They keep the rows they had.
+    DELETED = auto()
+    #: Their old rows are exchanged for their new ones.
+    REPLACED = auto()
+    #: They are taken out of training as well.
+    REMOVED = auto()
+
+
+@dataclass(frozen=True, eq=False)
+class InfluenceModel(LinearModel):
+    """Weights trained with a linear term, and updated since."""
+
+    affected: Affected
+    #: Rows of H that the weights stand on, with their nodes: (m, p) and (m,).
+    rows: Array
+    nodes: Nodes
+
+    def unlearn(self, nodes: Nodes) -> "InfluenceModel":
+        """One step for all of `nodes` together."""
+        live, graph = without_nodes(self.live, nodes), remaining(self.graph, nodes)
+        deleted = np.isin(self.nodes, nodes)
+        if self.affected is Affected.REPLACED:
+            changed = np.isin(self.nodes, np.flatnonzero(within_hops(self.graph, nodes, reach(self.spec))))
+        elif self.affected is Affected.REMOVED:
+            # The authors' code: whatever is within L hops, whichever the normalisation.
+            deleted = np.isin(self.nodes, np.flatnonzero(within_hops(self.graph, nodes, self.spec.hops)))
+            changed = deleted
+        else:
+            changed = deleted
+        kept = self.nodes[~deleted]
+        rows = self.rows[~deleted]
+        again = changed[~deleted]
+        if again.any():
+            rows = rows.copy()
+            rows[again] = representation(graph, self.spec, kept[again])
+        labels, W = self.graph.labels, stacked(self.weights)
+        before = self._problems(self.rows[changed], labels[self.nodes[changed]])
+        after = self._problems(rows[again], labels[kept[again]])
+        remain = self._problems(rows, labels[kept])
+        found = (
+            w + whole.curvature(w).solve(old.gradient(w) - new.gradient(w))
+            for w, old, new, whole in zip(W.T, before, after, remain, strict=True)
+        )
+        weights = blocks_of(columns(found), self.spec)
+        return InfluenceModel(graph, self.spec, live, weights, self.affected, rows, kept)
+
+    def _problems(self, rows: Array, labels: Nodes) -> list[OneAgainstRest]:
+        return against_rest(rows, labels, self.graph.num_classes, self.spec.regularization)
+
+
+@dataclass(frozen=True)
+class Influence:
+    """Forgets by an influence function; `noise` is the standard deviation of each entry of b."""
+
+    spec: ModelSpec
+    affected: Affected
+    noise: float = 0.0
+    seed: int = 0
+
+    def fit(self, graph: Graph) -> InfluenceModel:
+        """The minimum of L(w) + b w for every class; raises BaselineError for another loss than `ovr`."""
+        check_one_against_rest(self.spec)
+        nodes = np.flatnonzero(graph.train_mask)
+        rows = representation(graph, self.spec, nodes)
+        slope = normal(self.noise, self.seed)
+        weights = perturbed(train_linear(graph, self.spec), rows, graph.labels[nodes], slope)
+        everyone = np.ones(graph.nodes, dtype=np.bool_)
+        return InfluenceModel(graph, self.spec, everyone, weights, self.affected, rows, nodes)
+
+
+def reach(spec: ModelSpec) -> int:
+    """From how many hops away a deleted node changes rows of H."""
+    return spec.hops if spec.propagation is PropagationKind.ROW else spec.hops + 1
+
+
+def normal(deviation: float, seed: int) -> Callable[[tuple[int, int]], Array]:
+    """Draws b, (p, C): independent normal entries; the zero matrix for a deviation of 0."""
+    random = np.random.default_rng(seed)
+    return lambda shape: random.normal(scale=deviation, size=shape) if deviation else np.zeros(shape)
+
+
+def perturbed(model: LinearModel, rows: Array, labels: Nodes, slope: Callable[[tuple[int, int]], Array]) -> Array:
+    """The minimum of L(w) + b w on rows (m, p), from the weights of `model`, which are that of L; (blocks, d, C)."""
+    W = stacked(model.weights)
+    b = slope((W.shape[0], W.shape[1]))
+    if not b.any():
+        return model.weights
+    classes = against_rest(rows, labels, W.shape[1], model.spec.regularization)
+    found = (one.minimum(w, each, _TOLERANCE) for one, w, each in zip(classes, W.T, b.T, strict=True))
+    return blocks_of(columns(found), model.spec)
