@@ -7,8 +7,9 @@ neighbours as well, so their old part of the loss has to be taken away and their
 
 * `DELETED`: Guo et al. as for independent rows. Neighbours keep the rows they had.
 * `REPLACED`: the appendix' equation: sums over the affected nodes with old rows and, but for the deleted, with new
-  ones. It defines v as the new gradient at the old weights, so that v + H (w_u - w) = 0, and then prints w_u = w + H^-1 v:
-  the sign is wrong, and w - H^-1 v is computed here. (The influence function above it lacks its inverse.)
+  ones. It defines v as the new gradient at the old weights, so that v + H (w_u - w) = 0, and then prints
+  w_u = w + H^-1 v: the sign is wrong, and w - H^-1 v is computed here. (The influence function above it lacks its
+  inverse.)
 * `REMOVED`: what the authors' code did while it was public. The affected nodes' old part is taken away and nothing is
   given back; the Hessian is that of the other rows. They are out of training from then on: what this comes near to is
   training on fewer nodes than remain. The code also left out b, and the injected class' column of W; here all columns
@@ -35,7 +36,7 @@ from benchmarks.baselines.linear import (
     within_hops,
     without_nodes,
 )
-from benchmarks.baselines.logistic import OneAgainstRest, against_rest, check_one_against_rest, columns
+from benchmarks.baselines.logistic import OneAgainstRest, against_rest, check_one_against_rest, columns, normal
 from benchmarks.baselines.protocol import Array, Nodes
 from projector import ModelSpec
 from projector.graph.graph import Graph
@@ -121,12 +122,6 @@ class Influence:
 def reach(spec: ModelSpec) -> int:
     """From how many hops away a deleted node changes rows of H."""
     return spec.hops if spec.propagation is PropagationKind.ROW else spec.hops + 1
-
-
-def normal(deviation: float, seed: int) -> Callable[[tuple[int, int]], Array]:
-    """Draws b, (p, C): independent normal entries; the zero matrix for a deviation of 0."""
-    random = np.random.default_rng(seed)
-    return lambda shape: random.normal(scale=deviation, size=shape) if deviation else np.zeros(shape)
 
 
 def perturbed(model: LinearModel, rows: Array, labels: Nodes, slope: Callable[[tuple[int, int]], Array]) -> Array:

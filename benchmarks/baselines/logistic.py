@@ -4,7 +4,7 @@ As in Guo et al. (2020), Eq. 1, sums and not means over m rows: L(w) = sum_i log
 |w|^2, which is m times the paper's Eq. 1. One-vs-rest training is one such problem for each class.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -126,6 +126,12 @@ def against_rest(H: Array, labels: Nodes, classes: int, regularization: float) -
 def columns(found: Iterable[Array]) -> Array:
     """W (p, C) from its columns, one of each class."""
     return np.stack(list(found), axis=1)
+
+
+def normal(deviation: float, seed: int | tuple[int, ...]) -> Callable[[tuple[int, int]], Array]:
+    """Draws b, (p, C): independent normal entries; the zero matrix for a deviation of 0."""
+    random = np.random.default_rng(seed)
+    return lambda shape: random.normal(scale=deviation, size=shape) if deviation else np.zeros(shape)
 
 
 def check_one_against_rest(spec: ModelSpec) -> None:
