@@ -50,7 +50,7 @@ class FisherModel(LinearModel):
         rows = representation(graph, self.spec, training)
         classes = against_rest(rows, graph.labels[training], graph.num_classes, self.spec.regularization)
         W = stacked(self.weights)
-        b = normal(self.noise, self.drawn)(W.shape)
+        b = normal(self.noise, self.drawn, W.shape)
         found = columns(_step(one, w, noise) for one, w, noise in zip(classes, W.T, b.T, strict=True))
         weights = blocks_of(found, self.spec)
         return FisherModel(graph, self.spec, live, weights, self.noise, (self.drawn[0], self.drawn[1] + 1))

@@ -20,7 +20,6 @@ of the gradient there. The appendix says that nodes within L hops are affected. 
 D^-1/2 A D^-1/2, which the model takes, has the degrees of neighbours in its rows, and reaches one hop further.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -36,14 +35,11 @@ from benchmarks.baselines.linear import (
     within_hops,
     without_nodes,
 )
-from benchmarks.baselines.logistic import OneAgainstRest, against_rest, check_one_against_rest, columns, normal
+from benchmarks.baselines.logistic import OneAgainstRest, against_rest, check_one_against_rest, columns, minima, normal
 from benchmarks.baselines.protocol import Array, Nodes
 from projector import ModelSpec
 from projector.graph.graph import Graph
 from projector.network.spec import PropagationKind
-
-#: How near training with the linear term comes to its optimum, relative to |w|.
-_TOLERANCE = 1e-9
 
 
 class Affected(Enum):
@@ -113,8 +109,9 @@ class Influence:
         check_one_against_rest(self.spec)
         nodes = np.flatnonzero(graph.train_mask)
         rows = representation(graph, self.spec, nodes)
-        slope = normal(self.noise, self.seed)
-        weights = perturbed(train_linear(graph, self.spec), rows, graph.labels[nodes], slope)
+        W = stacked(train_linear(graph, self.spec).weights)
+        classes = against_rest(rows, graph.labels[nodes], graph.num_classes, self.spec.regularization)
+        weights = blocks_of(minima(classes, W, normal(self.noise, self.seed, W.shape)), self.spec)
         everyone = np.ones(graph.nodes, dtype=np.bool_)
         return InfluenceModel(graph, self.spec, everyone, weights, self.affected, rows, nodes)
 
@@ -122,14 +119,3 @@ class Influence:
 def reach(spec: ModelSpec) -> int:
     """From how many hops away a deleted node changes rows of H."""
     return spec.hops if spec.propagation is PropagationKind.ROW else spec.hops + 1
-
-
-def perturbed(model: LinearModel, rows: Array, labels: Nodes, slope: Callable[[tuple[int, int]], Array]) -> Array:
-    """The minimum of L(w) + b w on rows (m, p), from the weights of `model`, which are that of L; (blocks, d, C)."""
-    W = stacked(model.weights)
-    b = slope((W.shape[0], W.shape[1]))
-    if not b.any():
-        return model.weights
-    classes = against_rest(rows, labels, W.shape[1], model.spec.regularization)
-    found = (one.minimum(w, each, _TOLERANCE) for one, w, each in zip(classes, W.T, b.T, strict=True))
-    return blocks_of(columns(found), model.spec)

@@ -4,7 +4,7 @@ As in Guo et al. (2020), Eq. 1, sums and not means over m rows: L(w) = sum_i log
 |w|^2, which is m times the paper's Eq. 1. One-vs-rest training is one such problem for each class.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,8 @@ from benchmarks.baselines.protocol import Array, BaselineError, Nodes
 from projector import ModelSpec
 from projector.network.spec import LossKind
 
+#: How near a minimum is come to, relative to |w|.
+_TOLERANCE = 1e-9
 #: Newton steps, and halvings of one, after which the minimum counts as out of reach; it takes about eight from zero.
 _MOST_STEPS, _MOST_HALVINGS = 100, 40
 
@@ -78,9 +80,13 @@ class OneAgainstRest:
         """L(w) for w (p,)."""
         return float(np.logaddexp(0.0, -self.s * (self.H @ w)).sum() + self.shift / 2 * (w @ w))
 
+    def slopes(self, w: Array) -> Array:
+        """The derivative of each row's loss by its logit, (m,)."""
+        return np.asarray(-self.s * expit(-self.s * (self.H @ w)))
+
     def gradient(self, w: Array) -> Array:
-        """Its gradient, (p,)."""
-        return np.asarray(self.H.T @ (-self.s * expit(-self.s * (self.H @ w))) + self.shift * w)
+        """The gradient of L, (p,)."""
+        return np.asarray(self.H.T @ self.slopes(w) + self.shift * w)
 
     def curvature(self, w: Array) -> Curvature:
         """Its Hessian."""
@@ -128,10 +134,14 @@ def columns(found: Iterable[Array]) -> Array:
     return np.stack(list(found), axis=1)
 
 
-def normal(deviation: float, seed: int | tuple[int, ...]) -> Callable[[tuple[int, int]], Array]:
-    """Draws b, (p, C): independent normal entries; the zero matrix for a deviation of 0."""
-    random = np.random.default_rng(seed)
-    return lambda shape: random.normal(scale=deviation, size=shape) if deviation else np.zeros(shape)
+def minima(classes: Iterable[OneAgainstRest], W: Array, b: Array) -> Array:
+    """The minimum of L(w) + b w for every class, from W, (p, C) each."""
+    return columns(one.minimum(w, each, _TOLERANCE) for one, w, each in zip(classes, W.T, b.T, strict=True))
+
+
+def normal(deviation: float, seed: int | tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    """Independent normal entries; zeros for a deviation of 0."""
+    return np.random.default_rng(seed).normal(scale=deviation, size=shape)
 
 
 def check_one_against_rest(spec: ModelSpec) -> None:

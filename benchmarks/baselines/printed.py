@@ -78,7 +78,7 @@ def option_1(X: Array, *, single: bool) -> tuple[Tensor, Tensor]:
 
 
 def option_2(X: Array, X_D: Array) -> tuple[Tensor, Tensor]:
-    """M_remain and what is printed for its pseudo-inverse, (d, d) each, of rows X (n, d), X_D (m, d) of them deleted."""
+    """M_remain and what is printed as its pseudo-inverse, (d, d), of rows X (n, d), X_D (m, d) of them deleted."""
     rows, deleted = torch.from_numpy(X), torch.from_numpy(X_D)
     M = rows.T @ rows
     inverse = torch.linalg.pinv(M, hermitian=True)
