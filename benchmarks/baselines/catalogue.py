@@ -1,0 +1,66 @@
+"""Every baseline by the name under which experiments report it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from benchmarks.baselines.certified_removal import CertifiedRemoval
+from benchmarks.baselines.fisher import Fisher
+from benchmarks.baselines.graph_eraser import Aggregator, GraphEraser
+from benchmarks.baselines.influence import Affected, Influence
+from benchmarks.baselines.lethe import Lethe
+from benchmarks.baselines.nonlinear import Kind, Network
+from benchmarks.baselines.partition import Partition, bekm, blpa, metis
+from benchmarks.baselines.printed import Printed, PrintedProjector
+from benchmarks.baselines.protocol import Baseline
+from benchmarks.baselines.retraining import Retraining
+from benchmarks.baselines.scalegun import scalegun
+from projector import ModelSpec
+
+#: Deviation of the noise of the methods that publish a level (Chien et al.: 0.1) and, for lack of one, of the others.
+_NOISE = 0.1
+#: Of Fisher+, whose noise is divided by the fourth root of lambda: 10 times at 1e-4.
+_FISHER_NOISE = 0.01
+_PARTITIONS: Mapping[str, Partition] = {"bekm": bekm, "blpa": blpa, "metis": metis}
+
+Build = Callable[[ModelSpec, int], Baseline]
+
+
+def _eraser(network: Kind | None, partition: Partition, aggregator: Aggregator) -> Build:
+    def build(spec: ModelSpec, seed: int) -> Baseline:
+        trainer = Retraining(spec) if network is None else Network(network, seed)
+        return GraphEraser(trainer, partition, aggregator, seed=seed)
+
+    return build
+
+
+def _network(kind: Kind) -> Build:
+    return lambda spec, seed: Network(kind, seed)
+
+
+#: What builds each, of a specification with the loss `ovr` and a seed.
+METHODS: dict[str, Build] = {
+    "retraining": lambda spec, seed: Retraining(spec),
+    "lethe, projection": lambda spec, seed: Lethe(spec, repair=False),
+    "lethe, projection and repair": lambda spec, seed: Lethe(spec, repair=True),
+    "projector, option 1 as printed": lambda spec, seed: PrintedProjector(spec, Printed.OPTION_1),
+    "projector, option 2 as printed": lambda spec, seed: PrintedProjector(spec, Printed.OPTION_2),
+    "projector, official code": lambda spec, seed: PrintedProjector(spec, Printed.OFFICIAL),
+    "influence": lambda spec, seed: Influence(spec, Affected.DELETED, _NOISE, seed),
+    "influence+": lambda spec, seed: Influence(spec, Affected.REPLACED, _NOISE, seed),
+    "influence+, authors' code": lambda spec, seed: Influence(spec, Affected.REMOVED, seed=seed),
+    "fisher+": lambda spec, seed: Fisher(spec, _FISHER_NOISE, seed),
+    "certified removal": lambda spec, seed: CertifiedRemoval(spec, _NOISE, seed=seed),
+    "scalegun": lambda spec, seed: scalegun(spec, _NOISE, seed=seed),
+    **{
+        f"graph eraser, {network or 'linear'}, {name}, {aggregator}": _eraser(network, partition, aggregator)
+        for network in (None, Kind.GCN, Kind.SAGE, Kind.GAT)
+        for name, partition in _PARTITIONS.items()
+        for aggregator in Aggregator
+    },
+    **{str(kind): _network(kind) for kind in Kind},
+}
+
+
+def build(method: str, spec: ModelSpec, seed: int, regularization: float) -> Baseline:
+    """The method of that name with `spec` at another lambda."""
+    return METHODS[method](replace(spec, regularization=regularization), seed)

@@ -1,0 +1,179 @@
+"""GraphEraser: a model for each shard of the training graph, and only those retrained that held a deleted node.
+
+Chen et al., "Graph Unlearning", CCS 2022. The training nodes are cut into shards (`partition`), and a model is trained
+on the graph that each induces. Answers are means of the models' probabilities, or are weighted by importance learned on
+training nodes: LBAggr, their Eq. 3, min over alpha >= 0 with sum 1 of mean cross-entropy(sum_i alpha_i p_i, y) +
+|alpha|_2, where the weight 1 of the norm and the thousand nodes are their code's. Their code applies two more softmaxes
+to the sum before the cross-entropy and takes fifty epochs of Adam; here the problem, which is convex, is solved.
+
+Every model answers on the whole remaining graph. GraphEraser's code shows a shard's model only that shard and the test
+nodes; that of the Projector paper shows it the whole graph, as here, but averages the shards' *weights*, where its text
+says predictions. A deletion reaches no shard but its own, and none when the node was not in training.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.optimize import LinearConstraint, minimize
+
+from benchmarks.baselines.linear import remaining, without_nodes
+from benchmarks.baselines.partition import Partition
+from benchmarks.baselines.protocol import Array, Nodes
+from projector.graph.graph import Graph
+
+#: Training nodes on which importance is learned, and the least probability a logarithm is taken of.
+_SAMPLE, _LEAST = 1_000, 1e-12
+
+
+class Aggregator(StrEnum):
+    """How the shards' answers become one."""
+
+    MEAN = "mean"
+    LEARNED = "learned"
+
+
+class ShardModel(Protocol):
+    """A model that was trained on a shard."""
+
+    @property
+    def weights(self) -> Array | None:
+        """As `Trained.weights`."""
+
+    def predict_on(self, graph: Graph) -> Array:
+        """Class probabilities of every node of another graph with the same features, (n, C)."""
+
+
+class ShardTrainer(Protocol):
+    """What trains on a shard: `Retraining` or a `Network`."""
+
+    def fit(self, graph: Graph) -> ShardModel:
+        """Trained on the training nodes of `graph`."""
+
+
+@dataclass(frozen=True)
+class GraphEraser:
+    """Forgets by retraining shards."""
+
+    trainer: ShardTrainer
+    partition: Partition
+    aggregator: Aggregator = Aggregator.MEAN
+    shards: int = 8
+    seed: int = 0
+
+    def fit(self, graph: Graph) -> "ErasedModel":
+        """As `Baseline.fit`."""
+        training = np.flatnonzero(graph.train_mask)
+        shard_of = np.full(graph.nodes, -1, dtype=np.int64)
+        shard_of[training] = self.partition(induced(graph, training), self.shards, self.seed)
+        models = tuple(self.shard_model(graph, np.flatnonzero(shard_of == shard)) for shard in range(self.shards))
+        everyone = np.ones(graph.nodes, dtype=np.bool_)
+        return ErasedModel(self, graph, everyone, shard_of, models, self.importance(graph, models), ())
+
+    def shard_model(self, graph: Graph, members: Nodes) -> ShardModel | None:
+        """Trained on the graph that `members` (m,) induce; None for no members."""
+        return self.trainer.fit(induced(graph, members)) if members.size else None
+
+    def importance(self, graph: Graph, models: Sequence[ShardModel | None]) -> Array:
+        """alpha, (shards,): 0 for empty shards, and summing to 1."""
+        filled = np.array([model is not None for model in models])
+        alpha = np.where(filled, 1.0 / filled.sum(), 0.0)
+        if self.aggregator is Aggregator.LEARNED:
+            training = np.flatnonzero(graph.train_mask)
+            size = min(_SAMPLE, training.size)
+            sample = np.random.default_rng(self.seed).choice(training, size=size, replace=False)
+            alpha[filled] = learned_importance(
+                np.stack([m.predict_on(graph)[sample, graph.labels[sample]] for m in models if m is not None])
+            )
+        return alpha
+
+
+@dataclass(frozen=True, eq=False)
+class ErasedModel:
+    """The shards' models on the graph that remains."""
+
+    settings: GraphEraser
+    graph: Graph
+    live: NDArray[np.bool_]
+    #: The shard of each node, (n,); -1 outside training.
+    shard_of: Nodes
+    models: tuple[ShardModel | None, ...]
+    #: alpha, (shards,).
+    importance: Array
+    #: The shards that the last deletion retrained.
+    retrained: tuple[int, ...]
+
+    @property
+    def weights(self) -> Array | None:
+        """The shards' weights, weighted as their answers are: what the Projector paper's code predicts with.
+
+        Answers here are not those of these weights; they stand for how much is left along a channel, and how far away.
+        """
+        parts = [(a, m.weights) for a, m in zip(self.importance, self.models, strict=True) if m is not None]
+        given = [a * W for a, W in parts if W is not None]
+        return np.sum(given, axis=0) if given else None
+
+    def predict(self) -> Array:
+        """As `Trained.predict`."""
+        answers = [
+            a * m.predict_on(self.graph) for a, m in zip(self.importance, self.models, strict=True) if m is not None
+        ]
+        return np.where(self.live[:, None], np.sum(answers, axis=0), 0.0)
+
+    def unlearn(self, nodes: Nodes) -> "ErasedModel":
+        """The shards of `nodes` trained anew without them, and importance learned anew."""
+        live, graph = without_nodes(self.live, nodes), remaining(self.graph, nodes)
+        concerned = tuple(shard for shard in np.unique(self.shard_of[nodes]).tolist() if shard >= 0)
+        shard_of = self.shard_of.copy()
+        shard_of[nodes] = -1
+        models = list(self.models)
+        for shard in concerned:
+            models[shard] = self.settings.shard_model(graph, np.flatnonzero(shard_of == shard))
+        importance = self.settings.importance(graph, models)
+        return ErasedModel(self.settings, graph, live, shard_of, tuple(models), importance, concerned)
+
+
+def learned_importance(right: Array) -> Array:
+    """The minimum of mean(-log(alpha right)) + |alpha|_2 over alpha >= 0 with sum 1, (shards,).
+
+    `right` (shards, m) is the probability that each model gives the right class of each node.
+    """
+
+    def value(alpha: Array) -> tuple[float, Array]:
+        mixed = np.maximum(alpha @ right, _LEAST)
+        size = float(np.linalg.norm(alpha))
+        return -float(np.log(mixed).mean()) + size, -(right / mixed).mean(axis=1) + alpha / size
+
+    shards = len(right)
+    found = minimize(
+        value,
+        np.full(shards, 1.0 / shards),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * shards,
+        constraints=LinearConstraint(np.ones((1, shards)), 1.0, 1.0),
+        options={"ftol": 1e-10},
+    )
+    alpha = np.maximum(found.x, 0.0)
+    return np.asarray(alpha / alpha.sum())
+
+
+def induced(graph: Graph, nodes: Nodes) -> Graph:
+    """The graph of `nodes` (m,) and the edges between them, all of them for training."""
+    adjacency = sp.csr_array(graph.adjacency[nodes][:, nodes])
+    adjacency.sort_indices()
+    nobody = np.zeros(nodes.size, dtype=np.bool_)
+    return replace(
+        graph,
+        adjacency=adjacency,
+        features=graph.features[nodes],
+        labels=graph.labels[nodes],
+        train_mask=~nobody,
+        val_mask=nobody,
+        test_mask=nobody,
+        node_ids=tuple(graph.node_ids[node] for node in nodes.tolist()),
+    )

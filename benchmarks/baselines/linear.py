@@ -1,0 +1,159 @@
+"""The linear graph neural network as someone sees it who has `projector` from outside: its rows, logits and answers.
+
+`projector` trains it and forgets from it. Second-order baselines need the rows of H = P^L X (or [X, PX, …, P^L X])
+that the model was trained on, before and after a deletion, and all need predictions of weights of their own.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from benchmarks.baselines.protocol import Array, BaselineError, Nodes
+from projector import ModelSpec
+from projector.graph.graph import NO_LABEL, Graph
+from projector.network.spec import LossKind, PropagationKind
+from projector.training.fit import train
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    """Weights on a graph from which some nodes are gone; what every linear baseline predicts with."""
+
+    #: What remains; deleted nodes keep their rows, without edges, features, label or place in the split.
+    graph: Graph
+    spec: ModelSpec
+    #: Which nodes have not been deleted, (n,).
+    live: NDArray[np.bool_]
+    #: W, (blocks, d, C) float64.
+    weights: Array
+
+    def predict(self) -> Array:
+        """As `Trained.predict`."""
+        return np.where(self.live[:, None], self.predict_on(self.graph), 0.0)
+
+    def predict_on(self, graph: Graph) -> Array:
+        """Class probabilities of every node of another graph with the same features, (n, C)."""
+        return probabilities(logits(graph, self.spec, self.weights), self.spec.loss)
+
+
+def train_linear(graph: Graph, spec: ModelSpec) -> LinearModel:
+    """The optimum on the training nodes of `graph`, from zero.
+
+    By `train`, since `projector.fit` also factorises the Gram matrix for deletions to come; for features so badly
+    scaled that `fit` rescales their columns the two differ, which none of the datasets here is.
+    Raises BaselineError for a model that is more than blocks of propagated features.
+    """
+    check_linear(spec)
+    weights = train(spec, graph).weights.numpy()
+    return LinearModel(graph, spec, np.ones(graph.nodes, dtype=np.bool_), weights)
+
+
+def check_linear(spec: ModelSpec) -> None:
+    """Raises BaselineError for a model that is more than blocks of propagated features."""
+    if spec.label_hops or spec.diffusion or spec.mlp_width:
+        raise BaselineError(
+            "Baselines are compared on blocks of propagated features.", "Leave out label reuse, diffusion and the MLP."
+        )
+
+
+def remaining(graph: Graph, nodes: Nodes) -> Graph:
+    """`graph` without `nodes` (m,): they keep their rows, without edges, features, label or place in the split."""
+    kept = np.ones(graph.nodes)
+    kept[nodes] = 0.0
+    keep = sp.diags_array(kept)
+    adjacency = sp.csr_array(keep @ graph.adjacency @ keep)
+    adjacency.eliminate_zeros()
+    adjacency.sort_indices()
+    if isinstance(graph.features, np.ndarray):
+        features = graph.features * kept.astype(graph.features.dtype)[:, None]
+    else:
+        features = sp.csr_array(sp.diags_array(kept.astype(graph.features.dtype)) @ graph.features)
+        features.eliminate_zeros()
+        features.sort_indices()
+    there = kept > 0
+    return replace(
+        graph,
+        adjacency=adjacency,
+        features=features,
+        labels=np.where(there, graph.labels, NO_LABEL),
+        train_mask=graph.train_mask & there,
+        val_mask=graph.val_mask & there,
+        test_mask=graph.test_mask & there,
+    )
+
+
+def without_nodes(live: NDArray[np.bool_], nodes: Nodes) -> NDArray[np.bool_]:
+    """`live` (n,) without `nodes` (m,). Raises BaselineError for a node that is not there any more."""
+    if not live[nodes].all() or np.unique(nodes).size != nodes.size:
+        raise BaselineError("A node was deleted before, or is named twice.", "Name live nodes, each once.")
+    left = live.copy()
+    left[nodes] = False
+    return left
+
+
+def propagation(graph: Graph, spec: ModelSpec) -> sp.csr_array:
+    """P, (n, n): D^-1/2 (A + sI) D^-1/2 or D^-1 (A + sI), D the degrees of A + sI; zero rows where a degree is 0."""
+    looped = graph.adjacency + spec.self_loops * sp.eye_array(graph.nodes, format="csr")
+    degrees = np.asarray(looped.sum(axis=1)).ravel()
+    inverse = np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)
+    if spec.propagation is PropagationKind.ROW:
+        return sp.csr_array(sp.diags_array(inverse) @ looped)
+    root = sp.diags_array(np.sqrt(inverse))
+    return sp.csr_array(root @ looped @ root)
+
+
+def representation(graph: Graph, spec: ModelSpec, rows: Nodes) -> Array:
+    """H[rows], (m, p) float64: the blocks P^l X side by side, in the order of the blocks of W."""
+    P, block = propagation(graph, spec), _float64(graph)
+    blocks = []
+    for hop in range(spec.hops + 1):
+        if hop:
+            block = P @ block
+        if hop in spec.block_hops:
+            chosen = block[rows]
+            blocks.append(chosen if isinstance(chosen, np.ndarray) else chosen.toarray())
+    return np.concatenate(blocks, axis=1)
+
+
+def logits(graph: Graph, spec: ModelSpec, weights: Array) -> Array:
+    """H W of every node, (n, C) float64, for `weights` (blocks, d, C); propagated C columns wide."""
+    P, X = propagation(graph, spec), _float64(graph)
+    found = np.zeros((graph.nodes, weights.shape[2]))
+    for hop in range(spec.hops, -1, -1):
+        if hop in spec.block_hops:
+            found += X @ weights[spec.block_hops.index(hop)]
+        if hop:
+            found = P @ found
+    return found
+
+
+def probabilities(logits: Array, loss: LossKind) -> Array:
+    """What `Model.predict` answers for logits (n, C): a softmax, for `ovr` of the logarithms of the sigmoids."""
+    scores = -np.logaddexp(0.0, -logits) if loss is LossKind.OVR else logits
+    raised = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+
+
+def within_hops(graph: Graph, nodes: Nodes, hops: int) -> NDArray[np.bool_]:
+    """The nodes at most `hops` edges away from one of `nodes`, these included, (n,) bool."""
+    reached = np.zeros(graph.nodes)
+    reached[nodes] = 1.0
+    for _ in range(hops):
+        reached = np.minimum(reached + graph.adjacency @ reached, 1.0)
+    return reached > 0
+
+
+def stacked(weights: Array) -> Array:
+    """(blocks, d, C) as (p, C)."""
+    return weights.reshape(-1, weights.shape[2])
+
+
+def blocks_of(W: Array, spec: ModelSpec) -> Array:
+    """(p, C) as (blocks, d, C)."""
+    return W.reshape(len(spec.block_hops), -1, W.shape[1])
+
+
+def _float64(graph: Graph) -> Array | sp.csr_array:
+    return graph.features.astype(np.float64)

@@ -1,0 +1,152 @@
+"""One class against the rest: the objective that certified removal is made for, its gradient and its Hessian.
+
+As in Guo et al. (2020), Eq. 1, sums and not means over m rows: L(w) = sum_i log(1 + exp(-s_i w h_i)) + m lambda/2
+|w|^2, which is m times the paper's Eq. 1. One-vs-rest training is one such problem for each class.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, eigh
+from scipy.special import expit
+
+from benchmarks.baselines.protocol import Array, BaselineError, Nodes
+from projector import ModelSpec
+from projector.network.spec import LossKind
+
+#: How near a minimum is come to, relative to |w|.
+_TOLERANCE = 1e-9
+#: Newton steps, and halvings of one, after which the minimum counts as out of reach; it takes about eight from zero.
+_MOST_STEPS, _MOST_HALVINGS = 100, 40
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature:
+    """H = Y^T Y + shift I, with Y (m, p) the rows times the roots of their curvatures; factorised on its smaller side.
+
+    With m < p, Woodbury's identity in its dual form: H^-1 = (I - Y^T (Y Y^T + shift I)^-1 Y) / shift.
+    """
+
+    Y: Array
+    shift: float
+
+    @property
+    def dual(self) -> bool:
+        """Whether (m, m) is factorised instead of (p, p)."""
+        rows, columns = self.Y.shape
+        return bool(rows < columns)
+
+    def solve(self, v: Array) -> Array:
+        """H^-1 v for v (p,)."""
+        if not self.dual:
+            return np.asarray(cho_solve(self._cholesky, v))
+        return np.asarray((v - self.Y.T @ cho_solve(self._cholesky, self.Y @ v)) / self.shift)
+
+    def inverse_quarter(self, v: Array) -> Array:
+        """H^-1/4 v for v (p,), by an eigendecomposition of the smaller side."""
+        values, vectors = eigh(self._gram)
+        values = np.maximum(values, 0.0)
+        if not self.dual:
+            return np.asarray(vectors @ ((values + self.shift) ** -0.25 * (vectors.T @ v)))
+        # H^-1/4 is shift^-1/4 outside the rows' span; along them the difference, over s since |Y^T u|^2 = s.
+        flat = self.shift**-0.25
+        difference = flat * np.expm1(-0.25 * np.log1p(values / self.shift))
+        along = np.divide(difference, values, out=np.full_like(values, -0.25 * flat / self.shift), where=values > 0)
+        return np.asarray(flat * v + self.Y.T @ (vectors @ (along * (vectors.T @ (self.Y @ v)))))
+
+    @cached_property
+    def _gram(self) -> Array:
+        return np.asarray(self.Y @ self.Y.T if self.dual else self.Y.T @ self.Y)
+
+    @cached_property
+    def _cholesky(self) -> tuple[Array, bool]:
+        shifted = self._gram.copy()
+        shifted[np.diag_indices_from(shifted)] += self.shift
+        factor: tuple[Array, bool] = cho_factor(shifted, lower=True)
+        return factor
+
+
+@dataclass(frozen=True, eq=False)
+class OneAgainstRest:
+    """L of one class on rows H (m, p) with signs s (m,): 1 for the class, -1 for any other."""
+
+    H: Array
+    s: Array
+    regularization: float
+
+    def value(self, w: Array) -> float:
+        """L(w) for w (p,)."""
+        return float(np.logaddexp(0.0, -self.s * (self.H @ w)).sum() + self.shift / 2 * (w @ w))
+
+    def slopes(self, w: Array) -> Array:
+        """The derivative of each row's loss by its logit, (m,)."""
+        return np.asarray(-self.s * expit(-self.s * (self.H @ w)))
+
+    def gradient(self, w: Array) -> Array:
+        """The gradient of L, (p,)."""
+        return np.asarray(self.H.T @ self.slopes(w) + self.shift * w)
+
+    def curvature(self, w: Array) -> Curvature:
+        """Its Hessian."""
+        probability = expit(self.H @ w)
+        return Curvature(np.sqrt(probability * (1 - probability))[:, None] * self.H, self.shift)
+
+    @property
+    def shift(self) -> float:
+        """m lambda, the least curvature."""
+        return self.s.size * self.regularization
+
+    def minimum(self, start: Array, linear: Array, tolerance: float) -> Array:
+        """The minimum of L(w) + linear w, by Newton's method from `start` (p,).
+
+        To a gradient of `tolerance` times m lambda |w|, which bounds the relative distance to it. Raises BaselineError
+        when rounding keeps it further off.
+        """
+        w = start
+        for _ in range(_MOST_STEPS):
+            gradient = self.gradient(w) + linear
+            if np.linalg.norm(gradient) <= tolerance * self.shift * np.linalg.norm(w):
+                return w
+            step = self.curvature(w).solve(gradient)
+            decrease, before, length = float(gradient @ step), self.value(w) + float(linear @ w), 1.0
+            for _ in range(_MOST_HALVINGS):
+                trial = w - length * step
+                # Near the minimum decreases are lost in the rounding of L, and whole steps are right.
+                slack = 1e-13 * abs(before)
+                if self.value(trial) + float(linear @ trial) <= before - 0.25 * length * decrease + slack:
+                    break
+                length /= 2
+            w = trial
+        raise BaselineError(
+            f"The minimum was not reached to {tolerance:g} of its norm.", "Choose a larger lambda or tolerance."
+        )
+
+
+def against_rest(H: Array, labels: Nodes, classes: int, regularization: float) -> list[OneAgainstRest]:
+    """The problem of every class on the rows H (m, p) with labels (m,)."""
+    return [OneAgainstRest(H, np.where(labels == c, 1.0, -1.0), regularization) for c in range(classes)]
+
+
+def columns(found: Iterable[Array]) -> Array:
+    """W (p, C) from its columns, one of each class."""
+    return np.stack(list(found), axis=1)
+
+
+def minima(classes: Iterable[OneAgainstRest], W: Array, b: Array) -> Array:
+    """The minimum of L(w) + b w for every class, from W, (p, C) each."""
+    return columns(one.minimum(w, each, _TOLERANCE) for one, w, each in zip(classes, W.T, b.T, strict=True))
+
+
+def normal(deviation: float, seed: int | tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    """Independent normal entries; zeros for a deviation of 0."""
+    return np.random.default_rng(seed).normal(scale=deviation, size=shape)
+
+
+def check_one_against_rest(spec: ModelSpec) -> None:
+    """Raises BaselineError unless the model is trained with one logistic regression a class."""
+    if spec.loss is not LossKind.OVR:
+        raise BaselineError(
+            f"The loss is {spec.loss}: second-order removal is defined for logistic regression.", "Use the loss ovr."
+        )

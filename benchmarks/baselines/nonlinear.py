@@ -1,0 +1,168 @@
+"""Two-layer graph neural networks, retrained: GCN, GraphSAGE, GAT and APPNP by torch-geometric.
+
+The references of the paper's Tables 3 and 4, with the settings of torch-geometric's examples, as its appendix says
+("Details on multi-layer GNNs"): `gcn.py` and `gat.py`, `reddit.py` for GraphSAGE, `benchmark/citation/appnp.py`.
+
+* GCN (Kipf and Welling, 2017, Eq. 9): P relu(P X W_1 + b_1) W_2 + b_2 with P = D^-1/2 (A + I) D^-1/2.
+* GraphSAGE (Hamilton et al., 2017, Algorithm 1, mean aggregator): x_i W_r + mean_j x_j W_l + b in each layer, W_r and
+  W_l the halves of the paper's matrix, over all neighbours rather than a sample, and without its normalisation of rows.
+* GAT (Velickovic et al., 2018, Eq. 3 to 6): weights softmax_j leaky_relu(a . [W x_i, W x_j]) over the neighbours and i
+  itself, eight heads side by side and then one.
+* APPNP (Klicpera et al., 2019, Eq. 4): Z <- (1 - 0.1) P Z + 0.1 H ten times, H of a multilayer perceptron.
+
+Trained on the whole graph in single precision by Adam; the epoch that classifies validation nodes best is kept, the
+last one where there are none.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout, elu, relu
+from torch_geometric.nn import APPNP, GATConv, GCNConv, SAGEConv
+
+from benchmarks.baselines.linear import remaining, without_nodes
+from benchmarks.baselines.protocol import Array, Nodes
+from projector.graph.graph import Graph
+
+
+class Kind(StrEnum):
+    """Which network."""
+
+    GCN = "gcn"
+    SAGE = "sage"
+    GAT = "gat"
+    APPNP = "appnp"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How one of them is built and trained."""
+
+    hidden: int
+    dropout: float
+    learning_rate: float
+    #: Weight decay of Adam.
+    decay: float
+
+
+SETTINGS = {
+    Kind.GCN: Settings(hidden=16, dropout=0.5, learning_rate=0.01, decay=5e-4),
+    Kind.SAGE: Settings(hidden=256, dropout=0.5, learning_rate=0.01, decay=5e-4),
+    Kind.GAT: Settings(hidden=8, dropout=0.6, learning_rate=0.005, decay=5e-4),
+    Kind.APPNP: Settings(hidden=64, dropout=0.5, learning_rate=0.01, decay=5e-4),
+}
+_HEADS = 8
+
+
+class Layers(nn.Module):
+    """Two layers with what lies between them."""
+
+    def __init__(self, kind: Kind, features: int, classes: int) -> None:
+        super().__init__()
+        hidden, self.share = SETTINGS[kind].hidden, SETTINGS[kind].dropout
+        self.kind = kind
+        self.between: Callable[[Tensor], Tensor] = elu if kind is Kind.GAT else relu
+        if kind is Kind.APPNP:
+            self.first, self.second = nn.Linear(features, hidden), nn.Linear(hidden, classes)
+            self.spread = APPNP(K=10, alpha=0.1)
+        elif kind is Kind.GAT:
+            self.first = GATConv(features, hidden, heads=_HEADS, dropout=self.share)
+            self.second = GATConv(hidden * _HEADS, classes, heads=1, concat=False, dropout=self.share)
+        else:
+            layer = GCNConv if kind is Kind.GCN else SAGEConv
+            self.first, self.second = layer(features, hidden), layer(hidden, classes)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        """Logits, (n, C), of features (n, d) and edges (2, E) in both directions."""
+        given = () if self.kind is Kind.APPNP else (edges,)
+        # The examples of GCN and GraphSAGE drop hidden units alone, those of GAT and APPNP the features as well.
+        if self.kind in (Kind.GAT, Kind.APPNP):
+            x = dropout(x, self.share, self.training)
+        x = dropout(self.between(self.first(x, *given)), self.share, self.training)
+        found: Tensor = self.second(x, *given)
+        return self.spread(found, edges) if self.kind is Kind.APPNP else found
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedNetwork:
+    """A network on the graph that remains."""
+
+    settings: "Network"
+    graph: Graph
+    live: NDArray[np.bool_]
+    layers: Layers
+
+    @property
+    def weights(self) -> None:
+        """None: the network is not linear in the features."""
+        return
+
+    def predict(self) -> Array:
+        """As `Trained.predict`."""
+        return np.where(self.live[:, None], self.predict_on(self.graph), 0.0)
+
+    def predict_on(self, graph: Graph) -> Array:
+        """Class probabilities of every node of another graph with the same features, (n, C)."""
+        return torch.softmax(self.logits_on(graph), dim=1).numpy().astype(np.float64)
+
+    def logits_on(self, graph: Graph) -> Tensor:
+        """Logits of every node of `graph`, (n, C) float32."""
+        with torch.no_grad():
+            found: Tensor = self.layers.eval()(*tensors(graph))
+            return found
+
+    def unlearn(self, nodes: Nodes) -> "TrainedNetwork":
+        """Trained anew without `nodes`, from the same seed."""
+        live = without_nodes(self.live, nodes)
+        found = self.settings.fit(remaining(self.graph, nodes))
+        return TrainedNetwork(self.settings, found.graph, live, found.layers)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Forgets by training anew; `seed` draws the first weights and what is dropped."""
+
+    kind: Kind
+    seed: int = 0
+    epochs: int = 200
+
+    def fit(self, graph: Graph) -> TrainedNetwork:
+        """As `Baseline.fit`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            layers = self._trained(graph)
+        return TrainedNetwork(self, graph, np.ones(graph.nodes, dtype=np.bool_), layers)
+
+    def _trained(self, graph: Graph) -> Layers:
+        settings, (x, edges), y = SETTINGS[self.kind], tensors(graph), torch.from_numpy(graph.labels)
+        training, validation = torch.from_numpy(graph.train_mask), torch.from_numpy(graph.val_mask)
+        layers = Layers(self.kind, graph.num_features, graph.num_classes)
+        adam = torch.optim.Adam(layers.parameters(), settings.learning_rate, weight_decay=settings.decay)
+        best, kept = -1, layers.state_dict()
+        for _ in range(self.epochs):
+            layers.train()
+            adam.zero_grad()
+            loss: Tensor = cross_entropy(layers(x, edges)[training], y[training])
+            torch.autograd.backward(loss)
+            adam.step()
+            if graph.val_mask.any():
+                with torch.no_grad():
+                    right = int((layers.eval()(x, edges).argmax(dim=1) == y)[validation].sum())
+                if right > best:
+                    best, kept = right, copy.deepcopy(layers.state_dict())
+        if graph.val_mask.any():
+            layers.load_state_dict(kept)
+        return layers
+
+
+def tensors(graph: Graph) -> tuple[Tensor, Tensor]:
+    """Features (n, d) float32, dense, and edges (2, E) int64 in both directions."""
+    features = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
+    edges = np.stack(graph.adjacency.nonzero()).astype(np.int64)
+    return torch.from_numpy(np.asarray(features, dtype=np.float32)), torch.from_numpy(edges)

@@ -1,0 +1,109 @@
+"""How GraphEraser cuts a training graph into shards of about the same size (Chen et al., CCS 2022).
+
+* BLPA, their Algorithm 1: balanced label propagation. A reassignment profile (v, shard, number of v's neighbours in it)
+  for every node and each shard it has neighbours in; taken in descending order of that number, a node goes to the first
+  of its shards that has room. Their code keeps one profile a node, of its most frequent shard, and queues nodes behind
+  full shards; the text is followed.
+* BEKM, their Algorithm 2: balanced k-means of node embeddings. All pairs of node and centroid in ascending order of
+  their squared distance; a node goes to the first centroid that has room. Text and code agree. Embeddings are the
+  outputs of a GraphSAGE trained on the same nodes, as in their code.
+* METIS, which the Projector paper uses, by pymetis.
+
+A shard holds at most ceil(n/k + 0.005 (n - n/k)) nodes (the code's `shard_size_delta`). The shards stay as they are
+when nodes are deleted, as published, so how the others are cut still depends on the deleted.
+"""
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import pymetis
+import scipy.sparse as sp
+
+from benchmarks.baselines.nonlinear import Kind, Network
+from benchmarks.baselines.protocol import Array, Nodes
+from projector.graph.graph import Graph
+
+#: The shard of every node of a graph, (n,), for a number of shards and a seed.
+Partition: TypeAlias = Callable[[Graph, int, int], Nodes]
+
+_SLACK = 0.005
+_BLPA_ROUNDS, _BEKM_ROUNDS = 100, 20
+#: Of the GraphSAGE that embeds, as in their code.
+_EPOCHS = 100
+
+
+def blpa(graph: Graph, shards: int, seed: int) -> Nodes:
+    """By balanced label propagation from a random start."""
+    random = np.random.default_rng(seed)
+    start = np.empty(graph.nodes, dtype=np.int64)
+    for shard, nodes in enumerate(np.array_split(random.permutation(graph.nodes), shards)):
+        start[nodes] = shard
+    return propagate_labels(graph.adjacency, start, shards, capacity(graph.nodes, shards), _BLPA_ROUNDS)
+
+
+def bekm(graph: Graph, shards: int, seed: int) -> Nodes:
+    """By balanced k-means of what a GraphSAGE trained on `graph` makes of its nodes."""
+    embeddings = Network(Kind.SAGE, seed, _EPOCHS).fit(graph).logits_on(graph).numpy().astype(np.float64)
+    first = np.random.default_rng(seed).choice(graph.nodes, size=shards, replace=False)
+    return balanced_k_means(embeddings, embeddings[first], capacity(graph.nodes, shards), _BEKM_ROUNDS)
+
+
+def metis(graph: Graph, shards: int, seed: int) -> Nodes:
+    """By METIS, which cuts few edges; nothing is drawn but by its own `seed`."""
+    structure = pymetis.CSRAdjacency(graph.adjacency.indptr, graph.adjacency.indices)
+    _, found = pymetis.part_graph(shards, adjacency=structure, options=pymetis.Options(seed=seed))
+    return np.asarray(found, dtype=np.int64)
+
+
+def capacity(nodes: int, shards: int) -> int:
+    """How many nodes a shard may hold."""
+    return math.ceil(nodes / shards + _SLACK * (nodes - nodes / shards))
+
+
+def propagate_labels(adjacency: sp.csr_array, start: Nodes, shards: int, capacity: int, rounds: int) -> Nodes:
+    """Algorithm 1 from the shards `start` (n,), until nothing moves or `rounds` are over."""
+    shard = start.copy()
+    sizes = np.bincount(shard, minlength=shards)
+    every = np.arange(shard.size)
+    for _ in range(rounds):
+        membership = sp.csr_array((np.ones(shard.size), (every, shard)), shape=(shard.size, shards))
+        profiles = sp.coo_array(adjacency @ membership)
+        # Among equal numbers of neighbours nodes and shards go in ascending order.
+        order = np.lexsort((profiles.col, profiles.row, -profiles.data))
+        settled = np.zeros(shard.size, dtype=np.bool_)
+        before = shard.copy()
+        for node, target in zip(profiles.row[order].tolist(), profiles.col[order].tolist(), strict=True):
+            if settled[node]:
+                continue
+            if target == shard[node]:
+                settled[node] = True
+            elif sizes[target] < capacity:
+                sizes[shard[node]] -= 1
+                sizes[target] += 1
+                shard[node] = target
+                settled[node] = True
+        if np.array_equal(before, shard):
+            break
+    return shard
+
+
+def balanced_k_means(points: Array, centroids: Array, capacity: int, rounds: int) -> Nodes:
+    """Algorithm 2 on points (n, e) from centroids (k, e), until these stay or `rounds` are over."""
+    shard = np.full(len(points), -1, dtype=np.int64)
+    for _ in range(rounds):
+        distances = ((points[:, None, :] - centroids[None, :, :]) ** 2).sum(axis=2)
+        nodes, targets = np.unravel_index(np.argsort(distances, axis=None, kind="stable"), distances.shape)
+        shard = np.full(len(points), -1, dtype=np.int64)
+        sizes = np.zeros(len(centroids), dtype=np.int64)
+        for node, target in zip(nodes.tolist(), targets.tolist(), strict=True):
+            if shard[node] < 0 and sizes[target] < capacity:
+                shard[node] = target
+                sizes[target] += 1
+        # A centroid that nobody came to stays where it is.
+        moved = np.stack([points[shard == k].mean(axis=0) if sizes[k] else each for k, each in enumerate(centroids)])
+        if np.array_equal(moved, centroids):
+            break
+        centroids = moved
+    return shard

@@ -1,0 +1,125 @@
+"""Certified removal against its formulas, evaluated densely, and its bounds against the gradients they bound."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.baselines.certified_removal import CertifiedModel, CertifiedRemoval, spectral_norm, standardised
+from benchmarks.baselines.linear import remaining, stacked
+from benchmarks.baselines.protocol import BaselineError
+from projector.graph.graph import Graph
+from tests.unit.benchmarks.baselines.small import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
+
+LAM = OVR.regularization
+
+
+def dense_rows(graph: Graph) -> NDArray[np.float64]:
+    P = dense_propagation(graph)
+    return (P @ P @ graph.features)[graph.train_mask]
+
+
+def removed(model: CertifiedModel, kind: str) -> tuple[CertifiedModel, Graph]:
+    """The model and the graph after one request."""
+    graph = model.graph
+    node = int(np.flatnonzero(graph.train_mask)[0])
+    if kind == "node":
+        return model.unlearn(np.array([node])), remaining(graph, np.array([node]))
+    if kind == "edge":
+        neighbour = int(graph.adjacency[[node]].indices[0])
+        adjacency = graph.adjacency.toarray()
+        adjacency[node, neighbour] = adjacency[neighbour, node] = 0
+        return model.unlearn_edge(neighbour, node), replace(graph, adjacency=type(graph.adjacency)(adjacency))
+    features, training = np.array(graph.features), graph.train_mask.copy()
+    features[node], training[node] = 0.0, False
+    return model.unlearn_features(node), replace(graph, features=features, train_mask=training)
+
+
+@pytest.mark.parametrize("kind", ["node", "edge", "features"])
+def test_a_request_is_one_newton_step_and_one_bound(kind: str) -> None:
+    graph = standardised(small_graph())
+    fitted = CertifiedRemoval(OVR, epsilon=1e6).fit(graph)
+    found, left = removed(fitted, kind)
+    assert found.retrainings == 0
+    old, new, W = dense_rows(graph), dense_rows(left), stacked(fitted.weights)
+    sign_old, sign_new = (signs(each, np.flatnonzero(each.train_mask)) for each in (graph, left))
+    for c, w in enumerate(W.T):
+        delta = sum_gradient(old, sign_old[:, c], w, LAM) - sum_gradient(new, sign_new[:, c], w, LAM)
+        step = np.linalg.solve(sum_hessian(new, sign_new[:, c], w, LAM), delta)
+        np.testing.assert_allclose(stacked(found.weights)[:, c], w + step, atol=1e-9)
+        bound = 0.25 * np.linalg.norm(new, 2) * np.linalg.norm(step) * np.linalg.norm(new @ step)
+        assert found.spent[c] == pytest.approx(bound)
+
+
+def test_the_bounds_cover_what_is_left_of_the_gradient_over_many_requests() -> None:
+    graph = standardised(small_graph())
+    fitted = CertifiedRemoval(OVR, epsilon=1e6, seed=1).fit(graph)
+    training = np.flatnonzero(graph.train_mask)
+
+    def perturbed_gradients(model: CertifiedModel) -> NDArray[np.float64]:
+        s = signs(model.graph, np.flatnonzero(model.graph.train_mask))
+        H, W = dense_rows(model.graph), stacked(model.weights)
+        return np.stack([sum_gradient(H, s[:, c], w, LAM) for c, w in enumerate(W.T)], axis=1)
+
+    b = -perturbed_gradients(fitted)
+    model = fitted
+    for node in training[:4]:
+        model = model.unlearn(np.array([node]))
+        left = np.linalg.norm(perturbed_gradients(model) + b, axis=0)
+        assert (left <= model.residual_bounds).all()
+        assert (left > 1e-12).all()
+    assert model.retrainings == 0
+    assert model.epsilon == pytest.approx(model.settings.c * np.linalg.norm(model.spent) / 0.1)
+
+
+def test_the_budget_is_guos_and_ends_in_training_anew() -> None:
+    settings = CertifiedRemoval(OVR, noise=0.1, epsilon=1.0, delta=1e-4)
+    assert settings.budget == pytest.approx(0.1 / np.sqrt(2 * np.log(1.5e4)))
+    graph = standardised(small_graph())
+    tight = replace(settings, epsilon=1e-6)
+    nodes = np.flatnonzero(graph.train_mask)[:2]
+    model = tight.fit(graph).unlearn(nodes)
+    assert model.retrainings == 2
+    assert not model.spent.any()
+    left = remaining(graph, nodes)
+    H, s = dense_rows(left), signs(left, np.flatnonzero(left.train_mask))
+    gradients = np.stack([sum_gradient(H, s[:, c], w, LAM) for c, w in enumerate(stacked(model.weights).T)], axis=1)
+    np.testing.assert_allclose(gradients, -0.1 * np.random.default_rng((0, 2)).normal(size=gradients.shape), atol=1e-8)
+
+
+def test_classes_share_the_budget_as_in_the_authors_code() -> None:
+    graph = standardised(small_graph())
+    nodes = np.flatnonzero(graph.train_mask)[:1]
+    settings = CertifiedRemoval(OVR, epsilon=1e6)
+    spent = settings.fit(graph).unlearn(nodes).spent
+    enough = spent.mean() * settings.c / settings.noise
+    assert spent.max() > 1.01 * spent.mean()
+    for epsilon, retrainings in ((1.001 * enough, 0), (0.999 * enough, 1)):
+        assert replace(settings, epsilon=epsilon).fit(graph).unlearn(nodes).retrainings == retrainings
+
+
+def test_what_is_not_there_cannot_be_removed() -> None:
+    graph = small_graph()
+    fitted = CertifiedRemoval(OVR).fit(graph)
+    absent = int(np.flatnonzero(graph.adjacency[[0]].toarray()[0] == 0)[1])
+    with pytest.raises(BaselineError, match="no edge"):
+        fitted.unlearn_edge(0, absent)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (6, 3), (3, 6)])
+def test_the_spectral_norm_is_the_largest_singular_value(shape: tuple[int, int]) -> None:
+    rows = np.random.default_rng(0).normal(size=shape)
+    assert spectral_norm(rows) == pytest.approx(np.linalg.svd(rows, compute_uv=False)[0])
+
+
+def test_standardised_features_have_no_mean_and_rows_of_at_most_one() -> None:
+    graph = small_graph()
+    X = np.array(graph.features)
+    X[:, 2] = 7.0
+    found = np.asarray(standardised(replace(graph, features=X)).features)
+    scale = np.linalg.norm((X[:, [0, 1, 3, 4]] - X[:, [0, 1, 3, 4]].mean(0)) / X[:, [0, 1, 3, 4]].std(0), axis=1).max()
+    assert np.linalg.norm(found, axis=1).max() == pytest.approx(1.0)
+    np.testing.assert_allclose(found.mean(axis=0), 0.0, atol=1e-15)
+    np.testing.assert_allclose(found.std(axis=0)[[0, 1, 3, 4]], 1 / scale)
+    assert not found[:, 2].any()

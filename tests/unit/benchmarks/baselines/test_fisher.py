@@ -1,0 +1,63 @@
+"""The Newton step and its noise against their formulas, evaluated densely."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.baselines.fisher import Fisher
+from benchmarks.baselines.influence import Affected, Influence
+from benchmarks.baselines.linear import remaining, representation, stacked
+from benchmarks.baselines.protocol import BaselineError
+from projector import ModelSpec
+from projector.network.spec import Combine
+from tests.unit.benchmarks.baselines.small import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_the_step_is_newtons_on_what_remains_and_the_noise_has_the_hessians_shape(noise: float) -> None:
+    graph, lam = small_graph(), OVR.regularization
+    nodes = np.flatnonzero(graph.train_mask)[:2]
+    left = remaining(graph, nodes)
+    kept = np.flatnonzero(left.train_mask)
+    P = dense_propagation(left)
+    H = (P @ P @ left.features)[kept]
+    fitted = Fisher(OVR, noise=noise, seed=7).fit(graph)
+    W, found = stacked(fitted.weights), stacked(fitted.unlearn(nodes).weights)
+    b = noise * np.random.default_rng((7, 0)).normal(size=W.shape)
+    for c in range(graph.num_classes):
+        s = signs(graph, kept)[:, c]
+        gradient, hessian = (f(H, s, W[:, c], lam) / kept.size for f in (sum_gradient, sum_hessian))
+        values, vectors = np.linalg.eigh(hessian)
+        shaped = vectors @ (values**-0.25 * (vectors.T @ b[:, c]))
+        np.testing.assert_allclose(found[:, c], W[:, c] - np.linalg.solve(hessian, gradient) + shaped, atol=1e-10)
+
+
+@pytest.mark.parametrize("combine", list(Combine))
+def test_without_noise_it_is_influence_with_replaced_rows(combine: Combine) -> None:
+    graph, spec = small_graph(features=12), replace(OVR, combine=combine)
+    nodes = np.flatnonzero(graph.train_mask)[:2]
+    training = np.flatnonzero(graph.train_mask)
+    # Both sides of the Hessian: as many columns as rows need, and more.
+    assert (representation(graph, spec, training).shape[1] > training.size) == (combine is Combine.CONCAT)
+    fisher = Fisher(spec).fit(graph).unlearn(nodes)
+    influence = Influence(spec, Affected.REPLACED).fit(graph).unlearn(nodes)
+    np.testing.assert_allclose(fisher.weights, influence.weights, atol=1e-8)
+
+
+def test_every_deletion_has_noise_of_its_own_and_the_same_each_time() -> None:
+    graph = small_graph()
+    first, second = np.split(np.flatnonzero(graph.train_mask)[:2], 2)
+    fitted = Fisher(OVR, noise=1.0).fit(graph)
+    once, again = fitted.unlearn(first), fitted.unlearn(first)
+    np.testing.assert_array_equal(once.weights, again.weights)
+    quiet = Fisher(OVR).fit(graph).unlearn(first)
+    later = once.unlearn(second)
+    assert np.abs(later.weights - once.weights).max() > 0
+    assert later.drawn == (0, 2)
+    assert quiet.unlearn(second).drawn == (0, 2)
+
+
+def test_softmax_is_refused() -> None:
+    with pytest.raises(BaselineError, match="logistic regression"):
+        Fisher(ModelSpec()).fit(small_graph())

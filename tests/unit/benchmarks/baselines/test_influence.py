@@ -1,0 +1,117 @@
+"""Influence functions against their formulas, evaluated densely node by node."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.baselines.influence import Affected, Influence, reach
+from benchmarks.baselines.linear import remaining, stacked, within_hops
+from benchmarks.baselines.retraining import Retraining
+from projector.graph.graph import Graph
+from projector.network.spec import Combine, PropagationKind
+from tests.unit.benchmarks.baselines.small import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
+
+LAM = OVR.regularization
+
+
+def deleted_from(graph: Graph) -> NDArray[np.int64]:
+    return np.flatnonzero(graph.train_mask)[:2]
+
+
+def dense_rows(graph: Graph, *, row: bool = False) -> NDArray[np.float64]:
+    P = dense_propagation(graph, row=row)
+    return P @ P @ graph.features
+
+
+def test_influence_is_guo_and_others_step_with_the_rows_as_they_were() -> None:
+    graph = small_graph()
+    nodes = deleted_from(graph)
+    kept = np.setdiff1d(np.flatnonzero(graph.train_mask), nodes)
+    fitted = Influence(OVR, Affected.DELETED).fit(graph)
+    H, W = dense_rows(graph), stacked(fitted.weights)
+    for c, w in enumerate(stacked(fitted.unlearn(nodes).weights).T):
+        gradient = sum_gradient(H[nodes], signs(graph, nodes)[:, c], W[:, c], LAM)
+        hessian = sum_hessian(H[kept], signs(graph, kept)[:, c], W[:, c], LAM)
+        np.testing.assert_allclose(w, W[:, c] + np.linalg.solve(hessian, gradient), atol=1e-10)
+
+
+def test_influence_plus_is_the_appendix_equation_with_its_sign_put_right() -> None:
+    graph = small_graph()
+    nodes = deleted_from(graph)
+    training = np.flatnonzero(graph.train_mask)
+    kept = np.setdiff1d(training, nodes)
+    fitted = Influence(OVR, Affected.REPLACED).fit(graph)
+    old, new, W = dense_rows(graph), dense_rows(remaining(graph, nodes)), stacked(fitted.weights)
+    affected = training[within_hops(graph, nodes, 3)[training]]
+    given_back = np.setdiff1d(affected, nodes)
+    assert 0 < affected.size < training.size
+    for c, w in enumerate(stacked(fitted.unlearn(nodes).weights).T):
+        v = -sum_gradient(old[affected], signs(graph, affected)[:, c], W[:, c], LAM)
+        v += sum_gradient(new[given_back], signs(graph, given_back)[:, c], W[:, c], LAM)
+        hessian = sum_hessian(old[training], signs(graph, training)[:, c], W[:, c], LAM)
+        hessian -= sum_hessian(old[affected], signs(graph, affected)[:, c], W[:, c], LAM)
+        hessian += sum_hessian(new[given_back], signs(graph, given_back)[:, c], W[:, c], LAM)
+        np.testing.assert_allclose(w, W[:, c] - np.linalg.solve(hessian, v), atol=1e-10)
+        # v is the gradient on the remaining graph, where training found the optimum: the step is Newton's.
+        whole = sum_gradient(new[kept], signs(graph, kept)[:, c], W[:, c], LAM)
+        np.testing.assert_allclose(v, whole, atol=1e-10)
+
+
+def test_the_authors_code_takes_all_affected_nodes_out_of_training() -> None:
+    graph = small_graph()
+    nodes = deleted_from(graph)
+    training = np.flatnonzero(graph.train_mask)
+    affected = training[within_hops(graph, nodes, 2)[training]]
+    others = np.setdiff1d(training, affected)
+    assert others.size
+    fitted = Influence(OVR, Affected.REMOVED).fit(graph)
+    H, W = dense_rows(graph), stacked(fitted.weights)
+    left = fitted.unlearn(nodes)
+    for c, w in enumerate(stacked(left.weights).T):
+        gradient = sum_gradient(H[affected], signs(graph, affected)[:, c], W[:, c], LAM)
+        hessian = sum_hessian(H[others], signs(graph, others)[:, c], W[:, c], LAM)
+        np.testing.assert_allclose(w, W[:, c] + np.linalg.solve(hessian, gradient), atol=1e-10)
+    np.testing.assert_array_equal(left.nodes, others)
+
+
+@pytest.mark.parametrize("kind", list(PropagationKind))
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_beyond_the_reach_of_a_deletion_do_not_change_and_one_at_it_does(kind: PropagationKind, seed: int) -> None:
+    graph = small_graph(seed, nodes=60, features=4)
+    spec, nodes, row = replace(OVR, propagation=kind), np.array([5]), kind is PropagationKind.ROW
+    changed = np.abs(dense_rows(graph, row=row) - dense_rows(remaining(graph, nodes), row=row)).max(axis=1) > 1e-12
+    affected = within_hops(graph, nodes, reach(spec))
+    assert not (changed & ~affected).any()
+    assert (changed & ~within_hops(graph, nodes, reach(spec) - 1)).any()
+
+
+@pytest.mark.parametrize("combine", list(Combine))
+def test_dependency_is_what_the_plain_influence_function_misses(combine: Combine) -> None:
+    graph = small_graph(nodes=60, features=4)
+    spec, nodes = replace(OVR, combine=combine), deleted_from(graph)
+    retrained = Retraining(spec).fit(graph).unlearn(nodes).weights
+    away = {
+        affected: np.linalg.norm(Influence(spec, affected).fit(graph).unlearn(nodes).weights - retrained)
+        for affected in Affected
+    }
+    assert away[Affected.REPLACED] < 0.5 * away[Affected.DELETED]
+    assert away[Affected.REPLACED] < 0.5 * away[Affected.REMOVED]
+
+
+def test_deletions_one_after_another_go_on_from_the_rows_of_the_last() -> None:
+    graph = small_graph()
+    first, second = deleted_from(graph)[:1], deleted_from(graph)[1:]
+    model = Influence(OVR, Affected.REPLACED).fit(graph).unlearn(first).unlearn(second)
+    left = remaining(graph, deleted_from(graph))
+    np.testing.assert_allclose(model.rows, dense_rows(left)[left.train_mask], atol=1e-12)
+
+
+def test_training_is_perturbed_by_a_random_slope_of_the_given_size() -> None:
+    graph = small_graph()
+    training = np.flatnonzero(graph.train_mask)
+    H, s = dense_rows(graph)[training], signs(graph, training)
+    W = stacked(Influence(OVR, Affected.REPLACED, noise=0.3, seed=4).fit(graph).weights)
+    b = -np.stack([sum_gradient(H, s[:, c], W[:, c], LAM) for c in range(graph.num_classes)], axis=1)
+    np.testing.assert_allclose(b, np.random.default_rng(4).normal(scale=0.3, size=b.shape), atol=1e-8)

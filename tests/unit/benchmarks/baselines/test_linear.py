@@ -1,0 +1,112 @@
+"""What baselines compute of the linear model from outside is what the library computes inside."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.baselines.lethe import Lethe
+from benchmarks.baselines.linear import (
+    logits,
+    probabilities,
+    propagation,
+    remaining,
+    representation,
+    stacked,
+    within_hops,
+    without_nodes,
+)
+from benchmarks.baselines.protocol import BaselineError, accuracy, choose_regularization
+from benchmarks.baselines.retraining import Retraining
+from projector import ModelSpec, fit
+from projector.network.spec import Combine, LossKind, PropagationKind
+from tests.unit.benchmarks.baselines.small import OVR, dense_propagation, small_graph
+
+
+@pytest.mark.parametrize("kind", list(PropagationKind))
+@pytest.mark.parametrize("combine", list(Combine))
+def test_rows_and_logits_are_the_dense_ones(kind: PropagationKind, combine: Combine) -> None:
+    graph = small_graph()
+    spec = replace(OVR, propagation=kind, combine=combine)
+    P = dense_propagation(graph, row=kind is PropagationKind.ROW)
+    np.testing.assert_allclose(propagation(graph, spec).toarray(), P, atol=1e-15)
+    X = np.asarray(graph.features)
+    H = P @ P @ X if combine is Combine.LAST else np.hstack([X, P @ X, P @ P @ X])
+    every = np.arange(graph.nodes)
+    np.testing.assert_allclose(representation(graph, spec, every), H, atol=1e-14)
+    W = np.random.default_rng(1).normal(size=(len(spec.block_hops), X.shape[1], 3))
+    np.testing.assert_allclose(logits(graph, spec, W), H @ stacked(W), atol=1e-13)
+
+
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR])
+def test_predictions_are_those_of_the_library(loss: LossKind) -> None:
+    graph = small_graph()
+    spec = replace(OVR, loss=loss, combine=Combine.CONCAT)
+    model = fit(graph, spec)
+    found = probabilities(logits(graph, spec, model.weights), loss)
+    np.testing.assert_allclose(found, model.predict(), atol=1e-13)
+
+
+def test_what_remains_has_neither_edges_nor_features_nor_labels_of_the_deleted() -> None:
+    graph, nodes = small_graph(), np.array([2, 5])
+    left = remaining(graph, nodes)
+    kept = np.setdiff1d(np.arange(graph.nodes), nodes)
+    np.testing.assert_array_equal(
+        left.adjacency.toarray()[np.ix_(kept, kept)], graph.adjacency.toarray()[np.ix_(kept, kept)]
+    )
+    assert left.adjacency[nodes].nnz == left.adjacency[:, nodes].nnz == 0
+    assert not left.features[nodes].any()
+    assert (left.labels[nodes] == -1).all()
+    assert not (left.train_mask | left.val_mask | left.test_mask)[nodes].any()
+    assert left.class_names == graph.class_names
+
+
+def test_retraining_is_what_lethe_reaches_with_its_repair_and_not_without() -> None:
+    graph, nodes = small_graph(), np.array([0, 4, 9])
+    retrained = Retraining(OVR).fit(graph).unlearn(nodes)
+    repaired, projected = (Lethe(OVR, repair).fit(graph).unlearn(nodes) for repair in (True, False))
+    size = np.linalg.norm(retrained.weights)
+    assert np.linalg.norm(repaired.weights - retrained.weights) <= 1e-8 * size
+    assert np.linalg.norm(projected.weights - retrained.weights) > 1e-3 * size
+    np.testing.assert_allclose(repaired.predict(), retrained.predict(), atol=1e-8)
+    assert not retrained.predict()[nodes].any()
+
+
+def test_nodes_can_be_forgotten_one_batch_after_another() -> None:
+    graph = small_graph()
+    first, second = np.array([0, 4]), np.array([7])
+    one_by_one = Retraining(OVR).fit(graph).unlearn(first).unlearn(second)
+    together = Retraining(OVR).fit(graph).unlearn(np.array([0, 4, 7]))
+    np.testing.assert_allclose(one_by_one.weights, together.weights, atol=1e-10)
+    with pytest.raises(BaselineError, match="deleted before"):
+        without_nodes(one_by_one.live, np.array([7]))
+
+
+def test_hops_are_counted_in_edges() -> None:
+    graph = small_graph()
+    A = graph.adjacency.toarray() + np.eye(graph.nodes)
+    for hops in range(3):
+        expected = np.linalg.matrix_power(A, hops)[[3, 8]].sum(axis=0) > 0
+        np.testing.assert_array_equal(within_hops(graph, np.array([3, 8]), hops), expected)
+
+
+def test_lambda_is_chosen_by_validation_nodes_before_and_after() -> None:
+    graph, nodes, candidates = small_graph(), np.array([0, 4]), (1e-3, 1e2)
+    left = remaining(graph, nodes)
+
+    def score(regularization: float) -> float:
+        spec = replace(OVR, regularization=regularization)
+        before, after = fit(graph, spec), fit(left, spec)
+        return accuracy(before.predict(), graph, graph.val_mask) + accuracy(after.predict(), graph, left.val_mask)
+
+    expected = max(candidates, key=score)
+    chosen = choose_regularization(lambda each: Retraining(replace(OVR, regularization=each)), graph, nodes, candidates)
+    assert chosen == expected
+    nobody = replace(graph, val_mask=np.zeros(graph.nodes, dtype=np.bool_))
+    with pytest.raises(BaselineError, match="no validation nodes"):
+        choose_regularization(lambda _: Retraining(OVR), nobody, nodes)
+
+
+def test_models_with_other_inputs_are_refused() -> None:
+    with pytest.raises(BaselineError, match="propagated features"):
+        Retraining(ModelSpec(label_hops=1)).fit(small_graph())

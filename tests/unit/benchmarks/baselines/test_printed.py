@@ -1,0 +1,80 @@
+"""The paper's Algorithm 1 in its printed forms, against their formulas and against projections by QR."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.baselines.lethe import Lethe
+from benchmarks.baselines.printed import Printed, PrintedProjector
+from projector.graph.graph import Graph
+from projector.network.spec import Combine
+from tests.unit.benchmarks.baselines.small import OVR, small_graph
+
+LOST = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
+
+
+def with_lost_direction() -> tuple[Graph, NDArray[np.int64]]:
+    """A graph whose first column only the two nodes have that are to be deleted."""
+    graph = small_graph()
+    nodes = np.flatnonzero(graph.train_mask)[:2]
+    X = np.array(graph.features)
+    X[:, 0] = 0.0
+    X[nodes, 0] = [1.0, -0.5]
+    return replace(graph, features=X), nodes
+
+
+def projected(rows: NDArray[np.float64], W: NDArray[np.float64]) -> NDArray[np.float64]:
+    _, sizes, V = np.linalg.svd(rows, full_matrices=False)
+    V = V[sizes > 1e-10 * sizes[0]]
+    return V.T @ (V @ W)
+
+
+@pytest.mark.parametrize("combine", list(Combine))
+def test_option_1_projects_on_the_remaining_training_nodes(combine: Combine) -> None:
+    graph, nodes = with_lost_direction()
+    fitted = PrintedProjector(replace(OVR, combine=combine), Printed.OPTION_1).fit(graph)
+    kept = np.setdiff1d(np.flatnonzero(graph.train_mask), nodes)
+    found = fitted.unlearn(nodes).weights
+    np.testing.assert_allclose(found, projected(graph.features[kept], fitted.weights), atol=1e-12)
+    assert np.abs(fitted.weights[:, 0]).max() > 1e-2
+    assert np.abs(found[:, 0]).max() < 1e-12
+
+
+def test_option_1_takes_away_what_test_nodes_support_and_lethe_does_not() -> None:
+    graph = small_graph(features=40)
+    nodes = np.flatnonzero(graph.train_mask)[:2]
+    printed = PrintedProjector(OVR, Printed.OPTION_1).fit(graph)
+    lethe = Lethe(OVR, repair=False).fit(graph)
+    alive = np.setdiff1d(np.arange(graph.nodes), nodes)
+    np.testing.assert_allclose(
+        lethe.unlearn(nodes).weights, projected(graph.features[alive], printed.weights), atol=1e-9
+    )
+    assert np.abs(printed.unlearn(nodes).weights - lethe.unlearn(nodes).weights).max() > 1e-2
+
+
+def test_option_2_is_the_printed_formula_and_no_projection() -> None:
+    graph, nodes = with_lost_direction()
+    fitted = PrintedProjector(OVR, Printed.OPTION_2).fit(graph)
+    X = graph.features
+    D = X[nodes]
+    M_pinv = np.linalg.pinv(X.T @ X)
+    S = D.T @ (np.eye(2) - D @ D.T) @ D
+    expected = (X.T @ X - D.T @ D) @ (M_pinv + M_pinv @ S @ M_pinv) @ fitted.weights
+    found = fitted.unlearn(nodes).weights
+    np.testing.assert_allclose(found, expected, atol=1e-11)
+    # It is far from the projection even where no direction is lost.
+    plain = small_graph()
+    before = PrintedProjector(OVR, Printed.OPTION_2).fit(plain)
+    changed = before.unlearn(nodes).weights
+    assert np.linalg.norm(changed - before.weights) > 0.1 * np.linalg.norm(before.weights)
+    assert np.linalg.norm(Lethe(OVR, repair=False).fit(plain).unlearn(nodes).weights - before.weights) < 1e-9
+
+
+def test_the_official_code_projects_on_all_remaining_nodes_in_single_precision() -> None:
+    graph, nodes = with_lost_direction()
+    fitted = PrintedProjector(OVR, Printed.OFFICIAL).fit(graph)
+    kept = np.setdiff1d(np.arange(graph.nodes), nodes)
+    error = np.abs(fitted.unlearn(nodes).weights - projected(graph.features[kept], fitted.weights)).max()
+    assert 1e-9 < error < 1e-4
