@@ -10,6 +10,7 @@ from playwright.sync_api import Route, expect
 from visits import LOOKS, Visit, held_log, judge
 
 from service.audit.merkle import Range, consistency_ranges, inclusion_ranges, leaf_hash, root
+from tests.everyday import everyday
 
 Open = Callable[..., Visit]
 
@@ -232,9 +233,7 @@ def test_every_page_can_be_used_with_the_keyboard_alone(visit: Open) -> None:
     expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"), [*LOOKS[:2], *(pytest.param(*look, marks=pytest.mark.slow) for look in LOOKS[2:])]
-)
+@pytest.mark.parametrize(("width", "scheme"), everyday(LOOKS, LOOKS[1]))
 def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str, width: int, scheme: str) -> None:
     window = visit(width, scheme)
     judge(window.open("/login"), axe)
@@ -258,7 +257,7 @@ def hashes(leaves: Sequence[bytes], ranges: Sequence[Range]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("width", "scheme"),
-    [look if look == LOOKS[1] else pytest.param(*look, marks=pytest.mark.slow) for look in LOOKS],
+    everyday(LOOKS, LOOKS[1]),
 )
 def test_an_address_that_is_no_page_leads_back(visit: Open, axe: str, width: int, scheme: str) -> None:
     window = visit(width, scheme)

@@ -7,15 +7,14 @@ import pytest
 from playwright.sync_api import expect
 from visits import LOOKS, Visit, held_log, judge
 
+from tests.everyday import everyday
+
 Open = Callable[..., Visit]
 
 
 @pytest.mark.parametrize(
     ("width", "scheme"),
-    [
-        look if look in ((1280, "light"), (400, "dark")) else pytest.param(*look, marks=pytest.mark.slow)
-        for look in LOOKS
-    ],
+    everyday(LOOKS, (400, "dark")),
 )
 def test_a_drill_is_run_and_followed_without_loading_the_page_again(
     visit: Open, dashboard_database: str, axe: str, width: int, scheme: str

@@ -21,6 +21,7 @@ from service.vault.request_keys import RequestKeys
 from service.vault.sealing import unseal
 from service.vault.slots import SLOT_BYTES
 from service.worker.unneeded_keys import UnneededKeys
+from tests.everyday import everyday
 from tests.preloaded import Preloaded, Process
 
 #: What the intakes, and what the unlearner comes to.
@@ -149,7 +150,7 @@ async def processes(database_url: str, tmp_path: Path, preloaded: Preloaded) -> 
         yield Processes(db, preloaded, tmp_path / "keys", random.Random(SEED))
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", everyday(POINTS, FailurePoint.KEYS_RESERVED, FailurePoint.KEYS_EMPTIED))
 async def test_a_key_is_neither_lost_nor_left_when_a_process_is_killed(
     processes: Processes, point: FailurePoint
 ) -> None:

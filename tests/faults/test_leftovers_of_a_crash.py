@@ -70,13 +70,10 @@ def values_left(model: Path, graph: Graph, nodes: list[str]) -> float:
     return float(np.isin(sought, np.concatenate(stored)).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "killed_at"),
-    [
-        (private_graph, 3),
-        *(pytest.param(private_graph, at, marks=pytest.mark.slow) for at in (1, 2, 4, 5, 6, 8)),
-        *(pytest.param(sparse_graph, at, marks=pytest.mark.slow) for at in (1, 3, 5, 8)),
-    ],
+    [*((private_graph, at) for at in (1, 2, 3, 4, 5, 6, 8)), *((sparse_graph, at) for at in (1, 3, 5, 8))],
 )
 def test_nothing_is_left_after_a_crash_in_the_middle_of_an_erasure_and_a_restart(
     preloaded: Preloaded, tmp_path: Path, make: Callable[[Path], Path], killed_at: int

@@ -24,6 +24,7 @@ from test_end_to_end_restarts import digests
 from model_store import gram_checkpoint
 from service.domain.states import Cause
 from service.failure_points import FailurePoint
+from tests.everyday import everyday
 from tests.preloaded import Preloaded
 
 #: What is carried out: a version of which cause is begun, what the first meets in it, and the repair policy.
@@ -160,12 +161,15 @@ def titled(found: Sequence[tuple[Cause, Sequence[Fault]]]) -> list[object]:
 
 @pytest.mark.parametrize(
     ("cause", "point"),
-    [
+    everyday(
+        [
+            (Cause.BATCH, FailurePoint.ERASED),
+            (Cause.REPAIR, FailurePoint.WRITTEN),
+            (Cause.IMPORT, FailurePoint.SWAPPED),
+            (Cause.RECOVERY, FailurePoint.COMMITTED),
+        ],
         (Cause.BATCH, FailurePoint.ERASED),
-        (Cause.REPAIR, FailurePoint.WRITTEN),
-        (Cause.IMPORT, FailurePoint.SWAPPED),
-        (Cause.RECOVERY, FailurePoint.COMMITTED),
-    ],
+    ),
 )
 def test_an_unlearner_that_lost_its_lease_while_it_was_stopped_changes_nothing(
     check: Check, cause: Cause, point: FailurePoint

@@ -12,6 +12,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import positive_data_acceptance
 
 from tests.databases import Templates
+from tests.everyday import everyday
 from tests.preloaded import ROOT, Preloaded
 
 
@@ -38,8 +39,9 @@ def served(preloaded: Preloaded, templates: Templates, tmp_path_factory: pytest.
             process.wait()
 
 
+@pytest.mark.parametrize("examples", everyday([2, 10], 2))
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_answers_fit_their_description(served: Served, mode: GenerationMode) -> None:
+def test_answers_fit_their_description(served: Served, mode: GenerationMode, examples: int) -> None:
     schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
     operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) >= 11
@@ -47,7 +49,7 @@ def test_answers_fit_their_description(served: Served, mode: GenerationMode) -> 
         if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
             continue  # nothing in it can be wrong
 
-        @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(operation.as_strategy(generation_mode=mode))
         def answers_fit(case: schemathesis.Case) -> None:
             case.call_and_validate(

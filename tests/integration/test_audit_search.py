@@ -14,6 +14,7 @@ from service.db.audit_queries import export
 from service.domain.audit import AuditEntry, AuditFilters, Figure, Threshold
 from service.domain.states import Guarantee, RequestKind, RequestStatus
 from tests.databases import Templates
+from tests.everyday import everyday
 
 FILTERS = {
     "all": AuditFilters(),
@@ -83,7 +84,7 @@ def ids(entries: list[AuditEntry]) -> list[UUID]:
     return [entry.request.id for entry in entries]
 
 
-@pytest.mark.parametrize("candidates", [1, 7, 100_000])
+@pytest.mark.parametrize("candidates", everyday([1, 7, 100_000], 7))
 async def test_a_search_finds_what_looking_at_every_request_finds(
     world: AuditWorld, monkeypatch: pytest.MonkeyPatch, candidates: int
 ) -> None:

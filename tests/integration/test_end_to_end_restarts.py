@@ -56,6 +56,7 @@ def cloned(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_fresh_clone_serves_cora_after_one_command_and_a_second_start_serves_the_same_model(tmp_path: Path) -> None:
     clone = cloned(tmp_path / "clone")
     lethe = LetheProcess(fresh(str(clone / "lethe")), clone / "var", admin_key="", repair="")

@@ -21,6 +21,7 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from service.queue.batcher import BatchLimits, Take, Wait, Waiting, decide
 from service.settings import Settings
+from tests.everyday import everyday
 from tests.preloaded import Preloaded
 
 #: The precision of predictions against a computation from scratch.
@@ -267,9 +268,7 @@ async def all_applied(lethe: Lethe, accepted: dict[str, dict[str, Any]]) -> bool
     return {(await lethe.state(one))["status"] for one in accepted.values()} == {"applied"}
 
 
-@pytest.mark.parametrize(
-    "kind", ["edge", pytest.param("node", marks=pytest.mark.slow), pytest.param("features", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("kind", everyday(["edge", "node", "features"], "edge"))
 async def test_a_kill_between_commit_and_erasure_loses_nothing(
     settings: Settings, preloaded: Preloaded, world: World, kind: str
 ) -> None:

@@ -38,6 +38,7 @@ from service.worker import loading
 from service.worker.candidate import ImportRefused
 from service.worker.import_request import request_import
 from service.worker.recovery import agreed_pointer
+from tests.everyday import everyday
 
 __all__ = ["settings", "small_model"]
 
@@ -320,13 +321,7 @@ def before_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "point",
-    [
-        at_the_pointer,
-        pytest.param(before_the_move, marks=pytest.mark.slow),
-        between_the_moves,
-        before_the_erasure,
-        pytest.param(before_the_end, marks=pytest.mark.slow),
-    ],
+    everyday([at_the_pointer, before_the_move, between_the_moves, before_the_erasure, before_the_end], at_the_pointer),
 )
 async def test_an_import_that_a_crash_interrupts_is_finished_at_the_next_start(
     settings: Settings, new_model: Path, point: Callable[[pytest.MonkeyPatch], None]

@@ -11,6 +11,7 @@ import pytest
 from lethe_process import LetheProcess, copied
 from test_api_end_to_end import small_model
 
+from tests.everyday import everyday
 from tests.preloaded import Start
 
 __all__ = ["small_model"]
@@ -44,7 +45,7 @@ def test_what_is_killed_comes_back_and_requests_are_completed(
         lethe.stop()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", everyday([1, 2], 2))
 def test_all_processes_end_with_one_that_is_killed_and_the_next_takes_their_place(
     small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start, workers: int
 ) -> None:

@@ -39,6 +39,7 @@ from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.resident import Resident
 from service.worker.repairing import Repairer, RepairSteps
 from service.worker.versions import VersionWriter
+from tests.everyday import everyday
 from tests.preloaded import Preloaded
 
 __all__ = ["small_model", "together"]
@@ -206,7 +207,7 @@ async def test_a_repair_past_its_budget_goes_on_after_completed_and_commits_its_
         assert lethe.failures == []
 
 
-@pytest.mark.parametrize("tolerance", [1e-9, 1e-6])
+@pytest.mark.parametrize("tolerance", everyday([1e-9, 1e-6], 1e-9))
 async def test_weights_count_as_retrained_by_the_tolerance_that_their_record_states(
     settings: Settings, deferring: Settings, small_model: Path, tolerance: float
 ) -> None:
@@ -308,13 +309,16 @@ def crash(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize(
     ("budget", "owner", "method"),
-    [
-        (5.0, Store, "write_beta"),
-        pytest.param(0.0, RepairSteps, "record", marks=pytest.mark.slow),
-        pytest.param(0.0, Resident, "commit_repair", marks=pytest.mark.slow),
+    everyday(
+        [
+            (5.0, Store, "write_beta"),
+            (0.0, RepairSteps, "record"),
+            (0.0, Resident, "commit_repair"),
+            (0.0, Store, "write_beta"),
+            (0.0, RepairSteps, "complete"),
+        ],
         (0.0, Store, "write_beta"),
-        pytest.param(0.0, RepairSteps, "complete", marks=pytest.mark.slow),
-    ],
+    ),
 )
 async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(
     settings: Settings, small_model: Path, budget: float, owner: type, method: str
@@ -349,7 +353,7 @@ async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(
     [
         (RepairSteps, "record", Unavailable("The database does not answer.", "Wait.")),
         pytest.param(Store, "set_current", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), marks=pytest.mark.slow),
-        (Store, "write_beta", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+        pytest.param(Store, "write_beta", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), marks=pytest.mark.slow),
     ],
 )
 async def test_a_repair_waits_for_the_end_of_an_outage(
@@ -424,7 +428,7 @@ async def test_turning_repair_off_ends_the_wait_without_a_repair(deferring: Sett
         assert (model["version"], model["repair"], model["repair_progress"]) == (1, "none", None)
 
 
-@pytest.mark.parametrize("budget", [pytest.param(5.0, marks=pytest.mark.slow), 0.0])
+@pytest.mark.parametrize("budget", everyday([5.0, 0.0], 0.0))
 async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_covers_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, budget: float
 ) -> None:

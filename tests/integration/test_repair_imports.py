@@ -32,11 +32,12 @@ from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
 from service.worker.candidate import Staged
 from service.worker.importing import ImportSteps
+from tests.everyday import everyday
 
 __all__ = ["deferring", "gate", "new_model", "settings", "small_model"]
 
 
-@pytest.mark.parametrize("interrupted", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("interrupted", everyday([False, True], True))
 async def test_what_is_excluded_at_import_is_repaired_before_the_model_is_served(
     settings: Settings, new_model: Path, interrupted: bool
 ) -> None:

@@ -1,6 +1,6 @@
 """Broken copies of the numerical code must fail the tests that guard them; the unbroken copy must pass.
 
-Each mutant is the source with one passage exchanged. In Cora's place the copy holds a small made-up graph.
+Each mutant is the source with one passage exchanged.
 """
 
 import os
@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from model_store.datasets.files import write_npz
-from model_store.datasets.synthetic import generate, parse
+from tests.everyday import everyday
 from tests.preloaded import ROOT, Preloaded
-from tests.unit.unlearning.stored import SMALL
 
 FORGETTING = "tests/unit/unlearning/test_forgetting.py"
 FAINT = "tests/property/test_faint.py"
@@ -56,13 +54,19 @@ MUTANTS = {
         PROJECTION,
         ("    X_D = rows.dense_rows(deleted)\n", "    down = "),
         "    deleted = (deleted + 1) % rows.nodes\n    X_D = rows.dense_rows(deleted)\n",
-        ("test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch", "test_the_feature_injection_test"),
+        (
+            "test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch[small]",
+            "test_the_feature_injection_test[small]",
+        ),
     ),
     "skips the update and only clears coefficients": Mutant(
         PROJECTION,
         _UPDATE,
         "    after, residual = replace(span, gram=down.gram, in_span=surviving), 0.0\n",
-        ("test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch", "test_the_feature_injection_test"),
+        (
+            "test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch[small]",
+            "test_the_feature_injection_test[small]",
+        ),
     ),
     "textbook Woodbury": Mutant(
         GRAM,
@@ -71,7 +75,7 @@ MUTANTS = {
         "    K = Y @ X_D.T\n"
         "    M_pinv = gram.M_pinv + Y.T @ torch.linalg.inv(torch.eye(len(K), dtype=K.dtype) - K) @ Y\n"
         + _PROJECTED_BY_FACTORS,
-        ("test_the_feature_injection_test",),
+        ("test_the_feature_injection_test[small]",),
     ),
     "the paper's printed Option 2": Mutant(
         GRAM,
@@ -79,9 +83,9 @@ MUTANTS = {
         "    S = X_D.T @ (torch.eye(len(X_D), dtype=X_D.dtype) - X_D @ X_D.T) @ X_D\n"
         "    M_pinv = gram.M_pinv + gram.M_pinv @ S @ gram.M_pinv\n" + _PROJECTED_BY_FACTORS,
         (
-            "test_the_feature_injection_test",
-            "test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch",
-            "test_ordinary_batches_are_downdated_and_never_recomputed",
+            "test_the_feature_injection_test[small]",
+            "test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch[small]",
+            "test_ordinary_batches_are_downdated_and_never_recomputed[small]",
         ),
     ),
     "projects the weights on faint directions instead of taking the deleted rows' part": Mutant(
@@ -146,7 +150,6 @@ def copied(target: Path) -> Path:
     for package in ("projector", "model_store", "service", "tests"):
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "static"))
     shutil.copy(ROOT / "pyproject.toml", target)
-    write_npz(target / "model_store" / "datasets" / "cora.npz", generate(parse(SMALL)))
     return target
 
 
@@ -163,7 +166,7 @@ def python() -> Iterator[Preloaded]:
 def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -> dict[str, str]:
     """The outcome of each test of a file, `PASSED` or `FAILED`, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    flags = ("-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "-p", "no:schemathesis")
+    flags = ("-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-m", "slow or not slow")
     # Of modules that were imported already only the assertions of others are spelled out less.
     start = python.python("-m", "pytest", *flags, "-W", "ignore::pytest.PytestAssertRewriteWarning")
     log = copy.with_name("log")
@@ -177,13 +180,13 @@ def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -
     return found
 
 
-@pytest.mark.parametrize("file", [FORGETTING, FAINT, BOUND])
+@pytest.mark.parametrize("file", everyday([FORGETTING, FAINT, BOUND], BOUND))
 def test_the_unbroken_copy_passes(python: Preloaded, file: str, tmp_path: Path) -> None:
     guards = {test for mutant in MUTANTS.values() if mutant.tests == file for test in mutant.caught_by}
     assert set(outcomes(python, copied(tmp_path / "copy"), file, tuple(sorted(guards))).values()) == {"PASSED"}
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", everyday(MUTANTS, "takes errors that rows share to be independent"))
 def test_a_mutant_is_caught_by_each_of_its_tests(python: Preloaded, name: str, tmp_path: Path) -> None:
     mutant = MUTANTS[name]
     copy = copied(tmp_path / "copy")

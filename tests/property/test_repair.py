@@ -435,6 +435,7 @@ def test_under_never_the_bound_is_stated_and_nothing_moves(small: Graph, tmp_pat
     assert torch.equal(stacked(stored.resident.committed.state), before)
 
 
+@pytest.mark.slow
 def test_cora_is_retrained_batch_after_batch(tmp_path: Path) -> None:
     graph = load_dataset("cora", data_dirs=[])
     stored = StoredModel(tmp_path / "model", built(graph), RepairPolicy.ALWAYS)

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import CommandLine
+from command_line import CommandLine, Ran
 
 from service.settings import Settings
+from tests.preloaded import ROOT, Start
 
 COMMANDS = [
     ("serve",),
@@ -35,12 +36,6 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def lethe(capsys: pytest.CaptureFixture[str], own_home: None) -> CommandLine:
     return CommandLine(capsys)
-
-
-@pytest.fixture
-def lethe_with_children(capfd: pytest.CaptureFixture[str], own_home: None) -> CommandLine:
-    """With what the processes print that `serve` starts."""
-    return CommandLine(capfd)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -108,17 +103,28 @@ def test_a_file_that_cannot_be_read_is_named(lethe: CommandLine, tmp_path: Path)
     assert "absent.txt: No such file or directory" in ran.stderr
 
 
-def test_serving_a_folder_without_a_model_is_refused(lethe_with_children: CommandLine, tmp_path: Path) -> None:
+def served(lethe_start: Start, model: Path) -> Ran:
+    """`serve --model`, with what the processes print that it starts."""
+    log = model.with_name("log")
+    process = lethe_start(["serve", "--model", str(model)], os.environ | {"PYTHONPATH": str(ROOT)}, model.parent, log)
+    with process.stdout:
+        printed = process.stdout.read()
+    return Ran(process.wait(), printed, log.read_text())
+
+
+def test_serving_a_folder_without_a_model_is_refused(lethe_start: Start, own_home: None, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    ran = lethe_with_children("serve", "--model", folder)
+    ran = served(lethe_start, folder)
     assert ran.status == 2
     assert "./lethe train" in ran.stderr
 
 
-def test_serving_a_folder_of_something_else_is_refused(lethe_with_children: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("not a model")
-    ran = lethe_with_children("serve", "--model", tmp_path)
+def test_serving_a_folder_of_something_else_is_refused(lethe_start: Start, own_home: None, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("not a model")
+    ran = served(lethe_start, folder)
     assert ran.status == 1
     assert "holds no model" in ran.stderr
 

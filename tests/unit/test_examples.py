@@ -6,8 +6,12 @@ import sys
 
 import pytest
 
+from tests.everyday import everyday
 
-@pytest.mark.parametrize("source", ["synthetic:n=300,d=40,classes=3,seed=1", "cora"])
+
+@pytest.mark.parametrize(
+    "source", everyday(["synthetic:n=300,d=40,classes=3,seed=1", "cora"], "synthetic:n=300,d=40,classes=3,seed=1")
+)
 def test_scikit_learn_finds_the_weights_that_forgetting_leaves(
     source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

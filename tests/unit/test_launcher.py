@@ -288,6 +288,7 @@ def test_the_exit_status_is_the_commands_own(clone: Clone) -> None:
     assert clone.run("doctor").returncode == 7
 
 
+@pytest.mark.slow
 def test_it_works_with_the_real_pip(clone: Clone) -> None:
     (clone.path / "python3.12").unlink()
     (clone.path / "python3").symlink_to(sys.executable)

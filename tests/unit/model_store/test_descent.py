@@ -25,6 +25,7 @@ from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
 from projector.solvers.descent import Descent, MomentumSteps, PegasosSteps, Steps, descend
 from projector.solvers.objective import Objective, Point
 from projector.training.fit import train
+from tests.everyday import everyday
 
 SGD = ModelSpec(solver=SolverKind.SGD, learning_rate=0.05, batch_size=7, epochs=40)
 PEGASOS = replace(SGD, loss=LossKind.PLAIN_HINGE, regularization=0.05)
@@ -61,7 +62,7 @@ def batches(count: int, spec: ModelSpec) -> list[np.ndarray]:
 # Weights and their dual variable
 
 
-@pytest.mark.parametrize("batch_size", [0, 7, 1])
+@pytest.mark.parametrize("batch_size", everyday([0, 7, 1], 0, 7))
 @pytest.mark.parametrize("spec", [SGD, replace(SGD, combine=Combine.CONCAT, label_hops=2)])
 @pytest.mark.parametrize("loss", list(LossKind))
 @pytest.mark.parametrize("make", [dense_features, sparse_features])

@@ -245,6 +245,7 @@ def cora_world(cora: Graph) -> World:
     return World(cora.adjacency, features.astype(np.float64), labels, cora.num_classes)
 
 
+@pytest.mark.slow
 def test_cora_is_diffused_as_by_dense_recomputation(cora_world: World) -> None:
     cora = cora_world
     sigmas = Diffusion(sigma_h=0.15, sigma_z=0.4)

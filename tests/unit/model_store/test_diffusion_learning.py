@@ -21,6 +21,7 @@ from projector.solvers.objective import Objective
 from projector.training.diffusion_gradient import objective_derivatives
 from projector.training.diffusion_learning import START
 from projector.training.fit import Trained, train
+from tests.everyday import everyday
 
 CLASSES = 3
 
@@ -84,7 +85,7 @@ class Bilevel:
         return point.value, objective_derivatives(operators, weighted, residual)
 
 
-@pytest.mark.parametrize("hops", [1, 2, 3])
+@pytest.mark.parametrize("hops", everyday([1, 2, 3], 2))
 @pytest.mark.parametrize("combine", list(Combine))
 @pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR])
 @pytest.mark.parametrize("squares", [(0.1, 0.2), (0.02, 0.0)])
@@ -124,7 +125,7 @@ def test_learning_keeps_sigmas_that_leave_the_neighbours_their_say() -> None:
     assert trained.identity_error <= 1e-11
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", everyday([0, 3], 0))
 def test_the_same_seed_learns_the_same_sigmas(seed: int) -> None:
     graph = clustered(90, 2)
     spec = ModelSpec(diffusion=True, combine=Combine.CONCAT, seed=seed)
@@ -198,6 +199,7 @@ def test_one_training_node_cannot_both_teach_and_judge() -> None:
         train(ModelSpec(diffusion=True), replace(graph, train_mask=only, test_mask=~only))
 
 
+@pytest.mark.slow
 def test_cora_keeps_its_accuracy(cora: Graph, trained_cora: Trained) -> None:
     """0.875 without diffusion on the real graph."""
     _, trained = learned(cora, ModelSpec(diffusion=True))

@@ -18,6 +18,7 @@ from model_store.errors import StoreDamaged, StoreForeign
 from model_store.store import Store
 from model_store.versions import StoreConflict
 from projector.errors import ProjectorError
+from tests.everyday import everyday
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 # Crashes.
 
 
-@pytest.fixture(scope="module", params=["dense", "csr"])
+@pytest.fixture(scope="module", params=everyday(["dense", "csr"], "csr"))
 def half_erased(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Base, Path]:
     """A store from which a node and an edge have been erased already; not to be changed."""
     path = tmp_path_factory.mktemp("half") / "m"
@@ -63,7 +64,7 @@ def all_stops(
     pytest.fail("the action never ended")
 
 
-@pytest.mark.parametrize("loss", [Loss.TORN, Loss.ALL, pytest.param(Loss.SOME, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("loss", everyday([Loss.TORN, Loss.ALL, Loss.SOME], Loss.ALL))
 def test_a_crash_anywhere_in_an_erasure_is_no_damage_and_repeating_it_ends_the_same(
     half_erased: tuple[Base, Path], tmp_path: Path, loss: Loss
 ) -> None:
@@ -92,7 +93,7 @@ def test_a_crash_anywhere_in_an_erasure_is_no_damage_and_repeating_it_ends_the_s
     assert pending > 10
 
 
-@pytest.mark.parametrize("loss", [pytest.param(Loss.TORN, marks=pytest.mark.slow), Loss.SOME])
+@pytest.mark.parametrize("loss", everyday([Loss.TORN, Loss.SOME], Loss.SOME))
 def test_a_crash_while_an_interrupted_erasure_is_resumed_is_no_damage_either(
     half_erased: tuple[Base, Path], tmp_path: Path, loss: Loss
 ) -> None:
@@ -159,7 +160,7 @@ def test_damage_beside_an_open_erasure_is_still_found(half_erased: tuple[Base, P
     found = healed = 0
     for file in sorted((path / "base").iterdir()):
         content = file.read_bytes()
-        for place in set(random.integers(0, len(content), 15).tolist()):
+        for place in set(random.integers(0, len(content), 5).tolist()):
             altered = bytearray(content)
             altered[place] ^= 0x10
             file.write_bytes(altered)
@@ -214,7 +215,7 @@ def rewrites_beta(path: Path) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("action", [erases, rewrites_beta])
-@pytest.mark.parametrize("rewrites", [False, True])
+@pytest.mark.parametrize("rewrites", everyday([False, True], False))
 def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(
     half_erased: tuple[Base, Path], tmp_path: Path, action: Callable[[Path], Callable[[], None]], rewrites: bool
 ) -> None:
@@ -249,7 +250,7 @@ def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(
     pytest.fail("the writer never ended")
 
 
-@pytest.mark.parametrize("read_at", range(9))
+@pytest.mark.parametrize("read_at", everyday(range(9), 0, 4, 8))
 def test_an_erasure_in_the_middle_of_a_read_does_not_show(
     half_erased: tuple[Base, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_at: int
 ) -> None:

@@ -18,8 +18,18 @@ from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec
 from projector.training.mlp import Mlp, MlpProgress, MlpRecord, extract, public_nodes, train_mlp
 from projector.training.pretrained import ForeignWeights, WeightsError
+from tests.everyday import everyday
 
 SPEC = ModelSpec(mlp_width=16, combine=Combine.CONCAT)
+
+
+@pytest.fixture
+def few_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("projector.training.mlp._EPOCHS", 40)
+
+
+#: For what does not depend on how well it has learnt.
+FEW_EPOCHS = pytest.mark.usefixtures("few_epochs")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +56,8 @@ def as_dense(graph: Graph, dtype: str) -> Graph:
     return replace(graph, features=dense(graph.features).astype(dtype))
 
 
-@pytest.mark.parametrize("layout", ["csr", "float32", "float64"])
+@FEW_EPOCHS
+@pytest.mark.parametrize("layout", everyday(["csr", "float32", "float64"], "csr", "float32"))
 def test_the_outputs_are_what_numpy_makes_of_the_weights(graph: Graph, layout: str) -> None:
     given = graph if layout == "csr" else as_dense(graph, layout)
     mlp = trained(given, some_public(graph))
@@ -61,6 +72,7 @@ def test_the_outputs_are_what_numpy_makes_of_the_weights(graph: Graph, layout: s
     assert np.array_equal(extracted.labels, graph.labels)
 
 
+@FEW_EPOCHS
 def test_it_learns_from_public_training_nodes_and_nothing_else(graph: Graph) -> None:
     public = some_public(graph) | graph.test_mask
     learnt = public & graph.train_mask
@@ -82,6 +94,7 @@ def test_it_learns_from_public_training_nodes_and_nothing_else(graph: Graph) -> 
     assert not np.array_equal(mlp.W1.numpy(), other.W1.numpy())
 
 
+@FEW_EPOCHS
 def test_the_seed_decides_the_mlp(graph: Graph) -> None:
     public = some_public(graph)
     first, again, other = (trained(graph, public, replace(SPEC, seed=seed)) for seed in (4, 4, 5))
@@ -101,13 +114,15 @@ def test_it_learns_what_tells_the_classes_apart(graph: Graph) -> None:
     assert len(losses) - 1 - int(np.argmin(losses)) == 50
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@FEW_EPOCHS
+@pytest.mark.parametrize("count", everyday([1, 2, 3], 1))
 def test_few_public_nodes_are_enough_to_train(graph: Graph, count: int) -> None:
     public = some_public(graph, count)
     assert extract(graph, SPEC, public).record == MlpRecord(width=16, public_nodes=count)
 
 
-@pytest.mark.parametrize("layout", ["csr", "dense"])
+@FEW_EPOCHS
+@pytest.mark.parametrize("layout", everyday(["csr", "dense"], "csr"))
 def test_a_model_on_an_mlp_lies_in_the_span_of_its_outputs(graph: Graph, layout: str, tmp_path: Path) -> None:
     given = graph if layout == "csr" else as_dense(graph, "float32")
     public = some_public(graph)
@@ -139,22 +154,23 @@ def test_units_that_are_never_active_are_columns_of_zeros(graph: Graph) -> None:
     assert np.linalg.norm(built.weights[0] - Z.T @ built.beta[0]) <= 1e-8 * np.linalg.norm(built.weights[0])
 
 
-def test_no_unit_is_active_for_a_handful_of_nodes_alone(graph: Graph) -> None:
-    for seed in range(3):
-        spec = ModelSpec(mlp_width=200, seed=seed)
-        # One of these nodes is 5 % of them: what no public node activates is silent on all nodes.
-        public = some_public(graph, 20)
-        Z = trained(graph, public, spec).outputs(graph.features)
-        silent = ~Z[public].any(axis=0)
-        assert silent.any()
-        assert not Z[:, silent].any()
-        few = some_public(graph, 150)
-        counts = (trained(graph, few, spec).outputs(graph.features)[few] > 0).sum(axis=0)
-        assert 0 in counts
-        assert 1 not in counts
+@pytest.mark.parametrize("seed", everyday(range(3), 0))
+def test_no_unit_is_active_for_a_handful_of_nodes_alone(graph: Graph, seed: int) -> None:
+    spec = ModelSpec(mlp_width=200, seed=seed)
+    # One of these nodes is 5 % of them: what no public node activates is silent on all nodes.
+    public = some_public(graph, 20)
+    Z = trained(graph, public, spec).outputs(graph.features)
+    silent = ~Z[public].any(axis=0)
+    assert silent.any()
+    assert not Z[:, silent].any()
+    few = some_public(graph, 150)
+    counts = (trained(graph, few, spec).outputs(graph.features)[few] > 0).sum(axis=0)
+    assert 0 in counts
+    assert 1 not in counts
 
 
-@pytest.mark.parametrize("extra_class", [False, True])
+@FEW_EPOCHS
+@pytest.mark.parametrize("extra_class", everyday([False, True], False))
 def test_injected_columns_pass_the_mlp_by(graph: Graph, extra_class: bool) -> None:
     injected = inject_channel(graph, ["7", "11"], extra_class=extra_class)
     public = some_public(graph)
@@ -172,6 +188,7 @@ def test_injected_columns_pass_the_mlp_by(graph: Graph, extra_class: bool) -> No
     assert np.linalg.norm(built.weights[:, 16] - sums) <= 1e-8 * np.linalg.norm(sums)
 
 
+@FEW_EPOCHS
 def test_what_the_operator_should_know_is_said(graph: Graph) -> None:
     public = some_public(graph) & (graph.labels != 1) | graph.val_mask
     absent, unused = extract(graph, SPEC, public).warnings

@@ -13,6 +13,7 @@ from store_states import a_state, copied, everything_of, names_in, read_everythi
 from model_store.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
+from tests.everyday import everyday
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -41,7 +42,7 @@ def rewrite_beta(model: SmallModel, path: Path) -> None:
     store.erase(Erasure(), fencing=1)
 
 
-@pytest.mark.parametrize("loss", [Loss.TORN, Loss.ALL, Loss.SOME])
+@pytest.mark.parametrize("loss", everyday([Loss.TORN, Loss.ALL, Loss.SOME], Loss.ALL))
 @pytest.mark.parametrize("action", [commit, rewrite_beta])
 def test_a_crash_at_any_point_leaves_the_old_or_the_new_state_and_repeating_ends_the_same(
     before: tuple[SmallModel, Path], tmp_path: Path, action: Callable[[SmallModel, Path], None], loss: Loss
@@ -78,7 +79,7 @@ def test_a_crash_at_any_point_leaves_the_old_or_the_new_state_and_repeating_ends
     pytest.fail("the action never ended")
 
 
-@pytest.mark.parametrize("loss", [Loss.TORN, Loss.ALL, Loss.SOME])
+@pytest.mark.parametrize("loss", everyday([Loss.TORN, Loss.ALL, Loss.SOME], Loss.ALL))
 def test_a_crash_while_a_store_is_created_leaves_none_or_all_of_it(tmp_path: Path, loss: Loss) -> None:
     model = small_model(nodes=9, edges=10)
     random = np.random.default_rng(0)

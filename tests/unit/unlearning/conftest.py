@@ -6,12 +6,13 @@ import pytest
 from model_store.build import BuiltModel
 from model_store.datasets.load import load_dataset
 from projector.graph.graph import Graph
-from tests.unit.unlearning.stored import built
+from tests.everyday import everyday
+from tests.unit.unlearning.stored import SMALL, built
 
 
-@pytest.fixture(scope="session")
-def graph() -> Graph:
-    return load_dataset("cora", data_dirs=[])
+@pytest.fixture(scope="session", params=everyday(["small", "cora"], "small"))
+def graph(request: pytest.FixtureRequest) -> Graph:
+    return load_dataset(SMALL if request.param == "small" else request.param, data_dirs=[])
 
 
 @pytest.fixture(scope="session")

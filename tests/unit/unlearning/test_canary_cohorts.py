@@ -49,7 +49,7 @@ def assert_exact(model: StoredModel, oracle: Oracle, outcome: Outcome) -> None:
     assert outcome.span_residual <= 1e-8
 
 
-def test_a_drill_on_a_real_graph_is_exact_and_leaves_nothing_in_the_column(tmp_path: Path, graph: Graph) -> None:
+def test_a_drill_is_exact_and_leaves_nothing_in_the_column(tmp_path: Path, graph: Graph) -> None:
     drilled = built(graph, cohorts=3)
     model, oracle = StoredModel(tmp_path / "model", drilled), Oracle(drilled)
     first, second = cohort_rows(drilled, 1), cohort_rows(drilled, 2)
