@@ -4,6 +4,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -58,10 +59,11 @@ class Newcomer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
 
-    def follow(self, command: Command) -> None:
-        """Type it; AssertionError unless it ends well, or as it is shown, and prints what the page says.
+    def follow(self, command: Command) -> str | None:
+        """Type it; what was wrong unless it ends well, or as it is shown, and prints what the page says.
 
         A command that waits a while first is repeated until it does.
         """
@@ -73,8 +75,8 @@ class Newcomer:
             right = right and (not command.output or alike(command.output, printed))
             if right or text == command.text or time.monotonic() > until:
                 break
-        assert right, f"{command}\nended with {status} and printed\n{printed}\nnot\n{command.output}"
         self._replaced |= dict(zip(_ID.findall(command.output), _ID.findall(printed), strict=False))
+        return None if right else f"{command}\nended with {status} and printed\n{printed}\nnot\n{command.output}"
 
     def _type(self, text: str) -> tuple[int, str]:
         for name, here in self._replaced.items():
@@ -93,5 +95,6 @@ class Newcomer:
         return int(ended[1]), printed[: ended.start()].decode()
 
     def leave(self) -> None:
-        """End the shell."""
+        """End the shell, and what it has not waited for."""
+        os.killpg(self._shell.pid, signal.SIGTERM)
         self._shell.communicate()

@@ -15,11 +15,13 @@ _HEREDOC = re.compile(r"<<'?(\w+)'?")
 
 #: What differs from run to run, and with what else was in a batch, by what takes its place when texts are compared.
 _ANYTHING = [
+    (re.compile(r'"next_cursor": ?"[^"]+"'), '"next_cursor": CURSOR'),
     (re.compile(r'"(explanation|what_was_done)": ?"[^"]*"'), r'"\1": WORDS'),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}"), "ID"),
     (re.compile(r"\w{3}, \d\d \w{3} \d{4} [\d:]{8} GMT"), "TIME"),
-    (re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.]*\d(?:Z| UTC)"), "TIME"),
+    (re.compile(r"\d{4}-\d\d-\d\d(?:[T ](?:[\d:.]*\d(?:Z| UTC))?)?"), "TIME"),
     (re.compile(r"[A-Za-z0-9+/]{40,}=*"), "DIGEST"),
+    (re.compile(r"(?<=lethe-canary-)[0-9a-f]{8}"), "TAG"),
     (re.compile(r"(?<![\w.])(?=[0-9a-f]*\d)[0-9a-f]{16,}\b"), "DIGEST"),
     (re.compile(r"-?\b\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)"), "#"),
     (re.compile(r"# checkpoints?\b"), "# checkpoints"),

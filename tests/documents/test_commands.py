@@ -23,8 +23,7 @@ NOT_HERE = {
     "./lethe serve": "runs until it is stopped; pages are followed beside one that runs, and its options are checked",
     "LETHE_HOME=mine ./lethe serve": "the same",
     "lethe serve": "the same, of an installed Lethe: tests/packaging",
-    "./lethe test ": "runs tests, in the test of long commands below",
-    "./lethe test": "runs this test too",
+    "./lethe test": "runs this test too; with arguments, it is run by a test of its own",
     "./lethe check": "what continuous integration runs beside the tests; tests/unit/test_launcher.py runs its stubs",
     "./lethe recover": "needs a store and a database of two moments: tests/integration/test_restore.py",
     "export DATABASE_URL": "a server of your own",
@@ -42,6 +41,10 @@ NOT_HERE = {
     "pipx install": "is not brought by Lethe; tests/packaging installs the wheels",
 }
 SHOWN = [command for page in PAGES for command in commands(page)]
+#: Those that run some of the tests; `./lethe test` alone would run this one too.
+SOME_TESTS = [
+    each for each in SHOWN if each.text.startswith("./lethe test") and shlex.split(each.text, comments=True)[2:]
+]
 #: What the first Lethe of a page is like, by the page's name.
 SETTINGS: Mapping[str, Mapping[str, object]] = {
     # Batches are late, so that what is shown of a request that waits can be asked for before it is done.
@@ -143,9 +146,9 @@ def follow(tmp_path: Path, lethe_start: Start, models: Models) -> Iterator[Calla
         with lethe.client(key) as client:
             if page.name in ("data.md", "guarantees.md"):
                 client.wait(client.request_deletion(["2001", "2002"]).id)
-        for command in commands(page):
-            if reason(command) is None:
-                newcomer.follow(command)
+        typed = [command for command in commands(page) if reason(command) is None]
+        wrong = [found for command in typed if (found := newcomer.follow(command)) is not None]
+        assert not wrong, "\n\n".join(wrong)
 
     yield through
     for one in reversed(running):
@@ -166,11 +169,14 @@ def test_a_page_does_what_it_shows(page: Path, follow: Callable[[Path], None]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [each for each in SHOWN if each.text.startswith("./lethe test ")], ids=str)
+@pytest.mark.parametrize("command", SOME_TESTS, ids=str)
 def test_tests_that_are_shown_run(command: Command, tmp_path: Path) -> None:
     newcomer = Newcomer(checkout(tmp_path / "lethe"), {}, {})
-    newcomer.follow(command)
-    newcomer.leave()
+    try:
+        wrong = newcomer.follow(command)
+    finally:
+        newcomer.leave()
+    assert wrong is None, wrong
 
 
 def test_outputs_are_compared_but_for_what_differs_from_run_to_run() -> None:
