@@ -1,4 +1,4 @@
-"""The table of settings in operations.md, made from the settings themselves.
+"""The table of settings in settings.md, made from the settings themselves.
 
 python -m docs.settings_table     writes it anew; a test fails while it is out of date
 """
@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from service.settings import Settings, variable_name
 
-PAGE = Path(__file__).parent / "operations.md"
+PAGE = Path(__file__).parent / "settings.md"
 BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
 

@@ -64,7 +64,8 @@ def build() -> typer.Typer:
     lethe = typer.Typer(
         help="Lethe makes a trained linear graph neural network forget nodes, and keeps evidence of it.",
         no_args_is_help=True,
-        epilog="In a checkout, [bold]./lethe test[/bold] runs the tests, with servers of their own.",
+        epilog="In a checkout, [bold]./lethe test[/bold] runs the tests, with servers of their own, and "
+        "[bold]./lethe check[/bold] lint, types and directions of imports.",
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",

@@ -1,6 +1,7 @@
 """What the documents name exists: tests, code, files, routes, commands, settings."""
 
 import ast
+import inspect
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from docs.settings_table import with_current_table
+from model_store.store import Store
 from service.api.application import build
 from service.cli.main import build as build_command_line
 from service.observability.access import AccessLog
@@ -19,7 +21,7 @@ from service.operation import api_probes, unlearner_probes
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
@@ -29,8 +31,17 @@ def document(request: pytest.FixtureRequest) -> Path:
 
 
 def test_the_settings_table_is_current() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "settings.md").read_text()
     assert page == with_current_table(page), "run: python -m docs.settings_table"
+
+
+def test_the_chunk_size_is_the_stores() -> None:
+    rows = inspect.signature(Store.create).parameters["chunk_rows"].default
+    assert f"chunk of {rows} rows" in ARCHITECTURE
+
+
+def test_the_readme_is_a_door_and_no_house() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 160
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +100,7 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 def test_every_command_that_is_shown_exists(document: Path) -> None:
     command_line = typer.main.get_command(build_command_line())
     for words in commands_in(document):
-        if words[:1] == ["test"] or not words:
+        if not words or words[0] in ("test", "check"):  # of the launcher
             continue
         found, *rest = words
         assert found in command_line.commands, words  # type: ignore[attr-defined]

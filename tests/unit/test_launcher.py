@@ -173,6 +173,28 @@ def test_the_tests_use_every_core_unless_told_otherwise(clone: Clone) -> None:
     assert not parallel or (parallel[0], int(parallel[1]) > 1, parallel[2:]) == ("-n", True, shared)
 
 
+def test_check_runs_every_tool_in_the_root_and_fails_when_one_does(clone: Clone, tmp_path: Path) -> None:
+    clone.run("test")
+    for tool in ("ruff", "mypy", "lint-imports"):
+        program = clone.root / ".venv" / "bin" / tool
+        program.write_text(f'#!/bin/sh\necho "$PWD: {tool} $*"\ntest ! -e "$NOTES/{tool} fails"\n')
+        program.chmod(0o755)
+
+    passed = clone.run("check", cwd=tmp_path)
+    (clone.notes / "ruff fails").touch()
+    failed = clone.run("check")
+
+    ran = [line.removeprefix(f"{clone.root}: ").strip() for line in passed.stdout.splitlines() if "==" not in line]
+    assert ran == ["ruff check .", "ruff format --check .", "mypy", "lint-imports"]
+    assert (passed.returncode, failed.returncode) == (0, 1)
+    assert failed.stdout == passed.stdout
+    assert clone.installs == ["requirements-dev.txt"]
+
+
+def test_check_refuses_arguments(clone: Clone) -> None:
+    assert "takes no arguments" in clone.run("check", "projector").stderr
+
+
 def test_a_failed_installation_is_told_and_tried_again(clone: Clone) -> None:
     (clone.notes / "fail").touch()
     failed = clone.run("serve")

@@ -1,0 +1,186 @@
+"""Every command that the documents show, as it is printed: run, or parsed where it cannot be run here."""
+
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lethe_process import LetheProcess, copied
+from trained_models import Models
+
+from model_store.datasets.load import load_dataset
+from tests.documents.newcomer import Newcomer, checkout
+from tests.documents.shown import PAGES, Command, alike, commands
+from tests.preloaded import ROOT, Start
+
+#: Commands that are not run here, by how they begin, and why; each is still parsed by the shell.
+NOT_HERE = {
+    "./lethe serve": "runs until it is stopped; pages are followed beside one that runs, and its options are checked",
+    "LETHE_HOME=mine ./lethe serve": "the same",
+    "lethe serve": "the same, of an installed Lethe: tests/packaging",
+    "./lethe test": "runs this test too; with arguments, it is run by a test of its own",
+    "./lethe check": "what continuous integration runs beside the tests; tests/unit/test_launcher.py runs its stubs",
+    "./lethe recover": "needs a store and a database of two moments: tests/integration/test_restore.py",
+    "export DATABASE_URL": "a server of your own",
+    "export REDIS_URL": "a server of your own",
+    "export LETHE_API_DATABASE_URL": "a server of your own",
+    "export LETHE_UNLEARNER_DATABASE_URL": "a server of your own",
+    "psql": "a server of your own, and a client that Lethe does not bring",
+    "pg_dump": "a server of your own, and a client that Lethe does not bring",
+    'cp -a "$LETHE_HOME"': "the home beside a server of your own; that of private servers is copied",
+    "cat > .env": "for Docker",
+    "chmod 600 .env": "for Docker",
+    "docker compose": "there is no Docker engine; tests/unit/test_deployment.py reads what it reads",
+    "git clean": "a checkout, which a copy is not; tests/packaging makes the wheels",
+    "python3 -m pip wheel": "asks the index for what builds them; tests/packaging makes the wheels",
+    "pipx install": "is not brought by Lethe; tests/packaging installs the wheels",
+}
+SHOWN = [command for page in PAGES for command in commands(page)]
+#: Those that run some of the tests; `./lethe test` alone would run this one too.
+SOME_TESTS = [
+    each for each in SHOWN if each.text.startswith("./lethe test") and shlex.split(each.text, comments=True)[2:]
+]
+#: What the first Lethe of a page is like, by the page's name.
+SETTINGS: Mapping[str, Mapping[str, object]] = {
+    # Batches are late, so that what is shown of a request that waits can be asked for before it is done.
+    "api.md": {"max_wait_ms": 1500},
+}
+_BENCHMARK = re.compile(r"(?:python|python3) -m ((?:benchmarks|docs|examples)\.[\w.]+)((?: [\w./:-]+)*)")
+
+
+def reason(command: Command) -> str | None:
+    """Why it is not run here; None when it is."""
+    return next((why for begins, why in NOT_HERE.items() if command.text.startswith(begins)), None)
+
+
+def test_a_shell_understands_what_is_shown() -> None:
+    for command in SHOWN:
+        done = subprocess.run(["bash", "-n", "-c", command.text], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def test_every_reason_is_that_of_a_command() -> None:
+    for begins in NOT_HERE:
+        assert any(command.text.startswith(begins) for command in SHOWN), begins
+
+
+class Parsed(Exception):
+    """The options of a program were understood."""
+
+
+def benchmarks_shown() -> list[tuple[str, str]]:
+    """Modules and arguments of every `python -m …` in blocks and spans, in the documents and the decisions."""
+    text = "\n".join(page.read_text() for page in [*PAGES, *sorted(ROOT.glob("docs/adr/*.md"))])
+    return sorted(set(_BENCHMARK.findall(text.replace("\n", " "))))
+
+
+@pytest.mark.parametrize(("module", "arguments"), benchmarks_shown())
+def test_a_program_understands_the_arguments_that_are_shown(
+    module: str, arguments: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not arguments:
+        assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file()
+        return
+    import argparse
+
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_alone(parser: argparse.ArgumentParser, *given: object) -> None:
+        parse(parser, *given)  # type: ignore[call-overload]
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_alone)
+    monkeypatch.setattr(sys, "argv", [module, *shlex.split(arguments)])
+    with pytest.raises(Parsed):
+        importlib.import_module(module).main()
+
+
+@pytest.fixture
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("trained"))
+
+
+def prepare(folder: Path, model: Path) -> None:
+    """What pages take for granted: a dataset of the reader's, a newly trained model, what was deleted before."""
+    cora = load_dataset("cora", data_dirs=[])
+    edges = np.stack(cora.adjacency.nonzero()).astype(np.int64)
+    ids = np.array([f"user-{number}" for number in range(len(cora.labels))])
+    np.savez(folder / "my-graph.npz", edge_index=edges, y=cora.labels, x=cora.features.toarray(), node_ids=ids)
+    copied(model, folder / "models" / "cora-new")
+    (folder / "forgotten.txt").write_text("2001\n2002\n")
+    np.save(folder / "forgotten.npy", cora.features[[2001, 2002]].toarray())
+
+
+@pytest.fixture
+def follow(tmp_path: Path, lethe_start: Start, models: Models) -> Iterator[Callable[[Path], None]]:
+    """Follow a page from its first command to its last, beside a Lethe that serves Cora."""
+    running: list[LetheProcess | Newcomer] = []
+
+    def through(page: Path) -> None:
+        folder = checkout(tmp_path / "lethe")
+        model = models.trained("cora", cohorts=12)
+        prepare(folder, model)
+        home = folder / "var"
+        home.mkdir(mode=0o700)
+        copied(model, home / "model")
+        # A budget that is enough on a busy machine, too.
+        settings = {"repair": "always", "repair_budget": 60, "admin_key": "", **SETTINGS.get(page.name, {})}
+        lethe = LetheProcess(lethe_start, home, **settings)
+        running.append(lethe)
+        lethe.start()
+        key = (home / "run" / "admin.key").read_text().strip()
+        (tmp_path / "backup").mkdir()
+        environment = {"LETHE_KEY": key, "LETHE_DEVICE": "cpu"}
+        replaced = {
+            "http://127.0.0.1:8000": lethe.url,
+            "https://lethe.example": lethe.url,
+            "/backup/": f"{tmp_path}/backup/",
+        }
+        newcomer = Newcomer(folder, environment, replaced)
+        running.append(newcomer)
+        with lethe.client(key) as client:
+            if page.name in ("data.md", "guarantees.md"):
+                client.wait(client.request_deletion(["2001", "2002"]).id)
+        typed = [command for command in commands(page) if reason(command) is None]
+        wrong = [found for command in typed if (found := newcomer.follow(command)) is not None]
+        assert not wrong, "\n\n".join(wrong)
+
+    yield through
+    for one in reversed(running):
+        one.leave() if isinstance(one, Newcomer) else one.close()
+
+
+#: Pages that are followed every day; the others take minutes in all.
+EVERY_DAY = ("README.md", "CONTRIBUTING.md")
+PAGES_TO_FOLLOW = [
+    pytest.param(page, id=page.name, marks=() if page.name in EVERY_DAY else pytest.mark.slow)
+    for page in sorted({command.page for command in SHOWN if reason(command) is None})
+]
+
+
+@pytest.mark.parametrize("page", PAGES_TO_FOLLOW)
+def test_a_page_does_what_it_shows(page: Path, follow: Callable[[Path], None]) -> None:
+    follow(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SOME_TESTS, ids=str)
+def test_tests_that_are_shown_run(command: Command, tmp_path: Path) -> None:
+    newcomer = Newcomer(checkout(tmp_path / "lethe"), {}, {})
+    try:
+        wrong = newcomer.follow(command)
+    finally:
+        newcomer.leave()
+    assert wrong is None, wrong
+
+
+def test_outputs_are_compared_but_for_what_differs_from_run_to_run() -> None:
+    assert alike("04dda160-b89a-4b27-8ddd-7d4ca2bb1a7f: 1.5e-9", "14dda160-b89a-4b27-8ddd-7d4ca2bb1a7e: 2")
+    assert alike("rank   12\nmore …", "rank 7\nmore of it\n")
+    assert not alike("status completed", "status queued")
+    assert not alike("one", "one\ntwo")
