@@ -50,7 +50,7 @@ class Background:
 async def announce(is_ready: Callable[[], Awaitable[bool]], on_ready: Callable[[], None], stop: asyncio.Event) -> None:
     """Call `on_ready` once, when `is_ready` for the first time; never after `stop` is set."""
     while not stop.is_set():
-        if await is_ready():
+        if await is_ready() and not stop.is_set():
             on_ready()
             return
         with contextlib.suppress(TimeoutError):

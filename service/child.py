@@ -6,6 +6,7 @@ the descriptor of the socket that it answers on. Only what its work needs is imp
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -23,6 +24,9 @@ from service.observability.logging import configure_logging
 from service.settings import Settings
 from service.supervisor import MAY_PASS, READY
 from service.supervisor_children import Work
+
+#: What the system says of a path that nobody mends by waiting; a full or failing disk is none of it.
+_REFUSED_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EROFS)
 
 
 def main() -> None:
@@ -82,7 +86,7 @@ def _kept_running() -> Iterator[None]:
     except (LetheError, ProjectorError):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.filename is not None:
+        if isinstance(error, OSError) and error.filename is not None and error.errno in _REFUSED_PATH:
             raise
         # Not by its text, which may quote what somebody sent.
         logging.getLogger(__name__).critical("The process fails.", exc_info=error)

@@ -21,6 +21,8 @@ _GENERATED_NAME = "admin"
 _CHOSEN_NAME = "admin (LETHE_ADMIN_KEY)"
 #: The name tells those who come later, and do not know the key: only this machine may try it.
 _SHORT_NAME = "admin (LETHE_ADMIN_KEY, short)"
+#: Names that no other key may have: by them alone a start tells a key that may not be used beyond this machine.
+RESERVED_NAMES = frozenset({_GENERATED_NAME, _CHOSEN_NAME, _SHORT_NAME})
 #: Shortest key of the operator's own that others than this machine may try; 128 bits as hexadecimal digits.
 _LONG = 32
 _MAKE_ONE = "Set LETHE_ADMIN_KEY to one from `openssl rand -hex 32`."
@@ -61,11 +63,12 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
                 return None
             return FirstKey(made.text)
         chosen_hash = keyring.api_key_hash(chosen.get_secret_value())
-        if await keys.find_by_hash(chosen_hash) is not None:
-            return None
+        found = await keys.find_by_hash(chosen_hash)
         for key in valid:
-            if key.name in (_CHOSEN_NAME, _SHORT_NAME):
+            if key.name in (_CHOSEN_NAME, _SHORT_NAME) and (found is None or key.id != found.id):
                 await keys.revoke(key.id)
+        if found is not None:
+            return None
         try:
             await keys.create(uuid4(), _SHORT_NAME if _is_short(chosen) else _CHOSEN_NAME, list(Scope), chosen_hash)
         except Conflict:

@@ -24,6 +24,7 @@ from service.domain.states import RepairPolicy
 from service.drills.cohorts import CohortSearch
 from service.drills.schedule import DrillSchedule
 from service.drills.starting import Drills
+from service.first_key import refuse_weak_keys
 from service.listening import REQUESTS_GRACE_S, listen, stopped_by_signals, url_of
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
@@ -101,6 +102,7 @@ async def unlearning(
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")
+        await refuse_weak_keys(engine, settings.host)
         log_keys = await open_log_keys(engine, settings.home / "keys")
         request_keys = await open_request_keys(engine, settings.home / "keys")
         finish_move(settings.model_dir)

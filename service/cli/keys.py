@@ -32,8 +32,13 @@ def create(
     from service.db.api_keys import ApiKeyRepository
     from service.db.engine import create_engine
     from service.db.vault_keys import open_keyring
+    from service.first_key import RESERVED_NAMES
     from service.vault.api_keys import new_api_key
 
+    if name in RESERVED_NAMES:
+        raise ConfigurationError(
+            f"The name {name!r} is that of a key that a start of Lethe makes.", "Choose another name."
+        )
     made = new_api_key()
 
     async def insert(repository: ApiKeyRepository, settings: Settings) -> ApiKey:

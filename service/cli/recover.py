@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from model_store.store import Store
-    from service.db.engine import Engine
+    from service.db.engine import Connection, Engine
     from service.domain.records import Lease
     from service.domain.versions import Recovery
     from service.vault.request_keys import RequestKeys
@@ -84,6 +84,7 @@ def command(
 async def _recover(settings: Settings, store: "Store", accepted: frozenset[str]) -> None:
     from service.db import migrate, roles
     from service.db.engine import create_engine
+    from service.db.pointers import PointerRepository
     from service.db.rights import UNLEARNER_ROLE
     from service.db.vault_keys import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
     from service.vault.request_keys import RequestKeys
@@ -91,7 +92,12 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
 
     assert settings.database_url is not None
     keys = settings.home / "keys"
-    await migrate.upgrade(settings.database_url)
+
+    async def belongs(connection: "Connection") -> None:
+        # Of another Lethe's database nothing changes; all else that `serve` would refuse is what is recovered from.
+        await PointerRepository(connection).require_only(store.manifest.name)
+
+    await migrate.upgrade(settings.database_url, belongs)
     owner = create_engine(settings.database_url, pool_size=1)
     try:
         lost_keys = accepted - {TOMBSTONES}

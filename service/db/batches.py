@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from service.db.base import Base
 from service.db.models import RequestAuditRow, RequestRow
 from service.db.records import NORM_COLUMNS, QUEUED_COLUMNS, queued_request, request_norms
-from service.db.versions import VersionRow, joined_version_in, version_columns, version_in
+from service.db.versions import VersionRepository, VersionRow, joined_version_in, version_columns, version_in
 from service.domain.records import BatchRecord, QueuedRequest, RequestNorms
 from service.domain.states import Cause, RequestStatus
 from service.domain.versions import BatchDetails, Version, batch_record
@@ -108,6 +108,18 @@ class BatchRepository:
     async def details(self, batch_id: UUID) -> BatchDetails:
         """Return what is measured of a batch that is recorded."""
         return _details((await self._conn.execute(select(_BATCHES).where(BatchRow.id == batch_id))).one())
+
+    async def newest_residuals(self, model: str) -> tuple[Version | None, float | None]:
+        """Return the newest version whose span residual is measured, and the newest version's coefficient residual.
+
+        The one is None before any, the other where the newest version is no batch.
+        """
+        # Two, because the newest may not have been measured yet.
+        made = await VersionRepository(self._conn).latest(model, limit=2)
+        coefficient = None
+        if made and made[0].cause is Cause.BATCH:
+            coefficient = (await self.details(made[0].id)).coefficient_residual
+        return next((one for one in made if one.span_residual is not None), None), coefficient
 
     async def get(self, batch_id: UUID) -> Batch:
         """Return a batch that is recorded, its requests oldest first."""

@@ -10,12 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.roles import grant
 from service.db.schema import MIGRATIONS, connected, require_ours
+from service.db.transactions import NO_RIGHT, sqlstate
 from service.errors import ConfigurationError
 
 #: Advisory lock that whoever migrates takes (the bytes of "lethe").
 _MIGRATION_LOCK = 0x6C65746865
-#: SQLSTATE of a missing right.
-_NO_RIGHT = "42501"
 
 
 async def _accept(connection: AsyncConnection) -> None:
@@ -37,7 +36,7 @@ async def upgrade(url: str, belongs: Callable[[AsyncConnection], Awaitable[None]
             await connection.run_sync(_apply)
             await belongs(connection)
     except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) != _NO_RIGHT:
+        if sqlstate(error) != NO_RIGHT:
             raise
         raise ConfigurationError(
             "The database is not at the schema of this version, and this login has no right to change it.",

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from service.db.engine import asyncpg_url
-from service.db.transactions import transaction
+from service.db.rights import API_ROLE, UNLEARNER_ROLE
+from service.db.transactions import NO_RIGHT, sqlstate, transaction
 from service.errors import ConfigurationError, LetheError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -28,6 +30,7 @@ _REVISION = text("SELECT version_num FROM alembic_version")
 _FOREIGN = text("""
     SELECT relname FROM pg_class
     WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f')
+      AND relname <> 'alembic_version'
       AND NOT EXISTS (SELECT FROM pg_depend
                       WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid AND deptype = 'e')
     ORDER BY relname LIMIT 1
@@ -70,9 +73,22 @@ async def revision_of(connection: AsyncConnection) -> str | None:
 
 
 async def require_current(engine: AsyncEngine) -> None:
-    """Raise `SchemaForeign` or `ConfigurationError` for a database of another version, `Unavailable` in an outage."""
-    async with transaction(engine) as connection:
-        revision = await revision_of(connection)
+    """Raise `SchemaForeign` or `ConfigurationError` for a database of another version, `Unavailable` in an outage.
+
+    `ConfigurationError` too for a login that may not look.
+    """
+    try:
+        async with transaction(engine) as connection:
+            revision = await revision_of(connection)
+    except DBAPIError as error:
+        if sqlstate(error) != NO_RIGHT:
+            raise
+        login = engine.url.username
+        raise ConfigurationError(
+            f"The login {login!r} has no right to read the database's tables.",
+            f'Give it the role of its process, as the tables\' owner: `GRANT {API_ROLE} TO "{login}"` to one that '
+            f'answers, `GRANT {UNLEARNER_ROLE} TO "{login}"` to the unlearner.',
+        ) from None
     _require_known(revision)
     if revision != head():
         raise ConfigurationError(

@@ -13,6 +13,8 @@ from service.db.fencing import fence
 from service.domain.records import Lease
 from service.errors import LeaseLost, LetheError, Unavailable
 
+#: SQLSTATE of a missing right.
+NO_RIGHT = "42501"
 #: SQLSTATE classes that mean "not now": connection, authorisation, no such database yet, deadlock, resources, operator
 #: intervention, system error.
 _OUTAGE_CLASSES = frozenset({"08", "28", "3D", "40", "53", "57", "58"})
@@ -48,7 +50,7 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     except Exception as error:
         if not is_outage(error):
             raise
-        if committing and not _sqlstate(error).startswith(_ROLLED_BACK_CLASS):
+        if committing and not sqlstate(error).startswith(_ROLLED_BACK_CLASS):
             raise CommitUnanswered(
                 f"The database stopped answering during a commit ({_name(error)}).",
                 "It is unknown whether this was recorded: ask again, a request with the same Idempotency-Key.",
@@ -83,7 +85,7 @@ def is_outage(error: BaseException) -> bool:
         return True
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
-    state = _sqlstate(error)
+    state = sqlstate(error)
     return state[:2] in _OUTAGE_CLASSES or state in _OUTAGE_STATES or _is_broken_off(error)
 
 
@@ -95,7 +97,8 @@ def _is_broken_off(error: BaseException) -> bool:
     return isinstance(error, asyncpg.InternalClientError) or type(error) is asyncpg.InterfaceError
 
 
-def _sqlstate(error: BaseException) -> str:
+def sqlstate(error: BaseException) -> str:
+    """The SQLSTATE of SQLAlchemy's or asyncpg's error, empty when it has none."""
     state = getattr(getattr(error, "orig", error), "sqlstate", None)
     return state if isinstance(state, str) else ""
 

@@ -112,7 +112,9 @@ class UnlearningMetrics:
             "lethe_span_residual", "Relative distance of W from the live nodes' span, as last read.", registry=registry
         )
         self._coefficient_residual = Gauge(
-            "lethe_coefficient_residual", "|W - (B + M T)| / |W| of the last batch.", registry=registry
+            "lethe_coefficient_residual",
+            "|W - (B + M T)| / |W| of the newest version; NaN unless a batch made it.",
+            registry=registry,
         )
         self._exceeded = Counter(
             "lethe_residual_exceeded_total",
@@ -214,8 +216,7 @@ class UnlearningMetrics:
         self._drill_interval.set(seconds)
 
     def measured(self, span_residual: float, repair: RepairStatus) -> None:
-        """Set the span residual that was measured last, of weights of which `repair` holds."""
-        self._span_residual.set(span_residual)
+        """Count a span residual that was measured just now, of weights of which `repair` holds, if it is too large."""
         if span_residual > most_span_residual(repair):
             self._exceeded.labels("span").inc()
 
@@ -238,19 +239,22 @@ class UnlearningMetrics:
         self._rank.set(rank)
         self._live_nodes.set(live_nodes)
 
+    def residuals(self, span: float | None, coefficient: float | None) -> None:
+        """Set the residuals of the model that is served; None for what is not known."""
+        self._span_residual.set(math.nan if span is None else span)
+        self._coefficient_residual.set(math.nan if coefficient is None else coefficient)
+
     def no_model(self) -> None:
         """Tell of no model: none is loaded, or another process serves it. NaN, because 0 would be a figure."""
         for gauge in (self._version, self._rank, self._live_nodes, self._distance_bound, self._drill_cohorts):
             gauge.set(math.nan)
-        for gauge in (self._span_residual, self._coefficient_residual):
-            gauge.set(math.nan)
+        self.residuals(None, None)
 
     def completed(self, batch: BatchRecord) -> None:
         """Count a batch, once, when it is complete."""
         self._batches.labels(batch.factor_method).inc()
         self._batch_nodes.observe(batch.nodes)
         self._directions.inc(batch.directions_removed)
-        self._coefficient_residual.set(batch.coefficient_residual)
         if batch.coefficient_residual > MOST_RESIDUAL:
             self._exceeded.labels("coefficient").inc()
         if batch.span_residual is not None:

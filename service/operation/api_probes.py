@@ -11,9 +11,7 @@ from service.db.batches import BatchRepository
 from service.db.engine import Engine
 from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
 from service.domain.conditions import Check, Holder, Phase
-from service.domain.states import Cause
 from service.errors import Unavailable
 from service.observability.metrics import MOST_RESIDUAL, most_span_residual
 from service.operation.readiness import NotReady, Probe, Probes
@@ -78,16 +76,11 @@ def api_probes(
 
     async def residuals() -> str:
         async with _asking_postgres(), transaction(engine) as connection:
-            # Two, because the newest may not have been measured yet.
-            made = await VersionRepository(connection).latest(model, limit=2)
-            arithmetic = 0.0
-            if made and made[0].cause is Cause.BATCH:
-                arithmetic = (await BatchRepository(connection).details(made[0].id)).coefficient_residual
-        measured = next((one for one in made if one.span_residual is not None), None)
+            measured, arithmetic = await BatchRepository(connection).newest_residuals(model)
         too_large = []
         if measured is not None and (measured.span_residual or 0.0) > (most := most_span_residual(measured.own_repair)):
             too_large.append(f"span residual {measured.span_residual:.1e} (at most {most:g})")
-        if arithmetic > MOST_RESIDUAL:
+        if arithmetic is not None and arithmetic > MOST_RESIDUAL:
             too_large.append(f"coefficient residual {arithmetic:.1e} (at most {MOST_RESIDUAL:g})")
         if too_large:
             raise NotReady(

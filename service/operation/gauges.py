@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from service.db.audit_totals import fold
+from service.db.batches import BatchRepository
 from service.db.drills import DrillRepository
 from service.db.log import LogRepository
 from service.db.repairs import RepairRepository
@@ -58,6 +59,9 @@ async def keep_gauges(
                     live_nodes=facts.live_nodes,
                     distance_bound_relative=facts.distance_bound_relative,
                 )
+                async with transaction(engine) as connection:
+                    measured, coefficient = await BatchRepository(connection).newest_residuals(model)
+                metrics.residuals(None if measured is None else measured.span_residual, coefficient)
                 metrics.drills_left(len((await drills.cohorts()).unused))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _INTERVAL_S)

@@ -12,7 +12,7 @@ from service.db import lease as leases
 from service.db.engine import Engine
 from service.domain.conditions import Told
 from service.domain.records import Lease
-from service.errors import LeaseLost, Unavailable
+from service.errors import KeyMissing, LeaseLost, StateMismatch, Unavailable
 
 #: Renewals per life of the lease.
 _RENEWALS = 4
@@ -62,13 +62,13 @@ class LeaseKeeper:
 
     @contextlib.contextmanager
     def blaming_loss(self) -> Iterator[None]:
-        """What looks like damage, or a disk that is away, to one that was stopped past its lease raises LeaseLost.
+        """LeaseLost in place of what looks like damage, or a disk that is away, to one that was stopped past its lease.
 
-        It is what a successor has done since.
+        So does a version or a key that is not the expected one. It is what a successor has done since.
         """
         try:
             yield
-        except (ProjectorError, OSError):
+        except (ProjectorError, OSError, StateMismatch, KeyMissing):
             self.check()
             raise
 

@@ -18,6 +18,7 @@ from service.domain.states import Scope
 from service.errors import ConfigurationError, Unauthenticated
 from service.first_key import ensure_first_key, refuse_weak_keys
 from service.settings import Settings
+from service.unlearner_process import unlearning
 from service.vault.keyring import Keyring
 
 
@@ -51,6 +52,18 @@ async def test_the_operators_key_is_made_valid_in_place_of_the_one_before(engine
     with pytest.raises(ConfigurationError, match="revoked"):
         await ensure_first_key(engine, keyring, first)
     assert (await key_memory(engine, keyring).authenticate("chosen later")).revoked_at is None
+
+
+async def test_a_key_made_by_hand_takes_the_place_of_the_operators_before_too(engine: Engine, keyring: Keyring) -> None:
+    await ensure_first_key(engine, keyring, Settings(admin_key="12345678"))
+    async with transaction(engine) as connection:
+        await ApiKeyRepository(connection).create(uuid4(), "shop", list(Scope), keyring.api_key_hash("k" * 32))
+    for _ in range(2):
+        assert await ensure_first_key(engine, keyring, Settings(host="0.0.0.0", admin_key="k" * 32)) is None
+    await refuse_weak_keys(engine, "0.0.0.0")
+    assert (await key_memory(engine, keyring).authenticate("k" * 32)).name == "shop"
+    with pytest.raises(Unauthenticated):
+        await key_memory(engine, keyring).authenticate("12345678")
 
 
 @pytest.mark.parametrize(("chosen", "asked"), [(None, "list"), ("chosen by me", "find_by_hash")])
@@ -133,9 +146,10 @@ async def test_who_listens_beyond_this_machine_judges_what_was_made_for_it_alone
     await refuse_weak_keys(engine, "127.0.0.1")
     beyond = Settings(home=tmp_path, host="0.0.0.0", database_url=database_url, redis_url=redis_url)
     app = create_app(beyond)
-    with pytest.raises(ConfigurationError, match=r"does not listen on 0\.0\.0\.0 with the key 'admin"):
-        async with app.router.lifespan_context(app):
-            pass
+    for listening in (app.router.lifespan_context(app), unlearning(beyond, on_failure=lambda error: None)):
+        with pytest.raises(ConfigurationError, match=r"does not listen on 0\.0\.0\.0 with the key 'admin"):
+            async with listening:
+                pass
 
 
 async def test_who_listens_beyond_this_machine_takes_a_long_key(engine: Engine, keyring: Keyring) -> None:

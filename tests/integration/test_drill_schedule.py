@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from api_harness import Api, serving
-from db_harness import until
+from db_harness import DETAILS, committed, made, until
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
@@ -158,18 +158,45 @@ async def test_it_goes_on_after_an_outage_and_stops_when_told(api: Api, monkeypa
     assert failed.is_set()
 
 
+async def set_gauges(api: Api, metrics: UnlearningMetrics, served: VersionFacts | None = SERVED) -> None:
+    """As they are every few seconds, once."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_soon(stop.set)
+    async with connect("redis://127.0.0.1:1/0") as redis:
+        relay = Outage("relay", Backoff(), random.Random())
+        queue = Queue(api.engine, DeletionStream(redis, "tiny"), (relay,))
+        await keep_gauges(metrics, api.services.drills, queue, lambda: served, timedelta(days=7), stop)
+
+
+async def test_metrics_tell_the_newest_residuals_whoever_measured_them_while_a_model_is_served(api: Api) -> None:
+    registry = CollectorRegistry()
+    metrics = UnlearningMetrics(registry)
+
+    def told() -> list[float | None]:
+        return [registry.get_sample_value(f"lethe_{name}_residual") for name in ("span", "coefficient")]
+
+    await set_gauges(api, metrics)
+    assert all(math.isnan(one or 0.0) for one in told())
+    version = made(1, span_residual=3e-3)
+    asked = await schedule(api, NOW).look()
+    assert asked is not None
+    async with transaction(api.engine) as connection:
+        await committed(connection, version, {asked.request_id: NORMS})
+    for _ in range(2):
+        await set_gauges(api, metrics)
+        assert told() == [3e-3, DETAILS.coefficient_residual]
+        # One that lost its lease tells nothing, and as before once it has it again.
+        await set_gauges(api, metrics, served=None)
+        assert all(math.isnan(one or 0.0) for one in told())
+
+
 async def test_metrics_tell_the_last_drill_and_what_is_left(api: Api) -> None:
     registry = CollectorRegistry()
     metrics = UnlearningMetrics(registry)
 
     async def told() -> dict[str, float]:
         """The gauges once they have been set for as many drills as there are."""
-        stop = asyncio.Event()
-        asyncio.get_running_loop().call_soon(stop.set)
-        async with connect("redis://127.0.0.1:1/0") as redis:
-            relay = Outage("relay", Backoff(), random.Random())
-            queue = Queue(api.engine, DeletionStream(redis, "tiny"), (relay,))
-            await keep_gauges(metrics, api.services.drills, queue, lambda: SERVED, timedelta(days=7), stop)
+        await set_gauges(api, metrics)
         return {
             sample.name.removeprefix("lethe_drill_") + "".join(sample.labels.values()): sample.value
             for metric in registry.collect()

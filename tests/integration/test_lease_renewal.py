@@ -18,6 +18,7 @@ from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.domain.conditions import Condition, Phase, Told
 from service.domain.records import Lease
+from service.errors import KeyMissing, LeaseLost, StateMismatch
 from service.worker.lease_keeper import LeaseKeeper, RenewalFailed, holding
 
 
@@ -56,6 +57,18 @@ async def test_an_unforeseen_error_of_the_renewal_is_logged_and_ends_what_runs_u
                 _ = keeper.lease
     assert "expires_at does not exist" in str(failed.value.__cause__)
     assert [line["log_level"] for line in logs if line["event"] == "lease.renewal_failed"] == ["error"]
+
+
+@pytest.mark.parametrize(
+    "error", [StateMismatch("Another version.", "Restore."), KeyMissing("No key.", "Restore."), OSError("away")]
+)
+async def test_what_a_successor_has_done_is_no_contradiction_to_one_that_lost_its_lease(
+    db: Database, error: Exception
+) -> None:
+    lease = await _acquired(db)
+    for held, said in ((lease, type(error)), (replace(lease, give_up_at=0.0), LeaseLost)):
+        with pytest.raises(said), LeaseKeeper(db.engine, held).blaming_loss():
+            raise error
 
 
 async def test_others_read_of_a_change_long_before_the_next_renewal(db: Database) -> None:

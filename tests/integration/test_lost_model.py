@@ -41,8 +41,12 @@ def test_a_newly_trained_model_takes_the_place_of_one_that_is_lost_without_what_
     )
     name = Store.open(site.world.folder).manifest.name
     site.refused(f"has served the model {name!r}, and the folder holds one named 'other'")
-    refused = site.recover()
+    pepper = site.settings.home / "keys" / "api-pepper.key"
+    away = pepper.rename(pepper.with_suffix(".away"))
+    refused = site.recover("--accept-lost", "api-pepper")
     assert refused.status == 1
+    assert "revoked" not in refused.stderr, "a database that does not belong stays as it was"
+    away.rename(pepper)
     assert f"train it with `--name {name}`" in " ".join(refused.stderr.split())
     shutil.rmtree(site.model)
 

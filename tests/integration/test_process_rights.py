@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db import lease as leases
-from service.db import roles
+from service.db import roles, schema
 from service.db.api_keys import ApiKeyRepository
 from service.db.audit_totals import fold
 from service.db.engine import Engine
@@ -27,7 +27,7 @@ from service.db.versions import VersionRepository
 from service.domain.records import Tombstone
 from service.domain.states import Cause, RequestKind, Scope
 from service.domain.versions import Recovery
-from service.errors import Conflict, NotFound
+from service.errors import ConfigurationError, Conflict, NotFound
 from service.vault.keyring import Keyring
 
 _READ, _ADD = "read", "read, add *"
@@ -206,6 +206,38 @@ async def test_it_is_found_when_a_login_can_do_more_than_its_process_needs(db: D
             assert await conn.scalar(text("SELECT current_user")) == role
             assert not await roles.is_kept_to(conn, role)
         await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"username": "nobody", "password": "secret"}, "refuses the login 'nobody'"),
+        ({"password": "mistyped"}, "refuses the login 'lethe'"),
+        ({"database": "nowhere"}, "no database 'nowhere'"),
+    ],
+)
+async def test_a_url_that_names_no_login_or_database_is_a_wrong_setting_at_the_start(
+    db: Database, wrong: dict[str, str], said: str
+) -> None:
+    url = make_url(db.url).set(**wrong).render_as_string(hide_password=False)
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        await roles.open_engine(url, API_ROLE)
+    assert "LETHE_API_DATABASE_URL" in refused.value.remedy
+    assert "mistyped" not in str(refused.value)
+
+
+async def test_a_login_without_its_role_is_told_what_to_give_it(db: Database) -> None:
+    login = f"{make_url(db.url).database}_bare"
+    await db.rows(f"CREATE ROLE {login} LOGIN PASSWORD 'secret'")
+    url = make_url(db.url).set(username=login, password="secret").render_as_string(hide_password=False)
+    engine = await roles.open_engine(url, API_ROLE, pool_size=1)
+    try:
+        with pytest.raises(ConfigurationError, match=f"'{login}' has no right") as refused:
+            await schema.require_current(engine)
+        assert f'GRANT lethe_api TO "{login}"' in refused.value.remedy
+    finally:
+        await engine.dispose()
+        await db.rows(f"DROP ROLE {login}")
 
 
 async def test_a_revoked_key_stays_revoked_whoever_asks(db: Database) -> None:

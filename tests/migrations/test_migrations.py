@@ -96,6 +96,13 @@ async def test_the_database_of_another_program_is_refused_by_name_and_left_alone
     assert left == {("orders",)}
 
 
+async def test_a_database_that_a_migration_has_left_empty_is_no_other_programs(empty_database_url: str) -> None:
+    table = "CREATE TABLE alembic_version (version_num varchar(32) NOT NULL PRIMARY KEY)"
+    await _on(empty_database_url, lambda conn: conn.execute(text(table)))
+    await migrate.upgrade(empty_database_url)
+    assert await schema.current(empty_database_url) == schema.head()
+
+
 async def test_a_database_that_does_not_belong_is_as_it_was(empty_database_url: str) -> None:
     async def belongs(connection: AsyncConnection) -> None:
         assert await schema.revision_of(connection) == schema.head()

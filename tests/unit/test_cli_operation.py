@@ -98,6 +98,13 @@ def test_a_name_in_use_and_an_unknown_key_are_failures(lethe: CommandLine) -> No
     assert "./lethe keys list" in unknown.stderr
 
 
+@pytest.mark.parametrize("name", ["admin", "admin (LETHE_ADMIN_KEY)", "admin (LETHE_ADMIN_KEY, short)"])
+def test_a_name_by_which_a_start_knows_a_first_key_is_refused(lethe: CommandLine, name: str) -> None:
+    ran = lethe("keys", "create", name)
+    assert (ran.status, ran.stdout) == (2, "")
+    assert "Choose another name" in ran.stderr
+
+
 def test_migrating_brings_an_empty_database_to_head_once(lethe: CommandLine, empty_database_url: str) -> None:
     first = lethe("migrate")
     assert first.status == 0

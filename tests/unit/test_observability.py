@@ -176,7 +176,7 @@ def test_what_is_not_known_of_a_model_is_no_figure() -> None:
 
     assert known([*of_model, *waiting, "lethe_drill_last_completed_timestamp_seconds"]) == []
     metrics.model(version=3, rank=2, live_nodes=5, distance_bound_relative=0.5)
-    metrics.measured(0.0, RepairStatus.NONE)
+    metrics.residuals(0.0, None)
     metrics.drills_left(1)
     assert known(of_model) == [name for name in of_model if name != "lethe_coefficient_residual"]
     metrics.no_model()
@@ -227,7 +227,6 @@ def test_a_batch_shows_in_the_metrics() -> None:
         'lethe_deletions_ended_total{status="completed"} 1.0',
         "lethe_directions_removed_total 1.0",
         "lethe_model_rank 9.0",
-        "lethe_span_residual 3e-15",
         "lethe_distance_bound_relative 1e-10",
         'lethe_repairs_total{status="converged"} 1.0',
         'lethe_repairs_total{status="not_converged"} 1.0',

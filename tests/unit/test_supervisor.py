@@ -1,5 +1,6 @@
 """Children are started again when they die, stopped in order, and end with their supervisor however that ends."""
 
+import errno
 import json
 import os
 import re
@@ -167,6 +168,10 @@ def test_what_fails_by_what_may_pass_before_it_was_ready_is_started_again_and_th
     [
         (Unavailable("No database.", "Wait."), 75),
         (KeyError("node-17"), 75),
+        (OSError(errno.ENOSPC, "No space left on device", "/home/keys"), 75),
+        (OSError(errno.EMFILE, "Too many open files", "/home/keys"), 75),
+        (OSError(errno.EROFS, "Read-only file system", "/home/keys"), 1),
+        (PermissionError(errno.EACCES, "Permission denied", "/home/keys"), 1),
         (KeyMissing("A key is gone.", "Restore it."), 1),
         (ConfigurationError("A port is taken.", "Choose another."), 2),
     ],
