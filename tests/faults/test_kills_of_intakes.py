@@ -169,6 +169,8 @@ async def test_a_process_that_is_stopped_amid_a_transaction_holds_up_no_other_an
     await processes.settled()
 
 
+# Sixty rounds: 4 s each, beside other work more.
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 async def test_kills_and_stops_drawn_by_a_seed(processes: Processes) -> None:
     rng = processes.rng
