@@ -128,6 +128,8 @@ def test_while_postgres_is_away_nothing_is_accepted_and_afterwards_lethe_goes_on
 
         fragile.postgres.start()
         assert fragile.query(_ROWS) == rows
+        # Who answers, and who unlearns, look again after pauses that have grown meanwhile.
+        fragile.wait_until_ready()
         accepted = client.request_deletion([wanted], idempotency_key="the-same")
         assert client.wait(accepted.id).audit is not None
         for node in (gone, wanted):
