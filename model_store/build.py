@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model_store.disk.scratch import scratch_rows
 from model_store.manifest import (
     Accuracy,
     FeatureDtype,
@@ -22,7 +23,6 @@ from model_store.manifest import (
     injected_columns,
 )
 from model_store.memory import require_memory, training_needs
-from model_store.scratch import scratch_rows
 from model_store.store import Store
 from projector.device import torch_device
 from projector.errors import GraphError, TrainingError

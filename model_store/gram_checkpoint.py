@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model_store.files import rename
+from model_store.disk.durable import rename
 from projector.forgetting.gram import Gram, accepted
 from projector.graph.features import FeatureMatrix
 

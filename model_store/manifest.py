@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from model_store.sealed import FORMAT, Document, Fields
+from model_store.disk.checksummed import FORMAT, Document, Fields
 from projector.errors import TrainingError
 from projector.forgetting.canaries import PREFIX, Canaries
 from projector.graph.node_ids import RULE, is_allowed

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from model_store.sealed import read_sealed
+from model_store.disk.checksummed import read_sealed
 
 MANIFEST = "manifest.json"
 

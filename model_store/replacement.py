@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from model_store import tombstones
+from model_store.disk.durable import make_folders, remove_tree, rename, sync_folder
 from model_store.errors import StoreForeign
-from model_store.files import make_folders, remove_tree, rename, sync_folder
-from model_store.plain_folder import require_plain
 from model_store.store import Store
+from model_store.untrusted_folder import require_plain
 from projector.errors import GraphError, ProjectorError
 from projector.graph.graph import validate_live
 

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store import tombstones
-from model_store.base_store import Base, BaseStore, SpanChunk
-from model_store.base_tables import NO_ROW
-from model_store.erasure import Erasure
-from model_store.errors import StoreForeign
-from model_store.files import (
+from model_store.base.base import Base, BaseStore, SpanChunk
+from model_store.base.erasure import Erasure
+from model_store.base.tables import NO_ROW
+from model_store.disk.checksummed import read_sealed, seal
+from model_store.disk.durable import (
     TRAIN_AGAIN,
     Together,
     damaged,
@@ -37,9 +37,9 @@ from model_store.files import (
     together,
     write_file,
 )
+from model_store.errors import StoreForeign
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.naming import MANIFEST
-from model_store.sealed import read_sealed, seal
 from model_store.tombstones import Kept, KeptTombstone
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
 from projector.graph.graph import Graph, validate

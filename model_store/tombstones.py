@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_store.files import remove_file, replace_file, sync_folder
+from model_store.disk.durable import remove_file, replace_file, sync_folder
 
 _RECORD_BYTES = 64
 _TITLE = b"lethe tombstones, format 2\n".ljust(40, b"\0")

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from model_store.errors import StoreForeign
-from model_store.files import (
+from model_store.disk.checksummed import FORMAT, read_sealed, seal
+from model_store.disk.durable import (
     TRAIN_AGAIN,
     Together,
     damaged,
@@ -23,7 +23,7 @@ from model_store.files import (
     sync_folder,
     write_file,
 )
-from model_store.sealed import FORMAT, read_sealed, seal
+from model_store.errors import StoreForeign
 from projector.errors import ProjectorError
 
 _FOLDER = re.compile(r"(?P<version>0|[1-9]\d{0,17})-(?P<fencing>0|[1-9]\d{0,17})", re.ASCII)

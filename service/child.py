@@ -1,7 +1,7 @@
 """A process that the supervisor has started: `python -P -m service.child NAME DESCRIPTOR`.
 
-The descriptor is that of its channel (`service/supervisor.py`). What it is told there is its work, its settings, and
-the descriptor of the socket that it answers on. Only what its work needs is imported.
+The descriptor is that of its channel (`service/processes/supervisor.py`). What it is told there is its work, its
+settings, and the descriptor of the socket that it answers on. Only what its work needs is imported.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from projector.errors import ProjectorError
 from service.cli.console import report
 from service.cli.failures import reported
 from service.errors import LetheError, Unavailable
-from service.listening import stopped_by_signals
 from service.observability.logging import configure_logging
+from service.processes.listening import stopped_by_signals
+from service.processes.serve import Work
+from service.processes.supervisor import MAY_PASS, READY
 from service.settings import Settings
-from service.supervisor import MAY_PASS, READY
-from service.supervisor_children import Work
 
 #: What the system says of a path that nobody mends by waiting; a full or failing disk is none of it.
 _REFUSED_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EROFS)
@@ -46,24 +46,24 @@ def _do(
 ) -> None:
     match work:
         case "train":
-            from service.cli.first_model import train_first_model
+            from service.cli.running.first_model import train_first_model
 
             with stopped_by_signals():
                 train_first_model(settings)
         case "prepare":
-            from service.preparation import deliver, prepare
+            from service.processes.prepare import deliver, prepare
 
             with stopped_by_signals():
                 key = asyncio.run(prepare(settings))
                 if key is not None:
                     deliver(key, settings.home)
         case "unlearner":
-            from service.unlearner_process import run as unlearn
+            from service.processes.unlearner import run as unlearn
 
             with _kept_running():
                 unlearn(settings, tell_ready)
         case "api":
-            from service.api_process import run as answer
+            from service.processes.api import run as answer
 
             assert listener is not None
             with _kept_running():

@@ -104,7 +104,7 @@ def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
 @pytest.fixture(scope="session")
 def preloaded() -> Iterator[Preloaded]:
     """The service, imported once for all processes of it that tests start."""
-    modules = ("service.api_process", "service.unlearner_process", "service.preparation", "service.cli.main")
+    modules = ("service.processes.api", "service.processes.unlearner", "service.processes.prepare", "service.cli.main")
     program = Preloaded(*modules, "tests.forked_children:install", "psutil")
     yield program
     program.close()

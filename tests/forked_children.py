@@ -10,8 +10,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from service import child, supervisor
+from service import child
 from service.embedded.guardian import die_with_parent
+from service.processes import supervisor
 from tests.preloaded import ended, leave
 
 #: Until a fork has signal handlers of its own, none may run in it, and none of its parent's ever.

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.performance.unlearn import device_name
-from model_store.base_store import Base
+from model_store.base.base import Base
 from model_store.build import BuiltModel, build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
 from model_store.manifest import InjectedChannel

@@ -12,29 +12,29 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 
 from benchmarks.performance.audit_events import MODEL
+from service.access.api_keys import ApiKeyRepository
+from service.access.key_memory import key_memory
+from service.access.key_text import new_api_key
+from service.access.limits import RateLimits
 from service.api.application import build
-from service.api.key_memory import key_memory
-from service.api.limits import RateLimits
-from service.api.services import ModelInfo, Services
 from service.dashboard.installation import install as install_dashboard
-from service.db.api_keys import ApiKeyRepository
-from service.db.checkpoints import CheckpointRepository
 from service.db.engine import Engine
-from service.db.intake import Intake
-from service.db.tombstone_lookup import Tombstones
 from service.db.transactions import transaction
-from service.domain.conditions import Check
+from service.deletions.intake.intake import Intake
+from service.domain.lease_report import Check
 from service.domain.states import Scope
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
 from service.errors import Unavailable
+from service.evidence.checkpoints import CheckpointRepository
 from service.observability.access import AccessLog
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics
 from service.publication.reader import Reader
 from service.queue.connection import connect
+from service.services import ModelInfo, Services
 from service.settings import Settings
-from service.vault.api_keys import new_api_key
+from service.tombstones.lookup import Tombstones
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
 from service.vault.own_slots import OwnSlots

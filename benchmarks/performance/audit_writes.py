@@ -24,16 +24,16 @@ from sqlalchemy import URL, make_url
 
 from benchmarks.performance.audit_events import MODEL, NotEmpty, database, generate
 from projector.forgetting.status import RepairStatus
-from service.db.batches import BatchRepository
 from service.db.engine import Engine, create_engine
-from service.db.intake import Intake, NewRequest
-from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
+from service.deletions.intake.intake import Intake, NewRequest
+from service.deletions.requests import AppliedOutcome, RequestRepository
 from service.domain.records import RequestNorms, Targets
 from service.domain.states import Cause, Guarantee, RequestKind
 from service.domain.versions import BatchDetails, Version
 from service.vault.own_slots import OwnSlots
+from service.versions.batch_rows import BatchRepository
+from service.versions.versions import VersionRepository
 
 _COPIES = ("lethe_with_audit", "lethe_without_audit")
 _TRIGGERS = {

@@ -15,12 +15,12 @@ from uuid import uuid4
 import uvicorn
 from fastapi import Body, FastAPI
 
-from service.api.deletion_answers import AcceptedDeletion, Links, Salts
-from service.api.deletion_schemas import DeletionBody, EdgeDeletion
 from service.api.prediction_schemas import PredictionAnswer
+from service.deletions.answers import AcceptedDeletion, Links, Salts
+from service.deletions.schemas import DeletionBody, EdgeDeletion
 from service.domain.states import RequestKind, RequestStatus
-from service.http_server import server_config
-from service.listening import listen
+from service.http.server import server_config
+from service.processes.listening import listen
 
 
 def bare_app(classes: int) -> FastAPI:

@@ -26,23 +26,23 @@ import numpy as np
 import torch
 
 from benchmarks.performance.unlearn import device_name
-from model_store.base_arrays import BaseArrays, Raw, slots_within
-from model_store.base_index import Index
+from model_store.base.arrays import BaseArrays, Raw, slots_within
+from model_store.base.erasure import Erasure, plan
+from model_store.base.index import Index
 from model_store.build import build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
-from model_store.erasure import Erasure, plan
-from model_store.files import replace_file, sync_folder, together
-from model_store.sealed import seal
+from model_store.disk.checksummed import seal
+from model_store.disk.durable import replace_file, sync_folder, together
 from model_store.store import Store
 from model_store.versions import VersionRef, VersionState
 from projector.forgetting.batch import Removal
 from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy
-from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
-from service.worker.leftovers import Leftovers
+from service.unlearning.stored_state import version_state
+from service.versions.debris import Leftovers
 
 _FENCING = 1
 _PLACEMENT = Placement("cpu", RepairPolicy.ALWAYS)

@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks.performance.http_load import Ask, Load, Plan, Seen
 from benchmarks.performance.lethe_process import KEY, LetheProcess
-from service.db.log import LOG_CHANNEL
+from service.evidence.log import LOG_CHANNEL
 
 #: Connections that deletions, and predictions, are asked for over.
 WRITERS = 32

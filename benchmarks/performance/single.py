@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.performance.commit_floor import CommitFloor
 from benchmarks.performance.lethe_process import HEADERS
 from benchmarks.performance.lethe_world import Events, World
-from model_store.files import make_folder, rename, sync_folder, write_file
+from model_store.disk.durable import make_folder, rename, sync_folder, write_file
 
 #: What the service is given, and the floor holds.
 MAX_WAIT_MS = 20

@@ -20,19 +20,19 @@ import asyncpg
 import torch
 
 from benchmarks.performance.unlearn import device_name
+from service.access.api_keys import ApiKeyRepository
 from service.audit.merkle import Frontier, Subtree, leaf_hash
 from service.db import migrate
-from service.db.api_keys import ApiKeyRepository
-from service.db.checkpoints import CheckpointRepository
 from service.db.engine import Engine, create_engine
-from service.db.events import EventRepository
-from service.db.log import LogRepository
-from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer
 from service.domain.states import EventType, Scope
 from service.embedded import Embedded
+from service.evidence.checkpoints import CheckpointRepository
+from service.evidence.events import EventRepository
+from service.evidence.log import LogRepository
 from service.vault.log_keys import LogKeys
+from service.versions.pointers import PointerRepository
 
 _CHUNK = 20_000
 _REQUESTS = 1_000

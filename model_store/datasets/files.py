@@ -13,8 +13,8 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from model_store import array_files
-from model_store.array_files import ArraysUnreadable, first_line
+from model_store.disk import untrusted_arrays
+from model_store.disk.untrusted_arrays import ArraysUnreadable, first_line
 from model_store.errors import DatasetNotFound
 from projector.errors import GraphError
 from projector.graph.raw_graph import RawGraph
@@ -100,7 +100,7 @@ def _npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise DatasetNotFound(f"There is no file {path}.", "Check the path.")
     try:
-        return array_files.read_npz(path, ("edge_index", "x", "y", "node_ids", *MASKS, *_SPARSE_PARTS))
+        return untrusted_arrays.read_npz(path, ("edge_index", "x", "y", "node_ids", *MASKS, *_SPARSE_PARTS))
     except ArraysUnreadable as error:
         raise GraphError(error.detail, error.remedy) from error
 
@@ -134,7 +134,7 @@ def _require_saved_by_torch(path: Path) -> None:
         raise GraphError(f"{path} was not written by torch.save.", _PLAIN)
     try:
         with zipfile.ZipFile(path) as archive:
-            array_files.require_room(path, (info.file_size for info in archive.infolist()))
+            untrusted_arrays.require_room(path, (info.file_size for info in archive.infolist()))
     except (OSError, zipfile.BadZipFile) as error:
         raise GraphError(f"{path} cannot be read as a file of torch.save: {first_line(error)}.", _PLAIN) from error
     except ArraysUnreadable as error:

@@ -6,9 +6,11 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.types import Lifespan
 
-from service.api import audit, deletions, docs, drills, health, log, model, predictions, problems, receipts
-from service.api.boundary import Answer, Boundary
-from service.api.http_metrics import HttpMetrics
+from service.api import audit, deletions, docs, drills, health, log, model, predictions
+from service.deletions import receipts
+from service.http import problems
+from service.http.metrics import HttpMetrics
+from service.http.middleware import Answer, Boundary
 from service.observability.access import AccessLog
 from service.version import VERSION
 

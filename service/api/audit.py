@@ -9,21 +9,21 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from service.api.audit_answers import SeriesAnswer, SeriesPointAnswer, SummaryAnswer
-from service.api.audit_export import MEDIA_TYPES, ExportFormat, head, lines
 from service.api.auth import requires
-from service.api.deletion_schemas import RecordFilters
-from service.api.deletion_search import audit_filters
-from service.api.documents import problems
-from service.api.fields import Day, Known, Moment
-from service.api.replies import reply
-from service.api.services import services_of
-from service.db.audit_queries import DEADLINE, export, series, summary
+from service.audit_records.file import MEDIA_TYPES, ExportFormat, head, lines
+from service.audit_records.queries import SeriesStep
+from service.audit_records.schemas import SeriesAnswer, SeriesPointAnswer, SummaryAnswer
+from service.audit_records.summary import DEADLINE, export, series, summary
 from service.db.transactions import transaction
-from service.domain.audit import SeriesStep
+from service.deletions.lookup import audit_filters
+from service.deletions.schemas import RecordFilters
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import InvalidRequest
+from service.http.fields import Day, Known, Moment
+from service.http.problem_responses import problems
+from service.http.replies import reply
+from service.services import services_of
 
 router = APIRouter(prefix="/audit", tags=["audit"])
 

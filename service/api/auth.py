@@ -11,10 +11,10 @@ from fastapi.security.base import SecurityBase
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.key_memory import READING, presented_key, require
-from service.api.origin import is_from_elsewhere
+from service.access.key_memory import READING, presented_key, require
 from service.domain.records import ApiKey
 from service.domain.states import Scope
+from service.http.origin import is_from_elsewhere
 
 #: Between scopes of which one will do; /openapi.json has a requirement for each.
 ANY_OF = " or "

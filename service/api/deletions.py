@@ -11,7 +11,8 @@ from starlette.routing import Match
 from starlette.types import Scope as Scope_
 
 from service.api.auth import KeyedRoute, requires, requires_any
-from service.api.deletion_answers import (
+from service.db.transactions import transaction
+from service.deletions.answers import (
     AcceptedDeletion,
     DeletionAnswer,
     DeletionPage,
@@ -20,18 +21,17 @@ from service.api.deletion_answers import (
     deletion_answer,
     links_of,
 )
-from service.api.deletion_schemas import EXAMPLES, DeletionBody, DeletionFilters, SearchBody
-from service.api.deletion_search import audit_filters, found_by_node, found_page, sees_references, visible_to
-from service.api.documents import LOCATION, problems
-from service.api.fields import IdempotencyKey
-from service.api.replies import reply
-from service.api.services import services_of
-from service.api.submission import submit
-from service.db.requests import RequestRepository
-from service.db.transactions import transaction
+from service.deletions.lookup import audit_filters, found_by_node, found_page, sees_references, visible_to
+from service.deletions.requests import RequestRepository
+from service.deletions.schemas import EXAMPLES, DeletionBody, DeletionFilters, SearchBody
+from service.deletions.submission import submit
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import Conflict, InvalidRequest, NotFound
+from service.http.fields import IdempotencyKey
+from service.http.problem_responses import LOCATION, problems
+from service.http.replies import reply
+from service.services import services_of
 
 
 class DeletionRoute(KeyedRoute):

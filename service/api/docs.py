@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from service.api.auth import ANY_OF, local_or_keyed
-from service.api.documents import Problem, problems
+from service.http.problem_responses import Problem, problems
 
 #: Swagger UI's files, served from here so that no answer needs another origin.
 _ASSETS = Path(__file__).parent / "static" / "swagger-ui"

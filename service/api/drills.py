@@ -8,17 +8,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.auth import requires, requires_any
-from service.api.deletion_answers import links_of
-from service.api.documents import LOCATION, problems
-from service.api.drill_answers import AcceptedDrill, DrillsAnswer, accepted_drill, cohorts_answer, drill_answer
-from service.api.fields import IdempotencyKey, Known
-from service.api.replies import reply
-from service.api.services import services_of
-from service.db.drills import DrillRepository
 from service.db.transactions import transaction
+from service.deletions.answers import links_of
 from service.domain.drills import DrillTrigger
 from service.domain.records import ApiKey
 from service.domain.states import Scope
+from service.drills.repository import DrillRepository
+from service.drills.schemas import AcceptedDrill, DrillsAnswer, accepted_drill, cohorts_answer, drill_answer
+from service.http.fields import IdempotencyKey, Known
+from service.http.problem_responses import LOCATION, problems
+from service.http.replies import reply
+from service.services import services_of
 
 router = APIRouter(prefix="/drills", tags=["drills"])
 

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.auth import local_or_reading
-from service.api.documents import Problem, problems
-from service.api.problems import MEDIA_TYPE, problem
-from service.api.replies import reply
-from service.api.services import services_of
+from service.http.problem_responses import Problem, problems
+from service.http.problems import MEDIA_TYPE, problem
+from service.http.replies import reply
+from service.services import services_of
 
 router = APIRouter(tags=["operation"])
 

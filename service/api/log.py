@@ -12,17 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.auth import requires_any
-from service.api.documents import problems
-from service.api.replies import reply
-from service.api.services import services_of
 from service.audit.checkpoint import read
-from service.db.checkpoints import CheckpointRepository
 from service.db.engine import Connection
-from service.db.log import LogRepository
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import InvalidRequest, NotFound, Unavailable
+from service.evidence.checkpoints import CheckpointRepository
+from service.evidence.log import LogRepository
+from service.http.problem_responses import problems
+from service.http.replies import reply
+from service.services import services_of
 
 router = APIRouter(prefix="/log", tags=["log"])
 

@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.auth import requires
-from service.api.documents import problems
 from service.api.prediction_schemas import ModelAnswer, RepairProgressAnswer
-from service.api.replies import reply
-from service.api.services import services_of
 from service.domain.records import ApiKey
 from service.domain.states import Scope
+from service.http.problem_responses import problems
+from service.http.replies import reply
+from service.services import services_of
 
 router = APIRouter(tags=["model"])
 

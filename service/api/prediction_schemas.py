@@ -5,8 +5,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from projector.forgetting.status import RepairStatus
-from service.api.fields import Known, NodeIds
 from service.domain.states import Guarantee
+from service.http.fields import Known, NodeIds
 
 
 class PredictRequest(Known):

@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.auth import BearerKey, KeyedRoute, requires
-from service.api.documents import problems
 from service.api.prediction_schemas import PredictionAnswer, PredictionsAnswer, PredictRequest
-from service.api.replies import reply_record
-from service.api.services import services_of
-from service.aside import aside
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
+from service.http.problem_responses import problems
+from service.http.replies import reply_record
+from service.offload import aside
 from service.publication.reader import Prediction
+from service.services import services_of
 
 Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
 

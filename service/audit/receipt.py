@@ -9,8 +9,8 @@ from typing import Any
 
 from service.audit.canonical import Document
 from service.audit.checkpoint import VerifierKey
-from service.audit.of_no_request import in_words
-from service.audit.wording import FIGURES, GUARANTEES, NOTHING_LEFT, NOTHING_LEFT_UNKNOWN
+from service.audit.model_events import in_words
+from service.domain.guarantees import FIGURES, GUARANTEES, NOTHING_LEFT, NOTHING_LEFT_UNKNOWN
 from service.domain.states import EventType, Guarantee
 
 #: The first member of every receipt.

@@ -10,7 +10,7 @@ from service.audit.canonical import Document, NotCanonical, canonical, parse_can
 from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verify
 from service.audit.export import FORMAT
 from service.audit.merkle import Frontier, leaf_hash
-from service.audit.of_no_request import in_words
+from service.audit.model_events import in_words
 from service.audit.report import Report
 from service.audit.tolerance import overstated
 from service.audit.weights_chain import WeightsChains

@@ -8,7 +8,7 @@ from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verif
 from service.audit.commitments import commitment
 from service.audit.leaf import FORMAT as LEAF_FORMAT
 from service.audit.merkle import leaf_hash, root_by_inclusion
-from service.audit.of_no_request import in_words
+from service.audit.model_events import in_words
 from service.audit.receipt import FORMAT, summary
 from service.audit.report import Report
 from service.audit.tolerance import overstated

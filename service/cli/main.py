@@ -5,27 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 import typer
 
 from lethe_client import LetheClientError, ProblemError
-from service.cli import (
-    audit,
-    audit_overview,
-    delete,
-    doctor,
-    drill,
-    keys,
-    leftovers,
-    log,
-    migrate,
-    model,
-    predict,
-    recheck,
-    recover,
-    retry,
-    serve,
-    train,
-    watch,
-)
 from service.cli.console import note, report
+from service.cli.deletions import delete, drill, retry
+from service.cli.evidence import leftovers, log, overview, recheck, show, watch
 from service.cli.failures import reported
+from service.cli.models import model_import, predict, train
+from service.cli.running import doctor, keys, migrate, recover, serve
 
 #: So many entries of a list in a refusal are printed.
 _LISTED = 20
@@ -79,12 +64,12 @@ def build() -> typer.Typer:
     lethe.command("migrate")(migrate.command)
     lethe.command("recover")(recover.command)
     lethe.command("doctor")(doctor.command)
-    lethe.add_typer(_group("Import trained models.", {"import": model.import_}), name="model")
+    lethe.add_typer(_group("Import trained models.", {"import": model_import.import_}), name="model")
     evidence: dict[str, Callable[..., None]] = {
-        "show": audit.show,
-        "summary": audit_overview.summary,
-        "requests": audit_overview.requests,
-        "receipt": audit.receipt,
+        "show": show.show,
+        "summary": overview.summary,
+        "requests": overview.requests,
+        "receipt": show.receipt,
         "key": log.key,
         "export": log.export,
         "verify": log.verify,

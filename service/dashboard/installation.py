@@ -2,11 +2,12 @@
 
 from fastapi import FastAPI
 
-from service.dashboard import assets, charts, drills, export, find, log, login, overview, request, requests, unknown
+from service.dashboard import assets, unknown
+from service.dashboard.views import charts, drill_card, export, find, log, login, overview, request, requests
 
 
 def install(app: FastAPI) -> None:
     """Serve the dashboard at /dashboard of `app`, whose `services` it uses."""
-    for part in (assets, login, overview, drills, charts, requests, request, export, find, log):
+    for part in (assets, login, overview, drill_card, charts, requests, request, export, find, log):
         app.include_router(part.router)
     unknown.install(app)

@@ -15,13 +15,13 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from service.api.services import services_of
-from service.dashboard import formats
-from service.dashboard.access import PATH, SESSION_COOKIE, LoginNeeded, delete_cookie
+from service.access.sessions import Session
 from service.dashboard.assets import asset_url
-from service.dashboard.wording import words_of
-from service.db.sessions import Session
+from service.dashboard.sessions import PATH, SESSION_COOKIE, LoginNeeded, delete_cookie
+from service.dashboard.words import formats
+from service.dashboard.words.wording import words_of
 from service.errors import LetheError
+from service.services import services_of
 
 #: Everything a page loads or sends comes from or goes to the dashboard's own origin; nothing is inline.
 CONTENT_SECURITY_POLICY = (

@@ -9,8 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.dashboard.access import PATH
 from service.dashboard.pages import error_page
+from service.dashboard.sessions import PATH
 
 _REMEDY = "Check the address, or go on from the overview."
 #: Status -> title and detail.

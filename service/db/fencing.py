@@ -7,7 +7,7 @@ constraint, and therefore waits for such transactions; a renewal changes `expire
 from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.db.models import LeaseRow
+from service.db.tables import LeaseRow
 from service.domain.records import Lease
 from service.errors import LeaseLost
 

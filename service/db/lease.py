@@ -15,9 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from projector.forgetting.status import RepairProgress
 from service.boottime import boottime
 from service.db.fencing import fence, held, lost, settle
-from service.db.models import LeaseRow
+from service.db.tables import LeaseRow
 from service.db.transactions import transaction
-from service.domain.conditions import Check, Condition, Holder, Phase, Told
+from service.domain.lease_report import Check, Condition, Holder, Phase, Told
 from service.domain.records import Lease
 
 __all__ = ["acquire", "fence", "holder", "release", "renew", "settle"]

@@ -9,8 +9,8 @@ import asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.db.engine import connect
-from service.db.outbox import OUTBOX_CHANNEL
 from service.db.transactions import is_outage
+from service.deletions.delivery.outbox import OUTBOX_CHANNEL
 from service.errors import Unavailable
 
 #: Longest statement on a connection that listens.

@@ -6,8 +6,8 @@ from uuid import UUID
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.db.models import ReaderLeaseRow
 from service.db.notifications import Listening
+from service.db.tables import ReaderLeaseRow
 
 #: Notified, with the model's name, by every commit that moves a pointer.
 POINTERS_CHANNEL = "lethe_pointers"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from projector.forgetting.canaries import Canaries
-from service.db.tombstone_lookup import Tombstones
 from service.domain.states import RequestKind
+from service.tombstones.lookup import Tombstones
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from uuid import UUID
 
 import structlog
 
-from service.db.api_keys import ApiKeyRepository
+from service.access.api_keys import ApiKeyRepository
 from service.db.clock import now
-from service.db.drills import DrillOpen, DrillRepository
 from service.db.engine import Connection
 from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.records import ApiKey
 from service.domain.states import Scope
+from service.drills.repository import DrillOpen, DrillRepository
 from service.drills.starting import Drills
 from service.errors import Conflict, KeyMissing, LetheError, Unavailable
 from service.queue.backoff import Backoff

@@ -5,14 +5,14 @@ from typing import ClassVar
 from uuid import UUID
 
 from projector.forgetting.canaries import Canaries
-from service.db.drills import DrillOpen, DrillRepository
 from service.db.engine import Engine
-from service.db.intake import Intake, NewRequest
 from service.db.transactions import transaction
+from service.deletions.intake.intake import Intake, NewRequest
 from service.domain.drills import Drill, DrillTrigger, NewDrill
 from service.domain.records import ApiKey, Targets
 from service.domain.states import RequestKind
 from service.drills.cohorts import Cohorts, CohortSearch, ranges
+from service.drills.repository import DrillOpen, DrillRepository
 from service.errors import Conflict, LetheError
 from service.observability.metrics import IntakeMetrics
 from service.vault.keyring import Keyring

@@ -13,7 +13,7 @@ from typing import Any
 
 from service.embedded import guardian
 from service.embedded.home import Home
-from service.embedded.leftovers import Server
+from service.embedded.orphans import Server
 
 _START_SECONDS = 120.0  # recovery after a crash reads the whole write-ahead log
 #: Time for each of a server's stop signals.

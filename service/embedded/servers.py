@@ -12,7 +12,7 @@ from types import TracebackType
 
 from service.embedded.home import Home, HomeLock, Ports, holder
 from service.embedded.launch import Launch, StartFailed
-from service.embedded.leftovers import Server, take_over
+from service.embedded.orphans import Server, take_over
 from service.embedded.postgres import API, UNLEARNER, Postgres, database_url
 from service.embedded.valkey import Valkey, redis_url
 from service.errors import AlreadyRunning, ConfigurationError, EmbeddedServerError

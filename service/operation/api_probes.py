@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from service.db import clock, lease, schema
-from service.db.batches import BatchRepository
 from service.db.engine import Engine
-from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.domain.conditions import Check, Holder, Phase
+from service.domain.lease_report import Check, Holder, Phase
 from service.errors import Unavailable
 from service.observability.metrics import MOST_RESIDUAL, most_span_residual
 from service.operation.readiness import NotReady, Probe, Probes
+from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
+from service.versions.batch_rows import BatchRepository
 
 #: Free bytes below which a new version, and with it the next deletion, might not fit.
 MIN_FREE_BYTES = 256 << 20

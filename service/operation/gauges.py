@@ -5,19 +5,19 @@ import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 
-from service.db.audit_totals import fold
-from service.db.batches import BatchRepository
-from service.db.drills import DrillRepository
-from service.db.log import LogRepository
-from service.db.repairs import RepairRepository
-from service.db.requests import RequestRepository
+from service.audit_records.totals import fold
+from service.batches.pending_repairs import RepairRepository
 from service.db.transactions import transaction
+from service.deletions.delivery.unclaimed import Queue
+from service.deletions.requests import RequestRepository
 from service.domain.states import RequestStatus
+from service.drills.repository import DrillRepository
 from service.drills.starting import Drills
 from service.errors import Unavailable
+from service.evidence.log import LogRepository
 from service.observability.metrics import UnlearningMetrics
 from service.publication.facts import VersionFacts
-from service.queue.unclaimed import Queue
+from service.versions.batch_rows import BatchRepository
 
 _INTERVAL_S = 5.0
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from service.domain.conditions import Check
+from service.domain.lease_report import Check
 from service.errors import LetheError
 
 #: Seconds an answer is good for, so that those who ask often do not keep the servers busy.

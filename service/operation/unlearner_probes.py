@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import torch
 
-from service.domain.conditions import Check, Condition, Phase
+from service.deletions.delivery.unclaimed import Queue
+from service.domain.lease_report import Check, Condition, Phase
 from service.errors import Unavailable
 from service.operation.readiness import NotReady, Probes, Readiness
-from service.queue.unclaimed import Queue
 
 #: Seconds for which the queue may be unusable: restarts and failovers of Redis are shorter.
 MOST_STALL_S = 60.0

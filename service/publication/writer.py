@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.files import blank
+from model_store.disk.durable import blank
 from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
 from service.domain.snapshot import Snapshot

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model_store.base_store import Base
+from model_store.base.base import Base
 from model_store.gram_checkpoint import fits
 from model_store.manifest import Manifest
 from model_store.memory import available_bytes, require_memory, serving_needs
@@ -26,8 +26,8 @@ from projector.network.representation import Representation
 from projector.network.sizes import Sizes
 from projector.solvers.objective import Objective
 from service.domain.snapshot import Snapshot
-from service.unlearning.loading import on_device, span_state
 from service.unlearning.prepared import Prepared, snapshot_of
+from service.unlearning.stored_state import on_device, span_state
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from model_store.base_store import Base
+from model_store.base.base import Base
 from model_store.manifest import Manifest
 from model_store.versions import VersionState
 from projector.forgetting.batch import Removal

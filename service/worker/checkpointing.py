@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from service.worker.context import Context
-from service.worker.versions import VersionWriter
+from service.versions.context import Context
+from service.versions.writer import VersionWriter
 
 #: Fewer features than this are factorised again sooner than a checkpoint is read.
 LEAST_FEATURES = 512

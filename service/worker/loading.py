@@ -14,22 +14,22 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.forgetting.gram import Gram
 from service import failure_points
-from service.db.batches import BatchRepository
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
 from service.domain.records import Pointer
 from service.domain.states import Cause, ImportStatus
 from service.domain.versions import Version
 from service.failure_points import FailurePoint
+from service.imports.deleted_parts import find_tombstoned
+from service.imports.importer import Importer
+from service.imports.staged import Candidate
+from service.recovery.agreement import agreed_pointer, deleted_edges, require_edges, rows_of_edges
+from service.tombstones.kept import keep_in_step
 from service.unlearning.resident import Resident
-from service.worker.candidate import Candidate
-from service.worker.context import Context
-from service.worker.importing import Importer
-from service.worker.kept_tombstones import keep_in_step
-from service.worker.lease_keeper import LeaseKeeper
-from service.worker.recovery import agreed_pointer, deleted_edges, require_edges, rows_of_edges
-from service.worker.tombstoned import find_tombstoned
-from service.worker.versions import VersionWriter
+from service.versions.batch_rows import BatchRepository
+from service.versions.context import Context
+from service.versions.lease_keeper import LeaseKeeper
+from service.versions.versions import VersionRepository
+from service.versions.writer import VersionWriter
 
 
 class Loader:

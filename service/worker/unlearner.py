@@ -14,30 +14,30 @@ from model_store.manifest import Manifest
 from model_store.store import Store
 from projector.errors import DeviceError
 from service import failure_points
+from service.batches.batcher import BatchLimits, Take
+from service.batches.claims import Claims
+from service.batches.processing import Processor
+from service.batches.repairer import Repairer
 from service.db import lease as leases
-from service.domain.conditions import Check, Condition, Phase, Told
+from service.domain.lease_report import Check, Condition, Phase, Told
 from service.domain.records import Lease
 from service.domain.states import Cause, RepairPolicy
 from service.errors import LeaseLost, LetheError, Unavailable
 from service.failure_points import FailurePoint
+from service.imports.importer import Importer
+from service.imports.staged import Candidate
 from service.publication.facts import Facts, VersionFacts
-from service.queue.batcher import BatchLimits, Take
 from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream
+from service.recovery.unfinished import steps_of
 from service.unlearning.placement import RepairImpossible
 from service.unlearning.resident import Resident
-from service.worker.candidate import Candidate
+from service.versions.context import Context
+from service.versions.lease_keeper import LeaseKeeper, give_back, holding
+from service.versions.published import committed_facts, model_facts
+from service.versions.stopwatch import Stopwatch
 from service.worker.checkpointing import Checkpointer
-from service.worker.claims import Claims
-from service.worker.context import Context
-from service.worker.importing import Importer
-from service.worker.lease_keeper import LeaseKeeper, give_back, holding
 from service.worker.loading import Loader
-from service.worker.processing import Processor
-from service.worker.published import committed_facts, model_facts
-from service.worker.repairing import Repairer
-from service.worker.resuming import steps_of
-from service.worker.stopwatch import Stopwatch
 
 #: Longest blocking read of the stream, and how often the database is asked for an import and factors for their age
 #: (seconds).

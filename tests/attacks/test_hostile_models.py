@@ -23,13 +23,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from model_store.erasure import Erasure
+from model_store.base.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.errors import ProjectorError
 from projector.network.spec import ModelSpec
 from service.cli.main import main
-from service.cli.train import train_model
+from service.cli.models.train import train_model
 
 #: Longest that the attack lasts (seconds), and the most folders that it tries.
 _BUDGET_S, _FOLDERS = 240.0, 6000
@@ -90,7 +90,7 @@ def unsealed(path: Path) -> dict[str, Any]:
 
 
 def seal(path: Path, document: Any) -> None:
-    """As `model_store.sealed.seal`, with NaN and infinities."""
+    """As `model_store.disk.checksummed.seal`, with NaN and infinities."""
     if isinstance(document, dict):
         document = document | {"sha256": _UNSEALED}
     text = json.dumps(document) + "\n"

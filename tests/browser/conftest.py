@@ -14,9 +14,9 @@ from visits import Visit, chromium
 
 from service.audit.checkpoint import Signer
 from service.db.engine import create_engine
-from service.db.events import EventRepository
 from service.db.transactions import transaction
 from service.domain.states import EventType
+from service.evidence.events import EventRepository
 from tests.databases import Templates
 from tests.preloaded import Start
 

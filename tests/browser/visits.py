@@ -88,7 +88,7 @@ def held_log(database_url: str) -> Iterator[Callable[[], None]]:
     async def hold() -> None:
         connection = await asyncpg.connect(database_url)
         try:
-            # That of `service.db.log`: the bytes of "log".
+            # That of `service.evidence.log`: the bytes of "log".
             await connection.execute("SELECT pg_advisory_lock($1)", 0x6C6F67)
             ready.set()
             await asyncio.to_thread(done.wait)

@@ -22,10 +22,10 @@ from faults import FILE_CHANGE, Action, Fault, Happened, loaded
 
 from service import failure_points
 from service.cli.main import main
+from service.deletions.delivery.sweeper import Sweeper
 from service.domain.states import Cause
 from service.embedded import running_servers
 from service.failure_points import FailurePoint
-from service.queue.sweeper import Sweeper
 from tests.forked_children import kill_supervisor
 
 #: So soon a request that the stream has lost is published again: the service's own 15 s are no part of what is tested.

@@ -13,13 +13,13 @@ from uuid import UUID
 
 from service import failure_points
 from service.db.engine import create_engine
-from service.db.intake import Intake, NewRequest
-from service.db.vault_keys import open_request_keys
+from service.deletions.intake.intake import Intake, NewRequest
 from service.domain.records import Targets
 from service.domain.states import RequestKind
 from service.errors import Conflict
+from service.key_slots.disposal import UnneededKeys
+from service.operation.key_folder import open_request_keys
 from service.vault.own_slots import OwnSlots
-from service.worker.unneeded_keys import UnneededKeys
 
 #: Calls made at the same moment, and so by groups.
 _AT_ONCE = 3

@@ -17,10 +17,10 @@ from faults import SEED
 from keys_process import targets_of
 
 from service.failure_points import FailurePoint
+from service.key_slots.disposal import UnneededKeys
+from service.vault.encryption import unseal
 from service.vault.request_keys import RequestKeys
-from service.vault.sealing import unseal
 from service.vault.slots import SLOT_BYTES
-from service.worker.unneeded_keys import UnneededKeys
 from tests.everyday import everyday
 from tests.preloaded import Preloaded, Process
 

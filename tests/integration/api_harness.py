@@ -26,27 +26,26 @@ from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
 from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.graph.edges import Edges
+from service.access.api_keys import ApiKeyRepository
+from service.access.key_memory import key_memory
+from service.access.key_text import new_api_key
+from service.access.limits import RateLimits
 from service.api.application import build
-from service.api.key_memory import key_memory
-from service.api.limits import RateLimits
-from service.api.services import ModelInfo, Services
+from service.batches.explanation import nothing_left
 from service.dashboard.installation import install as install_dashboard
-from service.db.api_keys import ApiKeyRepository
 from service.db.engine import Engine, create_engine
-from service.db.imports import ImportRepository
-from service.db.intake import Intake
-from service.db.pointers import PointerRepository
-from service.db.requests import RequestRepository
-from service.db.tombstone_lookup import Tombstones
-from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
-from service.domain.conditions import Check
+from service.deletions.intake.intake import Intake
+from service.deletions.requests import RequestRepository
+from service.domain.lease_report import Check
 from service.domain.records import Pointer, RequestNorms, Tombstone
 from service.domain.snapshot import Snapshot
 from service.domain.states import Cause, Guarantee, RequestKind, Scope
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
+from service.evidence.signer import LogSigner
+from service.imports.repository import ImportRepository
+from service.key_slots.disposal import UnneededKeys
 from service.observability.access import AccessLog
 from service.observability.exposition import Exposition
 from service.observability.logging import configure_logging
@@ -54,15 +53,16 @@ from service.observability.metrics import IntakeMetrics, UnlearningMetrics
 from service.publication.reader import Reader
 from service.publication.writer import Publisher
 from service.queue.connection import connect
+from service.services import ModelInfo, Services
 from service.settings import Settings
-from service.vault.api_keys import new_api_key
+from service.tombstones.lookup import Tombstones
+from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring, Subject
 from service.vault.log_keys import LogKeys
 from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
-from service.worker.explanation import nothing_left
-from service.worker.log_signer import LogSigner
-from service.worker.unneeded_keys import UnneededKeys
+from service.versions.pointers import PointerRepository
+from service.versions.versions import VersionRepository
 from tests.publications import load, published_model, serve, version_facts
 
 MODEL = "tiny"

@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import text
 
 from benchmarks.performance.audit_events import MODEL, generate
-from service.db.audit_queries import Page, search
+from service.audit_records.queries import AuditEntry, AuditFilters
+from service.audit_records.summary import Page, search
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.domain.audit import AuditEntry, AuditFilters
 from service.vault.cursors import PageCursor
 from tests.databases import Templates
 

@@ -11,22 +11,22 @@ from uuid import UUID, uuid4
 from sqlalchemy import make_url, text
 
 from projector.forgetting.status import RepairStatus
-from service.db.api_keys import ApiKeyRepository
-from service.db.batches import BatchRepository
+from service.access.api_keys import ApiKeyRepository
+from service.batches.outcomes import imported as told_of_import
 from service.db.engine import Connection, Engine, create_engine
-from service.db.events import EventRepository
-from service.db.imports import ImportRepository
-from service.db.intake import Accepted, Intake, NewRequest
-from service.db.pointers import PointerRepository
-from service.db.requests import AppliedOutcome, RequestRepository
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
+from service.deletions.intake.intake import Accepted, Intake, NewRequest
+from service.deletions.requests import AppliedOutcome, RequestRepository
 from service.domain.records import KeySlot, Pointer, RequestNorms, Targets
 from service.domain.states import Cause, EventType, Guarantee, RequestKind, Scope
 from service.domain.versions import BatchDetails, Version
+from service.evidence.events import EventRepository
+from service.imports.repository import ImportRepository
 from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
-from service.worker.outcomes import imported as told_of_import
+from service.versions.batch_rows import BatchRepository
+from service.versions.pointers import PointerRepository
+from service.versions.versions import VersionRepository
 
 MODEL = "tiny"
 POINTER = Pointer(MODEL, 0, 0, "0-0", "a" * 64, "b" * 64)

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from model_store.base.erasure import Erasure
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
-from model_store.erasure import Erasure
 from model_store.manifest import InjectedChannel
 from model_store.store import Store
 from model_store.versions import VersionRef

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from service.db.api_keys import ApiKeyRepository
+from service.access.api_keys import ApiKeyRepository
 from service.db.engine import Engine, create_engine
-from service.db.intake import Intake, NewRequest
-from service.db.outbox import OutboxRepository
-from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
+from service.deletions.delivery.outbox import OutboxRepository
+from service.deletions.intake.intake import Intake, NewRequest
 from service.domain.records import Pointer, Targets
 from service.domain.states import RequestKind, Scope
 from service.queue.stream import DeletionStream
 from service.vault.own_slots import OwnSlots
+from service.versions.pointers import PointerRepository
 
 MODEL = "cora"
 

@@ -14,7 +14,7 @@ from api_harness import MODEL, Api, serving
 from audit_world import audit_database
 from test_api_deletions import refused
 
-from service.db.audit_search import EXPORT_PAGE
+from service.audit_records.search import EXPORT_PAGE
 from service.domain.states import Scope
 from tests.databases import Templates
 

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from api_harness import NODES, Api, serving
 
-from service.db.events import EventRepository
-from service.db.requests import RequestRepository
 from service.db.transactions import transaction
+from service.deletions.requests import RequestRepository
 from service.domain.states import EventType, Scope
+from service.evidence.events import EventRepository
 
 WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 

@@ -13,15 +13,15 @@ from db_harness import NORMS
 from sqlalchemy.exc import DBAPIError
 
 from projector.forgetting.canaries import Canaries
-from service.db.api_keys import ApiKeyRepository
-from service.db.drills import DrillOpen, DrillRepository
+from service.access.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
-from service.db.requests import RequestRepository
 from service.db.rights import API_ROLE
 from service.db.transactions import transaction
+from service.deletions.requests import RequestRepository
 from service.domain.drills import MOST_LEFT, DrillTrigger
 from service.domain.records import RequestNorms
 from service.domain.states import RequestKind, Scope
+from service.drills.repository import DrillOpen, DrillRepository
 
 CANARIES = Canaries(cohorts=6, nodes=2, first_column=16, tag="0badcafe")
 

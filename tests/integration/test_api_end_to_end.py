@@ -19,16 +19,16 @@ from valkey_process import ValkeyProcess
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from projector.network.spec import ModelSpec
-from service.api.services import Services
-from service.api_process import create_app
 from service.db import roles
 from service.db.transactions import transaction
 from service.domain.states import Scope
 from service.errors import StateMismatch
-from service.preparation import prepare
+from service.processes.api import create_app
+from service.processes.prepare import prepare
+from service.processes.unlearner import unlearning
 from service.publication.layout import Layout
+from service.services import Services
 from service.settings import Settings
-from service.unlearner_process import unlearning
 
 NODES = 160
 

@@ -8,17 +8,17 @@ from uuid import uuid4
 
 import pytest
 
-from service.api.key_memory import key_memory
-from service.api_process import create_app
-from service.db.api_keys import ApiKeyRepository
+from service.access.api_keys import ApiKeyRepository
+from service.access.first_key import ensure_first_key, refuse_weak_keys
+from service.access.key_memory import key_memory
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.db.vault_keys import open_keyring
 from service.domain.states import Scope
 from service.errors import ConfigurationError, Unauthenticated
-from service.first_key import ensure_first_key, refuse_weak_keys
+from service.operation.key_folder import open_keyring
+from service.processes.api import create_app
+from service.processes.unlearner import unlearning
 from service.settings import Settings
-from service.unlearner_process import unlearning
 from service.vault.keyring import Keyring
 
 

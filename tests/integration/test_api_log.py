@@ -22,15 +22,15 @@ from service.audit.canonical import canonical
 from service.audit.checkpoint import VerifierKey, verify
 from service.audit.commitments import commitment
 from service.audit.verify_receipt import linked, verify_receipt
-from service.db.imports import ImportRepository
-from service.db.pointers import PointerRepository
-from service.db.requests import RequestRepository
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
+from service.deletions.requests import RequestRepository
 from service.domain.states import Scope
+from service.evidence.signer import LogSigner
+from service.imports.repository import ImportRepository
 from service.observability.metrics import UnlearningMetrics
 from service.vault.log_keys import LogKeys
-from service.worker.log_signer import LogSigner
+from service.versions.pointers import PointerRepository
+from service.versions.versions import VersionRepository
 from tests.rfc6962 import mth, path, subproof
 
 OWNER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)

@@ -9,9 +9,9 @@ import pytest
 from api_harness import Api, serving
 from test_api_deletions import node_body, refused
 
-from service.db.api_keys import ApiKeyRepository
+from service.access.api_keys import ApiKeyRepository
 from service.db.transactions import transaction
-from service.domain.conditions import Check
+from service.domain.lease_report import Check
 from service.domain.states import Scope
 
 #: Every route that needs a key: method, path, body, and the scopes of which one is enough.

@@ -18,16 +18,16 @@ from benchmarks.performance.audit_events import MODEL as GENERATED
 from benchmarks.performance.audit_events import NotEmpty, generate
 from projector.forgetting.status import RepairStatus
 from service.audit import merkle
+from service.audit_records.queries import SeriesPoint, SeriesStep, Summary
+from service.audit_records.summary import series, summary
+from service.audit_records.totals import fold
 from service.db import roles
-from service.db.audit_queries import series, summary
-from service.db.audit_totals import fold
 from service.db.engine import create_engine
-from service.db.log import LogRepository
-from service.db.requests import RequestRepository
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
-from service.domain.audit import SeriesPoint, SeriesStep, Summary
+from service.deletions.requests import RequestRepository
 from service.domain.states import Guarantee, RequestKind, RequestStatus
+from service.evidence.log import LogRepository
+from service.versions.versions import VersionRepository
 from tests.databases import Templates
 from tests.integration.db_harness import MODEL, Database, open_database
 

@@ -9,9 +9,9 @@ import pytest
 from audit_world import UNTIL, AuditWorld, generated
 
 from projector.forgetting.status import RepairStatus
-from service.db import audit_search
-from service.db.audit_queries import export
-from service.domain.audit import AuditEntry, AuditFilters, Figure, Threshold
+from service.audit_records import search
+from service.audit_records.queries import AuditEntry, AuditFilters, Figure, Threshold
+from service.audit_records.summary import export
 from service.domain.states import Guarantee, RequestKind, RequestStatus
 from tests.databases import Templates
 from tests.everyday import everyday
@@ -88,7 +88,7 @@ def ids(entries: list[AuditEntry]) -> list[UUID]:
 async def test_a_search_finds_what_looking_at_every_request_finds(
     world: AuditWorld, monkeypatch: pytest.MonkeyPatch, candidates: int
 ) -> None:
-    monkeypatch.setattr(audit_search, "_CANDIDATES", candidates)
+    monkeypatch.setattr(search, "_CANDIDATES", candidates)
     everything = await world.found(AuditFilters(), limit=100_000)
     assert everything == sorted(everything, key=lambda one: (one.request.received_at, one.request.id), reverse=True)
     kept = {}
@@ -128,7 +128,7 @@ async def test_only_the_ids_named_are_found(world: AuditWorld) -> None:
 
 
 async def test_an_export_is_every_page_once(world: AuditWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_search, "EXPORT_PAGE", 100)
+    monkeypatch.setattr(search, "EXPORT_PAGE", 100)
     pages = [page async for page in export(world.engine, AuditFilters())]
     assert {len(page) for page in pages[:-1]} == {100}
     assert ids([entry for page in pages for entry in page]) == ids(await world.found(AuditFilters(), limit=500))

@@ -13,9 +13,9 @@ from model_store.store import Store
 from projector.forgetting.canaries import Canaries
 from projector.graph.graph import feature_rows
 from projector.network.spec import ModelSpec
-from service.cli.train import train_model
+from service.cli.models.train import train_model
 from service.domain.states import ImportStatus
-from service.worker.candidate import ImportRefused
+from service.imports.staged import ImportRefused
 
 
 def trained(folder: Path) -> Path:

@@ -8,9 +8,9 @@ import httpx
 import pytest
 from api_harness import Api, serving
 
+from service.access.api_keys import ApiKeyRepository
+from service.access.sign_ins import MOST_IN_VAIN
 from service.dashboard.pages import CONTENT_SECURITY_POLICY
-from service.db.api_keys import ApiKeyRepository
-from service.db.sign_ins import MOST_IN_VAIN
 from service.db.transactions import transaction
 from service.domain.states import Scope
 

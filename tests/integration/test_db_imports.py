@@ -10,16 +10,16 @@ from sqlalchemy.exc import IntegrityError
 
 from projector.forgetting.status import RepairStatus
 from service.audit.canonical import parse_canonical
+from service.batches.outcomes import imported
 from service.db.engine import create_engine
-from service.db.events import EventRepository
-from service.db.imports import ImportRepository
-from service.db.log import LogRepository
-from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
 from service.domain.states import Cause, EventType, ImportStatus
 from service.errors import Conflict
-from service.worker.outcomes import imported
+from service.evidence.events import EventRepository
+from service.evidence.log import LogRepository
+from service.imports.repository import ImportRepository
+from service.versions.pointers import PointerRepository
+from service.versions.versions import VersionRepository
 
 IMPORTED = made(
     5,

@@ -8,17 +8,17 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from service.db.drills import DrillOpen
 from service.db.engine import create_engine
-from service.db.intake import Accepted, Intake
 from service.db.transactions import transaction
+from service.deletions.intake.intake import Accepted, Intake
 from service.domain.drills import DrillTrigger, NewDrill
 from service.domain.records import KeySlot, Targets
 from service.domain.states import RequestKind, RequestStatus
+from service.drills.repository import DrillOpen
 from service.errors import Conflict, InvalidRequest, NotFound, QueueFull, Unavailable
+from service.vault.encryption import unseal
 from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
-from service.vault.sealing import unseal
 from tests.integration.db_harness import MODEL, Database, accepted_ids, is_waiting, open_database, until
 
 

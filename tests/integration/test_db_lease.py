@@ -11,11 +11,11 @@ from projector.forgetting.status import RepairProgress
 from service.boottime import boottime
 from service.db.engine import create_engine
 from service.db.lease import acquire, fence, holder, release, renew, settle
-from service.db.pointers import PointerRepository
 from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
-from service.domain.conditions import Check, Condition, Holder, Phase, Told
+from service.domain.lease_report import Check, Condition, Holder, Phase, Told
 from service.domain.records import Lease
 from service.errors import LeaseLost, Unavailable
+from service.versions.pointers import PointerRepository
 from tests.integration.db_harness import MODEL, POINTER, Database, Proxy, is_waiting, next_pointer, open_database, until
 
 

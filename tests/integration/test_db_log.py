@@ -17,20 +17,20 @@ from service.audit.checkpoint import Checkpoint, verify
 from service.audit.commitments import commitment, holds
 from service.audit.merkle import EMPTY_ROOT, is_consistent, leaf_hash, root, root_by_inclusion
 from service.db import migrate, roles, schema
-from service.db.checkpoints import CheckpointRepository, LogForked
 from service.db.engine import create_engine
-from service.db.events import EventRepository
-from service.db.intake import NewRequest
-from service.db.log import LogDamaged, LogRepository
-from service.db.requests import RequestRepository
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
+from service.deletions.intake.intake import NewRequest
+from service.deletions.requests import RequestRepository
 from service.domain.records import Targets
 from service.domain.states import EventType, RequestKind
 from service.errors import ConfigurationError, KeyMissing, Unavailable
+from service.evidence.checkpoints import CheckpointRepository, LogForked
+from service.evidence.events import EventRepository
+from service.evidence.log import LogDamaged, LogRepository
+from service.evidence.signer import LogSigner
 from service.observability.metrics import UnlearningMetrics
 from service.vault.log_keys import LogKeys
-from service.worker.log_signer import LogSigner
 from tests.integration.db_harness import MODEL, Database, is_waiting, open_database, until
 
 LOG_TABLES = ("events", "leaves", "log_nodes", "checkpoints", "log_keys")

@@ -11,17 +11,17 @@ import pytest
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.exc import DBAPIError
 
+from service.audit_records.queries import AuditFilters
+from service.audit_records.summary import search
 from service.db import migrate
-from service.db.audit_queries import search
 from service.db.engine import Engine, create_engine
-from service.db.intake import Accepted, Intake
 from service.db.notifications import listen
-from service.db.pointers import PointerRepository
 from service.db.transactions import CommitUnanswered, is_outage, transaction
-from service.domain.audit import AuditFilters
+from service.deletions.intake.intake import Accepted, Intake
 from service.embedded import Embedded
 from service.errors import Unavailable
-from service.worker.unneeded_keys import UnneededKeys
+from service.key_slots.disposal import UnneededKeys
+from service.versions.pointers import PointerRepository
 from tests.integration.db_harness import (
     MODEL,
     POINTER,

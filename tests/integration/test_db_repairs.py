@@ -11,15 +11,15 @@ from sqlalchemy.exc import IntegrityError
 
 from projector.forgetting.status import RepairStatus
 from service.audit.canonical import parse_canonical
-from service.db.events import EventRepository
-from service.db.imports import ImportRepository
-from service.db.log import LogRepository
-from service.db.repairs import Pending, RepairEnd, RepairRepository
-from service.db.requests import AppliedOutcome, RequestRepository
+from service.batches.pending_repairs import Pending, RepairEnd, RepairRepository
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
+from service.deletions.requests import AppliedOutcome, RequestRepository
 from service.domain.states import Cause, EventType, Guarantee
 from service.domain.versions import Version, repaired_in
+from service.evidence.events import EventRepository
+from service.evidence.log import LogRepository
+from service.imports.repository import ImportRepository
+from service.versions.versions import VersionRepository
 
 PENDING, NOT_CONVERGED, CONVERGED = RepairStatus.PENDING, RepairStatus.NOT_CONVERGED, RepairStatus.CONVERGED
 

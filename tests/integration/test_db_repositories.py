@@ -8,19 +8,19 @@ from uuid import uuid4
 
 import pytest
 
-from service.db.api_keys import ApiKeyRepository
+from service.access.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
-from service.db.events import EventRepository
 from service.db.notifications import listen
-from service.db.outbox import OutboxRepository
-from service.db.pointers import PointerRepository
 from service.db.rights import API_ROLE
-from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
+from service.deletions.delivery.outbox import OutboxRepository
 from service.domain.records import Tombstone
 from service.domain.states import EventType, RequestKind, Scope
 from service.errors import Conflict, KeyMissing, LeaseLost, StateMismatch
+from service.evidence.events import EventRepository
+from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
+from service.versions.pointers import PointerRepository
 from tests.integration.db_harness import MODEL, POINTER, Database, next_pointer, open_database
 
 

@@ -7,19 +7,19 @@ from uuid import UUID, uuid4
 import pytest
 
 from projector.forgetting.status import RepairStatus
-from service.db.api_keys import ApiKeyRepository
-from service.db.audit_queries import search
-from service.db.batches import BatchRepository, RequestsWithdrawn
-from service.db.events import EventRepository
-from service.db.outbox import OutboxRepository
-from service.db.requests import RequestRepository
+from service.access.api_keys import ApiKeyRepository
+from service.audit_records.queries import AuditFilters
+from service.audit_records.summary import search
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
-from service.domain.audit import AuditFilters
+from service.deletions.delivery.outbox import OutboxRepository
+from service.deletions.requests import RequestRepository
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, Guarantee, RequestStatus, Scope
 from service.errors import Conflict, NotFound
-from service.worker.unneeded_keys import UnneededKeys
+from service.evidence.events import EventRepository
+from service.key_slots.disposal import UnneededKeys
+from service.versions.batch_rows import BatchRepository, RequestsWithdrawn
+from service.versions.versions import VersionRepository
 from tests.integration.db_harness import DETAILS, MODEL, NORMS, Database, committed, made, open_database, outcome
 
 

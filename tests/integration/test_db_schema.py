@@ -7,9 +7,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from service.db.events import EventRepository
 from service.db.transactions import transaction
 from service.domain.states import TRANSITIONS, EventType, RequestStatus
+from service.evidence.events import EventRepository
 from tests.integration.db_harness import MODEL, Database, open_database
 
 #: For each status, the columns that make a row of that status legal.

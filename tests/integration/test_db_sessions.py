@@ -10,10 +10,10 @@ from uuid import UUID, uuid4
 import pytest
 from db_harness import Database, open_database
 
-from service.db.api_keys import ApiKeyRepository
+from service.access.api_keys import ApiKeyRepository
+from service.access.sessions import IDLE, LIFETIME, MAX_SESSIONS, Session, SessionRepository
+from service.access.sign_ins import MOST_IN_VAIN, SPAN, SignInRepository
 from service.db.engine import Engine, create_engine
-from service.db.sessions import IDLE, LIFETIME, MAX_SESSIONS, Session, SessionRepository
-from service.db.sign_ins import MOST_IN_VAIN, SPAN, SignInRepository
 from service.db.transactions import transaction
 from service.domain.states import Scope
 from service.errors import TooManyAttempts

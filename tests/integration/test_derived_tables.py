@@ -10,13 +10,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from test_audit_queries import assert_totals_are_right
 
+from service.audit_records.totals import fold
 from service.db import migrate, roles
-from service.db.audit_totals import fold
 from service.db.engine import create_engine
-from service.db.requests import RequestRepository
 from service.db.rights import API_ROLE, DERIVED, UNLEARNER_ROLE
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
+from service.deletions.requests import RequestRepository
+from service.versions.versions import VersionRepository
 from tests.integration.db_harness import Database, open_database
 
 #: A temporary table that passes for the one whose changes a function of a trigger takes over.

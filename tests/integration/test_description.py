@@ -10,12 +10,12 @@ from db_harness import MODEL, Database, made, open_database
 from projector.forgetting.status import RepairProgress, RepairStatus
 from service.db import lease as leases
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
-from service.description import model_description
-from service.domain.conditions import Condition, Phase, Told
+from service.domain.lease_report import Condition, Phase, Told
 from service.domain.states import Guarantee
 from service.errors import Unavailable
+from service.operation.description import model_description
 from service.publication.facts import Facts, ModelFacts, VersionFacts
+from service.versions.versions import VersionRepository
 
 TRAINED = ModelFacts(MODEL, 40, 16, ("a", "b"), 2, "last", "sym", "softmax", 1e-4, 12.5)
 SERVED = VersionFacts(0, 40, 100, 16, 0.5, 0.02, "cpu")

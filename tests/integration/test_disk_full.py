@@ -9,7 +9,8 @@ import pytest
 from db_harness import until
 from test_api_end_to_end import Lethe, running, settings, small_model
 
-from model_store import files, versions
+from model_store import versions
+from model_store.disk import durable
 from service.settings import Settings
 
 __all__ = ["settings", "small_model"]
@@ -23,7 +24,7 @@ async def test_a_version_that_does_not_fit_on_the_disk_waits_until_it_does(
     def half(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         """Writes half of the file, as a disk does that fills up meanwhile."""
         refused.append(path)
-        files.write_file(path, [memoryview(part)[: len(part) // 2] for part in parts])
+        durable.write_file(path, [memoryview(part)[: len(part) // 2] for part in parts])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async with running(settings) as lethe:

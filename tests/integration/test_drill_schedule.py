@@ -15,14 +15,15 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from projector.forgetting.canaries import Canaries
-from service.db.api_keys import ApiKeyRepository
-from service.db.drills import DrillRepository
+from service.access.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
-from service.db.requests import RequestRepository
 from service.db.transactions import transaction
+from service.deletions.delivery.unclaimed import Queue
+from service.deletions.requests import RequestRepository
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.records import ApiKey, RequestNorms
 from service.domain.states import Scope
+from service.drills.repository import DrillRepository
 from service.drills.schedule import DrillSchedule, ensure_schedule_key
 from service.errors import Unavailable
 from service.observability.metrics import UnlearningMetrics
@@ -32,7 +33,6 @@ from service.queue.backoff import Backoff
 from service.queue.connection import connect
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
-from service.queue.unclaimed import Queue
 
 CANARIES = Canaries(cohorts=2, nodes=2, first_column=16, tag="0badcafe")
 NOW, LATER = timedelta(microseconds=1), timedelta(days=7)

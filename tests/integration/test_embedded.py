@@ -22,7 +22,7 @@ from sqlalchemy import make_url
 
 from service.db import migrate
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
-from service.embedded import Embedded, PrivateServers, leftovers, open_servers, programs, running_servers
+from service.embedded import Embedded, PrivateServers, open_servers, orphans, programs, running_servers
 from service.embedded.account import Account, server_account
 from service.embedded.home import Home
 from service.embedded.postgres import Postgres, works_in
@@ -185,7 +185,7 @@ def test_servers_left_behind_are_recognised_and_replaced(
 def test_a_server_without_a_guardian_is_stopped_even_when_it_hears_nothing(
     frozen: bool, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "_GENTLE_SECONDS", 0.5 if frozen else 60.0)
+    monkeypatch.setattr(orphans, "_GENTLE_SECONDS", 0.5 if frozen else 60.0)
     embedded = Embedded(home, valkey=False, durable=False)
     before = embedded.start()
     _sql(before, "CREATE TABLE kept (x int)")

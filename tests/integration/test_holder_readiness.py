@@ -7,7 +7,7 @@ import pytest
 from db_harness import MODEL, Database, open_database
 
 from service.db import lease as leases
-from service.domain.conditions import Check, Condition, Phase, Told
+from service.domain.lease_report import Check, Condition, Phase, Told
 from service.operation.api_probes import MOST_AWAY_S, holder_probes, told_checks
 from service.operation.readiness import Readiness
 

@@ -12,11 +12,12 @@ from db_harness import until
 from test_api_end_to_end import Lethe, running, settings, small_model
 from test_model_import import asked, beside, ended, new_model
 
-from model_store import files, versions
+from model_store import versions
+from model_store.disk import durable
 from service.domain.states import ImportStatus
+from service.imports import importer
+from service.imports.staged import Staged
 from service.settings import Settings
-from service.worker import importing
-from service.worker.candidate import Staged
 
 __all__ = ["new_model", "settings", "small_model"]
 
@@ -38,14 +39,14 @@ class FullDisk:
 
         patch.setattr(Staged, "load", slow)
         patch.setattr(versions, "write_file", self._write)
-        patch.setattr(importing, "_REST_S", 0.1)
-        patch.setattr(importing, "_REST_TIMES", 1)
+        patch.setattr(importer, "_REST_S", 0.1)
+        patch.setattr(importer, "_REST_TIMES", 1)
 
     def _write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
         if self.code is None or ".model.import-" not in str(path):
-            files.write_file(path, parts)
+            durable.write_file(path, parts)
             return
-        files.write_file(path, [memoryview(part)[: len(part) // 2] for part in parts])
+        durable.write_file(path, [memoryview(part)[: len(part) // 2] for part in parts])
         self.attempts += 1
         raise OSError(self.code, os.strerror(self.code))
 

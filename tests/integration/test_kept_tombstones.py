@@ -14,15 +14,15 @@ from model_store.datasets.load import load_dataset
 from model_store.store import Store
 from model_store.tombstones import KeptTombstone
 from projector.network.spec import ModelSpec
-from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.db.vault_keys import open_keyring
 from service.domain.records import Lease, Tombstone
 from service.domain.states import RequestKind
 from service.errors import KeyMissing, StateMismatch
+from service.imports.deleted_parts import find_tombstoned
+from service.operation.key_folder import open_keyring
+from service.tombstones.kept import as_kept, keep_in_step, only_in_store
+from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
-from service.worker.kept_tombstones import as_kept, keep_in_step, only_in_store
-from service.worker.tombstoned import find_tombstoned
 
 LEASE = Lease(MODEL, "one", 9, 60.0, 0.0)
 

@@ -16,10 +16,10 @@ from test_api_deletions import node_body
 from test_api_end_to_end import Lethe, running, settings_of
 from test_api_kinds import edge_body, features_body
 
-from model_store.erasure import Erasure
+from model_store.base.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
-from service.queue.batcher import BatchLimits, Take, Wait, Waiting, decide
+from service.batches.batcher import BatchLimits, Take, Wait, Waiting, decide
 from service.settings import Settings
 from tests.everyday import everyday
 from tests.preloaded import Preloaded
@@ -68,7 +68,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         nonlocal least
         least = requests
 
-    monkeypatch.setattr("service.worker.claims.decide", gate)
+    monkeypatch.setattr("service.batches.claims.decide", gate)
     return hold
 
 

@@ -16,10 +16,10 @@ from model_store.versions import VersionRef
 from service.db import lease as leases
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.domain.conditions import Condition, Phase, Told
+from service.domain.lease_report import Condition, Phase, Told
 from service.domain.records import Lease
 from service.errors import KeyMissing, LeaseLost, StateMismatch
-from service.worker.lease_keeper import LeaseKeeper, RenewalFailed, holding
+from service.versions.lease_keeper import LeaseKeeper, RenewalFailed, holding
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from service.audit.canonical import canonical
 from service.audit.checkpoint import Signer
 from service.audit.report import Report
 from service.audit.verify_export import verify_export
-from service.db.log_export import export_lines
+from service.evidence.export import export_lines
 from service.settings import Settings
 from service.vault.log_keys import LogKeys
 

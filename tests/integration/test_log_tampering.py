@@ -21,12 +21,12 @@ from service.audit.export import ExportedCheckpoint, ExportedLeaf
 from service.audit.merkle import Frontier, leaf_hash
 from service.audit.report import Finding, Report
 from service.audit.verify_export import verify_export
-from service.db.checkpoints import CheckpointRepository
 from service.db.engine import create_engine
-from service.db.events import EventRepository
-from service.db.log_export import export_lines
 from service.db.transactions import transaction
 from service.domain.states import EventType
+from service.evidence.checkpoints import CheckpointRepository
+from service.evidence.events import EventRepository
+from service.evidence.export import export_lines
 from service.vault.log_keys import LogKeys
 from tests.databases import Templates
 from tests.integration.db_harness import MODEL, Database, open_database

@@ -10,13 +10,13 @@ from db_harness import Database, open_database
 from lethe_process import LetheProcess
 from trained_models import SMALL, Models
 
-from service.db.checkpoints import CheckpointRepository
-from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.db.vault_keys import open_keyring, open_log_keys, open_request_keys
 from service.domain.records import Tombstone
 from service.domain.states import RequestKind
 from service.errors import KeyMissing
+from service.evidence.checkpoints import CheckpointRepository
+from service.operation.key_folder import open_keyring, open_log_keys, open_request_keys
+from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 
 

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from test_api_deletions import node_body, refused
 from test_api_end_to_end import NODES, Lethe, running, settings, small_model
 
-from model_store import replacement as folders
+from model_store import replacement
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.replacement import ImportUnderWay, Replacement, copying_lock
@@ -25,19 +25,19 @@ from model_store.store import Store
 from projector.graph.graph import feature_rows
 from projector.network.spec import Combine, LossKind, ModelSpec
 from service.db.engine import create_engine
-from service.db.imports import ImportRepository
-from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer
 from service.domain.states import ImportStatus, Scope
 from service.domain.versions import ModelImport
 from service.errors import Conflict, LetheError
+from service.imports.repository import ImportRepository
+from service.imports.request import request_import
+from service.imports.staged import ImportRefused
+from service.recovery.agreement import agreed_pointer
 from service.settings import Settings
 from service.vault.keyring import Keyring
+from service.versions.pointers import PointerRepository
 from service.worker import loading
-from service.worker.candidate import ImportRefused
-from service.worker.import_request import request_import
-from service.worker.recovery import agreed_pointer
 from tests.everyday import everyday
 
 __all__ = ["settings", "small_model"]
@@ -301,14 +301,14 @@ def before_the_move(patch: pytest.MonkeyPatch) -> None:
 
 
 def between_the_moves(patch: pytest.MonkeyPatch) -> None:
-    original: Callable[[Path, Path], None] = folders.rename
+    original: Callable[[Path, Path], None] = replacement.rename
 
     def rename(source: Path, target: Path) -> None:
         if target.name == "model":
             crash()
         original(source, target)
 
-    patch.setattr(folders, "rename", rename)
+    patch.setattr(replacement, "rename", rename)
 
 
 def before_the_erasure(patch: pytest.MonkeyPatch) -> None:

@@ -22,13 +22,13 @@ from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 from test_dashboard_access import SAME_ORIGIN, sign_in, token_in
 
-from service.db.log_export import export_lines
 from service.db.transactions import transaction
 from service.domain.states import RequestKind, Scope
+from service.evidence.export import export_lines
+from service.evidence.signer import LogSigner
 from service.observability.logging import configure_logging
 from service.observability.metrics import UnlearningMetrics
 from service.vault.log_keys import LogKeys
-from service.worker.log_signer import LogSigner
 
 #: What is deleted: ids that no other text contains.
 SOMEBODY, SOMEBODY_ELSE = "user/38", "ålesund 39"

@@ -8,13 +8,13 @@ from api_harness import Api, serving
 from db_harness import made
 from test_dashboard_access import SAME_ORIGIN, sign_in, token_in
 
-from service.db.recoveries import RecoveryRepository
-from service.db.tombstones import TombstoneRepository
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
 from service.domain.records import Tombstone
 from service.domain.states import Cause, RequestKind, Scope
 from service.domain.versions import Recovery
+from service.recovery.repository import RecoveryRepository
+from service.tombstones.repository import TombstoneRepository
+from service.versions.versions import VersionRepository
 
 
 @pytest.fixture

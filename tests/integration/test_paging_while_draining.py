@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from service.db import audit_search
-from service.db.audit_search import Page, search
-from service.db.requests import RequestRepository
+from service.audit_records import search as audit_search
+from service.audit_records.queries import AuditFilters
+from service.audit_records.search import Page, search
 from service.db.transactions import transaction
-from service.domain.audit import AuditFilters
+from service.deletions.requests import RequestRepository
 from service.domain.states import RequestStatus
 from service.vault.cursors import PageCursor
 from tests.integration.db_harness import Database, open_database

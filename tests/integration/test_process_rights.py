@@ -11,24 +11,24 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.access.api_keys import ApiKeyRepository
+from service.audit_records.totals import fold
 from service.db import lease as leases
 from service.db import roles, schema
-from service.db.api_keys import ApiKeyRepository
-from service.db.audit_totals import fold
 from service.db.engine import Engine
-from service.db.pointers import PointerRepository
-from service.db.recoveries import RecoveryRepository
-from service.db.requests import RequestRepository
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
-from service.db.tombstones import TombstoneRepository
 from service.db.transactions import fenced_transaction, transaction
-from service.db.vault_keys import VaultKeyRepository, accept_lost, open_keyring
-from service.db.versions import VersionRepository
+from service.deletions.requests import RequestRepository
 from service.domain.records import Tombstone
 from service.domain.states import Cause, RequestKind, Scope
 from service.domain.versions import Recovery
 from service.errors import ConfigurationError, Conflict, NotFound
+from service.operation.key_folder import VaultKeyRepository, accept_lost, open_keyring
+from service.recovery.repository import RecoveryRepository
+from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
+from service.versions.pointers import PointerRepository
+from service.versions.versions import VersionRepository
 
 _READ, _ADD = "read", "read, add *"
 _ASKED = (

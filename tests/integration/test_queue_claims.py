@@ -7,11 +7,11 @@ from db_harness import until
 from queue_world import MODEL, queue_world
 from sqlalchemy import text
 
+from service.batches.batcher import BatchLimits, Take, Wait
+from service.batches.claims import Claims
 from service.db.transactions import transaction
-from service.queue.batcher import BatchLimits, Take, Wait
 from service.queue.connection import connect
 from service.queue.stream import DeletionStream
-from service.worker.claims import Claims
 
 
 async def test_a_stop_ends_the_wait_for_entries_and_the_next_start_has_what_came_meanwhile(

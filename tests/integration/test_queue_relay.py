@@ -13,11 +13,11 @@ from valkey_process import ValkeyProcess
 
 from service.db import migrate
 from service.db.transactions import transaction
+from service.deletions.delivery.relay import Relay
 from service.embedded import Embedded
 from service.errors import Unavailable
 from service.queue.backoff import Backoff
 from service.queue.connection import connect
-from service.queue.relay import Relay
 from service.queue.stream import DeletionStream
 
 QUICK = Backoff(base_s=0.005, cap_s=0.02)

@@ -9,11 +9,11 @@ from queue_world import MODEL, QueueWorld, claim_all, queue_world
 from redis.asyncio import Redis
 from valkey_process import ValkeyProcess
 
+from service.deletions.delivery.relay import Relay
+from service.deletions.delivery.sweeper import Sweeper
 from service.queue.backoff import Backoff
 from service.queue.connection import connect
-from service.queue.relay import Relay
 from service.queue.stream import DeletionStream
-from service.queue.sweeper import Sweeper
 
 KEY = f"lethe:{MODEL}:deletions"
 

@@ -12,7 +12,7 @@ import redis
 from api_harness import NODES, Api, serving
 from test_api_deletions import node_body, refused
 
-from service.api.limits import _MOST_REMEMBERED, GUESSES, PROBES, RateLimits, network_of
+from service.access.limits import _MOST_REMEMBERED, GUESSES, PROBES, RateLimits, network_of
 from service.domain.states import Scope
 from service.embedded import Embedded
 from service.errors import TooManyAttempts

@@ -16,7 +16,6 @@ import structlog
 
 from model_store.versions import VersionRef
 from service.boottime import boottime
-from service.db.pointers import PointerRepository
 from service.db.transactions import transaction
 from service.domain.records import Pointer
 from service.domain.snapshot import Snapshot
@@ -26,6 +25,7 @@ from service.publication.layout import LIFE_S, MANIFEST
 from service.publication.reader import Reader
 from service.publication.readers import Readers
 from service.publication.writer import Publisher
+from service.versions.pointers import PointerRepository
 from tests import publications
 from tests.integration.db_harness import MODEL, Database, open_database, until
 

@@ -11,8 +11,7 @@ from redis.asyncio import Redis
 from projector.forgetting.status import RepairStatus
 from service.db import clock
 from service.db.transactions import transaction
-from service.db.versions import VersionRepository
-from service.domain.conditions import Check
+from service.domain.lease_report import Check
 from service.domain.states import Cause
 from service.observability.metrics import MOST_RESIDUAL, MOST_UNREPAIRED, UnlearningMetrics
 from service.operation.api_probes import api_probes
@@ -20,6 +19,7 @@ from service.operation.readiness import Readiness
 from service.publication.reader import Reader
 from service.queue.stream import DeletionStream
 from service.vault.keyring import Keyring
+from service.versions.versions import VersionRepository
 
 
 @pytest.fixture

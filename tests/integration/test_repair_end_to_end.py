@@ -31,14 +31,14 @@ from projector.forgetting.forget import NotFinite
 from projector.forgetting.repair import Repair
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import LossKind, ModelSpec, SolverKind
+from service.batches.repairer import Repairer, RepairSteps
 from service.errors import LetheError, Unavailable
 from service.settings import Settings
 from service.unlearning.placement import RepairImpossible
 from service.unlearning.preconditioner_cache import PreconditionerCache
 from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.resident import Resident
-from service.worker.repairing import Repairer, RepairSteps
-from service.worker.versions import VersionWriter
+from service.versions.writer import VersionWriter
 from tests.everyday import everyday
 from tests.preloaded import Preloaded
 

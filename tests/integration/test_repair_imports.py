@@ -27,11 +27,11 @@ from projector.forgetting.status import RepairStatus
 from service.db.engine import Connection
 from service.domain.states import ImportStatus
 from service.domain.versions import Version
+from service.imports.importer import ImportSteps
+from service.imports.staged import Staged
 from service.settings import Settings
 from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
-from service.worker.candidate import Staged
-from service.worker.importing import ImportSteps
 from tests.everyday import everyday
 
 __all__ = ["deferring", "gate", "new_model", "settings", "small_model"]

@@ -22,25 +22,25 @@ from test_api_kinds import edge_body, features_body
 
 from model_store.store import Store
 from model_store.versions import VersionRef
+from service.access.api_keys import ApiKeyRepository
 from service.audit.canonical import parse_canonical
-from service.audit.wording import NOTHING_LEFT_UNKNOWN
+from service.batches.explanation import nothing_left
+from service.batches.steps import BatchSteps
 from service.db import schema
-from service.db.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
-from service.db.intake import Intake, NewRequest
-from service.db.log import LogRepository
-from service.db.pointers import PointerRepository
-from service.db.recoveries import RecoveryRepository
 from service.db.transactions import transaction
+from service.deletions.intake.intake import Intake, NewRequest
+from service.domain.guarantees import NOTHING_LEFT_UNKNOWN
 from service.domain.records import Targets
 from service.domain.states import RequestKind, Scope
 from service.domain.versions import Recovery
 from service.errors import KeyMissing, StateMismatch, Unavailable
-from service.preparation import prepare
+from service.evidence.log import LogRepository
+from service.processes.prepare import prepare
+from service.recovery.repository import RecoveryRepository
 from service.settings import Settings
 from service.vault.own_slots import OwnSlots
-from service.worker.batch import BatchSteps
-from service.worker.explanation import nothing_left
+from service.versions.pointers import PointerRepository
 from tests.databases import migrate_to
 from tests.unit.command_line import CommandLine
 

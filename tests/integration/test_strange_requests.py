@@ -9,8 +9,8 @@ import httpx
 import pytest
 from api_harness import Api, serving
 
-from service.api.problems import MOST_FAULTS
 from service.domain.states import Scope
+from service.http.problems import MOST_FAULTS
 
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 #: Bytes of the longest refusal of a body: some faults, each in a line.

@@ -9,12 +9,12 @@ import pytest
 from api_harness import Api, serving
 from prometheus_client import CollectorRegistry
 
-from service.domain.conditions import Check, Condition, Phase
+from service.domain.lease_report import Check, Condition, Phase
 from service.domain.states import Scope
-from service.listening import listen, url_of
 from service.observability.exposition import Exposition
 from service.observability.metrics import UnlearningMetrics
-from service.unlearner_http import serve, unlearner_app
+from service.processes.listening import listen, url_of
+from service.processes.unlearner_address import serve, unlearner_app
 
 
 class Unlearner:

@@ -13,13 +13,13 @@ from lethe_process import LetheProcess
 from test_api_deletions import node_body, refused
 from trained_models import SMALL, Models
 
-from service.api.limits import PROBES
-from service.db.api_keys import ApiKeyRepository
+from service.access.api_keys import ApiKeyRepository
+from service.access.key_text import new_api_key
+from service.access.limits import PROBES
 from service.db.engine import create_engine
-from service.db.requests import RequestRepository
 from service.db.transactions import transaction
+from service.deletions.requests import RequestRepository
 from service.domain.states import RequestKind, Scope
-from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring
 
 #: Told alike, whatever is wrong.

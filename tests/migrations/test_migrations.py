@@ -14,20 +14,18 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+# They declare the tables.
+import service.audit_records.search_row
+import service.audit_records.totals
+import service.db.tables
+import service.deletions.refusals
+import service.drills.repository
+import service.imports.repository
+import service.recovery.repository
+import service.versions.batch_rows
+import service.versions.versions  # noqa: F401 (they declare the tables)
 from projector.forgetting.status import RepairStatus
-from service.db import (  # noqa: F401 (they declare the tables)
-    audit_totals,
-    batches,
-    drills,
-    imports,
-    migrate,
-    models,
-    recoveries,
-    refusals,
-    request_search,
-    schema,
-    versions,
-)
+from service.db import migrate, schema
 from service.db.base import Base
 from service.db.engine import asyncpg_url, create_engine
 from service.domain.drills import DrillTrigger

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from service.embedded.home import Home, HomeLock
-from service.listening import stopped_by_signals
-from service.supervisor import Child, Stage, Supervisor, run_once
+from service.processes.listening import stopped_by_signals
+from service.processes.supervisor import Child, Stage, Supervisor, run_once
 
 STUB = Path(__file__).with_name("stub_child.py")
 

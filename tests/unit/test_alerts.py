@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.api.http_metrics import HttpMetrics
 from service.audit.checkpoint import Checkpoint
 from service.audit.watch import Seen
-from service.cli.watch import WatchMetrics
+from service.cli.evidence.watch import WatchMetrics
+from service.http.metrics import HttpMetrics
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from service.api.key_memory import TRUSTED_FOR_S, KeyMemory
+from service.access.key_memory import TRUSTED_FOR_S, KeyMemory
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import Unauthenticated, Unavailable

@@ -9,9 +9,9 @@ import pytest
 from fastapi import Body, FastAPI
 from pydantic import BaseModel, ConfigDict
 
-from service.api import problems
-from service.api.boundary import Answer, Boundary
 from service.errors import LeaseLost, Unavailable
+from service.http import problems
+from service.http.middleware import Answer, Boundary
 
 LIMIT = 2_000
 SECRET = "node-4711"

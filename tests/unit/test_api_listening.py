@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from service.access.first_key import FirstKey
 from service.errors import ConfigurationError
-from service.first_key import FirstKey
-from service.listening import facts_file, listen, stopped_by_signals, url_of
-from service.preparation import deliver
+from service.processes.listening import facts_file, listen, stopped_by_signals, url_of
+from service.processes.prepare import deliver
 
 
 def test_a_port_in_use_is_named_with_what_to_do() -> None:

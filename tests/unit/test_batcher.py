@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.queue.batcher import BatchLimits, Take, Wait, Waiting, decide
+from service.batches.batcher import BatchLimits, Take, Wait, Waiting, decide
 
 LIMITS = BatchLimits(max_nodes=10, max_wait_s=2.0)
 

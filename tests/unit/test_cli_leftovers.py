@@ -9,11 +9,11 @@ import pytest
 import scipy.sparse as sp
 from command_line import CommandLine
 
-from model_store.erasure import Erasure
+from model_store.base.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.network.spec import ModelSpec
-from service.cli.train import train_model
+from service.cli.models.train import train_model
 from service.publication.writer import Publisher
 from tests import publications
 

@@ -12,11 +12,10 @@ from command_line import CommandLine
 from lethe_stub import LetheStub
 from sqlalchemy import make_url
 
-from service.cli import findings
-from service.cli.findings import Finding
-from service.db import lease as leases
-from service.db import schema
-from service.db.api_keys import ApiKeyRepository
+from service.access.api_keys import ApiKeyRepository
+from service.cli.running import findings
+from service.cli.running.findings import Finding
+from service.db import lease, schema
 from service.db.clock import MOST_APART_S, least_apart
 from service.db.engine import create_engine
 from service.db.transactions import transaction
@@ -141,7 +140,7 @@ def test_a_doctor_says_for_which_models_the_lease_is_held(lethe: CommandLine, em
     async def hold() -> None:
         engine = create_engine(empty_database_url)
         try:
-            assert await leases.acquire(engine, "cora", "a test", 600.0)
+            assert await lease.acquire(engine, "cora", "a test", 600.0)
         finally:
             await engine.dispose()
 

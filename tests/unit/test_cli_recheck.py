@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.cli.recheck import compared
+from service.cli.evidence.recheck import compared
 from service.domain.records import Pointer
-from service.unlearning.recheck import Measured
+from service.unlearning.remeasure import Measured
 
 POINTER = Pointer("tiny", 4, 1, "4-1", "a" * 64, "b" * 64)
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from command_line import CommandLine
 
+from model_store.disk.checksummed import seal
 from model_store.errors import DatasetNotFound, StoreDamaged
-from model_store.sealed import seal
 from model_store.store import Store
 from projector.network.spec import Combine, ModelSpec
-from service.cli.serve import ensure_model
-from service.cli.train import train_model
-from service.db.vault_keys import SLOTS
+from service.cli.models.train import train_model
+from service.cli.running.serve import ensure_model
 from service.embedded.home import Home, HomeLock
 from service.errors import AlreadyRunning, ConfigurationError
+from service.operation.key_folder import SLOTS
 from service.settings import Settings
 from service.vault.own_slots import OwnSlots
 

@@ -13,10 +13,10 @@ import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from service import http_protocol as limits
-from service.connections import Connections, most_connections
-from service.http_protocol import Connection
-from service.http_server import server_config
+from service.http import protocol
+from service.http.connections import Connections, most_connections
+from service.http.protocol import Connection
+from service.http.server import server_config
 
 GET = b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
@@ -175,7 +175,7 @@ async def test_what_is_pipelined_waits_unread_and_is_answered_in_order() -> None
         await until(lambda: client.server.flow.read_paused and bool(site.scopes))
         # As many as fit into one piece are there, of which one is at work; the others wait where they were sent from.
         assert len(site.scopes) == 1
-        assert len(client.server.pipeline) <= limits._PIECE // len(GET)
+        assert len(client.server.pipeline) <= protocol._PIECE // len(GET)
         site.gate.set()
         found = await client.answers(count)
         await sending
@@ -209,9 +209,9 @@ async def test_a_head_that_does_not_come_in_time_is_408() -> None:
         client = await site.client()
         await client.send(b"GET / HTTP/1.1\r\nHost:")
         await until(lambda: client.server._in_message)
-        site.later(limits.HEAD_S - 1)
+        site.later(protocol.HEAD_S - 1)
         assert not client.server.transport.is_closing()
-        site.later(limits.HEAD_S + 1)
+        site.later(protocol.HEAD_S + 1)
         said = await client.rest()
     assert said.startswith(b"HTTP/1.1 408 ")
     assert b"application/problem+json" in said
@@ -223,7 +223,7 @@ async def test_an_idle_connection_is_closed_without_a_word() -> None:
         new, used = await site.client(), await site.client()
         await used.send(GET % 0)
         await used.answers(1)
-        site.later(limits.HEAD_S + 1)
+        site.later(protocol.HEAD_S + 1)
         assert (await new.rest(), await used.rest()) == (b"", b"")
 
 
@@ -232,7 +232,7 @@ async def test_empty_lines_in_place_of_a_request_gain_no_time() -> None:
         client = await site.client()
         await client.send(b"\r\n" * 10)
         await until(lambda: client.server._head_bytes == 20)
-        site.later(limits.HEAD_S + 1)
+        site.later(protocol.HEAD_S + 1)
         assert b" 200 " not in await client.rest()
 
 
@@ -241,7 +241,7 @@ async def test_a_body_that_stalls_is_408_and_its_request_is_given_up() -> None:
         client = await site.client()
         await client.send(POST % (0, 100) + b"x" * 10)
         await until(lambda: bool(site.received))
-        site.later(limits.BODY_S + 1)
+        site.later(protocol.BODY_S + 1)
         assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
         await until(lambda: site.received[-1]["type"] == "http.disconnect")
 
@@ -251,7 +251,7 @@ async def test_a_body_that_goes_on_coming_gets_the_time_that_its_length_needs() 
         client = await site.client()
         await client.send(POST % (0, 1 << 20) + b"x" * (1 << 19))
         await until(lambda: sum(len(message["body"]) for message in site.received) == 1 << 19)
-        site.later(limits.BODY_S + (1 << 19) / limits.BODY_RATE - 1)
+        site.later(protocol.BODY_S + (1 << 19) / protocol.BODY_RATE - 1)
         await client.send(b"x" * (1 << 19))
         assert await client.answers(1) == [(200, b"/0")]
 
@@ -262,7 +262,7 @@ async def test_no_time_is_counted_while_it_is_the_client_that_waits() -> None:
         client = await site.client()
         await client.send(GET % 0 + b"GET /1 HT")
         await until(lambda: bool(site.received))
-        site.later(limits.HEAD_S + limits.BODY_S + 100)
+        site.later(protocol.HEAD_S + protocol.BODY_S + 100)
         site.gate.set()
         assert await client.answers(1) == [(200, b"/0")]
         await client.send(b"TP/1.1\r\nHost: a\r\n\r\n")
@@ -274,9 +274,9 @@ async def test_answers_that_nobody_reads_end_the_connection() -> None:
         client = await site.client()
         await client.send(GET % 0)
         await until(lambda: client.server.flow.write_paused)
-        site.later(limits.UNREAD_S - 1)
+        site.later(protocol.UNREAD_S - 1)
         assert not client.server.transport.is_closing()
-        site.later(limits.UNREAD_S + 1)
+        site.later(protocol.UNREAD_S + 1)
         await until(lambda: client.server.parser is None)
 
 
@@ -290,7 +290,7 @@ async def test_a_long_answer_arrives_whole_however_slowly_it_is_read(field: byte
         while before := transport.get_write_buffer_size():
             while transport.get_write_buffer_size() == before:
                 read += len(await client.reader.read(1 << 16))
-            now += limits.UNREAD_S - 1
+            now += protocol.UNREAD_S - 1
             client.server.look(now)
         while read < 16 << 20:
             more = await client.reader.read(1 << 16)
@@ -298,7 +298,7 @@ async def test_a_long_answer_arrives_whole_however_slowly_it_is_read(field: byte
             read += len(more)
 
 
-@pytest.mark.parametrize(("fields", "status"), [(limits.MAX_FIELDS, 200), (limits.MAX_FIELDS + 1, 431)])
+@pytest.mark.parametrize(("fields", "status"), [(protocol.MAX_FIELDS, 200), (protocol.MAX_FIELDS + 1, 431)])
 async def test_the_fields_of_a_head_are_counted(fields: int, status: int) -> None:
     async with serving() as site:
         client = await site.client()
@@ -367,7 +367,7 @@ async def test_no_more_than_its_due_is_read_of_a_body_that_nobody_wants() -> Non
         assert await client.answers(1) == [(401, b"no")]
         with pytest.raises(ConnectionError):
             await client.send_for_ever(b"x" * (1 << 20))
-        assert client.server._ignored_bytes <= limits.MAX_IGNORED_BYTES + limits._PIECE_OF_BODY
+        assert client.server._ignored_bytes <= protocol.MAX_IGNORED_BYTES + protocol._PIECE_OF_BODY
 
 
 async def test_of_too_many_the_one_that_waits_longest_makes_room() -> None:

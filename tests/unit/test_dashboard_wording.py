@@ -7,16 +7,16 @@ from uuid import UUID
 import pytest
 
 from projector.forgetting.status import RepairStatus
-from service.api.deletion_answers import AuditAnswer
-from service.dashboard.clock import clock_of
-from service.dashboard.filters import list_filters
-from service.dashboard.formats import duration, number, percent
-from service.dashboard.timeline import is_final, timeline
-from service.dashboard.wording import FIGURES, WORDS
-from service.db.events import Event
-from service.domain.audit import Figure, Threshold
+from service.audit_records.queries import Figure, Threshold
+from service.dashboard.words.clock import clock_of
+from service.dashboard.words.filters import list_filters
+from service.dashboard.words.formats import duration, number, percent
+from service.dashboard.words.timeline import is_final, timeline
+from service.dashboard.words.wording import FIGURES, WORDS
+from service.deletions.answers import AuditAnswer
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, Guarantee, RequestKind, RequestStatus
+from service.evidence.events import Event
 
 RECEIVED = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 MONTH = timedelta(days=30)

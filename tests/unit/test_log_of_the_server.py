@@ -15,10 +15,10 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from service.api.application import build
-from service.http_server import server_config
-from service.listening import listen
+from service.http.server import server_config
 from service.observability.access import AccessLog
 from service.observability.logging import configure_logging
+from service.processes.listening import listen
 
 SOMEBODY = "PERSON-4711"
 PATH = f"/predict/{SOMEBODY}?who={SOMEBODY}".encode()

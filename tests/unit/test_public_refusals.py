@@ -7,12 +7,12 @@ from uuid import UUID, uuid4
 import numpy as np
 import pytest
 
-from service.api.public import PublicNodes, refuse_public
+from service.batches.public_requests import refused_for_public
+from service.batches.resolve import Claimed
+from service.deletions.public_nodes import PublicNodes, refuse_public
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestKind, RequestStatus
 from service.publication.reader import Reader
-from service.worker.public import refused_for_public
-from service.worker.resolve import Claimed
 from tests.publications import reader_of, snapshot
 
 IDS = ("a", "b", "c", "d")

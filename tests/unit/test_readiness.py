@@ -8,7 +8,8 @@ import torch
 from redis.asyncio import Redis
 
 from service.db.engine import create_engine
-from service.domain.conditions import Check, Condition, Phase
+from service.deletions.delivery.unclaimed import Queue
+from service.domain.lease_report import Check, Condition, Phase
 from service.operation.api_probes import api_probes, holder_probes, told_checks
 from service.operation.readiness import Readiness
 from service.operation.unlearner_probes import condition_probes, keep_looking, unlearner_probes
@@ -16,7 +17,6 @@ from service.publication.reader import Reader
 from service.queue.backoff import Backoff
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
-from service.queue.unclaimed import Queue
 from service.vault.keyring import Keyring
 from service.vault.own_slots import OwnSlots
 

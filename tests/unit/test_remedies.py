@@ -13,8 +13,8 @@ from starlette.responses import Response
 import model_store
 import service
 from projector.errors import ProjectorError
-from service.api import problems
 from service.errors import LetheError
+from service.http import problems
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("service", "model_store", "projector") for path in (ROOT / folder).rglob("*.py"))

@@ -18,12 +18,12 @@ import pytest
 from supervised import stub
 from test_without_torch import imported_with
 
-from service import supervisor_children
 from service.child import main as child_main
 from service.errors import AlreadyRunning, ConfigurationError, KeyMissing, LetheError, Unavailable
+from service.processes import serve
+from service.processes.serve import child, default_workers, end_orphans, settings_for
+from service.processes.supervisor import Child, Restarts, Stage, _Process
 from service.settings import Settings
-from service.supervisor import Child, Restarts, Stage, _Process
-from service.supervisor_children import child, default_workers, end_orphans, settings_for
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Longer than any test takes.
@@ -185,7 +185,7 @@ def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
     ours, theirs = socket.socketpair()
     bound = socket.create_server(("127.0.0.1", 0))
     told = {"work": "api", "settings": Settings(home=tmp_path).told(), "listener": bound.detach()}
-    monkeypatch.setattr("service.api_process.run", answer)
+    monkeypatch.setattr("service.processes.api.run", answer)
     monkeypatch.setattr("service.child.configure_logging", lambda *_, **__: None)
     monkeypatch.setattr(sys, "argv", ["service.child", "api-0", str(theirs.detach())])
     with ours:
@@ -300,7 +300,7 @@ def test_one_core_is_left_to_the_unlearner(cores: int, workers: int) -> None:
 
 
 def test_the_supervisor_needs_neither_torch_nor_database_nor_web_stack() -> None:
-    found = imported_with(["service.cli.serve", "service.supervisor_children"])
+    found = imported_with(["service.cli.running.serve", "service.processes.serve"])
     heavy = {"torch", "scipy", "numpy", "sqlalchemy", "asyncpg", "alembic", "redis", "fastapi", "starlette", "uvicorn"}
     assert found & heavy == set()
 
@@ -324,7 +324,7 @@ SECRETS = {
 def test_a_part_alone_does_its_own_part_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    role: supervisor_children.Role | None,
+    role: serve.Role | None,
     ran: list[str],
     kept: list[str],
 ) -> None:
@@ -341,16 +341,16 @@ def test_a_part_alone_does_its_own_part_alone(
     def run_once(once: Child, grace_s: float) -> None:
         has_run.append(once.name)
 
-    monkeypatch.setattr(supervisor_children, "run_once", run_once)
-    monkeypatch.setattr(supervisor_children, "Supervisor", Kept)
-    monkeypatch.setattr(supervisor_children, "configure_logging", lambda *_, **__: None)
-    supervisor_children.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)  # type: ignore[arg-type]
+    monkeypatch.setattr(serve, "run_once", run_once)
+    monkeypatch.setattr(serve, "Supervisor", Kept)
+    monkeypatch.setattr(serve, "configure_logging", lambda *_, **__: None)
+    serve.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)  # type: ignore[arg-type]
     assert (has_run, is_kept) == (ran, kept)
 
 
 @pytest.mark.parametrize("second", [None, "api"])
 def test_a_second_that_answers_in_one_home_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: supervisor_children.Role | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: serve.Role | None
 ) -> None:
     settings = Settings(home=tmp_path, port=0, **SECRETS)  # type: ignore[arg-type]
     refused = []
@@ -363,16 +363,16 @@ def test_a_second_that_answers_in_one_home_is_refused(
         def run(self) -> None:
             monkeypatch.setattr(Answering, "run", lambda self: None)
             with pytest.raises(AlreadyRunning) as error:
-                supervisor_children.serve(settings, 1, second)
+                serve.serve(settings, 1, second)
             refused.append(error.value.detail)
-            supervisor_children.serve(settings, 1, "unlearner")
+            serve.serve(settings, 1, "unlearner")
 
-    monkeypatch.setattr(supervisor_children, "run_once", lambda *_: None)
-    monkeypatch.setattr(supervisor_children, "Supervisor", Answering)
-    monkeypatch.setattr(supervisor_children, "configure_logging", lambda *_, **__: None)
-    supervisor_children.serve(settings, 1, "api")
+    monkeypatch.setattr(serve, "run_once", lambda *_: None)
+    monkeypatch.setattr(serve, "Supervisor", Answering)
+    monkeypatch.setattr(serve, "configure_logging", lambda *_, **__: None)
+    serve.serve(settings, 1, "api")
     assert refused == [f"Another `lethe serve` already answers requests in {tmp_path}."]
-    supervisor_children.serve(settings, 1, "api")
+    serve.serve(settings, 1, "api")
 
 
 def test_every_setting_reaches_a_child(tmp_path: Path) -> None:

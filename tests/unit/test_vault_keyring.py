@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from service.access.key_text import new_api_key
 from service.domain.states import RequestKind
 from service.errors import ConfigurationError, KeyMissing
-from service.vault.api_keys import new_api_key
 from service.vault.keyring import Keyring
 
 

@@ -3,7 +3,7 @@ from uuid import uuid4
 import pytest
 
 from service.domain.records import Targets
-from service.vault.sealing import SealBroken, seal, unseal
+from service.vault.encryption import SealBroken, seal, unseal
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from projector.forgetting.status import RepairStatus
 from projector.network.diffusion import Diffusion
 from projector.network.spec import ModelSpec, SolverKind
 from projector.training.mlp import MlpRecord
-from service.db.repairs import Pending
+from service.batches.explanation import explain, frozen_parts, nothing_left
+from service.batches.outcomes import ended, guarantee, without_version
+from service.batches.pending_repairs import Pending
 from service.domain.records import BatchRecord, RequestNorms
 from service.domain.states import Cause, Guarantee, RequestKind
-from service.worker.explanation import explain, frozen_parts, nothing_left
-from service.worker.outcomes import ended, guarantee, without_version
 from tests.integration.db_harness import made
 
 RECORD = BatchRecord(

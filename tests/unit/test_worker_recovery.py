@@ -12,11 +12,11 @@ from model_store.versions import SpanArrays, VersionState
 from service.domain.records import KeySlot, QueuedRequest, Targets
 from service.domain.states import RequestKind, RequestStatus
 from service.errors import KeyMissing
+from service.recovery.agreement import deleted_edges, rows_of_edges
+from service.vault.encryption import seal
 from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
-from service.vault.sealing import seal
-from service.worker.leftovers import Leftovers
-from service.worker.recovery import deleted_edges, rows_of_edges
+from service.versions.debris import Leftovers
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.graph.edges import Edges
+from service.batches.explanation import nothing_left
+from service.batches.resolve import Claimed, Gone, Present, Resolution, Tombstones, absent, resolve
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestKind, RequestStatus
 from service.vault.keyring import Subject
-from service.worker.explanation import nothing_left
-from service.worker.resolve import Claimed, Gone, Present, Resolution, Tombstones, absent, resolve
 
 NODE, FEATURES, EDGE = RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE
 #: Nodes 0 … 7 in a ring; 6 and the edge 0-1 and the features of 2 are gone.

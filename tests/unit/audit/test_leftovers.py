@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from service.audit import leftovers
-from service.audit.leftovers import Pattern, Search, files_below, patterns_of_ids, patterns_of_rows
+from service.audit import byte_search
+from service.audit.byte_search import Pattern, Search, files_below, patterns_of_ids, patterns_of_rows
 
 ID = "3f1c9a7be2d84d0f9a6b1c2d3e4f5a6b"
 
@@ -16,7 +16,7 @@ ID = "3f1c9a7be2d84d0f9a6b1c2d3e4f5a6b"
 def test_a_pattern_is_found_once_at_any_offset_also_across_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
-    monkeypatch.setattr(leftovers, "_BLOCK", 16)
+    monkeypatch.setattr(byte_search, "_BLOCK", 16)
     file = tmp_path / "file"
     file.write_bytes(b"x" * offset + ID.encode() + b"y" * 40)
     search = Search([Pattern(ID.encode(), "id"), Pattern(b"absent from it", "other"), Pattern(b"xxxxyyyy", "third")])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model_store import files
+from model_store.disk import durable
 
 OPERATIONS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir", "rmdir")
 
@@ -65,7 +65,7 @@ class FailingDisk:
     _real: dict[str, Callable[..., Any]] = field(
         default_factory=lambda: {name: getattr(os, name) for name in OPERATIONS}
     )
-    _real_blank: Callable[..., None] = files.blank
+    _real_blank: Callable[..., None] = durable.blank
 
     @contextmanager
     def mounted(self) -> Iterator["FailingDisk"]:
@@ -73,8 +73,8 @@ class FailingDisk:
         with pytest.MonkeyPatch.context() as patch:
             for name in OPERATIONS:
                 patch.setattr(os, name, getattr(self, f"_{name}"))
-            patch.setattr(files, "blank", _blank)
-            patch.setattr(files, "at_once", _in_turn)
+            patch.setattr(durable, "blank", _blank)
+            patch.setattr(durable, "at_once", _in_turn)
             try:
                 yield self
             finally:
@@ -117,7 +117,7 @@ class FailingDisk:
                 with pytest.MonkeyPatch.context() as patch:
                     for name, real in self._real.items():
                         patch.setattr(os, name, real)
-                    patch.setattr(files, "blank", self._real_blank)
+                    patch.setattr(durable, "blank", self._real_blank)
                     resume()
             else:
                 self.stopped = True

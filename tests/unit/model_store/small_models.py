@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from model_store.base_store import Base
-from model_store.erasure import Erasure
+from model_store.base.base import Base
+from model_store.base.erasure import Erasure
 from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, Manifest, TrainingRecord
 from model_store.store import Store
 from projector.graph.graph import Features, Graph

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from small_models import SmallModel
 
-from model_store.base_store import Base
+from model_store.base.base import Base
 from model_store.store import Store
 from model_store.versions import SpanArrays, VersionState
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from numpy.lib import format as npy
 
-from model_store.array_files import ArraysUnreadable, read_npy, read_npz
 from model_store.datasets.load import load_dataset
-from model_store.weights_files import read_weights
+from model_store.disk.untrusted_arrays import ArraysUnreadable, read_npy, read_npz
+from model_store.pretrained_files import read_weights
 from projector.errors import GraphError
 from projector.graph.raw_graph import RawGraph
 from projector.training.pretrained import WeightsError

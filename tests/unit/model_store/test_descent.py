@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import dense_features, dense_representation, graph_of, side_by_side, sparse_features
 
-from model_store.scratch import scratch_rows
+from model_store.disk.scratch import scratch_rows
 from projector.errors import DeviceError, TrainingError
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from small_models import assert_same, random_ids, small_model, without
 from store_states import everything_in, rows, some_edges
 
-from model_store.base_arrays import BaseArrays
-from model_store.base_index import Index
-from model_store.erasure import Erasure
+from model_store.base.arrays import BaseArrays
+from model_store.base.erasure import Erasure
+from model_store.base.index import Index
 from model_store.store import Store
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -11,9 +11,9 @@ from failing_disk import FailingDisk, Loss, stops
 from small_models import assert_same, difference, random_ids, small_model, without
 from store_states import copied, everything_in, names_in, rows, some_edges
 
-from model_store import base_arrays
-from model_store.base_store import Base
-from model_store.erasure import Erasure
+from model_store.base import arrays
+from model_store.base.base import Base
+from model_store.base.erasure import Erasure
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.store import Store
 from model_store.versions import StoreConflict
@@ -258,7 +258,7 @@ def test_an_erasure_in_the_middle_of_a_read_does_not_show(
     path = copied(original, tmp_path)
     store = Store.open(path)
     reads = []
-    really_read = base_arrays.read_range
+    really_read = arrays.read_range
 
     def read_range(*args: Any, **kwargs: Any) -> None:
         reads.append(args)
@@ -266,7 +266,7 @@ def test_an_erasure_in_the_middle_of_a_read_does_not_show(
             store.erase(SECOND, fencing=2)
         really_read(*args, **kwargs)
 
-    monkeypatch.setattr(base_arrays, "read_range", read_range)
+    monkeypatch.setattr(arrays, "read_range", read_range)
     found = store.load_base()
     assert len(reads) > read_at
     assert difference(found, before) is None or difference(found, without(before, SECOND)) is None

@@ -10,8 +10,8 @@ from safetensors.numpy import save_file
 
 from model_store.build import BuiltModel, build_model
 from model_store.datasets.load import load_dataset
+from model_store.pretrained_files import read_weights
 from model_store.rebuild import with_weights
-from model_store.weights_files import read_weights
 from projector.errors import GraphError
 from projector.forgetting.injection import add_canaries
 from projector.graph.graph import Graph, feature_rows

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from model_store.disk.checksummed import read_sealed, seal
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, InjectedChannel, Manifest, TrainingRecord
-from model_store.sealed import read_sealed, seal
 from projector.forgetting.canaries import Canaries
 from projector.network.diffusion import Diffusion
 from projector.network.spec import Combine, ModelSpec, PropagationKind, SolverKind

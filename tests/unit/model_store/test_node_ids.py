@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from projector.graph.node_ids import MAX_CHARACTERS, is_allowed
-from service.api.fields import NodeId
+from service.http.fields import NodeId
 
 ALLOWED = ["1", "a b", "/../", "Zoë 🙂", "a" * MAX_CHARACTERS]
 REFUSED = ["", "a" * (MAX_CHARACTERS + 1), "a\n", "\r", "a\x00", "\x7f", "\x85", "\u2028", "\ud800"]

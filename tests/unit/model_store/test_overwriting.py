@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from model_store.disk.durable import at_once, blank, together
 from model_store.errors import StoreDamaged
-from model_store.files import at_once, blank, together
 
 
 def overwrite(path: Path, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from small_models import small_model
 
-from model_store import sealed
-from model_store.base_index import Index
-from model_store.erasure import Erasure
+from model_store.base.erasure import Erasure
+from model_store.base.index import Index
+from model_store.disk import checksummed
 from model_store.errors import StoreDamaged, StoreForeign
-from model_store.plain_folder import copy_model, require_plain
 from model_store.replacement import check_store
 from model_store.store import Store
+from model_store.untrusted_folder import copy_model, require_plain
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def model(tmp_path: Path) -> Path:
 def resealed(model: Path, change: Callable[[Index], Index]) -> None:
     """The index of a model changed, with a digest that fits."""
     path = model / "base" / Index.latest(model / "base").file_name
-    path.write_bytes(sealed.seal(change(Index.read(path)).to_json()))
+    path.write_bytes(checksummed.seal(change(Index.read(path)).to_json()))
 
 
 def naming(table: str, array: str, file: str) -> Callable[[Index], Index]:
@@ -172,7 +172,7 @@ def test_a_model_amid_an_erasure_is_not_copied(model: Path, tmp_path: Path, monk
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("model_store.base_store.carry_out", interrupted)
+    monkeypatch.setattr("model_store.base.base.carry_out", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Store.open(model).erase(Erasure(nodes=np.array([0])), fencing=0)
     with pytest.raises(StoreForeign, match="not erased from it yet"):

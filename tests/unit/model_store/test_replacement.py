@@ -10,9 +10,9 @@ import pytest
 from small_models import small_model
 from store_states import everything_of
 
-from model_store import base_store
 from model_store import replacement as replacement_module
-from model_store.erasure import Erasure
+from model_store.base import base
+from model_store.base.erasure import Erasure
 from model_store.errors import StoreDamaged
 from model_store.replacement import Replacement, finish_move
 from model_store.store import Store
@@ -93,18 +93,18 @@ def test_an_erasure_that_goes_on_after_its_model_was_replaced_changes_nothing_of
     slow, new = Store.open(staged.served), Store.open(staged.staged)
     new.claim_base(fencing=2)
     before = everything_of(staged.staged)
-    original = getattr(base_store, step)
+    original = getattr(base, step)
 
     def overtaken(*arguments: Any, **named: Any) -> Any:
         if step == "seal" and arguments[0]["tables"]["nodes"]["erasing"]:
             # That of the index that is open; the next is of the one that is closed.
             return original(*arguments, **named)
-        monkeypatch.setattr(base_store, step, original)
+        monkeypatch.setattr(base, step, original)
         staged.install()
         staged.erase_replaced()
         return original(*arguments, **named)
 
-    monkeypatch.setattr(base_store, step, overtaken)
+    monkeypatch.setattr(base, step, overtaken)
     with contextlib.suppress(StoreDamaged, StoreConflict):
         slow.erase(Erasure(nodes=np.array([0, 1])), fencing=1)
     served = Store.open(staged.served)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_store.scratch import ScratchRows, scratch_rows
+from model_store.disk.scratch import ScratchRows, scratch_rows
 from projector.errors import DeviceError
 
 

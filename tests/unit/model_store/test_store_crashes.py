@@ -10,7 +10,7 @@ from failing_disk import FailingDisk, Loss, stops
 from small_models import SmallModel, assert_same, difference, small_model
 from store_states import a_state, copied, everything_of, names_in, read_everything, same_state
 
-from model_store.erasure import Erasure
+from model_store.base.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
 from tests.everyday import everyday

@@ -10,9 +10,9 @@ import pytest
 from small_models import small_model
 from store_states import a_state, copied, read_everything
 
-from model_store.erasure import Erasure
+from model_store.base.erasure import Erasure
+from model_store.disk.checksummed import seal
 from model_store.errors import StoreDamaged, StoreForeign
-from model_store.sealed import seal
 from model_store.store import Store
 from model_store.versions import VersionRef
 

@@ -8,7 +8,7 @@ from small_models import small_model
 from store_states import a_state, everything_of, same_state
 
 from model_store import store as store_module
-from model_store.erasure import Erasure
+from model_store.base.erasure import Erasure
 from model_store.errors import StoreDamaged
 from model_store.store import Store
 from model_store.versions import StoreConflict, VersionRef

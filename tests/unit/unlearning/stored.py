@@ -11,10 +11,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from model_store.base.erasure import Erasure
 from model_store.build import BuiltModel, build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
 from model_store.datasets.synthetic import DEFAULT_SYNTHETIC
-from model_store.erasure import Erasure
 from model_store.errors import DatasetNotFound
 from model_store.manifest import InjectedChannel
 from model_store.versions import VersionRef
@@ -25,11 +25,11 @@ from projector.forgetting.repair import RepairOutcome
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec, PropagationKind
 from service.domain.states import RepairPolicy
-from service.unlearning.loading import version_state
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
 from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.resident import Resident
+from service.unlearning.stored_state import version_state
 
 SMALL = "synthetic:n=300,d=120,classes=4,seed=3"
 

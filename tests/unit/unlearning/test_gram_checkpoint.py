@@ -18,9 +18,9 @@ from model_store.store import Store
 from projector.forgetting.batch import Removal
 from projector.forgetting.gram import Gram, factorise
 from projector.network.spec import ModelSpec
-from service.unlearning.loading import version_state
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
+from service.unlearning.stored_state import version_state
 from service.worker.checkpointing import Checkpointer
 
 DIGEST = "ab" * 32

@@ -1,0 +1,117 @@
+"""Reading the arrays of `base/` chunk by chunk, every chunk against its digest, and writing them anew."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store.base.index import Generation, Index, StoredArray, Table
+from model_store.disk.durable import Together, damaged, read_range
+
+#: The slots of one chunk as they lie on disk, (slots, slot_bytes).
+Raw = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class NewArray:
+    """An array to be written: what each slot holds and the byte that blanks it."""
+
+    #: (slots,) or (slots, width).
+    values: NDArray[Any]
+    blank: int
+
+
+@dataclass(frozen=True, eq=False)
+class NewTable:
+    """A table to be written."""
+
+    #: First slot of each chunk, and the number of slots at the end, (chunks + 1,).
+    starts: NDArray[np.int64]
+    arrays: Mapping[str, NewArray]
+
+
+class BaseArrays:
+    """The arrays of `base/` as one index describes them.
+
+    While slots are being blanked (`Table.erasing`), some of their bytes may have been overwritten and others not. They
+    are then read as blank whatever they hold, and their chunks are held against the digests they are about to have:
+    a crash in the middle is no damage, and damage beside it is still found.
+    """
+
+    def __init__(self, folder: Path, index: Index) -> None:
+        self.folder = folder
+        self.index = index
+
+    def read(self, table_name: str, array_name: str, chunks: range) -> NDArray[Any]:
+        """The slots of consecutive chunks, (slots, width), verified; StoreDamaged names file and chunk."""
+        array = self.index.tables[table_name].arrays[array_name]
+        return self.read_raw(table_name, array_name, chunks).view(array.dtype)
+
+    def read_all(self, table_name: str, array_name: str) -> NDArray[Any]:
+        """All slots of an array, (slots, width), verified."""
+        return self.read(table_name, array_name, range(self.index.tables[table_name].chunks))
+
+    def read_raw(self, table_name: str, array_name: str, chunks: range, out: Raw | None = None) -> Raw:
+        """The bytes of consecutive chunks, (slots, slot_bytes), verified; in `out` where that is given."""
+        table = self.index.tables[table_name]
+        array = table.arrays[array_name]
+        first, last = int(table.starts[chunks.start]), int(table.starts[chunks.stop])
+        path = self.folder / array.file
+        raw = np.empty((last - first, array.slot_bytes), dtype=np.uint8) if out is None else out
+        read_range(path, raw, offset=first * array.slot_bytes, file_bytes=table.slots * array.slot_bytes)
+        if table.erasing.size:
+            left, right = np.searchsorted(table.erasing, [first, last])
+            raw[table.erasing[left:right] - first] = array.blank
+        for chunk in chunks:
+            part = raw[table.starts[chunk] - first : table.starts[chunk + 1] - first]
+            if digest_of(part) != array.digests[chunk]:
+                raise damaged(path, f"does not match the digest of its chunk {chunk}")
+        return raw
+
+    def path_of(self, table_name: str, array_name: str) -> Path:
+        """The file of an array, for errors."""
+        return self.folder / self.index.tables[table_name].arrays[array_name].file
+
+    def check_sizes(self) -> None:
+        """Raises StoreDamaged, naming it, for an array file that is missing, too short or too long."""
+        nothing = np.empty((0, 1), dtype=np.uint8)
+        for table in self.index.tables.values():
+            for array in table.arrays.values():
+                read_range(self.folder / array.file, nothing, offset=0, file_bytes=table.slots * array.slot_bytes)
+
+
+def slots_within(slots: NDArray[np.int64], table: Table, chunk: int) -> NDArray[np.int64]:
+    """Those of the sorted `slots` that lie in a chunk, counted from its first slot."""
+    first, last = table.starts[chunk], table.starts[chunk + 1]
+    left, right = np.searchsorted(slots, [first, last])
+    return np.asarray(slots[left:right] - first, dtype=np.int64)
+
+
+def digest_of(part: Raw) -> str:
+    """Hex SHA-256 of a chunk's bytes."""
+    return hashlib.sha256(part.data).hexdigest()
+
+
+def write_table(folder: Path, name: str, new: NewTable, generation: Generation, changes: Together) -> Table:
+    """Writes the files `<name>.<array>-<generation>` of a table, and returns how to find them."""
+    arrays = {}
+    for array_name, array in new.arrays.items():
+        file = f"{name}.{array_name}-{generation}"
+        width = 1 if array.values.ndim == 1 else array.values.shape[1]
+        slot_bytes = array.values.itemsize * width
+        raw = np.ascontiguousarray(array.values).reshape(-1).view(np.uint8)
+        bounds = zip((new.starts[:-1] * slot_bytes).tolist(), (new.starts[1:] * slot_bytes).tolist(), strict=True)
+        chunks = [raw[first:last] for first, last in bounds]
+        changes.write(folder / file, (chunk.data for chunk in chunks))
+        arrays[array_name] = StoredArray(
+            file=file,
+            dtype=array.values.dtype.str,
+            width=width,
+            blank=array.blank,
+            digests=tuple(digest_of(chunk) for chunk in chunks),
+        )
+    return Table(new.starts, arrays)

@@ -1,0 +1,258 @@
+"""The index of `base/`: which arrays there are, how each is cut into chunks, and a digest per chunk.
+
+A table is a set of arrays with one entry per slot, and the slots are cut into chunks; the slots of a chunk belong to
+nodes of the same `chunk_rows` rows. Every array fills a file of its own with equal slots, and has one byte with which
+a slot is blanked.
+
+Each change of `base/` writes a new index under a name of its own, `index-<number>-<fencing>.json`; the one that sorts
+highest by fencing number, then by number, counts. A writer that lost its lease can therefore not replace the index of
+its successor.
+
+An erasure first writes an index that is *open*: it names the slots that are being overwritten, and has the digests
+that their chunks will have. Once they are overwritten, the same index without these slots takes its place.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store.disk.checksummed import FORMAT, Document, Fields, read_sealed
+from model_store.disk.durable import damaged
+from model_store.errors import StoreForeign
+
+#: Numbers of at most 18 digits fit the database's.
+_LABELLED = re.compile(
+    r"(?P<stem>.+)-(?P<number>0|[1-9]\d{0,17})-(?P<fencing>0|[1-9]\d{0,17})(?P<suffix>\.json)?", re.ASCII
+)
+_INDEX = "index"
+_HEX = 64
+
+
+@dataclass(frozen=True, order=True)
+class Generation:
+    """One state of `base/`: ordered by the fencing number it was written under, then by its own number."""
+
+    fencing: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.number}-{self.fencing}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Generation":
+        """The generation written as "<number>-<fencing>"; ValueError otherwise."""
+        found = _LABELLED.fullmatch(f"x-{text}")
+        if found is None or found["stem"] != "x" or found["suffix"]:
+            raise ValueError(f"{text!r} is not a generation")
+        return cls(fencing=int(found["fencing"]), number=int(found["number"]))
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """One file of `base/`."""
+
+    file: str
+    #: numpy's name of the items' type, such as "<f4".
+    dtype: str
+    #: Items per slot.
+    width: int
+    #: The byte that fills a blanked slot: 0 or 255.
+    blank: int
+    #: Hex SHA-256 of each chunk.
+    digests: tuple[str, ...]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes per slot."""
+        return int(np.dtype(self.dtype).itemsize) * self.width
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Arrays that share their slots."""
+
+    #: First slot of each chunk, and the number of slots at the end, (chunks + 1,).
+    starts: NDArray[np.int64]
+    arrays: Mapping[str, StoredArray]
+    #: Slots that are being blanked, sorted, (k,). Some may hold what they held before; the digests are those without.
+    erasing: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks the slots are cut into."""
+        return int(self.starts.size) - 1
+
+    @property
+    def slots(self) -> int:
+        """How many slots each array has."""
+        return int(self.starts[-1])
+
+    def chunk_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The chunk of each slot, (k,)."""
+        return np.asarray(np.searchsorted(self.starts, slots, side="right") - 1, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """What `base/` holds."""
+
+    generation: Generation
+    #: SHA-256, hex, of the manifest.json that this base belongs to.
+    manifest_sha256: str
+    nodes: int
+    chunk_rows: int
+    #: The model version whose weights the span coefficients were last rebuilt from; 0 for those of training.
+    beta_version: int
+    tables: Mapping[str, Table]
+
+    @property
+    def row_chunks(self) -> int:
+        """How many chunks the rows are cut into."""
+        return -(-self.nodes // self.chunk_rows)
+
+    @property
+    def file_name(self) -> str:
+        """The name of this index in `base/`."""
+        return f"{_INDEX}-{self.generation}.json"
+
+    def files(self) -> frozenset[str]:
+        """The names of all array files."""
+        return frozenset(array.file for table in self.tables.values() for array in table.arrays.values())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an erasure is under way, or was interrupted."""
+        return any(table.erasing.size for table in self.tables.values())
+
+    def closed(self) -> "Index":
+        """The same index once all that is being erased is overwritten."""
+        return replace(self, tables={name: Table(table.starts, table.arrays) for name, table in self.tables.items()})
+
+    def with_table(self, name: str, table: Table) -> "Index":
+        """The same index with one table replaced."""
+        return replace(self, tables={**self.tables, name: table})
+
+    def to_json(self) -> Document:
+        """The index as a JSON object; the digests of an array are one string."""
+        return {
+            "format": FORMAT,
+            "generation": str(self.generation),
+            "manifest_sha256": self.manifest_sha256,
+            "nodes": self.nodes,
+            "chunk_rows": self.chunk_rows,
+            "beta_version": self.beta_version,
+            "tables": {name: _table_to_json(table) for name, table in self.tables.items()},
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> "Index":
+        """The index in a file; StoreDamaged or StoreForeign, naming it, when there is none."""
+        document = read_sealed(path)
+        document.check_format()
+        index = cls(
+            generation=read_generation(document, "generation"),
+            manifest_sha256=document.text("manifest_sha256"),
+            nodes=document.integer("nodes"),
+            chunk_rows=document.integer("chunk_rows"),
+            beta_version=document.integer("beta_version"),
+            tables={name: _read_table(name, table) for name, table in document.sections("tables").items()},
+        )
+        document.finish()
+        if index.file_name != path.name:
+            raise damaged(path, f"holds the index that belongs in {index.file_name}")
+        return index
+
+    @classmethod
+    def latest(cls, folder: Path) -> "Index":
+        """The index that counts in `base/`; StoreDamaged when there is none or it cannot be read."""
+        return cls.read(folder / f"{_INDEX}-{cls.latest_generation(folder)}.json")
+
+    @staticmethod
+    def latest_generation(folder: Path) -> Generation:
+        """The generation of the index that counts in `base/`; StoreDamaged when there is none."""
+        found = [generation for stem, generation, _ in labelled_files(folder) if stem == _INDEX]
+        if not found:
+            raise damaged(folder / f"{_INDEX}-….json", "is missing")
+        return max(found)
+
+
+def labelled_files(folder: Path) -> Iterator[tuple[str, Generation, Path]]:
+    """Stem, generation and path of each file of `base/` whose name ends in a generation."""
+    if not folder.is_dir():
+        raise damaged(folder, "is missing")
+    for path in sorted(folder.iterdir()):
+        found = _LABELLED.fullmatch(path.name)
+        if found is not None:
+            yield found["stem"], Generation(int(found["fencing"]), int(found["number"])), path
+
+
+def check_file_names(folder: Path) -> None:
+    """Raises StoreForeign for a file of `base/` that no Lethe wrote, and that erasure would leave alone."""
+    known = {path for _, _, path in labelled_files(folder)}
+    for path in sorted(folder.iterdir()):
+        if path not in known and not path.name.startswith("."):
+            raise StoreForeign(
+                f"{path} is no file of a model store, and erasure would not reach it.", "Move it out of the store."
+            )
+
+
+def read_generation(document: Fields, name: str) -> Generation:
+    """The field `name` as a generation; StoreForeign when it is not one."""
+    text = document.text(name)
+    try:
+        return Generation.parse(text)
+    except ValueError as error:
+        raise document.wrong(name, "a generation", text) from error
+
+
+def _table_to_json(table: Table) -> Document:
+    arrays = {
+        name: {
+            "file": array.file,
+            "dtype": array.dtype,
+            "width": array.width,
+            "blank": array.blank,
+            "digests": "".join(array.digests),
+        }
+        for name, array in table.arrays.items()
+    }
+    return {"starts": table.starts.tolist(), "arrays": arrays, "erasing": table.erasing.tolist()}
+
+
+def _read_table(table_name: str, document: Fields) -> Table:
+    table = Table(
+        starts=np.asarray(document.integers("starts"), dtype=np.int64),
+        arrays={
+            name: _read_array(f"{table_name}.{name}", array) for name, array in document.sections("arrays").items()
+        },
+        erasing=np.asarray(document.integers("erasing"), dtype=np.int64),
+    )
+    slots = table.erasing
+    if slots.size and (slots[0] < 0 or slots[-1] >= table.slots or (np.diff(slots) <= 0).any()):
+        raise document.wrong("erasing", f"slots below {table.slots}, one after the other", slots.tolist())
+    document.finish()
+    for name, array in table.arrays.items():
+        if len(array.digests) != table.chunks:
+            raise document.wrong(name, f"an array of {table.chunks} chunks", f"{len(array.digests)} digests")
+    return table
+
+
+def _read_array(stem: str, document: Fields) -> StoredArray:
+    digests, file = document.text("digests"), document.text("file")
+    labelled = _LABELLED.fullmatch(file)
+    # A file of this very folder: a path would have reading, and worse, erasing reach out of the store.
+    if labelled is None or labelled["stem"] != stem or labelled["suffix"] or "/" in file:
+        raise document.wrong("file", f"the name {stem}-<number>-<fencing>", file)
+    array = StoredArray(
+        file=file,
+        dtype=document.text("dtype"),
+        width=document.integer("width"),
+        blank=document.integer("blank"),
+        digests=tuple(digests[place : place + _HEX] for place in range(0, len(digests), _HEX)),
+    )
+    document.finish()
+    return array

@@ -1,0 +1,279 @@
+"""A graph, its public nodes and its span coefficients as the tables of `base/`, and back.
+
+| table | a slot is | arrays |
+| --- | --- | --- |
+| nodes | a row | labels, masks (bits: training, validation, test, public), id_bytes (length of the id) |
+| layout | a row | id_slots (how many slots the id takes in `ids`); never blanked |
+| ids | 16 bytes of an id | utf8 |
+| features | a row when dense, a stored value when sparse | values; rows, columns, values |
+| adjacency | an edge in one direction | rows, columns |
+| beta | a row of one feature block, block after block | values |
+| label_beta | a row of one label block, block after block | values |
+
+Stored values and edges lie in random order within their chunk, each with its own row: the gap that a blanked one
+leaves tells neither its row nor its column, as it would in CSR.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from model_store.base.arrays import BaseArrays, NewArray, NewTable
+from model_store.base.index import Index
+from model_store.disk.durable import TRAIN_AGAIN, damaged
+from model_store.errors import StoreForeign
+from model_store.manifest import FeatureLayout, Manifest
+from projector.graph.graph import Features, Graph, one_hot
+
+#: Row of a blanked slot of a sparse table, counted within its chunk; chunks must therefore have fewer rows.
+NO_ROW = 0xFFFF
+#: Bytes by which ids are cut, so that the length of a deleted id shows only as a multiple of it.
+ID_SLOT_BYTES = 16
+_ZERO, _MINUS_ONE = 0x00, 0xFF
+_TRAIN, _VAL, _TEST, _PUBLIC = 1, 2, 4, 8
+_ALTERED = f"It was altered, or another program wrote it; {TRAIN_AGAIN}"
+
+
+def encode_graph(
+    graph: Graph, public: NDArray[np.bool_], chunk_rows: int, random: np.random.Generator
+) -> dict[str, NewTable]:
+    """All tables but those of span coefficients; `public` (n,) masks the nodes that are never deleted."""
+    row_starts = starts_of_rows(graph.nodes, chunk_rows)
+    masks = graph.train_mask * _TRAIN + graph.val_mask * _VAL + graph.test_mask * _TEST + public * _PUBLIC
+    encoded = [name.encode() for name in graph.node_ids]
+    lengths = np.asarray([len(name) for name in encoded], dtype=np.uint32)
+    id_slots = (lengths + ID_SLOT_BYTES - 1) // ID_SLOT_BYTES
+    padded = b"".join(
+        name.ljust(int(slots) * ID_SLOT_BYTES, b"\0") for name, slots in zip(encoded, id_slots, strict=True)
+    )
+    return {
+        "nodes": NewTable(
+            row_starts,
+            {
+                "labels": NewArray(graph.labels.astype("<i8"), _MINUS_ONE),
+                "masks": NewArray(masks.astype("u1"), _ZERO),
+                "id_bytes": NewArray(lengths.astype("<u4"), _ZERO),
+            },
+        ),
+        "layout": NewTable(row_starts, {"id_slots": NewArray(id_slots.astype("<u4"), _ZERO)}),
+        "ids": NewTable(
+            np.concatenate([[0], np.cumsum(id_slots, dtype=np.int64)])[row_starts],
+            {"utf8": NewArray(np.frombuffer(padded, dtype=np.uint8).reshape(-1, ID_SLOT_BYTES), _ZERO)},
+        ),
+        "features": _encode_features(graph.features, chunk_rows, random),
+        "adjacency": _encode_sparse(graph.adjacency, chunk_rows, random, values=False),
+    }
+
+
+def check_index(index: Index, manifest: Manifest, path: Path) -> None:
+    """Raises StoreForeign, naming the file `path` of the index, unless its tables are those of such a model."""
+    chunk_rows, nodes = index.chunk_rows, manifest.nodes
+    if index.nodes != nodes or nodes == 0 or not 0 < chunk_rows <= NO_ROW:
+        raise _unfit(path, f"{index.nodes} nodes in chunks of {chunk_rows}")
+    tables = _layouts(manifest)
+    if index.tables.keys() != tables.keys():
+        raise _unfit(path, f"tables {', '.join(sorted(index.tables))}")
+    for name, (arrays, blocks) in tables.items():
+        table = index.tables[name]
+        found = {key: (array.dtype, array.width, array.blank) for key, array in table.arrays.items()}
+        if found != arrays:
+            raise _unfit(path, f"arrays of another kind in the table {name}")
+        # Counted before the rows are listed, of which there may be said to be any number.
+        chunks = index.row_chunks * (1 if blocks is None else blocks)
+        starts = table.starts
+        if starts.size != chunks + 1 or starts[0] != 0 or (np.diff(starts) < 0).any():
+            raise _unfit(path, f"chunks in the table {name} that do not follow one another")
+        if blocks is not None and not np.array_equal(starts, _starts_of_blocks(blocks, nodes, chunk_rows)):
+            raise _unfit(path, f"chunks of other sizes in the table {name}")
+
+
+def _layouts(manifest: Manifest) -> dict[str, tuple[dict[str, tuple[str, int, int]], int | None]]:
+    """Of each table its arrays' types, widths and blanks, and how many blocks of rows its slots are.
+
+    None for that where they are no rows.
+    """
+    classes, spec = len(manifest.classes), manifest.spec
+    row, edge, feature = ("<u2", 1, _MINUS_ONE), _column_type(manifest.nodes), _column_type(manifest.features)
+    value = np.dtype(manifest.feature_dtype).newbyteorder("<").str
+    is_dense = manifest.feature_layout is FeatureLayout.DENSE
+    beta = {"values": ("<f8", classes, _ZERO)}
+    return {
+        "nodes": ({"labels": ("<i8", 1, _MINUS_ONE), "masks": ("|u1", 1, _ZERO), "id_bytes": ("<u4", 1, _ZERO)}, 1),
+        "layout": ({"id_slots": ("<u4", 1, _ZERO)}, 1),
+        "ids": ({"utf8": ("|u1", ID_SLOT_BYTES, _ZERO)}, None),
+        "features": ({"values": (value, manifest.features, _ZERO)}, 1)
+        if is_dense
+        else ({"rows": row, "columns": (feature, 1, _MINUS_ONE), "values": (value, 1, _ZERO)}, None),
+        "adjacency": ({"rows": row, "columns": (edge, 1, _MINUS_ONE)}, None),
+        "beta": (beta, len(spec.block_hops)),
+        "label_beta": (beta, spec.label_hops),
+    }
+
+
+def _unfit(path: Path, what: str) -> StoreForeign:
+    return StoreForeign(f"{path} tells of {what}, which is none of the model in its manifest.", _ALTERED)
+
+
+def encode_beta(beta: NDArray[np.float64], chunk_rows: int) -> NewTable:
+    """The table of span coefficients (blocks, n, C); without blocks, a table without chunks."""
+    blocks, nodes, classes = beta.shape
+    values = beta.reshape(blocks * nodes, classes).astype("<f8", copy=False)
+    return NewTable(_starts_of_blocks(blocks, nodes, chunk_rows), {"values": NewArray(values, _ZERO)})
+
+
+def _starts_of_blocks(blocks: int, nodes: int, chunk_rows: int) -> NDArray[np.int64]:
+    """First row of each chunk, and the number of rows at the end, of so many blocks of all rows."""
+    within = starts_of_rows(nodes, chunk_rows)[:-1]
+    return np.append((np.arange(blocks)[:, None] * nodes + within).reshape(-1), np.int64(blocks * nodes))
+
+
+def starts_of_rows(nodes: int, chunk_rows: int) -> NDArray[np.int64]:
+    """First row of each chunk of rows, and the number of rows at the end, (chunks + 1,)."""
+    return np.append(np.arange(0, nodes, chunk_rows, dtype=np.int64), np.int64(nodes))
+
+
+def decode_graph(base: BaseArrays, manifest: Manifest) -> Graph:
+    """The graph as it is now: blanked rows have no id, label, features or edges."""
+    chunks = range(base.index.row_chunks)
+    masks = base.read_all("nodes", "masks")[:, 0]
+    return Graph(
+        adjacency=decode_adjacency(base, chunks),
+        features=decode_features(base, manifest, chunks),
+        labels=base.read_all("nodes", "labels")[:, 0].astype(np.int64, copy=False),
+        train_mask=(masks & _TRAIN) > 0,
+        val_mask=(masks & _VAL) > 0,
+        test_mask=(masks & _TEST) > 0,
+        node_ids=_decode_ids(base),
+        class_names=manifest.classes,
+    )
+
+
+def decode_public(base: BaseArrays) -> NDArray[np.bool_]:
+    """Which nodes are never deleted, (n,)."""
+    return np.asarray((base.read_all("nodes", "masks")[:, 0] & _PUBLIC) > 0)
+
+
+def decode_training_labels(
+    base: BaseArrays, manifest: Manifest, chunks: range, live: NDArray[np.bool_]
+) -> sp.csr_array:
+    """One-hot labels of the live training nodes among the rows in consecutive chunks, (k, C) CSR; other rows are zero.
+
+    `live` (k,) is about these rows.
+    """
+    labels = base.read("nodes", "labels", chunks)[:, 0].astype(np.int64, copy=False)
+    training = (base.read("nodes", "masks", chunks)[:, 0] & _TRAIN) > 0
+    return one_hot(labels, training & live, len(manifest.classes))
+
+
+def decode_features(base: BaseArrays, manifest: Manifest, chunks: range) -> Features:
+    """Features of the rows in consecutive chunks, (k, d), in the layout and type they are stored in."""
+    found = stored_features(base, manifest, chunks)
+    return found if isinstance(found, np.ndarray) else sp.csr_array(found)
+
+
+def stored_features(base: BaseArrays, manifest: Manifest, chunks: range) -> NDArray[Any] | sp.coo_array:
+    """The same, sparse ones in the order they are stored in: products with them need no other."""
+    values = base.read("features", "values", chunks)
+    if manifest.feature_layout is FeatureLayout.DENSE:
+        return values
+    rows, columns, kept = _decode_sparse(base, "features", chunks, manifest.features)
+    return _coo(values[kept, 0], rows, columns, (_rows_in(base, chunks), manifest.features))
+
+
+def decode_adjacency(base: BaseArrays, chunks: range) -> sp.csr_array:
+    """Rows of the adjacency in consecutive chunks, (k, n) float64 ones."""
+    rows, columns, _ = _decode_sparse(base, "adjacency", chunks, base.index.nodes)
+    return sp.csr_array(_coo(np.ones(rows.size), rows, columns, (_rows_in(base, chunks), base.index.nodes)))
+
+
+def decode_beta(base: BaseArrays, table_name: str, chunks: range) -> NDArray[np.float64]:
+    """Span coefficients of the rows in consecutive chunks, (blocks, k, C)."""
+    table, per_block = base.index.tables[table_name], base.index.row_chunks
+    blocks, classes = range(table.chunks // per_block), table.arrays["values"].width
+    beta = np.empty((len(blocks), _rows_in(base, chunks), classes))
+    for block in blocks:
+        shifted = range(chunks.start + block * per_block, chunks.stop + block * per_block)
+        base.read_raw(table_name, "values", shifted, out=beta[block].view(np.uint8))
+    return beta
+
+
+def _encode_features(features: Features, chunk_rows: int, random: np.random.Generator) -> NewTable:
+    if not isinstance(features, np.ndarray):
+        return _encode_sparse(features, chunk_rows, random, values=True)
+    little_endian = features.astype(features.dtype.newbyteorder("<"), copy=False)
+    return NewTable(starts_of_rows(features.shape[0], chunk_rows), {"values": NewArray(little_endian, _ZERO)})
+
+
+def _encode_sparse(matrix: sp.csr_array, chunk_rows: int, random: np.random.Generator, *, values: bool) -> NewTable:
+    """A table of the stored values of a CSR matrix, shuffled within each chunk of rows."""
+    nodes, width = matrix.shape
+    rows = np.repeat(np.arange(nodes, dtype=np.int64), np.diff(matrix.indptr))
+    order = random.permutation(rows.size)
+    order = order[np.argsort(rows[order] // chunk_rows, kind="stable")]
+    arrays = {
+        "rows": NewArray((rows[order] % chunk_rows).astype("<u2"), _MINUS_ONE),
+        "columns": NewArray(matrix.indices[order].astype(_column_type(width)), _MINUS_ONE),
+    }
+    if values:
+        arrays["values"] = NewArray(matrix.data[order].astype(matrix.dtype.newbyteorder("<"), copy=False), _ZERO)
+    return NewTable(matrix.indptr.astype(np.int64)[starts_of_rows(nodes, chunk_rows)], arrays)
+
+
+def _column_type(width: int) -> str:
+    return "<i4" if width <= np.iinfo(np.int32).max else "<i8"
+
+
+def _decode_sparse(
+    base: BaseArrays, table_name: str, chunks: range, width: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_] | slice]:
+    """Rows, counted from the first of `chunks`, and columns of the slots that are kept, and which are.
+
+    StoreDamaged for a row outside of its chunk, where erasing would not look for it, and a column not below `width`.
+    """
+    starts = base.index.tables[table_name].starts[chunks.start : chunks.stop + 1]
+    rows = base.read(table_name, "rows", chunks)[:, 0]
+    columns = base.read(table_name, "columns", chunks)[:, 0]
+    places = np.arange(0, len(chunks) * base.index.chunk_rows, base.index.chunk_rows, dtype=columns.dtype)
+    places = np.repeat(places, np.diff(starts))
+    blank = rows == NO_ROW
+    kept: NDArray[np.bool_] | slice = slice(None)
+    if blank.any():
+        kept = ~blank
+        rows, columns, places = rows[kept], columns[kept], places[kept]
+    places += rows
+    if rows.size and (
+        rows.max() >= base.index.chunk_rows
+        or places.max() >= _rows_in(base, chunks)
+        or columns.min() < 0
+        or columns.max() >= width
+    ):
+        raise damaged(base.path_of(table_name, "columns"), "names rows or columns that its table does not have")
+    return places, columns, kept
+
+
+def _coo(values: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any], shape: tuple[int, int]) -> sp.coo_array:
+    """The matrix of stored values in any order, with the index type that scipy prefers for its size."""
+    index_type = sp.get_index_dtype(maxval=max(*shape, values.size))
+    places = (rows.astype(index_type, copy=False), columns.astype(index_type, copy=False))
+    return sp.coo_array((values, places), shape=shape)
+
+
+def _decode_ids(base: BaseArrays) -> tuple[str, ...]:
+    lengths = base.read_all("nodes", "id_bytes")[:, 0].astype(np.int64)
+    id_slots = base.read_all("layout", "id_slots")[:, 0].astype(np.int64)
+    if (lengths > id_slots * ID_SLOT_BYTES).any() or id_slots.sum() != base.index.tables["ids"].slots:
+        raise damaged(base.path_of("layout", "id_slots"), "does not tell where the ids of the nodes lie")
+    text = base.read_all("ids", "utf8").tobytes()
+    firsts = np.concatenate([[0], np.cumsum(id_slots)])[:-1] * ID_SLOT_BYTES
+    bounds = zip(firsts.tolist(), (firsts + lengths).tolist(), strict=True)
+    try:
+        return tuple(text[first:last].decode() for first, last in bounds)
+    except UnicodeDecodeError as error:
+        raise damaged(base.path_of("ids", "utf8"), "holds what is no text") from error
+
+
+def _rows_in(base: BaseArrays, chunks: range) -> int:
+    return min(chunks.stop * base.index.chunk_rows, base.index.nodes) - chunks.start * base.index.chunk_rows

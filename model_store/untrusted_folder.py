@@ -1,0 +1,99 @@
+"""A model's folder from elsewhere: what may lie in it before any of it is read, and a copy of what counts in it."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from model_store.disk.durable import make_folders, open_plain, sync_folder, write_file
+from model_store.errors import StoreForeign
+from model_store.memory import free_memory
+from model_store.store import Store
+
+#: Bytes that are copied at a time.
+_BLOCK = 8 << 20
+#: Bytes of memory for a byte on the disk: of an array, which is decoded beside itself, and of JSON, of which the
+#: shortest values, such as `[],`, are the largest.
+_PER_BYTE, _PER_JSON_BYTE = 2, 32
+#: How deep a model's folders lie in one another: versions/<version>/<file>.
+_DEPTH = 3
+
+
+def require_plain(folder: Path, *, free_bytes: Callable[[], int | None] = free_memory) -> None:
+    """Raises StoreForeign for a folder that cannot be read without harm; nothing in it is opened.
+
+    It may hold files and folders alone, no links, pipes, sockets or devices, and no more bytes than can be read into
+    the memory that `free_bytes` tells of.
+    """
+    try:
+        files = list(_files(folder))
+    except OSError as error:
+        raise StoreForeign(
+            f"{error.filename or folder} cannot be looked into ({error.strerror}).",
+            "Give the folder that `./lethe train` wrote, and see that this user may read all of it.",
+        ) from error
+    needed = sum(status.st_size * (_PER_JSON_BYTE if path.suffix == ".json" else _PER_BYTE) for path, status in files)
+    free = free_bytes()
+    if free is not None and needed > free:
+        raise StoreForeign(
+            f"{folder} holds files that take {needed:,} bytes of memory to read, and {free:,} are free.",
+            "Import it on a machine with more memory, if its files are as large as its graph.",
+        )
+
+
+def copy_model(source: Path, target: Path) -> Store:
+    """A copy, in the new folder `target`, of the model in `source`: of its current version and no other file.
+
+    Raises StoreForeign and StoreDamaged as `Store.open`, and StoreForeign when an erasure was interrupted in it.
+    """
+    store = Store.open(source)
+    if store.is_erasing():
+        raise StoreForeign(
+            f"What was deleted from the model in {source} is not erased from it yet.",
+            "Serve it, which finishes that, and import it then.",
+        )
+    for name in sorted(store.files()):
+        folder = (target / name).parent
+        make_folders(folder)
+        descriptor = open_plain(source / name, os.O_RDONLY)
+        try:
+            write_file(target / name, _blocks(descriptor))
+        finally:
+            os.close(descriptor)
+        sync_folder(folder)
+    return Store.open(target)
+
+
+def _files(folder: Path, depth: int = _DEPTH) -> Iterator[tuple[Path, os.stat_result]]:
+    """Every file below `folder`; StoreForeign for what is neither file nor folder, and for folders too deep."""
+    for path in sorted(folder.iterdir()):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode):
+            yield path, status
+        elif stat.S_ISDIR(status.st_mode) and depth > 1:
+            yield from _files(path, depth - 1)
+        else:
+            raise StoreForeign(
+                f"{path} is {_kind(status.st_mode)}, and no file of a model store.",
+                "Give the folder as `./lethe train` wrote it.",
+            )
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFBLK: "a device",
+        stat.S_IFCHR: "a device",
+    }
+    return kinds.get(stat.S_IFMT(mode), "something else than a file")
+
+
+def _blocks(descriptor: int) -> Iterator[bytes]:
+    """The bytes of an open file, no more than it has now."""
+    left = os.fstat(descriptor).st_size
+    while left and (block := os.read(descriptor, min(left, _BLOCK))):
+        left -= len(block)
+        yield block

@@ -1,0 +1,158 @@
+"""A memory of API keys, so that the hot path never waits for Postgres, and whoever presents one."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from service.access.api_keys import ApiKeyRepository
+from service.access.limits import GUESSES, RateLimits, network_of
+from service.db.engine import Engine
+from service.db.transactions import transaction
+from service.domain.records import ApiKey
+from service.domain.states import Scope
+from service.errors import MissingScope, Unauthenticated, Unavailable
+from service.vault.keyring import Keyring
+
+#: Seconds between two looks at the table of keys: how long a revoked key may still be taken.
+REFRESH_INTERVAL_S = 1.0
+#: Seconds a remembered key is good without having been seen in Postgres, as during an outage.
+TRUSTED_FOR_S = 60.0
+#: How many keys are remembered at once.
+MAX_REMEMBERED = 10_000
+
+#: Nothing longer is a key; not even looked up. (The first key is the operator's choice, so it has no fixed form.)
+_LONGEST_KEY = 256
+_HEADER = "`Authorization: Bearer lethe_…`"
+#: Live nodes and versions are counted for keys that see them in other answers, too.
+READING = (Scope.AUDIT_READ, Scope.DELETIONS_READ, Scope.PREDICTIONS_READ)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    key: ApiKey
+    #: Monotonic time of the last look at Postgres.
+    verified_at: float
+
+
+class KeyMemory:
+    """Authenticates presented keys, from memory where possible.
+
+    Memory is keyed by the HMAC of the presented key, never by the key. `refresh` compares it with the table of
+    keys; between two refreshes a revoked key is still taken, for `REFRESH_INTERVAL_S` at most while Postgres answers.
+    """
+
+    def __init__(
+        self,
+        digest: Callable[[str], bytes],
+        find: Callable[[bytes], Awaitable[ApiKey | None]],
+        list_keys: Callable[[], Awaitable[Sequence[ApiKey]]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`digest` is the keyed hash under which `find` knows a key; `list_keys` gives all of them."""
+        self._digest = digest
+        self._find = find
+        self._list_keys = list_keys
+        self._clock = clock
+        self._remembered: dict[bytes, _Remembered] = {}
+
+    def recall(self, presented: str) -> ApiKey | None:
+        """The key if it is remembered and was seen in Postgres lately; never waits."""
+        known = self._remembered.get(self._digest(presented))
+        if known is None or self._clock() - known.verified_at > TRUSTED_FOR_S:
+            return None
+        return known.key
+
+    async def authenticate(self, presented: str) -> ApiKey:
+        """The valid key that was presented.
+
+        Raises:
+            Unauthenticated: it is malformed, unknown or revoked.
+            Unavailable: it is not remembered and Postgres does not answer.
+        """
+        known = self.recall(presented)
+        if known is not None:
+            return known
+        key = None
+        if len(presented) <= _LONGEST_KEY:
+            key = await self._find(self._digest(presented))
+        if key is None or key.revoked_at is not None:
+            raise Unauthenticated(
+                "The API key is unknown or revoked.",
+                f"Send a valid key as {_HEADER}; an operator makes one with `./lethe keys create`.",
+                presented=True,
+            )
+        if len(self._remembered) >= MAX_REMEMBERED:
+            self._remembered.pop(next(iter(self._remembered)))
+        self._remembered[self._digest(presented)] = _Remembered(key, self._clock())
+        return key
+
+    async def refresh(self) -> None:
+        """Forget revoked keys and take over changed scopes. Raises Unavailable when Postgres does not answer."""
+        if not self._remembered:
+            return
+        seen_at = self._clock()
+        valid = {key.id: key for key in await self._list_keys() if key.revoked_at is None}
+        self._remembered = {
+            digest: _Remembered(valid[known.key.id], max(seen_at, known.verified_at))
+            for digest, known in self._remembered.items()
+            if known.key.id in valid
+        }
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Refresh every `REFRESH_INTERVAL_S` until `stop` is set; an outage leaves what is remembered to age."""
+        while not stop.is_set():
+            try:
+                await asyncio.wait_for(stop.wait(), REFRESH_INTERVAL_S)
+            except TimeoutError:
+                try:
+                    await self.refresh()
+                except Unavailable:
+                    continue
+
+
+def key_memory(engine: Engine, keyring: Keyring) -> KeyMemory:
+    """The memory of API keys over the table of keys in the database."""
+
+    async def find(key_hash: bytes) -> ApiKey | None:
+        async with transaction(engine) as connection:
+            return await ApiKeyRepository(connection).find_by_hash(key_hash)
+
+    async def list_keys() -> list[ApiKey]:
+        async with transaction(engine) as connection:
+            return await ApiKeyRepository(connection).list()
+
+    return KeyMemory(keyring.api_key_hash, find, list_keys)
+
+
+async def presented_key(request: Request, keys: KeyMemory, limits: RateLimits) -> ApiKey:
+    """The key in a request's Authorization header: the one place where one is refused for want of a valid key.
+
+    Raises Unauthenticated, TooManyAttempts and Unavailable.
+    """
+    kind, _, presented = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not presented:
+        raise Unauthenticated(
+            "This needs an API key.",
+            f"Send {_HEADER}; an operator makes a key with `./lethe keys create`.",
+        )
+    known = keys.recall(presented)
+    if known is not None:
+        return known
+    # What is not remembered costs a query, and may be a guess.
+    async with limits.attempt(GUESSES, network_of(request), Unauthenticated):
+        return await keys.authenticate(presented)
+
+
+def require(key: ApiKey, scopes: Sequence[Scope], enough: Callable[[Iterable[bool]], bool]) -> None:
+    """Raise MissingScope naming what the key lacks; `enough` is `all` or `any` of the scopes."""
+    if not enough(scope in key.scopes for scope in scopes):
+        named = " or ".join(scope.value for scope in scopes if scope not in key.scopes)
+        raise MissingScope(
+            f"This needs the scope {named}, which the API key does not have.",
+            f"Use a key with {named}; an operator makes one with `./lethe keys create`.",
+            scope=named,
+        )

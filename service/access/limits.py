@@ -1,0 +1,150 @@
+"""How often something may go wrong for one address or one key: counted in Redis, and here while Redis is away."""
+
+import hmac
+import math
+import time
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+from limits import RateLimitItem, RateLimitItemPerMinute, WindowStats
+from limits.aio.storage import RedisStorage
+from limits.aio.strategies import MovingWindowRateLimiter
+from limits.errors import StorageError
+from redis.asyncio import Redis
+from starlette.requests import Request
+
+from service.errors import TooManyAttempts
+from service.http.addresses import subscriber
+
+#: Seconds for which Redis is left alone once it has failed: nobody waits for it twice.
+_REST_S = 5.0
+#: Addresses and keys remembered while Redis is away; those that came first are forgotten first.
+_MOST_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many failures there may be, by whoever they are counted for."""
+
+    item: RateLimitItem
+    #: What there were too many of.
+    named: str
+
+
+#: Unknown or revoked keys that an address presents: far from enough to guess one, and enough for a client that was
+#: given a wrong one, or for a tool that tries whether keys are asked for.
+GUESSES = Budget(RateLimitItemPerMinute(300, namespace="guesses"), "unknown API keys from your address")
+#: Requests for deletions that a key without deletions:read is refused for what they name.
+PROBES = Budget(RateLimitItemPerMinute(30, namespace="probes"), "refused deletion requests with this API key")
+
+
+class _LocalWindows:
+    """Moving windows in this process; those of the library are forgotten by a task that may not be interfered with."""
+
+    def __init__(self) -> None:
+        #: When each failure was (seconds since 1970), the oldest first.
+        self._failures: dict[tuple[str, str], array[float]] = {}
+
+    def stats(self, item: RateLimitItem, name: str) -> WindowStats:
+        """When the window of `name` ends, and how many failures are left in it."""
+        now, lasts_s = time.time(), item.get_expiry()
+        failures = self._failures.get((item.namespace, name), array("d"))
+        del failures[: bisect_right(failures, now - lasts_s)]
+        return WindowStats((failures[0] if failures else now) + lasts_s, max(0, item.amount - len(failures)))
+
+    def hit(self, item: RateLimitItem, name: str) -> None:
+        """Count a failure."""
+        failures = self._failures.setdefault((item.namespace, name), array("d"))
+        failures.append(time.time())
+        # Those before have no say.
+        del failures[: -item.amount]
+        while len(self._failures) > _MOST_REMEMBERED:
+            del self._failures[next(iter(self._failures))]
+
+
+class RateLimits:
+    """Counts failures, for all processes that use the same Redis together."""
+
+    def __init__(self, redis: Redis, secret: bytes) -> None:
+        """`secret` hides whom Redis counts for: no address is stored."""
+        self._secret = secret
+        self._shared = MovingWindowRateLimiter(
+            # The scheme alone is looked at; the connections are those of `redis`.
+            RedisStorage(
+                "async+redis://",
+                wrap_exceptions=True,
+                implementation="redispy",
+                key_prefix="lethe:limits",
+                connection_pool=redis.connection_pool,  # type: ignore[arg-type]
+            )
+        )
+        self._local = _LocalWindows()
+        self._away_until = -math.inf
+        #: Attempts that have begun and may fail yet.
+        self._under_way: Counter[tuple[str, str]] = Counter()
+        self._log = structlog.stdlib.get_logger(__name__)
+
+    @asynccontextmanager
+    async def attempt(self, budget: Budget, who: str, failure: type[Exception]) -> AsyncIterator[None]:
+        """Let one attempt of `who` happen, and count it if it ends in a `failure`.
+
+        Raises TooManyAttempts when those that failed, and those that are under way here, use up the budget.
+        """
+        name = self.name_of(who).hex()
+        key = (budget.item.namespace, name)
+        stats = await self._stats(budget, name)
+        if stats.remaining <= self._under_way[key]:
+            wait_s = max(1, math.ceil(stats.reset_time - time.time()))
+            raise TooManyAttempts(
+                f"There were too many {budget.named}: {budget.item.amount} within {budget.item.get_expiry()} seconds.",
+                f"Try again in {wait_s} seconds.",
+                retry_after=wait_s,
+            )
+        self._under_way[key] += 1
+        try:
+            yield
+        except failure:
+            await self._hit(budget, name)
+            raise
+        finally:
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                del self._under_way[key]
+
+    def name_of(self, who: str) -> bytes:
+        """A keyed hash (32 bytes) under which somebody is counted."""
+        return hmac.digest(self._secret, who.encode("utf-8", "surrogatepass"), "sha256")
+
+    async def _stats(self, budget: Budget, name: str) -> WindowStats:
+        if self._is_there():
+            try:
+                return await self._shared.get_window_stats(budget.item, name)
+            except StorageError as error:
+                self._leave_alone(error)
+        return self._local.stats(budget.item, name)
+
+    async def _hit(self, budget: Budget, name: str) -> None:
+        if self._is_there():
+            try:
+                await self._shared.hit(budget.item, name)
+                return
+            except StorageError as error:
+                self._leave_alone(error)
+        self._local.hit(budget.item, name)
+
+    def _is_there(self) -> bool:
+        return time.monotonic() >= self._away_until
+
+    def _leave_alone(self, error: StorageError) -> None:
+        self._away_until = time.monotonic() + _REST_S
+        self._log.warning("limits.local", reason=type(error.__cause__ or error).__name__)
+
+
+def network_of(request: Request) -> str:
+    """The address that a request came from; of IPv6, the network (/64) that one subscriber has."""
+    return "unknown" if request.client is None else subscriber(request.client.host)

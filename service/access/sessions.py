@@ -1,0 +1,102 @@
+"""Who is signed in to the dashboard: sessions that every process knows, each behind an unguessable token in a cookie.
+
+Only a hash of a token is kept, and a session ends for good when its owner signs out or its key is revoked.
+"""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import delete, func, insert, literal, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.access.api_keys import api_key
+from service.db.tables import ApiKeyRow, SessionRow
+from service.domain.records import ApiKey
+
+#: After which a session ends whatever is done with it, and without any request.
+LIFETIME = timedelta(hours=12)
+IDLE = timedelta(hours=2)
+#: How many sessions there can be; a further one ends the oldest.
+MAX_SESSIONS = 1_000
+
+#: For so long a sign of life is not written down again: pages that keep themselves current would write all the time.
+_SEEN_EVERY = timedelta(minutes=1)
+#: Advisory lock of whoever begins a session (the bytes of "signin").
+_START_LOCK = 0x7369676E696E
+
+
+@dataclass(frozen=True)
+class Session:
+    """One sign-in with an API key."""
+
+    key: ApiKey
+    #: What every form of this session carries, and no other site can know.
+    form_token: str
+
+
+class SessionRepository:
+    """The table `sessions` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def start(self, key_id: UUID) -> str:
+        """Begin a session with a key; returns its token, 256 random bits."""
+        await self._conn.execute(select(func.pg_advisory_xact_lock(_START_LOCK)))
+        revoked = select(ApiKeyRow.id).where(ApiKeyRow.revoked_at.is_not(None))
+        too_many = select(SessionRow.token_hash).order_by(SessionRow.started_at.desc(), SessionRow.token_hash)
+        await self._conn.execute(
+            delete(SessionRow).where(
+                or_(
+                    SessionRow.started_at <= func.now() - literal(LIFETIME),
+                    SessionRow.seen_at <= func.now() - literal(IDLE),
+                    SessionRow.key_id.in_(revoked),
+                )
+            )
+        )
+        await self._conn.execute(delete(SessionRow).where(SessionRow.token_hash.in_(too_many.offset(MAX_SESSIONS - 1))))
+        token = secrets.token_urlsafe(32)
+        await self._conn.execute(insert(SessionRow).values(token_hash=_hash(token), key_id=key_id))
+        return token
+
+    async def find(self, token: str) -> Session | None:
+        """The session behind a token; counts as a sign of life.
+
+        None when there is none, it has ended, or its key was revoked.
+        """
+        query = (
+            select(ApiKeyRow.__table__, (SessionRow.seen_at <= func.now() - literal(_SEEN_EVERY)).label("long_ago"))
+            .join(SessionRow, SessionRow.key_id == ApiKeyRow.id)
+            .where(SessionRow.token_hash == _hash(token), ApiKeyRow.revoked_at.is_(None))
+            .where(SessionRow.started_at > func.now() - literal(LIFETIME))
+            .where(SessionRow.seen_at > func.now() - literal(IDLE))
+        )
+        row = (await self._conn.execute(query)).one_or_none()
+        if row is None:
+            return None
+        if row.long_ago:
+            seen = update(SessionRow).where(SessionRow.token_hash == _hash(token)).values(seen_at=func.now())
+            await self._conn.execute(seen)
+        return Session(api_key(row), _form_token(token))
+
+    async def end(self, token: str) -> None:
+        """End a session; nothing happens when there is none."""
+        await self._conn.execute(delete(SessionRow).where(SessionRow.token_hash == _hash(token)))
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(_bytes(token)).digest()
+
+
+def _form_token(token: str) -> str:
+    """Follows from the token, so that nobody who reads the database knows it."""
+    return hmac.digest(_bytes(token), b"form", "sha256").hex()
+
+
+def _bytes(token: str) -> bytes:
+    # A browser may send anything.
+    return token.encode("utf-8", "surrogatepass")

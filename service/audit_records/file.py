@@ -1,0 +1,82 @@
+"""The audit as a file: a line for every request, as CSV or as JSON. No I/O."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from service.audit_records.queries import AuditEntry
+
+#: Attributes of the request, of its batch and of its norms, in the order of the columns.
+_REQUEST = (
+    *("id", "model", "status", "kind", "count", "reference", "received_at", "applied_at", "completed_at", "failed_at"),
+    *("cancelled_at", "guarantee", "repair", "explanation", "failure", "already_deleted_by"),
+)
+_BATCH = (
+    *("model_version_before", "model_version_after", "weights_sha256_before", "weights_sha256_after", "rank_before"),
+    *("rank_after", "directions_removed", "live_nodes", "lost_direction_norm_before", "lost_direction_norm_after"),
+    *("span_residual", "weight_change", "distance_bound_start_relative", "distance_bound_before"),
+    *("distance_bound_after", "distance_bound_before_relative", "distance_bound_after_relative"),
+    *("repair_iterations", "repair_weight_change", "repair_version", "repair_weights_sha256"),
+    *("repair_tolerance", "factor_age_s"),
+    *("coefficient_residual", "factor_method", "device"),
+)
+_NORMS = ("deleted", "injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
+COLUMNS = (*_REQUEST, "batch_id", *_BATCH, *_NORMS)
+#: A spreadsheet takes text that begins like this for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+class ExportFormat(StrEnum):
+    """How the file is written."""
+
+    CSV = "csv"
+    NDJSON = "ndjson"
+
+
+MEDIA_TYPES = {ExportFormat.CSV: "text/csv", ExportFormat.NDJSON: "application/x-ndjson"}
+
+
+def head(form: ExportFormat) -> bytes:
+    """What comes before the first line: the names of the columns, for CSV."""
+    return _table([COLUMNS]) if form is ExportFormat.CSV else b""
+
+
+def lines(entries: Iterable[AuditEntry], form: ExportFormat) -> bytes:
+    """The lines of some requests."""
+    records = [_record(entry) for entry in entries]
+    if form is ExportFormat.CSV:
+        return _table([[_cell(value) for value in record] for record in records])
+    return b"".join(
+        # The driver's UUIDs are of a class of their own.
+        orjson.dumps(dict(zip(COLUMNS, record, strict=True)), str, orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
+        for record in records
+    )
+
+
+def _record(entry: AuditEntry) -> list[Any]:
+    """The values of `COLUMNS`; None where there is none."""
+    request = [getattr(entry.request, name) for name in _REQUEST]
+    if entry.audit is None:
+        return request + [None] * (len(COLUMNS) - len(request))
+    batch, norms = entry.audit.batch, entry.audit.norms
+    return [*request, batch.id, *(getattr(batch, name) for name in _BATCH), *(getattr(norms, name) for name in _NORMS)]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat().replace("+00:00", "Z"))
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return str(value)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()

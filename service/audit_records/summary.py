@@ -1,0 +1,188 @@
+"""The audit in figures: one summary, and a series by hour or day. The views of the migrations tell the same.
+
+Counts and percentiles come from the totals by day that triggers keep (`audit_totals`), so that their cost does not
+grow with the number of requests; a series by hour is counted from the requests of its hours.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from sqlalchemy import Row, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from projector.forgetting.status import RepairStatus
+from service.audit_records.queries import OpenRequest, Percentiles, SeriesPoint, SeriesStep, Summary
+from service.audit_records.search import EXPORT_PAGE, Page, export, search
+from service.domain.states import Guarantee, RequestKind, RequestStatus
+
+__all__ = ["DEADLINE", "EXPORT_PAGE", "Page", "export", "search", "series", "summary"]
+
+#: Within which a request is to be completed, unless the caller says otherwise: one month (GDPR, article 12).
+DEADLINE = timedelta(days=30)
+
+_State = TypeVar("_State", bound=StrEnum)
+_DAYS = "(CAST(:since AS date) IS NULL OR day >= :since) AND (CAST(:until AS date) IS NULL OR day < :until)"
+
+_COUNTS = text(f"""
+    SELECT status, kind, guarantee, repair, unchanged, sum(requests)::bigint AS requests
+    FROM audit_counts WHERE model = :model AND {_DAYS}
+    GROUP BY status, kind, guarantee, repair, unchanged HAVING sum(requests) <> 0
+""")
+_TIMES = text(f"""
+    WITH classes AS (
+        SELECT step, class, sum(requests) AS requests FROM audit_times
+        WHERE model = :model AND step IN ('applied', 'completed') AND {_DAYS} GROUP BY step, class
+    ), ranked AS (
+        SELECT step, class, sum(requests) OVER (PARTITION BY step ORDER BY class) AS up_to,
+               sum(requests) OVER (PARTITION BY step) AS total
+        FROM classes
+    )
+    SELECT step, audit_seconds(min(class) FILTER (WHERE up_to >= 0.50 * total)) AS p50,
+           audit_seconds(min(class) FILTER (WHERE up_to >= 0.95 * total)) AS p95,
+           audit_seconds(min(class) FILTER (WHERE up_to >= 0.99 * total)) AS p99
+    FROM ranked WHERE total > 0 GROUP BY step
+""")
+_REFUSED = text("""
+    SELECT count(*) FROM refused_requests
+    WHERE model = :model
+      AND (CAST(:since AS date) IS NULL OR refused_at >= CAST(:since AS date)::timestamp AT TIME ZONE 'UTC')
+      AND (CAST(:until AS date) IS NULL OR refused_at < CAST(:until AS date)::timestamp AT TIME ZONE 'UTC')
+""")
+_OPEN = text("""
+    SELECT count(*) AS open, count(*) FILTER (WHERE received_at < now() - CAST(:deadline AS interval)) AS past,
+           count(*) FILTER (WHERE received_at < now() - CAST(:near AS interval)) AS near_or_past
+    FROM requests WHERE model = :model AND status IN ('queued', 'applied')
+""")
+_OLDEST = text("""
+    SELECT id, received_at FROM requests WHERE model = :model AND status IN ('queued', 'applied')
+    ORDER BY received_at LIMIT 1
+""")
+#: What is served at the moment `:at`.
+_SERVED = """
+    SELECT rank AS rank_after, live_nodes FROM versions
+    WHERE model = :model AND committed_at < {at} ORDER BY committed_at DESC LIMIT 1
+"""
+_MODEL = text(f"""
+    SELECT version, rank_after, live_nodes FROM pointers LEFT JOIN ({_SERVED.format(at="'infinity'")}) served ON true
+    WHERE model = :model
+""")
+_BY_DAY = """
+    SELECT day::timestamp AT TIME ZONE 'UTC' AS start, step, class, sum(requests) AS requests FROM audit_times
+    WHERE model = :model AND day >= CAST(:first AS timestamptz) AT TIME ZONE 'UTC'
+        AND day < CAST(:last AS timestamptz) AT TIME ZONE 'UTC' GROUP BY 1, 2, 3
+"""
+_BY_HOUR = " UNION ALL ".join(
+    f"""
+    SELECT date_trunc('hour', {step}_at, 'UTC') AS start, '{step}' AS step,
+           audit_class({step}_at - received_at) AS class, count(*) AS requests FROM requests
+    WHERE model = :model AND {step}_at >= :first AND {step}_at < :last GROUP BY 1, 3
+    """
+    for step in ("received", "applied", "completed", "failed")
+)
+_SERIES = """
+    WITH points AS (
+        SELECT start, start + CAST(:width AS interval) AS stop
+        FROM generate_series(CAST(:first AS timestamptz), CAST(:last AS timestamptz) - interval '1 us',
+                             CAST(:width AS interval), 'UTC') start
+    ), counted AS (
+        {counted}
+    ), ranked AS (
+        SELECT start, step, class, requests, sum(requests) OVER steps_so_far AS up_to,
+               sum(requests) OVER (PARTITION BY start, step) AS total
+        FROM counted WINDOW steps_so_far AS (PARTITION BY start, step ORDER BY class)
+    ), stepped AS (
+        SELECT start, sum(requests) FILTER (WHERE step = 'received') AS received,
+               sum(requests) FILTER (WHERE step = 'applied') AS applied,
+               sum(requests) FILTER (WHERE step = 'completed') AS completed,
+               sum(requests) FILTER (WHERE step = 'failed') AS failed,
+               audit_seconds(min(class) FILTER (WHERE step = 'completed' AND up_to >= 0.50 * total)) AS median,
+               audit_seconds(min(class) FILTER (WHERE step = 'completed' AND up_to >= 0.95 * total)) AS p95
+        FROM ranked WHERE total > 0 GROUP BY start
+    ), bounds AS (
+        SELECT date_trunc(:step, v.committed_at, 'UTC') AS start,
+               max(CASE WHEN e.id IS NULL THEN v.distance_bound_after_relative
+                        ELSE e.distance_bound_after_relative END) AS bound
+        FROM versions v LEFT JOIN versions e ON e.model = v.model AND e.number = v.repair_version
+        WHERE v.model = :model AND v.cause = 'batch' AND v.committed_at >= :first AND v.committed_at < :last GROUP BY 1
+    )
+    SELECT points.start, coalesce(received, 0)::bigint AS received, coalesce(applied, 0)::bigint AS applied,
+           coalesce(completed, 0)::bigint AS completed, coalesce(failed, 0)::bigint AS failed,
+           median AS median_seconds_to_completed, p95 AS p95_seconds_to_completed, rank_after, live_nodes,
+           bound AS max_distance_bound_after_relative
+    FROM points LEFT JOIN stepped USING (start) LEFT JOIN bounds USING (start)
+    LEFT JOIN LATERAL ({served}) served ON true ORDER BY points.start
+"""
+
+
+async def summary(
+    conn: AsyncConnection,
+    model: str,
+    since: date | None = None,
+    until: date | None = None,
+    deadline: timedelta = DEADLINE,
+) -> Summary:
+    """Return the audit of a model in figures; `since` and `until` are days in UTC, the second one excluded."""
+    days = {"model": model, "since": since, "until": until}
+    counts = (await conn.execute(_COUNTS, days)).all()
+    times = {row.step: Percentiles(row.p50, row.p95, row.p99) for row in await conn.execute(_TIMES, days)}
+    near = deadline * 0.8
+    refused = (await conn.execute(_REFUSED, days)).scalar_one()
+    still_open = (await conn.execute(_OPEN, {"model": model, "deadline": deadline, "near": near})).one()
+    oldest = (await conn.execute(_OLDEST, {"model": model})).one_or_none()
+    served = (await conn.execute(_MODEL, {"model": model})).one_or_none()
+    changed, unchanged = (sum(row.requests for row in counts if row.unchanged is is_so) for is_so in (False, True))
+    nothing = Percentiles(None, None, None)
+    return Summary(
+        model=model,
+        since=since,
+        until=until,
+        requests=sum(row.requests for row in counts),
+        by_status=_by(counts, "status", RequestStatus),
+        by_kind=_by(counts, "kind", RequestKind),
+        by_guarantee=_by(counts, "guarantee", Guarantee),
+        by_repair=_by(counts, "repair", RepairStatus),
+        refused=refused,
+        open=still_open.open,
+        oldest_open=None if oldest is None else OpenRequest(oldest.id, oldest.received_at),
+        open_past_deadline=still_open.past,
+        open_near_deadline=still_open.near_or_past - still_open.past,
+        seconds_to_applied=times.get("applied", nothing),
+        seconds_to_completed=times.get("completed", nothing),
+        unchanged_projection_share=unchanged / (changed + unchanged) if changed + unchanged else None,
+        model_version=None if served is None else served.version,
+        rank=None if served is None else served.rank_after,
+        live_nodes=None if served is None else served.live_nodes,
+    )
+
+
+async def series(
+    conn: AsyncConnection, model: str, since: datetime, until: datetime, step: SeriesStep
+) -> list[SeriesPoint]:
+    """Return a point for every hour or day in UTC, from that of `since` on up to the one that begins before `until`."""
+    first, width = _begin(since, step), timedelta(days=1) if step is SeriesStep.DAY else timedelta(hours=1)
+    begun = _begin(until, step)
+    values = {
+        "model": model,
+        "first": first,
+        "last": begun if begun == until else begun + width,
+        "width": width,
+        "step": step.value,
+    }
+    counted = _BY_DAY if step is SeriesStep.DAY else _BY_HOUR
+    query = _SERIES.format(counted=counted, served=_SERVED.format(at="points.stop"))
+    return [SeriesPoint(**row._mapping) for row in await conn.execute(text(query), values)]
+
+
+def _begin(moment: datetime, step: SeriesStep) -> datetime:
+    whole = moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return whole.replace(hour=0) if step is SeriesStep.DAY else whole
+
+
+def _by(counts: Sequence[Row[Any]], name: str, states: type[_State]) -> Mapping[_State, int]:
+    found: Counter[str] = Counter()
+    for row in counts:
+        found[getattr(row, name)] += row.requests
+    return {state: found[state.value] for state in states}

@@ -1,0 +1,194 @@
+"""What becomes of a batch of queued requests: opened, sorted, settled or applied, and taken to the end."""
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from uuid import UUID
+
+import structlog
+import torch
+
+from service.batches.explanation import nothing_left
+from service.batches.public_requests import refused_for_public
+from service.batches.resolve import Claimed, Deletion, Present, Resolution, Tombstones, absent, resolve
+from service.batches.steps import Batches, BatchSteps
+from service.db.transactions import fenced_transaction, transaction
+from service.deletions.requests import RequestRepository
+from service.domain.records import QueuedRequest
+from service.domain.states import RequestKind
+from service.domain.versions import Version
+from service.errors import Conflict
+from service.tombstones.repository import TombstoneRepository
+from service.vault.decrypt import opened
+from service.vault.keyring import Subject
+from service.versions.batch_rows import BatchRepository, RequestsWithdrawn
+from service.versions.context import Context
+from service.versions.stopwatch import Stopwatch
+from service.versions.writer import VersionWriter
+
+_UNREADABLE = (
+    "What this request names cannot be read: the key of its encrypted id list is missing or does not fit. Restore the "
+    "key folder, or send the request again."
+)
+_UNKNOWN = "{} of the nodes or edges that it names are not in the model."
+#: Longest time for which requests that have nothing to delete hold up the others (seconds).
+_LONGEST_WAIT_S = 30.0
+
+
+class Processor:
+    """Takes requests to their end on one model, under one lease."""
+
+    def __init__(self, context: Context, writer: VersionWriter) -> None:
+        self._context = context
+        self._writer = writer
+        self._batches = Batches(context, writer)
+        #: What the last batch left for this one.
+        self._deferred: frozenset[UUID] = frozenset()
+        self._log = structlog.get_logger(__name__)
+
+    async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
+        """Takes `batch` to its end; returns the requests that wait for what it did before they can be settled."""
+        batch = await self._take(batch)
+        claimed, unreadable = self._open(batch)
+        resident = self._writer.resident
+        refused = refused_for_public(claimed, resident.committed.public)
+        claimed = [each for each in claimed if each.request.id not in refused]
+        present = Present(
+            resident.committed.rows,
+            resident.committed.state.features.in_span,
+            resident.committed.live_graph.propagator.edges,
+        )
+        resolution = resolve(claimed, present, await self._tombstones(absent(claimed, present)))
+        unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
+        await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)
+        await self._apply(resolution.deletions)
+        await self._settle(resolution)
+        self._deferred = frozenset(each.request.id for each in resolution.deferred)
+        return self._deferred
+
+    async def _take(self, batch: Sequence[QueuedRequest]) -> list[QueuedRequest]:
+        """Those of `batch` that were not cancelled, and from now on cannot be.
+
+        All at one moment, whatever there is to delete: when a request can no longer be cancelled tells nothing of it.
+        """
+        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
+            taken = await RequestRepository(connection).take([request.id for request in batch])
+        return [request for request in batch if request.id in taken]
+
+    async def _fail(self, failures: Mapping[UUID, str]) -> None:
+        """Ends the requests that cannot be carried out, each with the reason."""
+        if not failures:
+            return
+        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
+            for request, failure in failures.items():
+                with self._unless_ended():
+                    await RequestRepository(connection).mark_failed(request, failure, {})
+
+    async def _settle(self, resolution: Resolution) -> None:
+        """Ends the requests that have nothing to delete, with the batch that took them.
+
+        Where nothing else was in it, after as long as a batch takes, if any is of a key that may only write: that sees
+        in the answer to a repeated request when it is completed, and would know whether a node was there still.
+        """
+        if not resolution.already_deleted:
+            return
+        settled = [each.request.id for each, _ in resolution.already_deleted]
+        if not resolution.deletions and not self._deferred.issuperset(settled):
+            await self._wait_as_a_batch(settled)
+        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
+            requests = RequestRepository(connection)
+            for each, gone in resolution.already_deleted:
+                with self._unless_ended():
+                    await requests.mark_completed_without_work(
+                        each.request.id,
+                        already_deleted_by=gone.by[0] if gone.by else None,
+                        explanation=nothing_left(
+                            each.kind,
+                            named=len(each.subjects),
+                            with_node=gone.with_node,
+                            by=gone.by,
+                        ),
+                        payload={"kind": each.kind.value, "already_deleted_by": [str(request) for request in gone.by]},
+                    )
+        await self._context.unneeded_keys.destroy_dropped()
+
+    async def _wait_as_a_batch(self, requests: Sequence[UUID]) -> None:
+        """Waits as long as the newest batch took, unless the keys of all `requests` may know that there was none."""
+        async with transaction(self._context.engine) as connection:
+            if await RequestRepository(connection).all_may_know(requests):
+                return
+            usual_s = await BatchRepository(connection).newest_duration_s(
+                self._context.model, repair_budget_s=self._context.repair_budget_s
+            )
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._context.stop.wait(), min(usual_s, _LONGEST_WAIT_S))
+
+    @contextlib.contextmanager
+    def _unless_ended(self) -> Iterator[None]:
+        """Lets a request be that was cancelled since it was claimed."""
+        try:
+            yield
+        except Conflict as conflict:
+            self._log.info("request.ended_meanwhile", reason=conflict.title)
+
+    async def _apply(self, deletions: Sequence[Deletion]) -> None:
+        """Applies the deletions as one batch; one that cannot be computed is halved until the guilty is alone."""
+        if not deletions:
+            return
+        watch = Stopwatch()
+        committed, instead = await self._commit(deletions, watch)
+        for part in instead:
+            await self._apply(part)
+        if committed is not None:
+            # It is committed and cannot be given up: again until it is done.
+            await self._context.outlast(partial(self._writer.finish, *committed, watch))
+
+    async def _commit(
+        self, deletions: Sequence[Deletion], watch: Stopwatch
+    ) -> tuple[tuple[Version, BatchSteps] | None, Sequence[Sequence[Deletion]]]:
+        """The batch, committed, or the parts of it to apply instead.
+
+        What was computed with the rows that leave, and any error with its frames, is gone when this returns.
+        """
+        try:
+            new, steps = await self._batches.prepare(deletions, watch)
+        except Exception as error:
+            self._log.exception("batch.failed", requests=len(deletions))
+            if len(deletions) > 1:
+                half = len(deletions) // 2
+                return None, (deletions[:half], deletions[half:])
+            if isinstance(error, MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
+                # The device's fault, not the request's: the session starts again, with backoff.
+                raise
+            failure = f"The update of the model could not be computed ({type(error).__name__})."
+            await self._fail({deletions[0].claimed.request.id: failure})
+            return None, ()
+        version = await self._writer.write(new, steps, watch)
+        try:
+            await self._writer.commit(version, new, steps, watch)
+        except RequestsWithdrawn as withdrawn:
+            return None, ([each for each in deletions if each.claimed.request.id not in withdrawn.ids],)
+        return (version, steps), ()
+
+    async def _tombstones(self, missing: Mapping[RequestKind, Collection[Subject]]) -> Tombstones:
+        """For what of `missing` was deleted, the request that did it; None where the database does not have that."""
+        found: dict[RequestKind, dict[Subject, UUID | None]] = {}
+        async with transaction(self._context.engine) as connection:
+            for kind, subjects in missing.items():
+                hashes = self._context.keyring.tombstone_hashes(self._context.model, kind, subjects)
+                recorded = await TombstoneRepository(connection).find(hashes)
+                found[kind] = {hashes[digest]: request for digest, request in recorded.items()}
+        return found
+
+    def _open(self, batch: Sequence[QueuedRequest]) -> tuple[list[Claimed], list[UUID]]:
+        """The requests with their targets, and those whose targets cannot be opened any more."""
+        claimed: list[Claimed] = []
+        unreadable: list[UUID] = []
+        for request in batch:
+            targets = opened(request, self._context.request_keys)
+            if targets is None:
+                unreadable.append(request.id)
+            else:
+                claimed.append(Claimed(request, targets))
+        return claimed, unreadable

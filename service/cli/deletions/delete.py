@@ -1,0 +1,129 @@
+"""`lethe delete`: ask a running Lethe to forget nodes, edges or nodes' features."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from lethe_client import Accepted, DeletionStopped
+from service.cli.console import note, report, stdout
+from service.cli.evidence.show import print_audit
+from service.cli.server import Home, Key, Url, connect
+
+#: More salts than this are not printed; they fill a terminal and nobody copies them.
+_PRINTED_SALTS = 10
+
+
+class Kind(StrEnum):
+    """What is to be forgotten of the nodes named."""
+
+    NODE = "node"
+    FEATURES = "features"
+    EDGE = "edge"
+
+
+def command(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NODE|A,B]...", help="External ids of the nodes, or edges as pairs of them."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="File with one id per line, or one edge; - is stdin.")] = None,
+    kind: Annotated[
+        Kind, typer.Option(help="What to forget: the nodes, or only their features, or edges.")
+    ] = Kind.NODE,
+    reference: Annotated[str | None, typer.Option(help="Your own reference, such as a request's number.")] = None,
+    salts: Annotated[Path | None, typer.Option(help="New file for the salts that link the evidence to ids.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is completed, and show the evidence.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Longest wait, in seconds.")] = 300.0,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+) -> None:
+    """Ask Lethe to forget nodes, edges, or nodes' features.
+
+    Examples:
+
+    [bold]./lethe delete 12 57 --reference DSR-17 --wait[/bold]
+
+    [bold]./lethe delete --file ids.txt --salts salts.json[/bold]
+
+    [bold]./lethe delete --kind features 12 57[/bold]   (the nodes stay, and their edges)
+
+    [bold]./lethe delete --kind edge 1,2 4,8[/bold]   (the edges between 1 and 2, and between 4 and 8)
+
+    In a file the ends of an edge may also be apart by a tab or a blank, for ids with a comma in them.
+    """
+    named = dict.fromkeys([*(names or []), *(_lines(file) if file else [])])
+    if not named:
+        raise typer.BadParameter("name what to forget, or give --file.", param_hint="NODE...")
+    edges = list(dict.fromkeys(map(_pair, named))) if kind is Kind.EDGE else []
+    nodes = [] if kind is Kind.EDGE else list(named)
+    with connect(url, key, home) as client:
+        # Made before the request: salts are given once, and must not be lost for want of a place.
+        with _new_private_file(salts) as file_of_salts:
+            accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
+            _print_accepted(accepted, file_of_salts)
+        if wait and accepted.status != "completed":
+            try:
+                print_audit(client.wait(accepted.id, timeout_s=timeout))
+            except DeletionStopped as stopped:
+                print_audit(stopped.deletion)
+                report(stopped.detail, stopped.remedy)
+                raise typer.Exit(1) from None
+
+
+def _print_accepted(accepted: Accepted, file: TextIO | None) -> None:
+    noun = "edge" if accepted.kind == "edge" else "node"
+    plural = "" if accepted.count == 1 else "s"
+    features = "features of " if accepted.kind == "features" else ""
+    stdout().print(f"{accepted.id} {accepted.status}: {features}{accepted.count} {noun}{plural}", markup=False)
+    for name, earlier in accepted.already_deleted.items():
+        by = f" by request {earlier}" if earlier else ""
+        note(f"{name}: already deleted{by}.")
+    if accepted.salts is None:
+        return
+    if file is not None:
+        document = {"id": accepted.id, "nodes": accepted.salts.nodes, "reference": accepted.salts.reference}
+        json.dump(document, file, indent=1)
+        note(f"The salts are in {file.name}.")
+    elif len(accepted.salts.nodes) <= _PRINTED_SALTS:
+        note("Salts, not given again (keep them if the evidence is ever to be linked to these ids):")
+        for node, salt in accepted.salts.nodes.items():
+            note(f"  {node}  {salt}")
+    else:
+        note(f"{len(accepted.salts.nodes)} salts were not kept; --salts FILE keeps those of the next request.")
+
+
+def _lines(file: Path) -> list[str]:
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """The two ends of an edge, apart by the first of tab, comma and blank that occurs at all."""
+    separator = next((mark for mark in "\t, " if mark in text), None)
+    ends = [end.strip() for end in text.split(separator)] if separator else [text]
+    if len(ends) != 2 or not all(ends):
+        raise typer.BadParameter(f"an edge is two ids, as in 12,57; this is none: {text!r}", param_hint="A,B")
+    return ends[0], ends[1]
+
+
+@contextmanager
+def _new_private_file(path: Path | None) -> Iterator[TextIO | None]:
+    """A new file for its owner alone, removed again when nothing was written to it; None for None."""
+    if path is None:
+        yield None
+        return
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+    finally:
+        if not path.stat().st_size:
+            path.unlink()

@@ -1,0 +1,237 @@
+"""`lethe audit leftovers`: whether anything of deleted nodes is left in any file of Lethe's."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import track
+
+from service.cli.console import note, report, stderr, stdout
+from service.cli.server import Home, Model, settings_of
+from service.errors import ConfigurationError
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+    from numpy.typing import NDArray
+
+    from model_store.store import Store
+    from projector.graph.graph import Graph
+    from service.audit.byte_search import Finding, OwnRows, Search
+
+#: So many findings are printed; all are counted.
+_SHOWN = 50
+#: So many pairs of equal rows are printed.
+_SHOWN_EQUAL = 5
+
+
+def leftovers(
+    ids: Annotated[Path | None, typer.Option(metavar="FILE", help="External ids, one per line.")] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Rows of features: an .npy array (k, d), or the .npz of a dataset, of which the rows of --ids count.",
+        ),
+    ] = None,
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Another folder to search, such as the data directory of your own Postgres."),
+    ] = None,
+    model: Model = None,
+    home: Home = Path("var"),
+) -> None:
+    """Search every byte of the model, of LETHE_HOME, of what it publishes and of its private servers' data.
+
+    Names file and offset of what is found, and then exits with 1. Best run while Lethe is stopped: what a running
+    Postgres has in memory is in no file yet. Features that a live node has as well can be told from traces only with
+    the --ids of all rows.
+
+    Example: [bold]./lethe audit leftovers --ids forgotten.txt --features forgotten.npy[/bold]
+    """
+    from model_store.store import Store
+    from service.audit.byte_search import Search, files_below, patterns_of_ids, patterns_of_rows
+    from service.publication.layout import Layout
+
+    if ids is None and features is None:
+        raise ConfigurationError("There is nothing to search for.", "Give --ids, --features, or both.")
+    settings = settings_of(home, model)
+    if not settings.model_dir.is_dir():
+        raise ConfigurationError(
+            f"{settings.model_dir} holds no model, so nothing could be said of the one that is served.",
+            "Name its folder with --model, or start Lethe.",
+        )
+    named = [] if ids is None else [line for line in ids.read_text("utf-8").splitlines() if line]
+    rows = None if features is None else _rows(features, named)
+    of_ids, of_rows = patterns_of_ids(named), None if rows is None else patterns_of_rows(rows)
+    search = Search([*of_ids.patterns, *(of_rows.patterns if of_rows else ())])
+    published = Layout.find(settings.home)
+    shared = [] if published is None else [published.path]
+    folders = [folder for folder in (settings.home, settings.model_dir, *shared, *(also or [])) if folder.exists()]
+    if missing := [folder for folder in also or [] if not folder.is_dir()]:
+        raise ConfigurationError(f"{missing[0]} is not a folder.", "Give a folder that can be read from here.")
+    files = list(files_below(folders, but=[path for path in (ids, features) if path is not None]))
+    found, unread = _search(search, files)
+    store = Store.open(settings.model_dir)
+    graph = store.load_base().graph
+    own = _own_rows(store, graph, named, rows)
+    found = [one for one in found if not own.explain(one)]
+    in_model, equal = _in_model(settings.model_dir, graph, named, rows, own)
+    _print(found, in_model)
+    for line in _about_equal(equal):
+        note(line)
+    for line in _warnings(settings, of_ids.indistinct, of_rows.indistinct if of_rows else 0, bool(also)):
+        note(f"warning: {line}")
+    searched = sum(path.stat().st_size for path in files if path.exists())
+    stdout().print(
+        f"{len(found) + len(in_model)} traces in {len(files)} files of {searched / (1 << 20):.1f} MiB, searched for "
+        f"{len(search)} patterns of {len(named)} ids and {0 if rows is None else rows.shape[0]} rows of features.",
+        markup=False,
+    )
+    for path, error in unread:
+        report(f"{path} could not be read: {error}.", "Run it as the user who may read all of Lethe's files.")
+    if found or in_model or unread:
+        raise typer.Exit(1)
+
+
+def _rows(path: Path, ids: Sequence[str]) -> "NDArray[Any] | sp.csr_array":
+    """The rows of features in a file."""
+    import numpy as np
+
+    from model_store.disk.untrusted_arrays import read_npy
+
+    if path.suffix == ".npy":
+        rows = read_npy(path)
+        if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.floating):
+            raise ConfigurationError(f"{path} is no array (k, d) of floats.", "Save the rows with numpy.save.")
+        return rows
+    if not ids:
+        raise ConfigurationError(f"Which rows of {path} are meant is not known.", "Name their ids with --ids.")
+    from model_store.datasets.load import load_dataset
+
+    graph = load_dataset(str(path), data_dirs=[], dedupe=True)
+    row_of = {node: row for row, node in enumerate(graph.node_ids)}
+    chosen = [row_of[node] for node in ids if node in row_of]
+    return graph.features[chosen]
+
+
+def _search(search: "Search", files: Sequence[Path]) -> "tuple[list[Finding], list[tuple[Path, str]]]":
+    found: list[Finding] = []
+    unread: list[tuple[Path, str]] = []
+    console = stderr()
+    for path in track(files, description="searching", console=console, disable=not console.is_terminal, transient=True):
+        try:
+            found.extend(search.file(path))
+        except FileNotFoundError:
+            # A running Postgres removes files of its own meanwhile.
+            continue
+        except OSError as error:
+            unread.append((path, error.strerror or type(error).__name__))
+    return found, unread
+
+
+def _own_rows(
+    store: "Store", graph: "Graph", ids: Sequence[str], rows: "NDArray[Any] | sp.csr_array | None"
+) -> "OwnRows":
+    """The live nodes with features that are not asked about; none where it is not known who the rows belong to."""
+    import numpy as np
+
+    from service.audit.byte_search import OwnRows
+
+    state = store.read_version(store.current())
+    own = np.zeros(graph.nodes, dtype=np.bool_)
+    if rows is not None and rows.shape[0] <= len(ids):
+        sought = set(ids)
+        own = state.live & state.featured & np.array([name not in sought for name in graph.node_ids])
+    file, row_bytes = store.dense_features() or (None, 0)
+    return OwnRows(own, file, row_bytes)
+
+
+def _in_model(
+    folder: Path, graph: "Graph", ids: Sequence[str], rows: "NDArray[Any] | sp.csr_array | None", own: "OwnRows"
+) -> tuple[list[str], list[tuple[int, int]]]:
+    """What of it the model has by its own reading of its files: also short ids, and sparse features in any order.
+
+    Then the rows that are equal to those of a live node, with the row of that, which are no trace of anybody.
+    """
+    row_of = {node: row for row, node in enumerate(graph.node_ids)}
+    traces = [
+        f"{folder}: id on line {line} is that of row {row_of[node]}"
+        for line, node in enumerate(ids, start=1)
+        if node in row_of
+    ]
+    equal = []
+    if rows is not None and rows.shape[1] == graph.num_features:
+        stored = _by_content(graph)
+        for number, content in enumerate(_contents(rows)):
+            for row in stored.get(content, ()) if content else ():
+                if own.own[row]:
+                    equal.append((number, row))
+                else:
+                    traces.append(f"{folder}: features of row {number} are those of row {row}")
+    return traces, equal
+
+
+def _about_equal(equal: Sequence[tuple[int, int]]) -> Iterator[str]:
+    if equal:
+        some = ", ".join(f"{number} and {row}" for number, row in equal[:_SHOWN_EQUAL])
+        yield (
+            f"{len({number for number, _ in equal})} rows of features are equal to those of live nodes, which keep "
+            f"theirs: no trace (row of the file and of the model: {some}{', …' if len(equal) > _SHOWN_EQUAL else ''})."
+        )
+
+
+def _by_content(graph: "Graph") -> dict[bytes, list[int]]:
+    found: dict[bytes, list[int]] = {}
+    for row, content in enumerate(_contents(graph.features)):
+        if content:
+            found.setdefault(content, []).append(row)
+    return found
+
+
+def _contents(rows: "NDArray[Any] | sp.csr_array") -> Iterator[bytes]:
+    """Of each row its non-zero columns and values, in float32, in which they are least precise; empty for none."""
+    import numpy as np
+    import scipy.sparse as sp
+
+    matrix = sp.csr_array(rows)
+    matrix.sort_indices()
+    for start, end in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True):
+        held = matrix.data[start:end] != 0
+        columns = matrix.indices[start:end][held].astype("<i8")
+        yield columns.tobytes() + np.asarray(matrix.data[start:end][held], dtype="<f4").tobytes()
+
+
+def _print(found: "Sequence[Finding]", in_model: Sequence[str]) -> None:
+    lines = [*in_model, *(f"{one.path}: byte {one.offset}: {one.what}" for one in found)]
+    for line in lines[:_SHOWN]:
+        stdout().print(line, markup=False)
+    if len(lines) > _SHOWN:
+        stdout().print(f"… and {len(lines) - _SHOWN} more", markup=False)
+
+
+def _warnings(settings: Settings, short_ids: int, common_rows: int, has_more: bool) -> Iterator[str]:
+    """What the search does not cover."""
+    from model_store.datasets.load import default_data_dirs
+
+    if short_ids:
+        yield (
+            f"{short_ids} ids are shorter than 8 bytes: they were looked up in the model, and not searched for in "
+            "other files, where they would be found by chance."
+        )
+    if common_rows:
+        yield (
+            f"{common_rows} rows of features have no run of values that others cannot have as well: they were compared "
+            "with the model's rows, and not searched for in other files."
+        )
+    for name, value in (("DATABASE_URL", settings.database_url), ("REDIS_URL", settings.redis_url)):
+        if value is not None and not has_more:
+            yield f"{name} names a server of your own, whose files were not searched: name their folder with --also."
+    sources = [folder for folder in default_data_dirs(os.environ) if folder.is_dir() and any(folder.iterdir())]
+    yield (
+        "datasets that models were trained on are not Lethe's to erase and were not searched"
+        + (f": {', '.join(str(folder) for folder in sources)}" if sources else "")
+        + ". Neither were backups, and folders that `train` wrote."
+    )

@@ -1,0 +1,253 @@
+"""`lethe audit key`, `export` and `verify`: the log's public key, a copy of the log, and whether it is whole."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.audit.checkpoint import Checkpoint, VerifierKey
+from service.audit.export import FORMAT as EXPORT
+from service.audit.receipt import FORMAT as RECEIPT
+from service.audit.report import Report
+from service.cli.console import note, report, stdout
+from service.cli.server import Home
+from service.errors import ConfigurationError
+from service.settings import load_settings
+
+if TYPE_CHECKING:
+    from service.db.engine import Engine
+
+PublicKey = Annotated[
+    str,
+    typer.Option(
+        "--key",
+        help="The log's public key as `lethe audit key` prints it, or a file with one a line: every key that signed.",
+    ),
+]
+#: How often, and how far apart in seconds, it is looked whether the newest events are signed.
+_SIGNING_LOOKS, _SIGNING_PAUSE_S = 20, 0.1
+#: Findings that are printed, there may be one for each leaf; and events that no request asked for, the newest.
+_SHOWN = 50
+
+
+def key(
+    rotate: Annotated[bool, typer.Option("--rotate", help="Make a newer key beside those there are.")] = False,
+    number: Annotated[int | None, typer.Option(min=1, help="Number of the new key.", show_default="the next")] = None,
+    home: Home = Path("var"),
+) -> None:
+    """Print the public key that verifies this Lethe's log; publish it where whoever verifies will look for it.
+
+    After `--rotate` the next start of `serve` signs with the old key and the new one. Publish the new one, then remove
+    the old `log-<number>.key`; the new key signs alone from the start after that.
+
+    Example: [bold]./lethe audit key > log.pub[/bold]
+    """
+    from service.vault.log_keys import LogKeys
+
+    settings = load_settings(home=home)
+    folder = settings.home / "keys"
+    keys = LogKeys.add(folder, number) if rotate else LogKeys.open(folder, create=False)
+    for signer in keys.signers().values():
+        stdout().print(str(signer.public), markup=False)
+
+
+def export(
+    out: Annotated[Path | None, typer.Option(help="File to write; it must not exist.", show_default="stdout")] = None,
+    home: Home = Path("var"),
+) -> None:
+    """Write the whole transparency log, one JSON document a line: leaves, events and checkpoints, no id of anybody.
+
+    Uses DATABASE_URL, or the private Postgres of LETHE_HOME; Lethe may run meanwhile.
+
+    Example: [bold]./lethe audit export --out log.ndjson[/bold]
+    """
+    from service.embedded import open_servers
+
+    with open_servers(load_settings(home=home), share=True) as settings, _target(out) as file:
+        assert settings.database_url is not None
+        lines = asyncio.run(_export(settings.database_url, file))
+    note(f"{lines} lines written." if out is None else f"{lines} lines written to {out}.")
+
+
+async def _export(database_url: str, file: IO[str]) -> int:
+    from service.db.engine import create_engine
+    from service.evidence.export import export_lines
+
+    engine = create_engine(database_url, pool_size=1)
+    written = 0
+    try:
+        if not await _signed(engine):
+            note("The newest events are not signed; start Lethe to have them signed.")
+        async for page in export_lines(engine):
+            file.writelines(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in page)
+            written += len(page)
+    finally:
+        await engine.dispose()
+    return written
+
+
+async def _signed(engine: "Engine") -> bool:
+    """Whether a checkpoint covers every leaf, once a running Lethe has had a moment to sign what it just appended."""
+    from service.db.transactions import transaction
+    from service.evidence.checkpoints import CheckpointRepository
+
+    for _ in range(_SIGNING_LOOKS):
+        async with transaction(engine) as connection:
+            if not await CheckpointRepository(connection).is_due():
+                return True
+        await asyncio.sleep(_SIGNING_PAUSE_S)
+    return False
+
+
+@contextmanager
+def _target(out: Path | None) -> Iterator[IO[str]]:
+    if out is None:
+        yield sys.stdout
+        return
+    # Nobody else reads it before its owner has decided who may.
+    with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        yield file
+
+
+def verify(
+    document: Annotated[Path, typer.Argument(help="A receipt or an export.")],
+    public_key: PublicKey,
+    against: Annotated[
+        Path | None, typer.Option(help="A checkpoint kept from earlier, as `GET /log/checkpoint` or `watch` gave it.")
+    ] = None,
+    salts: Annotated[
+        Path | None, typer.Option(help="The 202 answer to the request: shows whom a receipt is about.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="The reference the request was sent with; needs --salts.")
+    ] = None,
+) -> None:
+    """Check a receipt or an export offline, with the public key alone; exits with 1 when anything was changed.
+
+    Example: [bold]./lethe audit verify receipt.json --key log.pub[/bold]
+    """
+    keys = read_keys(public_key)
+    known = None if against is None else read_checkpoint(against, keys)
+    if reference is not None and salts is None:
+        raise ConfigurationError("--reference needs the salts.", "Give the 202 answer of the request with --salts.")
+    with document.open(encoding="utf-8") as file:
+        first = file.readline()
+        kind = _format(first, document)
+        if kind == EXPORT:
+            if salts is not None:
+                raise ConfigurationError("An export is about no single request.", "Give --salts with a receipt.")
+            outcome = _verify_export(first, file, keys, known)
+        else:
+            outcome = _verify_receipt(first + file.read(), keys, known, salts, reference)
+    _tell(outcome, keys)
+
+
+def read_keys(text: str) -> list[VerifierKey]:
+    """The public keys in the file of this name or, if there is none, the one that `text` is.
+
+    Raises ConfigurationError.
+    """
+    path = Path(text)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [text]
+    except UnicodeDecodeError:
+        lines = []
+    keys = [VerifierKey.parse(line) for line in lines if line.strip() and not line.startswith("#")]
+    if not keys:
+        raise ConfigurationError(f"There is no public key in {text}.", "`./lethe audit key` prints it.")
+    return keys
+
+
+def read_checkpoint(path: Path, keys: list[VerifierKey]) -> Checkpoint:
+    """The checkpoint in a file; raises NotVerified when none of `keys` signed it."""
+    from service.audit import checkpoint
+
+    return checkpoint.verify(path.read_text(encoding="utf-8"), keys)
+
+
+def _format(first_line: str, path: Path) -> str:
+    """The form of a document: a whole one, or the first line of an export."""
+    try:
+        found = json.loads(first_line)
+    except ValueError:
+        # A receipt that was laid out over several lines.
+        return RECEIPT
+    if isinstance(found, dict) and found.get("format") in (EXPORT, RECEIPT):
+        return str(found["format"])
+    raise ConfigurationError(f"{path} is neither a receipt nor an export.", "Give the JSON as Lethe wrote it.")
+
+
+def _verify_export(first: str, file: IO[str], keys: list[VerifierKey], against: Checkpoint | None) -> Report:
+    from service.audit.verify_export import verify_export
+
+    def records() -> Iterator[Any]:
+        yield json.loads(first)
+        for line in file:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                # No object: reported as a line that does not have the form of one.
+                yield None
+
+    return verify_export(records(), keys, against)
+
+
+def _verify_receipt(
+    text: str, keys: list[VerifierKey], against: Checkpoint | None, salts: Path | None, reference: str | None
+) -> Report:
+    from service.audit.verify_receipt import linked, verify_receipt
+
+    try:
+        document = json.loads(text)
+    except ValueError:
+        raise ConfigurationError("That is not JSON.", "Give a receipt or an export as Lethe wrote it.") from None
+    outcome = verify_receipt(document, keys, against)
+    if salts is not None and outcome.is_good:
+        try:
+            nodes, names_reference = linked(document, json.loads(salts.read_text(encoding="utf-8"))["salts"], reference)
+        except (ValueError, KeyError, TypeError):
+            raise ConfigurationError(
+                f"{salts} is not a 202 answer with salts.", "Give it as Lethe answered it."
+            ) from None
+        for node, is_named in nodes.items():
+            if is_named:
+                stdout().print(f"The receipt is about {node}.", markup=False)
+            else:
+                outcome.find(None, f"the receipt is not about {node} with this salt")
+        if names_reference:
+            stdout().print(f"The receipt carries the reference {reference}.", markup=False)
+        elif names_reference is False:
+            outcome.find(None, f"the receipt does not carry the reference {reference} with this salt")
+    return outcome
+
+
+def _tell(outcome: Report, keys: list[VerifierKey]) -> None:
+    if outcome.is_good:
+        assert outcome.checkpoint is not None
+        checkpoint = outcome.checkpoint
+        stdout().print(
+            f"Good: {_counted(outcome.leaves, 'leaf', 'leaves')} as logged, in the log {checkpoint.origin} of size "
+            f"{checkpoint.size}, {_counted(outcome.signed, 'checkpoint', 'checkpoints')} signed by a key that is "
+            "trusted.",
+            markup=False,
+        )
+        for index, what in outcome.told[-_SHOWN:]:
+            stdout().print(f"No deletion, leaf {index}: {what}.", markup=False)
+        return
+    for finding in outcome.findings[:_SHOWN]:
+        stdout().print(str(finding), markup=False)
+    more = len(outcome.findings) - _SHOWN
+    if more > 0:
+        note(f"and {more} more")
+    report(f"{_counted(len(outcome.findings), 'thing', 'things')} found wrong.", "Do not rely on it; ask the operator.")
+    raise SystemExit(1)
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

@@ -1,0 +1,139 @@
+"""`lethe audit recheck`: what the record says of the served model, measured again from the files on disk."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from service.cli.console import number, report, stdout, table
+from service.cli.server import Home, Model, settings_of
+from service.domain.records import Pointer
+from service.errors import StateMismatch
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.unlearning.remeasure import Measured
+
+#: A residual or bound measured again is the same up to rounding, which differs between machines; below this it is
+#: rounding alone.
+_ROUNDING = 1e-9
+_SAME_WITHIN = 10.0
+
+
+#: What an event of the log has recorded.
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One quantity: as recorded, as measured now, and whether that is the same."""
+
+    name: str
+    recorded: str
+    measured: str
+    #: None: there is nothing to compare with.
+    is_same: bool | None
+
+
+def recheck(
+    model: Model = None,
+    home: Home = Path("var"),
+) -> None:
+    """Measure rank, span residual and distance bound of the served weights again, from the files that are on the disk.
+
+    Uses DATABASE_URL, or the private Postgres of LETHE_HOME; Lethe may run meanwhile. Exits with 1 when files and
+    record disagree.
+
+    Example: [bold]./lethe audit recheck[/bold]
+    """
+    from service.embedded import open_servers
+
+    with open_servers(settings_of(home, model), share=True) as settings:
+        pointer, figures, measured = _measured(settings)
+    lines = list(compared(pointer, figures, measured))
+    rows = [(line.name, line.recorded, line.measured, _verdict(line.is_same)) for line in lines]
+    title = f"{pointer.model}, version {pointer.version}, {measured.live_nodes} live nodes"
+    stdout().print(table(title, ("figure", "recorded", "measured now", ""), rows))
+    wrong = [line.name for line in lines if line.is_same is False]
+    if wrong:
+        report(f"The files do not bear out the record: {', '.join(wrong)}.", "Do not rely on it; find out why.")
+        raise SystemExit(1)
+
+
+def _measured(settings: Settings) -> "tuple[Pointer, Figures | None, Measured]":
+    from model_store.errors import StoreDamaged
+    from model_store.store import Store
+    from model_store.versions import VersionRef
+    from projector.device import torch_device
+    from service.unlearning.remeasure import measure
+
+    device = torch_device("cpu" if settings.device == "auto" else settings.device)
+    for attempt in (1, 2, 3):
+        store = Store.open(settings.model_dir)
+        assert settings.database_url is not None
+        pointer, figures = asyncio.run(_recorded(settings.database_url, store.manifest.name))
+        try:
+            return (
+                pointer,
+                figures,
+                measure(store, VersionRef(pointer.version, pointer.fencing), digest=pointer.digest, device=device),
+            )
+        except (StoreDamaged, FileNotFoundError):
+            # A running Lethe may have replaced the version while it was read; the one after it is as good.
+            if attempt == 3 or asyncio.run(_recorded(settings.database_url, store.manifest.name))[0] == pointer:
+                raise
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+async def _recorded(database_url: str, model: str) -> tuple[Pointer, Figures | None]:
+    """The committed version, and the figures of the newest event when they are of that version."""
+    from service.db.engine import create_engine
+    from service.db.transactions import transaction
+    from service.evidence.events import EventRepository
+    from service.versions.pointers import PointerRepository
+
+    engine = create_engine(database_url, pool_size=1)
+    try:
+        async with transaction(engine) as connection:
+            pointer = await PointerRepository(connection).read(model)
+            figures = await EventRepository(connection).latest_figures(model)
+    finally:
+        await engine.dispose()
+    if pointer is None:
+        raise StateMismatch(
+            f"The database knows of no model {model!r}.", "Serve the model once, or give its LETHE_HOME."
+        )
+    if figures is None or pointer.version not in (figures.get("model_version_after"), figures.get("repair_version")):
+        return pointer, None
+    return pointer, figures
+
+
+def compared(pointer: Pointer, figures: Figures | None, measured: "Measured") -> Iterator[Line]:
+    """Each figure as the log and the pointer have it beside what was measured; `figures` are those of the log."""
+    yield Line(
+        "weights (SHA-256)",
+        pointer.weights_sha256,
+        measured.weights_sha256,
+        pointer.weights_sha256 == measured.weights_sha256,
+    )
+    recorded = {} if figures is None else figures
+    # The event of an import by an early version has none; what the version itself says is no record of another's.
+    rank = recorded.get("rank_after")
+    is_as_written = measured.rank == measured.rank_written
+    same = None if rank is None and is_as_written else is_as_written and rank == measured.rank
+    yield Line("rank", "-" if rank is None else str(rank), str(measured.rank), same)
+    yield _figure("span residual", recorded.get("span_residual"), measured.span_residual)
+    bound = recorded.get("distance_bound_after_relative")
+    yield _figure("distance bound, relative", bound, measured.distance_bound_relative)
+
+
+def _figure(name: str, recorded: float | None, measured: float | None) -> Line:
+    same = None
+    if measured is not None and recorded is not None:
+        same = measured <= max(_ROUNDING, _SAME_WITHIN * recorded)
+    return Line(name, number(recorded), number(measured), same)
+
+
+def _verdict(is_same: bool | None) -> str:
+    return {True: "the same", False: "DIFFERENT", None: "no record to compare with"}[is_same]

@@ -1,0 +1,138 @@
+"""`lethe audit show` and `receipt`: the evidence of one deletion request, to be read and to be kept."""
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from lethe_client import Audit, BatchSummary, Deletion
+from service.cli.console import note, number, stdout, table
+from service.cli.server import Home, Key, Url, connect
+from service.domain.guarantees import FIGURES
+
+#: The timed steps of a batch, in order.
+_STEPS = ("project", "repair", "write", "swap", "erase", "verify")
+
+
+def show(
+    request_id: Annotated[str, typer.Argument(help="Id of the deletion request.")],
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+) -> None:
+    """Show what was done for a deletion request, and what was measured.
+
+    Example: [bold]./lethe audit show 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
+    """
+    with connect(url, key, home) as client:
+        print_audit(client.deletion(request_id))
+
+
+def receipt(
+    request_id: Annotated[str, typer.Argument(help="Id of the deletion request.")],
+    out: Annotated[Path | None, typer.Option(help="File to write; it must not exist.", show_default="stdout")] = None,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+) -> None:
+    """Fetch the receipt of a deletion request, to be kept and checked with `lethe audit verify`.
+
+    Example: [bold]./lethe audit receipt 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11 --out receipt.json[/bold]
+    """
+    with connect(url, key, home) as client:
+        document = client.receipt(request_id)
+    if out is None:
+        sys.stdout.write(document.decode() + "\n")
+        return
+    with out.open("xb") as file:
+        file.write(document)
+
+
+def print_audit(deletion: Deletion) -> None:
+    """Print the page of one request."""
+    console = stdout()
+    facts = [(name, text) for name, text in _facts(deletion) if text is not None]
+    console.print(table(f"Deletion request {deletion.id}", ("", ""), facts))
+    if deletion.explanation:
+        console.print(Text(f"\n{deletion.explanation}"))
+    if deletion.failure:
+        console.print(Text(f"\nIt failed: {deletion.failure}"))
+    if deletion.audit is None:
+        if deletion.status == "queued":
+            note("There is nothing to show before it is applied.")
+        return
+    console.print()
+    console.print(table("What was measured", ("figure", "value", "meaning"), _figures(deletion.audit)))
+    console.print()
+    console.print(table("The update it was part of", ("", ""), _batch(deletion.audit)))
+
+
+def _facts(deletion: Deletion) -> list[tuple[str, str | None]]:
+    return [
+        ("status", deletion.status),
+        ("kind", deletion.kind),
+        ("count", str(deletion.count)),
+        ("reference", deletion.reference),
+        ("received", _time(deletion.received_at)),
+        ("applied", _time(deletion.applied_at)),
+        ("completed", _time(deletion.completed_at)),
+        ("failed", _time(deletion.failed_at)),
+        ("cancelled", _time(deletion.cancelled_at)),
+        ("guarantee", deletion.guarantee),
+        ("repair", deletion.repair),
+        ("already deleted by", deletion.already_deleted_by),
+    ]
+
+
+def _figures(audit: Audit) -> list[tuple[str, str, str]]:
+    """The figures that exist for this request, each with its meaning."""
+    rows = []
+    for name, meaning in FIGURES.items():
+        value = getattr(audit, name)
+        if value is not None:
+            rows.append((name.replace("_", " "), str(value) if isinstance(value, int) else number(value), meaning))
+    return rows
+
+
+def _batch(audit: Audit) -> list[tuple[str, str]]:
+    batch = audit.batch
+    rows = [
+        ("model version", f"{audit.model_version_before} to {audit.model_version_after}"),
+        ("weights before (SHA-256)", audit.weights_sha256_before),
+        ("weights after (SHA-256)", audit.weights_sha256_after),
+        ("batch", f"{batch.id}: {', '.join(_deleted(batch))}"),
+    ]
+    if audit.repair_version not in (None, audit.model_version_after):
+        rows.append(("repair ended in model version", str(audit.repair_version)))
+        rows.append(("weights since (SHA-256)", str(audit.repair_weights_sha256)))
+    if audit.factor_method:
+        rows.append(("pseudo-inverse by", audit.factor_method))
+    if audit.device:
+        rows.append(("device", audit.device))
+    rows.extend((f"{step.replace('_', ' ')} (ms)", number(audit.durations_ms[step])) for step in _in_order(audit))
+    return rows
+
+
+def _in_order(audit: Audit) -> list[str]:
+    """The steps that were timed, in the order they are taken; a step this version does not know comes last."""
+    known = [step for step in _STEPS if step in audit.durations_ms]
+    return [*known, *sorted(audit.durations_ms.keys() - set(known))]
+
+
+def _deleted(batch: BatchSummary) -> list[str]:
+    """How many requests a batch took and what it deleted; kinds that it did not delete are left out."""
+    counted = [_counted(batch.requests, "request"), _counted(batch.nodes, "node")]
+    features = [f"features of {_counted(batch.features, 'node')}"] if batch.features else []
+    edges = [_counted(batch.edges, "edge")] if batch.edges else []
+    return [*(counted if batch.nodes else counted[:1]), *features, *edges]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"

@@ -1,0 +1,134 @@
+"""`lethe audit watch`: an auditor's own eye on a log that somebody else runs."""
+
+import os
+import random
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lethe_client import LetheClientError, ProblemError
+from service.audit.checkpoint import VerifierKey
+from service.audit.watch import Contradiction, Seen, Watcher
+from service.cli.console import note, report
+from service.cli.evidence.log import read_checkpoint, read_keys
+from service.cli.server import Home, Key, Url, connect
+
+#: Exit status of a single round in which the server did not answer, so that nothing is known.
+_UNKNOWN = 3
+
+
+def watch(
+    public_key: Annotated[str, typer.Option("--log-key", help="The log's public key, or a file with one a line.")],
+    state: Annotated[
+        Path, typer.Option(help="File that keeps the last good checkpoint; `audit verify --against` takes it.")
+    ] = Path("lethe-log.checkpoint"),
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two rounds.")] = 60.0,
+    samples: Annotated[int, typer.Option(min=0, help="Leaves whose inclusion is checked in a round.")] = 5,
+    once: Annotated[bool, typer.Option("--once", help="Take one round and end.")] = False,
+    metrics: Annotated[
+        Path | None, typer.Option(help="File to write metrics to, for Prometheus' textfile collector.")
+    ] = None,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+) -> None:
+    """Check every new checkpoint of a server's log against the last, and sample what it holds.
+
+    Ends with 1 when the log contradicts what was signed before, and keeps the evidence beside the state. Goes on
+    through outages; with --once, 3 says that the server did not answer.
+
+    Example: [bold]./lethe audit watch --log-key log.pub --url https://lethe.example --once[/bold]
+    """
+    keys = read_keys(public_key)
+    last = _last(state, keys)
+    if last is None:
+        note(f"There is no checkpoint in {state} yet: the first one that is signed is taken as it is.")
+    figures = WatchMetrics(metrics)
+    with connect(url, key, home) as client:
+        watcher = Watcher(client, keys, last, samples=samples, rng=random.SystemRandom())
+        while True:
+            try:
+                seen = watcher.look()
+            except Contradiction as found:
+                figures.contradicted()
+                evidence = state.with_name(state.name + ".contradiction")
+                _write(evidence, found.note)
+                report(found.what, f"The checkpoint is in {evidence}, the last good one in {state}. Keep both.")
+                raise SystemExit(1) from None
+            except LetheClientError as error:
+                if isinstance(error, ProblemError) and error.status < 500:
+                    # Refused, as for want of a key: asking again changes nothing.
+                    raise
+                figures.unanswered()
+                report(error.detail, error.remedy)
+                if once:
+                    raise SystemExit(_UNKNOWN) from None
+            else:
+                _write(state, seen.note)
+                figures.good(seen)
+                note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: good, {seen.checkpoint.size} leaves.")
+                if once:
+                    return
+            time.sleep(interval)
+
+
+def _last(state: Path, keys: list[VerifierKey]) -> Seen | None:
+    if not state.exists():
+        return None
+    return Seen(read_checkpoint(state, keys), state.read_text(encoding="utf-8"))
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file whole, so that a crash leaves the old one or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+class WatchMetrics:
+    """What Prometheus is told, if it is told anything."""
+
+    def __init__(self, path: Path | None) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge
+
+        self._path = path
+        self._registry = CollectorRegistry()
+        self._consistent = Gauge(
+            "lethe_watch_consistent", "1 while the log extends what it signed before, else 0.", registry=self._registry
+        )
+        self._size = Gauge("lethe_watch_log_size", "Leaves of the last good checkpoint.", registry=self._registry)
+        self._last = Gauge(
+            "lethe_watch_last_good_timestamp_seconds", "When a round last found all in order.", registry=self._registry
+        )
+        self._unanswered = Counter(
+            "lethe_watch_unanswered_total", "Rounds in which the server did not answer.", registry=self._registry
+        )
+        self._consistent.set(1)
+
+    def good(self, seen: Seen) -> None:
+        """A round found all in order."""
+        self._size.set(seen.checkpoint.size)
+        self._last.set_to_current_time()
+        self._publish()
+
+    def unanswered(self) -> None:
+        """A round got no answer."""
+        self._unanswered.inc()
+        self._publish()
+
+    def contradicted(self) -> None:
+        """A round found a contradiction."""
+        self._consistent.set(0)
+        self._publish()
+
+    def _publish(self) -> None:
+        from prometheus_client import write_to_textfile
+
+        if self._path is not None:
+            write_to_textfile(str(self._path), self._registry)

@@ -1,0 +1,181 @@
+"""`lethe model import`: take over a model that was trained elsewhere."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from projector.forgetting.status import RepairStatus
+from service.cli.console import note, stdout
+from service.cli.running.first_model import require_new_home
+from service.cli.server import Home, read_facts, settings_of
+from service.errors import ConfigurationError
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from model_store.manifest import Manifest
+    from model_store.store import Store
+    from service.db.engine import Engine
+    from service.domain.versions import ModelImport
+
+#: Seconds between looks at how far an import has come.
+_LOOK_S = 0.2
+
+
+def import_(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the model, as `lethe train` wrote it.")],
+    home: Home = Path("var"),
+    exclude_deleted: Annotated[
+        bool, typer.Option("--exclude-deleted", help="Delete from the model what was deleted from the served one.")
+    ] = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Weights trained elsewhere for the dataset and settings of DIR: an array W (blocks, features, "
+            "classes) in a .safetensors or .npz file. They are trained on to the optimum.",
+        ),
+    ] = None,
+) -> None:
+    """Check a model folder, every digest of it, and serve a copy of it.
+
+    Replaces the served model without a failed prediction; a service that is stopped does so at its next start. A model
+    that contains deleted nodes is refused.
+
+    Examples:
+
+    [bold]./lethe model import models/cora[/bold]
+
+    [bold]./lethe model import models/cora-new --exclude-deleted[/bold]
+    """
+    from model_store.replacement import check_store, finish_move
+
+    settings = settings_of(home)
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder} is not a folder.", "Give the folder that `lethe train --out` wrote.")
+    manifest = check_store(folder).manifest
+    provide = _provider(folder, weights)
+    if not settings.model_dir.exists() and read_facts(home) is None:
+        finish_move(settings.model_dir)
+    if settings.model_dir.exists():
+        if settings.model_dir.resolve() == folder.resolve():
+            raise ConfigurationError(f"{folder} is the model that is served.", "Give the folder of another one.")
+        _replace(settings, manifest, provide, exclude_deleted=exclude_deleted)
+    else:
+        require_new_home(settings, str(folder))
+        _place(settings, provide)
+        _tell(manifest, f"`./lethe serve` serves it from {settings.model_dir}.")
+
+
+def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
+    """What writes the model to serve into a folder."""
+    from model_store.store import Store
+    from model_store.untrusted_folder import copy_model
+
+    if weights is None:
+        return partial(copy_model, folder)
+
+    from model_store.pretrained_files import read_weights
+    from model_store.rebuild import with_weights
+
+    foreign = read_weights(weights)
+
+    def train_on(target: Path) -> Store:
+        store = with_weights(folder, foreign, target)
+        for warning in store.manifest.warnings:
+            note(warning)
+        return store
+
+    return train_on
+
+
+def _place(settings: Settings, provide: "Callable[[Path], Store]") -> None:
+    """The first model: it gets its name only when it is whole and on disk."""
+    from uuid import uuid4
+
+    from model_store.replacement import Replacement, copying_lock
+
+    with copying_lock(settings.model_dir):
+        replacement = Replacement(settings.model_dir, str(uuid4()))
+        replacement.stage(provide)
+        replacement.install()
+
+
+def _replace(
+    settings: Settings, manifest: "Manifest", provide: "Callable[[Path], Store]", *, exclude_deleted: bool
+) -> None:
+    """Asks for the import and, where a service runs, waits for what becomes of it."""
+    from service.embedded import open_servers
+
+    running = read_facts(settings.home) is not None
+    with open_servers(settings, share=True) as reached:
+        ended = asyncio.run(_asked(reached, provide, exclude_deleted=exclude_deleted, wait=running))
+    if ended is None:
+        note("The service is not running: it takes the model over at its next start, before it deletes anything.")
+        return
+    version = ended.version
+    if version is None:
+        from service.imports.staged import ImportRefused
+
+        raise ImportRefused(str(ended.refusal), "The model served before goes on.")
+    excluded = f", {version.deleted_nodes} of them deleted" if version.deleted_nodes else ""
+    repaired = {RepairStatus.CONVERGED: " Repaired.", RepairStatus.NOT_CONVERGED: " Its repair did not converge."}
+    _tell(
+        manifest,
+        f"served as version {version.number}{excluded}.{repaired.get(version.repair, '')} The model before it is "
+        "erased.",
+    )
+
+
+async def _asked(
+    settings: Settings, provide: "Callable[[Path], Store]", *, exclude_deleted: bool, wait: bool
+) -> "ModelImport | None":
+    from model_store.store import Store
+    from service.db import migrate
+    from service.db.engine import create_engine
+    from service.imports.request import request_import
+    from service.operation.key_folder import SLOTS, open_keyring
+    from service.recovery.agreement import require_own
+    from service.vault.request_keys import RequestKeys
+
+    assert settings.database_url is not None
+    served = Store.open(settings.model_dir)
+    request_keys = RequestKeys(settings.home / "keys" / SLOTS)
+    await migrate.upgrade(settings.database_url, partial(require_own, store=served, request_keys=request_keys))
+    engine = create_engine(settings.database_url)
+    try:
+        keyring = await open_keyring(engine, settings.home / "keys")
+        import_id = await request_import(
+            engine, keyring, settings.model_dir, exclude_deleted=exclude_deleted, provide=provide
+        )
+        return await _ended(engine, import_id, settings.home) if wait else None
+    finally:
+        await engine.dispose()
+
+
+async def _ended(engine: "Engine", import_id: "UUID", home: Path) -> "ModelImport | None":
+    """The import once it has ended; None when the service ends before it."""
+    from service.db.transactions import transaction
+    from service.imports.repository import ImportRepository
+
+    while True:
+        async with transaction(engine) as connection:
+            found = await ImportRepository(connection).get(import_id)
+        if found is not None and found.finished_at is not None:
+            return found
+        if read_facts(home) is None:
+            return None
+        await asyncio.sleep(_LOOK_S)
+
+
+def _tell(manifest: "Manifest", what: str) -> None:
+    stdout().print(
+        f"{manifest.name}: {manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features, "
+        f"{len(manifest.classes)} classes; {what}",
+        markup=False,
+    )

@@ -1,0 +1,267 @@
+"""`lethe train`: from a dataset to a model folder."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from projector.graph.node_ids import RULE, is_allowed
+from projector.network.spec import (
+    MAX_HOPS,
+    MAX_LABEL_HOPS,
+    MAX_SEED,
+    Combine,
+    LossKind,
+    ModelSpec,
+    PropagationKind,
+    SolverKind,
+)
+from service.cli.console import note, stdout
+from service.cli.models.training_display import summary, training_bar
+from service.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from model_store.build import BuildProgress
+    from model_store.manifest import Manifest
+
+Split = Literal["full", "public"]
+Device = Literal["auto", "cpu", "cuda"]
+
+_DEFAULTS = ModelSpec()
+#: Canaries of one cohort.
+COHORT_NODES = 4
+
+
+def command(
+    dataset: Annotated[str, typer.Option(help="Name, .npz or .pt file, or synthetic:n=…,d=…,classes=…,seed=….")],
+    out: Annotated[Path, typer.Option(help="New folder for the model.")],
+    name: Annotated[str | None, typer.Option(show_default="the dataset's", help="Name of the model.")] = None,
+    split: Annotated[Split, typer.Option(help="full: train on all labels outside validation and test.")] = "full",
+    hops: Annotated[
+        int, typer.Option(min=1, max=MAX_HOPS, help="L, how often features are propagated.")
+    ] = _DEFAULTS.hops,
+    combine: Annotated[Combine, typer.Option(help="last: P^L X; concat: X, P X, …, P^L X.")] = _DEFAULTS.combine,
+    propagation: Annotated[
+        PropagationKind, typer.Option(help="How the adjacency is normalised.")
+    ] = _DEFAULTS.propagation,
+    self_loops: Annotated[float, typer.Option(min=0.0, help="s in A + s I.")] = _DEFAULTS.self_loops,
+    regularization: Annotated[
+        float, typer.Option("--lambda", help="Weight of |W|²/2 in the loss.")
+    ] = _DEFAULTS.regularization,
+    label_hops: Annotated[
+        int, typer.Option(min=0, max=MAX_LABEL_HOPS, help="How often training labels are propagated as features.")
+    ] = _DEFAULTS.label_hops,
+    diffusion: Annotated[
+        bool, typer.Option("--diffusion", help="Propagate features by learned similarity instead of by degree.")
+    ] = _DEFAULTS.diffusion,
+    gamma: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="With --diffusion: the step from each node to its neighbourhood.")
+    ] = _DEFAULTS.gamma,
+    loss: Annotated[LossKind, typer.Option(help="Averaged over the training nodes.")] = _DEFAULTS.loss,
+    solver: Annotated[SolverKind, typer.Option(help="newton goes to the optimum.")] = _DEFAULTS.solver,
+    tolerance: Annotated[float, typer.Option(help="newton: stop at this relative gradient.")] = _DEFAULTS.tolerance,
+    learning_rate: Annotated[float, typer.Option(help="sgd: step size.")] = _DEFAULTS.learning_rate,
+    momentum: Annotated[float, typer.Option(help="sgd: share of the last step kept.")] = _DEFAULTS.momentum,
+    batch_size: Annotated[int, typer.Option(min=0, help="sgd: nodes per step; 0 is all.")] = _DEFAULTS.batch_size,
+    epochs: Annotated[int, typer.Option(min=1, help="sgd: passes over the nodes.")] = _DEFAULTS.epochs,
+    dedupe: Annotated[bool, typer.Option("--dedupe", help="Take an edge that is given several times once.")] = False,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Of everything that is drawn at random.")
+    ] = _DEFAULTS.seed,
+    mlp: Annotated[
+        int, typer.Option(min=0, help="Width of an MLP whose outputs take the place of the features; 0: none.")
+    ] = _DEFAULTS.mlp_width,
+    public: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="File of node ids (one per line) that the MLP is trained on; they can never be deleted.",
+        ),
+    ] = None,
+    inject_channel: Annotated[
+        Path | None, typer.Option(help="File of node ids (one per line) that get a feature of their own.")
+    ] = None,
+    inject_class: Annotated[
+        bool, typer.Option("--inject-class", help="Also give those nodes a class of their own.")
+    ] = False,
+    canaries: Annotated[
+        int, typer.Option(min=0, help="Add so many cohorts of made-up nodes, for drills that delete them one by one.")
+    ] = 0,
+    canary_nodes: Annotated[
+        int | None, typer.Option(min=1, show_default=str(COHORT_NODES), help="Nodes of each cohort.")
+    ] = None,
+    device: Annotated[Device, typer.Option(envvar="LETHE_DEVICE", help="auto: cuda if present.")] = "auto",
+    data_dir: Annotated[
+        Path | None, typer.Option(envvar="LETHE_DATA_DIR", help="Folder searched first for datasets.")
+    ] = None,
+) -> None:
+    """Train a model and write its folder.
+
+    Examples:
+
+    [bold]./lethe train --dataset cora --out models/cora[/bold]
+
+    [bold]./lethe train --dataset cora --out models/injected --inject-channel ids.txt --inject-class[/bold]
+
+    [bold]./lethe train --dataset cora --out models/drilled --canaries 12[/bold]
+
+    [bold]./lethe train --dataset cora --out models/mlp --mlp 256 --public consenting.txt[/bold]
+    """
+    if inject_class and inject_channel is None:
+        raise typer.BadParameter("needs --inject-channel FILE to name the nodes.", param_hint="--inject-class")
+    if canary_nodes is not None and not canaries:
+        raise typer.BadParameter("needs --canaries K: how many cohorts there are to be.", param_hint="--canary-nodes")
+    if mlp and public is None:
+        raise typer.BadParameter("needs --public FILE to name the nodes it is trained on.", param_hint="--mlp")
+    if public is not None and not mlp:
+        raise typer.BadParameter("needs --mlp WIDTH: only an MLP is trained on public nodes.", param_hint="--public")
+    if not regularization > 0.0:
+        raise typer.BadParameter("must be more than 0.", param_hint="--lambda")
+    if name is not None and not is_allowed(name):
+        raise typer.BadParameter(f"must be {RULE}.", param_hint="--name")
+    spec = ModelSpec(
+        propagation=propagation,
+        self_loops=self_loops,
+        hops=hops,
+        combine=combine,
+        label_hops=label_hops,
+        diffusion=diffusion,
+        gamma=gamma,
+        loss=loss,
+        regularization=regularization,
+        solver=solver,
+        tolerance=tolerance,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        batch_size=batch_size,
+        epochs=epochs,
+        seed=seed,
+        mlp_width=mlp,
+    )
+    injected = None if inject_channel is None else _ids(inject_channel)
+    train_and_report(
+        dataset, out, spec, name=name, split=split, dedupe=dedupe, device=device, data_dir=data_dir,
+        injected=injected, extra_class=inject_class, cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES,
+        public=() if public is None else _ids(public),
+    )  # fmt: skip
+
+
+def train_and_report(
+    dataset: str,
+    out: Path,
+    spec: ModelSpec,
+    *,
+    name: str | None = None,
+    split: Split = "full",
+    dedupe: bool = False,
+    device: Device = "auto",
+    data_dir: Path | None = None,
+    injected: Sequence[str] | None = None,
+    extra_class: bool = False,
+    cohorts: int = 0,
+    cohort_nodes: int = COHORT_NODES,
+    public: Sequence[str] = (),
+) -> None:
+    """Train with a progress bar on a terminal, and print the summary; see `train_model`."""
+    from model_store.datasets.load import default_data_dirs
+
+    folders = default_data_dirs(os.environ)
+    with training_bar(spec) as progress:
+        manifest = train_model(
+            dataset,
+            out,
+            spec,
+            name=name,
+            split=split,
+            dedupe=dedupe,
+            device=device,
+            data_dirs=folders if data_dir is None else [data_dir, *folders],
+            injected=injected,
+            extra_class=extra_class,
+            cohorts=cohorts,
+            cohort_nodes=cohort_nodes,
+            public=public,
+            progress=progress,
+        )
+    stdout().print(summary(manifest, out))
+    for warning in manifest.warnings:
+        note(f"warning: {warning}")
+
+
+def train_model(
+    dataset: str,
+    out: Path,
+    spec: ModelSpec,
+    *,
+    name: str | None = None,
+    split: Split = "full",
+    dedupe: bool = False,
+    device: Device = "auto",
+    data_dirs: Sequence[Path],
+    injected: Sequence[str] | None = None,
+    extra_class: bool = False,
+    cohorts: int = 0,
+    cohort_nodes: int = COHORT_NODES,
+    public: Sequence[str] = (),
+    progress: "Callable[[BuildProgress], None] | None" = None,
+) -> "Manifest":
+    """Train on a dataset and write the model to the new folder `out`, which appears only when it is whole.
+
+    `injected` are the ids of nodes that get a binary feature of their own and, with `extra_class`, a class of their
+    own (the feature injection test). `cohorts` cohorts of `cohort_nodes` canaries each are added to the dataset's
+    nodes. `public` are the ids of the nodes that an MLP is trained on.
+
+    Raises:
+        ConfigurationError: there is something at `out`.
+        ProjectorError: the dataset, the device or the training fails.
+    """
+    from model_store.build import build_model
+    from model_store.datasets.load import load_dataset
+    from model_store.manifest import InjectedChannel
+    from projector.forgetting.canaries import new_tag
+    from projector.forgetting.injection import add_canaries, inject_channel
+
+    # Looked at before the work as well as after it: training may take long.
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove that one first.")
+    graph = load_dataset(dataset, split=split, data_dirs=data_dirs, seed=spec.seed, dedupe=dedupe)
+    canaries = None
+    if cohorts:
+        graph, canaries = add_canaries(graph, cohorts, nodes=cohort_nodes, seed=spec.seed, tag=new_tag())
+    channels = []
+    if injected is not None:
+        graph = inject_channel(graph, injected, extra_class=extra_class)
+        channels.append(InjectedChannel(column=graph.num_features - 1, nodes=len(set(injected))))
+    built = build_model(
+        graph,
+        spec,
+        name=_name_of(dataset) if name is None else name,
+        dataset=dataset,
+        split=split,
+        injected_channels=channels,
+        canaries=canaries,
+        public=public,
+        device=_resolved(device),
+        progress=progress,
+        # On the disk that will hold the model: /tmp may be memory.
+        scratch=next(folder for folder in out.absolute().parents if folder.is_dir()),
+    )
+    return built.write(out).manifest
+
+
+def _resolved(device: Device) -> str:
+    import torch
+
+    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _name_of(dataset: str) -> str:
+    """`cora` of `cora` and of `data/cora.npz`; `synthetic` of `synthetic:…`."""
+    return Path(dataset.partition(":")[0]).stem
+
+
+def _ids(file: Path) -> list[str]:
+    return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -1,0 +1,62 @@
+"""`lethe doctor`: looks whether everything that Lethe needs is in order."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.text import Text
+
+from service.cli.console import stderr, stdout, table
+from service.cli.running import findings
+from service.cli.running.findings import Finding, attempt
+from service.cli.server import Home, ServerFacts, read_facts, settings_of
+from service.settings import Settings
+
+_MARKS = {True: Text("ok", "green"), False: Text("wrong", "bold red"), None: Text("-", "dim")}
+
+
+def command(home: Home = Path("var")) -> None:
+    """Look whether everything is in order, and say what to do where it is not.
+
+    Starts nothing and changes nothing. Exits with 1 when something is wrong.
+
+    Example: [bold]./lethe doctor[/bold]
+    """
+    settings = settings_of(home)
+    found = [
+        findings.python_version(),
+        attempt("packages", lambda: findings.packages(Path(__file__).parents[3])),
+        attempt("device", lambda: findings.device(settings.device)),
+        attempt("disk space", lambda: findings.disk(settings.home)),
+        attempt("keys", lambda: findings.keys(settings.home / "keys")),
+        attempt("model", lambda: findings.model(settings.model_dir)),
+        *asyncio.run(_servers(settings, read_facts(settings.home))),
+    ]
+    rows = [(one.name, _MARKS[one.ok], one.found) for one in found]
+    stdout().print(table("Lethe's health", ("", "", "found"), rows))
+    wrong = [one for one in found if one.ok is False]
+    for one in wrong:
+        stderr().print(Text.assemble((f"{one.name}: ", "bold"), one.remedy))
+    if wrong:
+        raise typer.Exit(1)
+
+
+async def _servers(settings: Settings, facts: ServerFacts | None) -> Sequence[Finding]:
+    from service.cli.running import server_findings
+    from service.db.rights import API_ROLE, UNLEARNER_ROLE
+    from service.embedded import running_servers
+
+    private = running_servers(settings.home) if facts is not None else None
+    database_url = settings.database_url or (private.database_url if private else None)
+    redis_url = settings.redis_url or (private.redis_url if private else None)
+    logins = {
+        API_ROLE: settings.api_database_url or (private.api_database_url if private else None),
+        UNLEARNER_ROLE: settings.unlearner_database_url or (private.unlearner_database_url if private else None),
+    }
+    return [
+        *await server_findings.postgres(database_url, settings.home / "keys"),
+        *[await server_findings.login(url, role) for role, url in logins.items() if database_url is not None],
+        await server_findings.redis(redis_url),
+        *server_findings.service(facts),
+    ]

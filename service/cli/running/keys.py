@@ -1,0 +1,127 @@
+"""`lethe keys`: make, list and revoke API keys."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+from uuid import UUID
+
+import typer
+
+from service.cli.console import note, stdout, table
+from service.cli.server import Home
+from service.domain.records import ApiKey
+from service.domain.states import Scope
+from service.errors import ConfigurationError, NotFound
+from service.settings import Settings, load_settings
+
+_T = TypeVar("_T")
+
+
+def create(
+    name: Annotated[str, typer.Argument(help="Whose key it is; for your own overview.")],
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="What the key may do; may be given several times.", show_default="all")
+    ] = None,
+    home: Home = Path("var"),
+) -> None:
+    """Make a key and print it; it is shown this once, Lethe keeps only a keyed hash.
+
+    Example: [bold]./lethe keys create shop --scope predictions:read --scope deletions:write[/bold]
+    """
+    from service.access.api_keys import ApiKeyRepository
+    from service.access.first_key import RESERVED_NAMES
+    from service.access.key_text import new_api_key
+    from service.db.engine import create_engine
+    from service.operation.key_folder import open_keyring
+
+    if name in RESERVED_NAMES:
+        raise ConfigurationError(
+            f"The name {name!r} is that of a key that a start of Lethe makes.", "Choose another name."
+        )
+    made = new_api_key()
+
+    async def insert(repository: ApiKeyRepository, settings: Settings) -> ApiKey:
+        assert settings.database_url is not None
+        engine = create_engine(settings.database_url, pool_size=1)
+        try:
+            keyring = await open_keyring(engine, settings.home / "keys")
+        finally:
+            await engine.dispose()
+        return await repository.create(made.id, name, scope or list(Scope), keyring.api_key_hash(made.text))
+
+    created = _with_repository(home, insert)
+    note(f"Key {created.id} for {created.name} ({_scopes(created)}), shown this once:")
+    stdout().print(made.text, markup=False)
+
+
+def list_(home: Home = Path("var")) -> None:
+    """List all keys, revoked ones included, without the keys themselves.
+
+    Example: [bold]./lethe keys list[/bold]
+    """
+    from service.access.api_keys import ApiKeyRepository
+
+    async def read(repository: ApiKeyRepository, settings: Settings) -> list[ApiKey]:
+        return await repository.list()
+
+    rows = [
+        (str(key.id), key.name, _scopes(key), f"{key.created_at:%Y-%m-%d %H:%M}", _revoked(key))
+        for key in _with_repository(home, read)
+    ]
+    stdout().print(table("API keys", ("id", "name", "scopes", "created (UTC)", "revoked (UTC)"), rows))
+
+
+def revoke(
+    key_id: Annotated[UUID, typer.Argument(help="Id of the key, from `lethe keys list`.")],
+    home: Home = Path("var"),
+) -> None:
+    """Revoke a key; requests with it are refused from then on.
+
+    Example: [bold]./lethe keys revoke 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
+    """
+    from service.access.api_keys import ApiKeyRepository
+
+    async def write(repository: ApiKeyRepository, settings: Settings) -> ApiKey | None:
+        return await repository.revoke(key_id)
+
+    revoked = _with_repository(home, write)
+    if revoked is None:
+        raise NotFound(f"There is no key {key_id}.", "See `./lethe keys list` for the keys there are.")
+    stdout().print(f"{revoked.id} {revoked.name} revoked", markup=False)
+
+
+def _with_repository(home: Path, work: Callable[..., Awaitable[_T]]) -> _T:
+    """Runs `work(repository, settings)` in one transaction on the database of `home`, which may still be empty."""
+    from service.access.api_keys import ApiKeyRepository
+    from service.db import migrate, schema
+    from service.db.engine import create_engine
+    from service.db.transactions import transaction
+    from service.embedded import open_servers
+
+    async def run(settings: Settings) -> _T:
+        assert settings.database_url is not None
+        revision = await schema.current(settings.database_url)
+        if revision is None:
+            await migrate.upgrade(settings.database_url)
+        elif revision != schema.head():
+            raise ConfigurationError(
+                f"The database is at revision {revision}, this Lethe needs {schema.head()}.", "Run `./lethe migrate`."
+            )
+        engine = create_engine(settings.database_url, pool_size=1)
+        try:
+            async with transaction(engine) as connection:
+                return await work(ApiKeyRepository(connection), settings)
+        finally:
+            await engine.dispose()
+
+    with open_servers(load_settings(home=home), share=True) as settings:
+        return asyncio.run(run(settings))
+
+
+def _scopes(key: ApiKey) -> str:
+    return " ".join(sorted(key.scopes))
+
+
+def _revoked(key: ApiKey) -> str:
+    return "" if key.revoked_at is None else f"{key.revoked_at:%Y-%m-%d %H:%M}"

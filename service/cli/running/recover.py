@@ -1,0 +1,263 @@
+"""`lethe recover`: go on with a store and a database that are not of the same moment."""
+
+import asyncio
+import random
+import time
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
+
+import typer
+
+from service.cli.console import note, stdout, table
+from service.cli.server import Home
+from service.domain.states import RepairPolicy
+from service.errors import AlreadyRunning, LeaseLost
+from service.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from model_store.store import Store
+    from service.db.engine import Connection, Engine
+    from service.domain.records import Lease
+    from service.domain.versions import Recovery
+    from service.recovery.recover import Recovered
+    from service.vault.request_keys import RequestKeys
+
+#: Seconds between attempts to take the lease.
+_ASK_S = 0.2
+#: Most leases that one recovery may lose before it gives up.
+_MOST_LOSSES = 5
+_SEND_AGAIN = "Send the requests that failed again: `GET /deletions?status=failed` lists them."
+
+
+@dataclass(frozen=True)
+class _GivenUp:
+    """What the operator goes on without."""
+
+    #: Requests whose keys are lost.
+    requests: "set[UUID]"
+    #: Whether that is what cannot be read of the store's own tombstones.
+    tombstones: bool
+
+
+def command(
+    home: Home = Path("var"),
+    model: Annotated[
+        Path | None, typer.Option(envvar="LETHE_MODEL", help="Folder of the model.", show_default="model in LETHE_HOME")
+    ] = None,
+    repair: Annotated[RepairPolicy, typer.Option(envvar="LETHE_REPAIR", help="As for `serve`.")] = RepairPolicy.ALWAYS,
+    device: Annotated[str, typer.Option(envvar="LETHE_DEVICE", help="auto, cpu or cuda.")] = "auto",
+    accept_lost: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Go on without a key that is lost for good: requests (what is queued fails and must be sent "
+            "again), api-pepper (every API key is revoked), body; or without what cannot be read of the model's own "
+            "tombstones: tombstones. May be given several times.",
+        ),
+    ] = None,
+) -> None:
+    """Go on after a backup of the store alone, or of the database alone, was restored.
+
+    Deletes from the store all that the database knows was deleted, keeps deleted what the store knows was, and says
+    what neither can know. Lethe must be stopped. Running it again does no harm.
+
+    Example: [bold]./lethe recover[/bold]
+    """
+    from model_store.replacement import finish_move
+    from model_store.store import Store
+    from service.embedded import open_servers
+    from service.observability.logging import configure_logging
+
+    settings = load_settings(home=home, model=model, repair=repair.value, device=device)
+    configure_logging(settings.log_format, settings.log_level, process="recover")
+    with open_servers(settings) as reached:
+        finish_move(reached.model_dir)
+        asyncio.run(_recover(reached, Store.open(reached.model_dir), frozenset(accept_lost or ())))
+
+
+async def _recover(settings: Settings, store: "Store", accepted: frozenset[str]) -> None:
+    from service.db import migrate, roles
+    from service.db.engine import create_engine
+    from service.db.rights import UNLEARNER_ROLE
+    from service.operation.key_folder import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
+    from service.tombstones.kept import TOMBSTONES
+    from service.vault.request_keys import RequestKeys
+    from service.versions.pointers import PointerRepository
+
+    assert settings.database_url is not None
+    keys = settings.home / "keys"
+
+    async def belongs(connection: "Connection") -> None:
+        # Of another Lethe's database nothing changes; all else that `serve` would refuse is what is recovered from.
+        await PointerRepository(connection).require_only(store.manifest.name)
+
+    await migrate.upgrade(settings.database_url, belongs)
+    owner = create_engine(settings.database_url, pool_size=1)
+    try:
+        lost_keys = accepted - {TOMBSTONES}
+        revoked = await accept_lost(owner, keys, lost_keys) if lost_keys else 0
+        if revoked:
+            note(f"{revoked} API keys were revoked; the next start makes a first one anew.")
+    finally:
+        await owner.dispose()
+    engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
+    try:
+        await open_keyring(engine, keys)
+        with ExitStack() as stack:
+            if SLOTS in accepted:
+                request_keys = RequestKeys(keys / SLOTS)
+            else:
+                request_keys = await open_request_keys(engine, keys)
+            lost = await lost_requests(engine, request_keys)
+            executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
+            given_up = _GivenUp(lost, tombstones=TOMBSTONES in accepted)
+            recovered = await _persistently(settings, engine, store, request_keys, given_up, executor)
+    finally:
+        await engine.dispose()
+    _report(recovered)
+
+
+async def _persistently(
+    settings: Settings,
+    engine: "Engine",
+    store: "Store",
+    request_keys: "RequestKeys",
+    given_up: _GivenUp,
+    executor: Executor,
+) -> "Recovered":
+    """All of it, begun again when the lease was not renewed in time, as on a machine that is too busy."""
+    from service.versions.lease_keeper import RenewalFailed
+
+    losses = 0
+    while True:
+        try:
+            return await _under_lease(settings, engine, store, request_keys, given_up, executor)
+        except (LeaseLost, RenewalFailed) as error:
+            losses += 1
+            if losses == _MOST_LOSSES:
+                raise
+            said = error.detail if isinstance(error, LeaseLost) else str(error)
+            note(f"{said} Beginning again; what is done is left alone.")
+            store = type(store).open(settings.model_dir)
+
+
+async def _under_lease(
+    settings: Settings,
+    engine: "Engine",
+    store: "Store",
+    request_keys: "RequestKeys",
+    given_up: _GivenUp,
+    executor: Executor,
+) -> "Recovered":
+    from service.key_slots.disposal import UnneededKeys
+    from service.observability.metrics import UnlearningMetrics, new_registry
+    from service.operation.key_folder import open_keyring
+    from service.processes.unlearner import chosen_device
+    from service.publication.readers import Readers
+    from service.publication.writer import Publisher
+    from service.queue.backoff import Backoff
+    from service.queue.outage import Outage
+    from service.recovery.recover import Restorer
+    from service.unlearning.placement import Placement
+    from service.versions.context import Context
+    from service.versions.lease_keeper import give_back, holding
+
+    lease = await _lease(settings, engine, store)
+    try:
+        async with holding(engine, lease) as keeper, AsyncExitStack() as stack:
+            context = Context(
+                engine=engine,
+                keyring=await open_keyring(engine, settings.home / "keys"),
+                request_keys=request_keys,
+                unneeded_keys=UnneededKeys(engine, request_keys),
+                publisher=Publisher(settings.home, settings.share),
+                readers=await stack.enter_async_context(Readers(engine)),
+                metrics=UnlearningMetrics(new_registry()),
+                executor=executor,
+                outage=Outage("recover", Backoff(), random.Random()),
+                placement=Placement(
+                    chosen_device(settings.device),
+                    RepairPolicy(settings.repair),
+                    repair_tolerance=settings.repair_tolerance,
+                    factor_age_s=settings.factor_age,
+                ),
+                model=store.manifest.name,
+                repair_budget_s=0.0,
+                stop=asyncio.Event(),
+            )
+            restorer = Restorer(context, store, keeper)
+            with keeper.blaming_loss():
+                return await restorer.recover(given_up.requests, accept_lost_tombstones=given_up.tombstones)
+    finally:
+        await give_back(engine, lease)
+
+
+async def _lease(settings: Settings, engine: "Engine", store: "Store") -> "Lease":
+    """The lease, after that of a process that was killed has ended. Raises AlreadyRunning when it does not end."""
+    from service.db import lease as leases
+
+    deadline = time.monotonic() + 2 * settings.lease_ttl_s
+    while True:
+        lease = await leases.acquire(
+            engine, store.manifest.name, f"recover-{uuid4().hex}", settings.lease_ttl_s, above=store.fencing()
+        )
+        if lease is not None:
+            return lease
+        if time.monotonic() > deadline:
+            raise AlreadyRunning(
+                f"Another process holds the lease on the model {store.manifest.name}.", "Stop it, and recover again."
+            )
+        await asyncio.sleep(_ASK_S)
+
+
+def _report(recovered: "Recovered") -> None:
+    recovery = recovered.recovery
+    if recovered.gave_up_tombstones:
+        note("What could not be read of the store's own tombstones was given up; the rest was written anew.")
+    if recovery is None:
+        failed = f"{recovered.failed} requests failed, their keys being lost. " if recovered.failed else ""
+        changed = "Nothing else" if recovered.gave_up_tombstones or failed else "Nothing"
+        stdout().print(
+            f"Store and database agree, and nothing that was deleted is left. {failed}{changed} was changed."
+        )
+        if failed:
+            note(_SEND_AGAIN)
+        return
+    version = recovery.version
+    rows = [
+        ("the database was at", recovery.database_before or "nothing: it did not know the model"),
+        ("the store was at", recovery.store_before),
+        ("committed now", f"version {version.number}"),
+        ("deleted again: nodes", str(version.deleted_nodes)),
+        ("deleted again: features of nodes", str(version.deleted_features)),
+        ("deleted again: edges", str(version.deleted_edges)),
+        ("directions removed", str(version.directions_removed)),
+        ("deleted nodes this database does not know", str(recovery.unknown_nodes)),
+        ("requests completed", str(recovered.completed)),
+        ("requests failed, their keys being lost", str(recovered.failed)),
+    ]
+    stdout().print(table("Recovered", ("", ""), rows))
+    for line in _advice(recovery, recovered.kept, recovered.failed):
+        note(line)
+
+
+def _advice(recovery: "Recovery", kept: int, failed: int) -> list[str]:
+    advice = []
+    if recovery.unknown_nodes:
+        advice.append(
+            f"The store has {recovery.unknown_nodes} nodes deleted that this database knows nothing of. They are not "
+            f"served. {min(kept, recovery.unknown_nodes)} of them are in the store's own record: asked for, they are "
+            "deleted (410), and a newly trained model that contains them is refused. Of any others the ids are gone: "
+            "leave them out of what you train on."
+        )
+    if recovery.database_before is None or recovery.unknown_nodes:
+        advice.append("Requests that were accepted after this database's backup are not in it: send them again.")
+    if failed:
+        advice.append(_SEND_AGAIN)
+    return advice

@@ -1,0 +1,90 @@
+"""`lethe serve`: run the service; every setting is a flag here."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+
+from service.cli.running.first_model import is_empty, train_first_model
+from service.cli.threads import cores
+from service.embedded.home import Home, HomeLock
+from service.processes import serve as supervisor_children
+from service.processes.serve import Role
+from service.settings import Settings, load_settings, variable_name
+
+_ROLE = inspect.Parameter(
+    "role",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Role | None, typer.Option("--role", help="Do this part alone: prepare ends, the other two go on.")
+    ],
+)
+
+
+def command() -> Callable[..., None]:
+    """The command, with one option per field of `Settings`."""
+
+    def serve(role: Role | None = None, **flags: Any) -> None:
+        settings = load_settings(**flags)
+        if role in (None, "prepare"):
+            ensure_model(settings, supervisor_children.train)
+        workers = settings.api_workers or supervisor_children.default_workers(cores())
+        supervisor_children.serve(settings, workers, role)
+
+    serve.__doc__ = """Serve deletions and predictions until stopped.
+
+    Starts Postgres and Valkey of its own unless DATABASE_URL and REDIS_URL are set.
+    Trains a model first when there is none. Every option is also an environment variable.
+
+    Examples:
+
+    [bold]./lethe serve[/bold]
+
+    [bold]LETHE_DEVICE=cpu ./lethe serve --model models/cora --port 8080[/bold]
+    """
+    options = [_ROLE, *(_option(name) for name in Settings.model_fields)]
+    serve.__signature__ = inspect.Signature(options, return_annotation=None)  # type: ignore[attr-defined]
+    serve.__annotations__ = {option.name: option.annotation for option in options}
+    return serve
+
+
+def ensure_model(settings: Settings, train: Callable[[Settings], None] = train_first_model) -> None:
+    """See to a model in the folder that is served when nothing is there; what is there is for the service to judge.
+
+    Raises what `train_first_model` raises, and AlreadyRunning when another process trains or serves in this LETHE_HOME.
+    """
+    if not is_empty(settings.model_dir):
+        return
+    home = Home(settings.home)
+    home.prepare()
+    # Two that start for the first time at once must not both train into one folder.
+    lock = HomeLock(home)
+    try:
+        train(settings)
+    finally:
+        lock.release()
+
+
+def _option(name: str) -> inspect.Parameter:
+    field = Settings.model_fields[name]
+    default = field.get_default()
+    option = typer.Option(
+        f"--{name.replace('_', '-')}",
+        metavar=_metavar(field.annotation),
+        help=f"{field.description} \\[{variable_name(name)}]",
+        show_default=False if default is None else str(default),
+    )
+    # Text, not the field's type: the settings check flags and variables alike, and name both in their errors.
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+def _metavar(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return "|".join(map(str, get_args(annotation)))
+    kinds = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
+    return next((kinds[kind] for kind in (annotation, *get_args(annotation)) if kind in kinds), "TEXT")

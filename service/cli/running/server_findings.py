@@ -1,0 +1,142 @@
+"""What `lethe doctor` finds by asking Postgres, Redis and a running Lethe."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+
+from service.cli.running.findings import Finding
+from service.cli.server import ServerFacts
+from service.db import clock, roles, schema
+from service.db.engine import Engine, create_engine
+from service.db.transactions import transaction
+from service.errors import KeyMissing, LetheError, Unavailable
+from service.operation.key_folder import VaultKeyRepository, open_request_keys
+from service.queue.connection import connect
+from service.tombstones.repository import TombstoneRepository
+from service.vault.keyring import Keyring
+
+_TIMEOUT_S = 5.0
+
+
+async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
+    """Whether Postgres answers, has this version's schema, agrees on the time and on the keys in `keys`, and who holds
+    the leases.
+    """
+    if url is None:
+        return [Finding("postgres", None, "private, and not running; `./lethe serve` starts it")]
+    engine = create_engine(url, pool_size=1)
+    try:
+        found = await _reachable(engine)
+        migrations = await _migrations(url)
+        found.append(migrations)
+        if migrations.ok:
+            found.append(await _keys(engine, keys))
+            found.append(await _leases(engine))
+    except Unavailable as error:
+        return [Finding("postgres", False, error.detail, "Start it and see that DATABASE_URL is right.")]
+    except LetheError as error:
+        return [Finding("postgres", False, error.detail, error.remedy)]
+    finally:
+        await engine.dispose()
+    return found
+
+
+async def login(url: str | None, role: str) -> Finding:
+    """Whether the process that works as `role` has a login that can do no more than that role."""
+    name = f"login of {role}"
+    if url is None:
+        told = "none of its own: whoever takes over that process can do all that the login of DATABASE_URL can"
+        return Finding(name, None, told)
+    engine = create_engine(url, pool_size=1)
+    try:
+        may_work = await roles.available(engine, role) is not None
+        async with transaction(engine) as connection:
+            is_kept = await roles.is_kept_to(connection, role)
+    except Unavailable as error:
+        return Finding(name, False, error.detail, "See that user and password of its URL are right.")
+    finally:
+        await engine.dispose()
+    if not may_work:
+        return Finding(name, False, f"may not work as {role}", f"As the tables' owner: GRANT {role} TO that login.")
+    if not is_kept:
+        told = f"can do more than {role}: it owns the tables, or may work as another role"
+        return Finding(name, False, told, "Give this process a login of its own that is a member of that role alone.")
+    return Finding(name, True, "can do no more than that process needs")
+
+
+async def redis(url: str | None) -> Finding:
+    """Whether Redis answers."""
+    if url is None:
+        return Finding("redis", None, "private, and not running; `./lethe serve` starts it")
+    try:
+        async with connect(url, socket_timeout_s=_TIMEOUT_S) as client:
+            information = await client.info("server")
+    except Exception as error:  # noqa: BLE001 - whatever the client raises is what is wrong
+        remedy = "Start it and see that REDIS_URL is right; what was accepted meanwhile is applied then."
+        return Finding("redis", False, str(error) or type(error).__name__, remedy)
+    return Finding("redis", True, f"answers, version {information.get('valkey_version', information['redis_version'])}")
+
+
+def service(facts: ServerFacts | None) -> list[Finding]:
+    """What a running Lethe says of its own readiness."""
+    if facts is None:
+        return [Finding("service", None, "not running in this LETHE_HOME")]
+    try:
+        answer = httpx.get(f"{facts.url}/readyz", timeout=_TIMEOUT_S).json()
+        checks = [
+            Finding(f"service: {one['name']}", bool(one["ok"]), str(one["detail"]), str(one["remedy"]))
+            for one in answer["checks"]
+        ]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        found = f"process {facts.pid} does not answer at {facts.url}: {error}"
+        return [Finding("service", False, found, "See its log; stop and start it if it stays so.")]
+    return [Finding("service", True, f"process {facts.pid} at {facts.url}"), *checks]
+
+
+async def _reachable(engine: Engine) -> list[Finding]:
+    async with transaction(engine) as connection:
+        version = (await connection.exec_driver_sql("SHOW server_version")).scalar_one()
+        found = _clock(await clock.apart(connection))
+    return [Finding("postgres", True, f"answers, version {version}"), found]
+
+
+def _clock(apart: float) -> Finding:
+    if apart <= clock.MOST_APART_S:
+        return Finding("clock", True, f"{apart:.3f} s from Postgres'")
+    return Finding("clock", False, f"{apart:.1f} s from Postgres'", "Synchronise both machines (NTP).")
+
+
+async def _keys(engine: Engine, folder: Path) -> Finding:
+    """Whether the keys are those that the database relies on; makes none."""
+    async with transaction(engine) as connection:
+        registered = await VaultKeyRepository(connection).registered()
+        tombstones = await TombstoneRepository(connection).key_fingerprints()
+    name = "keys and database"
+    if not registered and not tombstones:
+        return Finding(name, None, "the database relies on none yet")
+    try:
+        keyring = await asyncio.to_thread(Keyring.open, folder, create=False)
+        keyring.check(tombstones)
+        keyring.check_identities(registered)
+        await open_request_keys(engine, folder)
+    except KeyMissing as error:
+        return Finding(name, False, error.detail, error.remedy)
+    return Finding(name, True, "belong together")
+
+
+async def _migrations(url: str) -> Finding:
+    revision, head = await schema.current(url), schema.head()
+    if revision == head:
+        return Finding("migrations", True, f"at {head}")
+    return Finding("migrations", False, f"at {revision or 'none'}, needs {head}", "Run `./lethe migrate`.")
+
+
+async def _leases(engine: Engine) -> Finding:
+    held = "SELECT name FROM leases WHERE expires_at > clock_timestamp() ORDER BY name"
+    async with transaction(engine) as connection:
+        names = list((await connection.exec_driver_sql(held)).scalars())
+    if not names:
+        return Finding("lease", None, "held by nobody; nothing is unlearned until a service runs")
+    return Finding("lease", True, "held for " + ", ".join(names))

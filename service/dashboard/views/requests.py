@@ -1,0 +1,91 @@
+"""The list of requests, newest first; its filters are its URL, so that a view can be kept and sent."""
+
+import hmac
+from datetime import datetime, timedelta
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.audit_records.queries import AuditEntry
+from service.audit_records.summary import search
+from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
+from service.dashboard.sessions import PATH, SignedIn
+from service.dashboard.words.clock import Clock, clock_of
+from service.dashboard.words.filters import CHOICES, DAYS, LIMITS, ListFilters, list_filters
+from service.db.clock import now
+from service.db.transactions import transaction
+from service.domain.states import RequestStatus
+from service.services import Services, services_of
+from service.vault.cursors import decode, encode
+
+router = APIRouter(prefix=f"{PATH}/requests", route_class=Page, include_in_schema=False)
+
+#: Requests on one page.
+PAGE_ROWS = 50
+_REGION = "results"
+#: The form of filters: what it asks for becomes the page's address, without its empty fields.
+_FORM = "filters"
+#: Seconds between two looks at the first page; later pages stand still.
+_EVERY_S = 3.0
+OPEN = (RequestStatus.QUEUED, RequestStatus.APPLIED)
+
+
+@router.get("")
+async def list_page(request: Request, visitor: SignedIn) -> Response:
+    """A page of requests under the filters in the URL, or the table alone for the page that keeps itself current."""
+    filters = list_filters(request.query_params)
+    shown = await _region(services_of(request), filters, request.query_params.get("cursor", ""))
+    if polls(request, _REGION):
+        answer = current(request, shown)
+        if request.headers.get("hx-trigger") == _FORM:
+            answer.headers["HX-Push-Url"] = url_with(f"{PATH}/requests", filters.given)
+        return answer
+    return page(
+        request,
+        "requests.html",
+        visitor,
+        region=shown,
+        given=filters.given,
+        choices=CHOICES,
+        days=DAYS,
+        limits=LIMITS,
+    )
+
+
+def clocks(entries: list[AuditEntry], at: datetime, deadline: timedelta) -> list[tuple[AuditEntry, Clock | None]]:
+    """Each entry with its clock while it is open."""
+    return [
+        (entry, clock_of(entry.request.received_at, at, deadline) if entry.request.status in OPEN else None)
+        for entry in entries
+    ]
+
+
+async def _region(services: Services, filters: ListFilters, cursor: str) -> Region:
+    key = _cursor_key(services, filters)
+    after = decode(cursor, key) if cursor else None
+    async with transaction(services.engine) as connection:
+        found = await search(connection, filters.audit, after, PAGE_ROWS)
+        at = await now(connection)
+    path = f"{PATH}/requests"
+    older = encode(found.next_cursor, key) if found.next_cursor else None
+    return region(
+        _REGION,
+        "requests_now.html",
+        url=url_with(path, filters.given),
+        every_s=None if cursor else _EVERY_S,
+        rows=clocks(found.entries, at, services.settings.deadline),
+        filtered=bool(filters.given),
+        faults=filters.faults,
+        newest=url_with(path, filters.given) if cursor else None,
+        exports=[
+            (form.upper(), url_with(f"{PATH}/export", {**filters.given, "format": form})) for form in ("csv", "ndjson")
+        ],
+        older=url_with(path, {**filters.given, "cursor": older}) if older else None,
+    )
+
+
+def _cursor_key(services: Services, filters: ListFilters) -> bytes:
+    """A key that only this list has: a cursor of another does not decode."""
+    query = url_with("dashboard", dict(sorted(filters.given.items())))
+    return hmac.digest(services.keyring.cursor_key, query.encode(), "sha256")

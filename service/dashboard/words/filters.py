@@ -1,0 +1,123 @@
+"""The filters of the list of requests: what its URL says, as the audit's filters and back.
+
+No node and no reference is ever among them: what is in a URL is in histories and in the logs of proxies.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from typing import TypeVar
+
+from projector.forgetting.status import RepairStatus
+from service.audit_records.queries import AuditFilters, Figure, Threshold
+from service.domain.states import Guarantee, RequestKind, RequestStatus
+
+_State = TypeVar("_State", bound=StrEnum)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A filter that is one of several states."""
+
+    name: str
+    label: str
+    states: type[StrEnum]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A filter that is a threshold on a figure."""
+
+    name: str
+    label: str
+    figure: Figure
+    #: Whether the figure must be at least, or at most, what is given.
+    at_least: bool
+
+
+CHOICES = (
+    Choice("status", "Status", RequestStatus),
+    Choice("kind", "Kind", RequestKind),
+    Choice("guarantee", "Guarantee", Guarantee),
+    Choice("repair", "Repair", RepairStatus),
+)
+DAYS = (("since", "Received from"), ("until", "Received until"))
+LIMITS = (
+    Limit("norm_before", "Weight before, at least", Figure.INJECTED_NORM_BEFORE, True),
+    Limit("norm_after", "Weight after, at least", Figure.INJECTED_NORM_AFTER, True),
+    Limit("bound", "Bound after, at least", Figure.DISTANCE_BOUND_AFTER_RELATIVE, True),
+    Limit("bound_most", "Bound after, at most", Figure.DISTANCE_BOUND_AFTER_RELATIVE, False),
+    Limit("residual", "Span residual, at least", Figure.SPAN_RESIDUAL, True),
+)
+
+
+@dataclass(frozen=True)
+class ListFilters:
+    """The filters of one list."""
+
+    audit: AuditFilters
+    #: Those that were given and understood, as they stand in the URL.
+    given: Mapping[str, str]
+    #: Names of those that were given and mean nothing; they filter nothing, and the page says so.
+    faults: tuple[str, ...]
+
+
+def list_filters(query: Mapping[str, str]) -> ListFilters:
+    """What the query of a list's URL says; empty fields and names that are no filters are left out."""
+    given: dict[str, str] = {}
+    faults: list[str] = []
+    states: dict[str, StrEnum] = {}
+    days: dict[str, date] = {}
+    thresholds: dict[Figure, Threshold] = {}
+    labels = {one.name: one.label for one in (*CHOICES, *LIMITS)} | dict(DAYS)
+    for name, text in ((name, query.get(name, "").strip()) for name in labels):
+        if not text:
+            continue
+        try:
+            if choice := next((one for one in CHOICES if one.name == name), None):
+                states[name] = choice.states(text)
+            elif limit := next((one for one in LIMITS if one.name == name), None):
+                earlier = thresholds.get(limit.figure, Threshold())
+                thresholds[limit.figure] = _narrowed(earlier, limit, _figure(text))
+            else:
+                days[name] = date.fromisoformat(text)
+        except ValueError:
+            faults.append(labels[name])
+            continue
+        given[name] = text
+    until = days.get("until")
+    audit = AuditFilters(
+        status=_state(states, "status", RequestStatus),
+        kind=_state(states, "kind", RequestKind),
+        guarantee=_state(states, "guarantee", Guarantee),
+        repair=_state(states, "repair", RepairStatus),
+        since=_midnight(days.get("since")),
+        # The last day counts as a whole.
+        until=_midnight(until + timedelta(days=1) if until is not None and until < date.max else until),
+        thresholds=thresholds,
+    )
+    return ListFilters(audit, given, tuple(faults))
+
+
+def _narrowed(earlier: Threshold, limit: Limit, value: float) -> Threshold:
+    if limit.at_least:
+        return Threshold(at_least=value, at_most=earlier.at_most)
+    return Threshold(at_least=earlier.at_least, at_most=value)
+
+
+def _figure(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("not finite")
+    return value
+
+
+def _state(states: Mapping[str, StrEnum], name: str, kind: type[_State]) -> _State | None:
+    state = states.get(name)
+    return state if isinstance(state, kind) else None
+
+
+def _midnight(day: date | None) -> datetime | None:
+    return None if day is None else datetime.combine(day, time(), UTC)

@@ -1,0 +1,110 @@
+"""What happened to a request, step by step, and what comes next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from projector.forgetting.status import RepairStatus
+from service.domain.records import DeletionRequest
+from service.domain.states import EventType, RequestKind, RequestStatus
+from service.evidence.events import Event
+
+#: What a request left when it was applied, and what is erased from the disk for it.
+_LEFT = {
+    RequestKind.NODE: "The nodes left the graph, the training set, the coefficients and every prediction.",
+    RequestKind.EDGE: "The edges left the graph and every prediction.",
+    RequestKind.FEATURES: "The features left the coefficients and every prediction; the nodes stay.",
+}
+_ERASED = {RequestKind.NODE: "Features, labels, edges", RequestKind.EDGE: "Edges", RequestKind.FEATURES: "Features"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a request's way."""
+
+    label: str
+    #: `done`, `now` while it is worked on, `waiting`, or `failed`.
+    state: str
+    sentence: str
+    at: datetime | None = None
+    #: Time since the request was received.
+    after: timedelta | None = None
+
+
+def timeline(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
+    """The steps of `request` in order; what is still to come follows what was done."""
+    received = Step(
+        "Received",
+        "done",
+        "The request was recorded durably. What it names is kept encrypted, under a key of its own.",
+        request.received_at,
+    )
+    steps = [received, *_failed(request, events), *_outcome(request, events)]
+    # What has a time comes first, in the order of time; a repair may end after the erasure.
+    done = sorted((step for step in steps if step.at is not None), key=lambda step: step.at or request.received_at)
+    return [*done, *(step for step in steps if step.at is None)]
+
+
+def is_final(request: DeletionRequest) -> bool:
+    """Whether nothing more can happen to a request by itself."""
+    if request.status is RequestStatus.COMPLETED:
+        return request.repair is not RepairStatus.PENDING
+    return request.status in (RequestStatus.FAILED, RequestStatus.CANCELLED)
+
+
+def _outcome(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
+    if request.status is RequestStatus.FAILED:
+        return []
+    if request.status is RequestStatus.CANCELLED:
+        told = "Withdrawn before the unlearner took it up. What it named was erased."
+        return [_done(request, request.cancelled_at, "Cancelled", told)]
+    if request.status is RequestStatus.COMPLETED and request.applied_at is None:
+        told = "Nothing was left to do: earlier requests had deleted all that it names."
+        return [_done(request, request.completed_at, "Completed", told)]
+    return [_applied(request), *_repaired(request, events), _completed(request)]
+
+
+def _failed(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
+    """Every time the request failed; the newest one says why, the earlier ones were followed by another attempt."""
+    told = "It could not be applied then, and an operator had it tried again."
+    failures = [event for event in events if event.type is EventType.FAILED]
+    steps = [_done(request, event.created_at, "Failed", told, "failed") for event in failures]
+    if request.status is RequestStatus.FAILED:
+        steps[-1:] = [_done(request, request.failed_at, "Failed", request.failure or "", "failed")]
+    return steps
+
+
+def _applied(request: DeletionRequest) -> Step:
+    if request.applied_at is None:
+        return Step("Applied", "now", "It waits for the unlearner, or the new model is being computed.")
+    return _done(request, request.applied_at, "Applied", _LEFT[request.kind])
+
+
+def _repaired(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
+    # Why it fell short, the explanation says: no convergence, not wanted any more, or the model was replaced.
+    short = "The repair ended, or was given up, before the weights were those of retraining."
+    told = "The weights were re-optimised on what remains: they are those of retraining, within the bound."
+    ends = {EventType.NOT_REPAIRED: ("Not repaired", short, "failed"), EventType.REPAIRED: ("Repaired", told, "done")}
+    ended = [_done(request, event.created_at, *ends[event.type]) for event in events if event.type in ends]
+    if ended:
+        return ended
+    if request.repair is RepairStatus.PENDING:
+        return [Step("Repaired", "now", "The weights are being re-optimised on what remains; erasure does not wait.")]
+    if request.repair is RepairStatus.NOT_CONVERGED:
+        return [Step("Not repaired", "failed", "The repair did not converge; an operator should look into it.")]
+    return []
+
+
+def _completed(request: DeletionRequest) -> Step:
+    if request.completed_at is None:
+        state = "now" if request.status is RequestStatus.APPLIED else "waiting"
+        return Step("Completed", state, f"{_ERASED[request.kind]}, ids and older weights are erased from the disk.")
+    told = (
+        f"{_ERASED[request.kind]}, ids and older weights are gone from the disk; the key to the ids in the request was "
+        "destroyed."
+    )
+    return _done(request, request.completed_at, "Completed", told)
+
+
+def _done(request: DeletionRequest, at: datetime | None, label: str, told: str, state: str = "done") -> Step:
+    return Step(label, state, told, at, None if at is None else at - request.received_at)

@@ -1,0 +1,50 @@
+"""From rows of the tables to the records of the domain."""
+
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import Row
+
+from projector.forgetting.status import RepairStatus
+from service.db.tables import RequestAuditRow, RequestRow
+from service.domain.records import DeletionRequest, KeySlot, QueuedRequest, RequestNorms
+from service.domain.states import Guarantee, RequestKind, RequestStatus
+
+#: The columns `deletion_request` reads.
+REQUEST_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(DeletionRequest))
+#: The columns `queued_request` reads.
+QUEUED_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(QueuedRequest))
+#: The columns `request_norms` reads.
+NORM_COLUMNS = tuple(RequestAuditRow.__table__.c[field.name] for field in fields(RequestNorms))
+
+
+def deletion_request(row: Row[*tuple[Any, ...]]) -> DeletionRequest:
+    """Return a row of `REQUEST_COLUMNS` (and possibly more) as a record."""
+    # Asked for once: it is made anew every time.
+    by_column = row._mapping
+    values = {column.name: by_column[column] for column in REQUEST_COLUMNS}
+    values["kind"] = RequestKind(values["kind"])
+    values["status"] = RequestStatus(values["status"])
+    values["guarantee"] = None if values["guarantee"] is None else Guarantee(values["guarantee"])
+    # By column and not by name: the batch in the same row has one of this name too.
+    values["repair"] = None if values["repair"] is None else RepairStatus(values["repair"])
+    return DeletionRequest(**values)
+
+
+def queued_request(row: Row[*tuple[Any, ...]]) -> QueuedRequest:
+    """Return a row of `QUEUED_COLUMNS` as a record."""
+    values = dict(row._mapping)
+    values["kind"] = RequestKind(row.kind)
+    values["status"] = RequestStatus(row.status)
+    return QueuedRequest(**values)
+
+
+def key_slot(row: Row[*tuple[Any, ...]]) -> KeySlot | None:
+    """Return where a row of `key_file` and `key_place` (and possibly more) says that the key of its id list is."""
+    return None if row.key_place is None else KeySlot(row.key_file, row.key_place)
+
+
+def request_norms(row: Row[*tuple[Any, ...]]) -> RequestNorms:
+    """Return a row of `NORM_COLUMNS` (and possibly more) as a record."""
+    by_column = row._mapping
+    return RequestNorms(**{column.name: by_column[column] for column in NORM_COLUMNS})

@@ -1,0 +1,251 @@
+"""The tables, as the service reads and writes them.
+
+What keeps an illegal state out of the database, keys, constraints, indexes and triggers, stands once, in the SQL of the
+migrations; a test holds that these columns are the ones there.
+"""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, ForeignKey, Identity, SmallInteger, Text, func, text
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db.base import Base
+
+
+class ApiKeyRow(Base):
+    """An API key, known by the hash of its text."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text()))
+    hash: Mapped[bytes] = mapped_column(unique=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    revoked_at: Mapped[datetime | None]
+
+
+class SessionRow(Base):
+    """A sign-in to the dashboard, known by the hash of its token."""
+
+    __tablename__ = "sessions"
+
+    token_hash: Mapped[bytes] = mapped_column(primary_key=True)
+    key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
+    started_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    #: When it was last used, to a minute.
+    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class SignInRow(Base):
+    """An attempt to sign in to the dashboard that failed, or is under way."""
+
+    __tablename__ = "sign_ins"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    address_hash: Mapped[bytes]
+    begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class LeaseRow(Base):
+    """Who may write a model, and until when; and what the holder said of itself, see `service.domain.lease_report`."""
+
+    __tablename__ = "leases"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    holder: Mapped[str]
+    fencing: Mapped[int] = mapped_column(BigInteger)
+    expires_at: Mapped[datetime]
+    phase: Mapped[str] = mapped_column(server_default=text("'stopped'"))
+    reason: Mapped[str | None]
+    repair_progress: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    device: Mapped[str | None]
+    checks: Mapped[list[dict[str, Any]]] = mapped_column(JSONB, server_default=text("'[]'"))
+    #: When a holder last said that it serves.
+    served_at: Mapped[datetime | None]
+
+
+class PointerRow(Base):
+    """Which version of a model is committed."""
+
+    __tablename__ = "pointers"
+
+    model: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(BigInteger)
+    fencing: Mapped[int] = mapped_column(BigInteger)
+    folder: Mapped[str]
+    digest: Mapped[str]
+    weights_sha256: Mapped[str]
+    moved_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class ReaderLeaseRow(Base):
+    """A reader, and the version that it answers from."""
+
+    __tablename__ = "reader_leases"
+
+    reader: Mapped[UUID] = mapped_column(primary_key=True)
+    model: Mapped[str]
+    version: Mapped[int] = mapped_column(BigInteger)
+    renewed_at: Mapped[datetime]
+
+
+class RequestRow(Base):
+    """One deletion request; what it names is only in `ciphertext`, under a key kept outside the database."""
+
+    __tablename__ = "requests"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    model: Mapped[str] = mapped_column(ForeignKey("pointers.model"))
+    kind: Mapped[str]
+    status: Mapped[str] = mapped_column(server_default=text("'queued'"))
+    count: Mapped[int]
+    reference: Mapped[str | None]
+    ciphertext: Mapped[bytes | None]
+    #: Where the key of the ciphertext is: number of the file, and place in it.
+    key_file: Mapped[int | None] = mapped_column(SmallInteger)
+    key_place: Mapped[int | None]
+    api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
+    idempotency_key: Mapped[str | None]
+    body_digest: Mapped[bytes | None]
+    received_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    #: When the sweeper last put the request back into the stream.
+    swept_at: Mapped[datetime | None]
+    #: When the unlearner took the request up; it cannot be cancelled from then on.
+    taken_at: Mapped[datetime | None]
+    batch_id: Mapped[UUID | None] = mapped_column(ForeignKey("batches.id"))
+    applied_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None]
+    failed_at: Mapped[datetime | None]
+    cancelled_at: Mapped[datetime | None]
+    guarantee: Mapped[str | None]
+    repair: Mapped[str | None]
+    explanation: Mapped[str | None]
+    failure: Mapped[str | None]
+    already_deleted_by: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
+    #: What the log holds in place of what the request names and of its reference; see `service.audit.commitments`.
+    subject_commitments: Mapped[bytes | None]
+    reference_commitment: Mapped[bytes | None]
+
+
+class RequestAuditRow(Base):
+    """What was deleted for one request and the norms measured for it, written together with its batch."""
+
+    __tablename__ = "request_audits"
+
+    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
+    batch_id: Mapped[UUID] = mapped_column(ForeignKey("batches.id"))
+    deleted: Mapped[int]
+    injected_norm_before: Mapped[float | None]
+    injected_norm_after: Mapped[float | None]
+    channel_norm_before: Mapped[float | None]
+    channel_norm_after: Mapped[float | None]
+
+
+class OutboxRow(Base):
+    """A request whose id has not been put into the stream yet."""
+
+    __tablename__ = "outbox"
+
+    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
+    model: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class TombstoneKeyRow(Base):
+    """A tombstone key that some tombstone was made with; the key itself is in the key folder."""
+
+    __tablename__ = "tombstone_keys"
+
+    number: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    fingerprint: Mapped[bytes]
+
+
+class VaultKeyRow(Base):
+    """A key outside the database, other than a tombstone key, that it relies on; the key is in the key folder."""
+
+    __tablename__ = "vault_keys"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    fingerprint: Mapped[bytes]
+    registered_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class TombstoneRow(Base):
+    """The keyed hash of an id that was deleted, with the request that deleted it first.
+
+    Or, where the database was restored from an older backup and the store alone knew of it, with the recovery that
+    brought it here.
+    """
+
+    __tablename__ = "tombstones"
+
+    hash: Mapped[bytes] = mapped_column(primary_key=True)
+    model: Mapped[str]
+    kind: Mapped[str]
+    key_number: Mapped[int] = mapped_column(SmallInteger, ForeignKey("tombstone_keys.number"))
+    request_id: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
+    recovery_id: Mapped[UUID | None] = mapped_column(ForeignKey("recoveries.id"))
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class EventRow(Base):
+    """What happened to a request, to a model or to the log; rows are never changed."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    #: Null for what no request asked for.
+    request_id: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
+    type: Mapped[str]
+    payload: Mapped[dict[str, Any]] = mapped_column(JSONB)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class LeafRow(Base):
+    """A leaf of the transparency log; rows are never changed."""
+
+    __tablename__ = "leaves"
+
+    index: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    event_id: Mapped[int] = mapped_column(ForeignKey("events.id"))
+    #: Canonical JSON; text and not jsonb, because every byte of it is hashed.
+    data: Mapped[str]
+    hash: Mapped[bytes]
+    #: The root of the tree that ends with this leaf: it tells which leaf of a changed log was changed first.
+    root: Mapped[bytes]
+
+
+class LogNodeRow(Base):
+    """The hash of a complete subtree of two leaves or more; rows are never changed."""
+
+    __tablename__ = "log_nodes"
+
+    level: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    hash: Mapped[bytes]
+
+
+class CheckpointRow(Base):
+    """A signed checkpoint of the log; rows are never changed."""
+
+    __tablename__ = "checkpoints"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    size: Mapped[int] = mapped_column(BigInteger)
+    #: As it was signed.
+    note: Mapped[str]
+    signed_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class LogKeyRow(Base):
+    """A public key that has signed checkpoints; the private key is in the key folder."""
+
+    __tablename__ = "log_keys"
+
+    number: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    public_key: Mapped[str]
+    registered_at: Mapped[datetime] = mapped_column(server_default=func.now())

@@ -1,0 +1,235 @@
+"""What the deletion routes give, and how it is made of the records of the other layers."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from projector.forgetting.status import RepairStatus
+from service.deletions.examples import ACCEPTED, DELETION, PAGE, SEARCH
+from service.domain.records import DeletionRequest, RequestAudit, Targets
+from service.domain.states import Guarantee, RequestKind, RequestStatus
+
+
+class Links(BaseModel):
+    """Where the request is found."""
+
+    self: str
+
+
+class Salts(BaseModel):
+    """Secrets under which the transparency log commits to the ids and the reference; they are not given again."""
+
+    nodes: dict[str, str] = Field(description="Hex salt by node id.")
+    reference: str | None = Field(description="Hex salt of the reference; null without one.")
+
+
+class AcceptedDeletion(BaseModel):
+    """The receipt of a deletion request; what is done since is at `links.self`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [ACCEPTED]})
+
+    id: UUID
+    status: RequestStatus = Field(description="`queued`, or `completed` when everything named was deleted before.")
+    kind: RequestKind
+    count: int = Field(
+        description="How many nodes or edges this request names; to keys with deletions:read, without those that were "
+        "gone already, if any is left."
+    )
+    received_at: datetime
+    links: Links
+    salts: Salts | None = Field(description="Keep them if you want to link the audit to a person; null once erased.")
+    already_deleted: dict[str, UUID | None] = Field(
+        description="Node ids, or `a|b` for edges, that an earlier request deleted, with that request (null where the "
+        "database, restored from an older backup, does not have it); always empty without deletions:read."
+    )
+
+
+class BatchAnswer(BaseModel):
+    """The update of the model that applied a request."""
+
+    id: UUID
+    requests: int
+    nodes: int = Field(description="Nodes deleted altogether.")
+    features: int = Field(description="Nodes of which the features alone were deleted.")
+    edges: int = Field(description="Edges deleted by themselves; those of deleted nodes are not counted.")
+
+
+class AuditAnswer(BaseModel):
+    """What was measured, before and after; quantities that do not apply are null."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    batch: BatchAnswer
+    model_version_before: int
+    model_version_after: int
+    weights_sha256_before: str
+    weights_sha256_after: str
+    rank_before: int
+    rank_after: int
+    directions_removed: int
+    deleted: int = Field(
+        description="How many of the nodes or edges named this batch deleted for this request; the others were gone."
+    )
+    injected_norm_before: float | None
+    injected_norm_after: float | None
+    lost_direction_norm_before: float | None
+    lost_direction_norm_after: float | None
+    channel_norm_before: float | None
+    channel_norm_after: float | None
+    span_residual: float | None
+    weight_change: float
+    distance_bound_start_relative: float | None = Field(
+        description="Bound on the distance of the weights to the optimum of the graph as it was when the batch began: "
+        "what training, or an earlier repair, had left undone, and a repair moves as well."
+    )
+    distance_bound_before: float | None
+    distance_bound_after: float | None
+    distance_bound_before_relative: float | None
+    distance_bound_after_relative: float | None
+    repair_iterations: int | None
+    repair_weight_change: float | None
+    repair_version: int | None = Field(description="The model version in which the repair ended.")
+    repair_weights_sha256: str | None = Field(description="Digest of the weights of that version.")
+    repair_tolerance: float | None = Field(
+        description="The relative bound up to which the repair counted as converged; null while none has ended."
+    )
+    factor_age_s: float | None = Field(
+        description="How long a factor of the loss' curvature made before the deletion may stay in memory after it, "
+        "never on disk and without influence on what the weights converge to (seconds); null where nothing is "
+        "repaired, or no factor is made."
+    )
+    coefficient_residual: float
+    factor_method: str = Field(description="How the pseudo-inverse was obtained; `none` when no feature was deleted.")
+    durations_ms: dict[str, float]
+    device: str
+
+
+class DeletionAnswer(BaseModel):
+    """How far a deletion request has come."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [DELETION]})
+
+    id: UUID
+    status: RequestStatus
+    kind: RequestKind
+    count: int
+    reference: str | None = Field(description="Of a completed request, shown to keys with audit:read only.")
+    received_at: datetime
+    applied_at: datetime | None
+    completed_at: datetime | None
+    failed_at: datetime | None
+    cancelled_at: datetime | None
+    guarantee: Guarantee | None = Field(description="What holds of the weights since.")
+    repair: RepairStatus | None
+    explanation: str | None = Field(description="What was done, in a sentence or two.")
+    failure: str | None = Field(description="Why the request failed, and what to do.")
+    already_deleted_by: UUID | None = Field(
+        description="The earlier request that left this one nothing to do; null also when the database, restored from "
+        "an older backup, does not know it."
+    )
+    links: Links
+    audit: AuditAnswer | None = Field(description="From `applied` on; null in lists.")
+
+
+class DeletionPage(BaseModel):
+    """A page of requests, newest first."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [PAGE]})
+
+    deletions: list[DeletionAnswer]
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last.")
+
+
+class FoundDeletion(BaseModel):
+    """A node that was deleted, or its features, and by which request."""
+
+    node: str
+    deletion: DeletionAnswer | None = Field(
+        description="Null where the database, restored from an older backup, does not have the request; such a node is "
+        "told to keys with audit:read."
+    )
+
+
+class SearchAnswer(BaseModel):
+    """Which of the nodes asked for were deleted, and by which request; or, without nodes, a page of requests."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [SEARCH]})
+
+    found: list[FoundDeletion]
+    not_found: list[str] = Field(description="Ids no visible request that the filters keep has deleted so far.")
+    deletions: list[DeletionAnswer] | None = Field(
+        description="A page of the requests found, newest first, each with its audit; null when nodes were asked for."
+    )
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last.")
+
+
+def links_of(request_id: UUID) -> Links:
+    """The links of a request."""
+    return Links(self=f"/deletions/{request_id}")
+
+
+def accepted_deletion(
+    request: DeletionRequest, targets: Targets | None, already_deleted: Mapping[str, UUID | None]
+) -> AcceptedDeletion:
+    """The 202 answer; `targets` None stands for a finished request, whose salts are erased."""
+    unfinished = targets is not None
+    return AcceptedDeletion(
+        id=request.id,
+        # An idempotent replay is answered as the first time, so not with what has happened since.
+        status=RequestStatus.QUEUED if unfinished else request.status,
+        kind=request.kind,
+        count=request.count,
+        received_at=request.received_at,
+        links=links_of(request.id),
+        salts=Salts(nodes=dict(targets.node_salts or {}), reference=targets.reference_salt) if targets else None,
+        already_deleted=dict(already_deleted),
+    )
+
+
+def deletion_answer(request: DeletionRequest, audit: RequestAudit | None, *, sees_references: bool) -> DeletionAnswer:
+    """What one request looks like to a key; `sees_references` is whether it has audit:read."""
+    hidden = request.status is RequestStatus.COMPLETED and not sees_references
+    return DeletionAnswer(
+        id=request.id,
+        status=request.status,
+        kind=request.kind,
+        count=request.count,
+        reference=None if hidden else request.reference,
+        received_at=request.received_at,
+        applied_at=request.applied_at,
+        completed_at=request.completed_at,
+        failed_at=request.failed_at,
+        cancelled_at=request.cancelled_at,
+        guarantee=request.guarantee,
+        repair=request.repair,
+        explanation=request.explanation,
+        failure=request.failure,
+        already_deleted_by=request.already_deleted_by,
+        links=links_of(request.id),
+        audit=None if audit is None else audit_answer(audit),
+    )
+
+
+def audit_answer(audit: RequestAudit) -> AuditAnswer:
+    """The figures of a request's audit: those of its batch and its own norms."""
+    batch, norms = audit.batch, audit.norms
+    figures: dict[str, Any] = {
+        name: getattr(batch, name)
+        for name in AuditAnswer.model_fields
+        if name not in ("batch", "durations_ms") and hasattr(batch, name)
+    }
+    return AuditAnswer(
+        batch=BatchAnswer(
+            id=batch.id, requests=batch.requests, nodes=batch.nodes, features=batch.features, edges=batch.edges
+        ),
+        deleted=norms.deleted,
+        injected_norm_before=norms.injected_norm_before,
+        injected_norm_after=norms.injected_norm_after,
+        channel_norm_before=norms.channel_norm_before,
+        channel_norm_after=norms.channel_norm_after,
+        durations_ms=dict(batch.durations_ms),
+        **figures,
+    )

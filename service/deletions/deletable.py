@@ -1,0 +1,92 @@
+"""What a deletion request names: whether all of it can be deleted, and how much of that which key is told."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+from uuid import UUID
+
+from service.deletions.public_nodes import is_public, refuse_public
+from service.domain.states import RequestKind
+from service.errors import NotFound, UnknownEdges, UnknownNodes
+from service.services import Services
+from service.vault.keyring import Subject, ends_of
+
+
+class UnknownTargets(NotFound):
+    """Something that is named is not in the model, or is never deleted; which, the key may not know."""
+
+    slug: ClassVar[str] = "unknown-targets"
+    title: ClassVar[str] = "Unknown targets"
+
+
+async def require_deletable(services: Services, kind: RequestKind, subjects: Sequence[Subject]) -> None:
+    """Raise UnknownTargets unless all of `subjects` are in the model, or were and are deleted; or Unavailable.
+
+    For keys that may not know of deletions: no matter what is there and what is deleted, the same is looked up and the
+    same is said. An edge that went with a node is unknown then: accepted, every pair with a deleted node would be, and
+    so tell it from the others.
+    """
+    edges = [subject for subject in subjects if not isinstance(subject, str)]
+    # First of all: what the reader no longer has by now has its tombstone already.
+    present = services.reader.have_edges(edges)
+    nodes = list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))
+    live = {node for node in nodes if services.reader.knows(node)}
+    deleted = await services.tombstones.deleted_nodes(nodes)
+    known: set[Subject] = {*live, *deleted}
+    if kind is RequestKind.EDGE:
+        cut = await services.tombstones.find(kind, edges)
+        known = {*cut, *(edge for edge, is_present in zip(edges, present, strict=True) if is_present)}
+    if not known.issuperset(subjects) or any(is_public(services.reader, subject) for subject in subjects):
+        raise UnknownTargets(
+            f"Not everything that is named is in the model {services.model} and may be deleted.",
+            "Check the ids; a key that also has deletions:read is told which. Nothing of this request was accepted.",
+        )
+
+
+async def deleted_earlier(
+    services: Services, kind: RequestKind, subjects: Sequence[Subject]
+) -> dict[Subject, UUID | None]:
+    """The subjects that are gone already, with the request that deleted each, None where the database has it not.
+
+    For keys that may know of deletions. Raises UnknownNodes, UnknownEdges, PublicNodes and Unavailable.
+    """
+    edges = [subject for subject in subjects if not isinstance(subject, str)]
+    # First of all: what the reader no longer has by now has its tombstone already.
+    present = services.reader.have_edges(edges)
+    ends = dict.fromkeys(node for subject in subjects for node in ends_of(subject))
+    missing = [node for node in ends if not services.reader.knows(node)]
+    deleted = await services.tombstones.deleted_nodes(missing)
+    earlier: dict[Subject, UUID | None] = {}
+    if kind is not RequestKind.NODE:
+        earlier = await services.tombstones.find(kind, subjects)
+    gone = {*missing, *earlier}
+    absent = [
+        edge
+        for edge, is_present in zip(edges, present, strict=True)
+        if not is_present and gone.isdisjoint((edge, *edge))
+    ]
+    unknown = [node for node in missing if node not in deleted]
+    _refuse_unknown(services.model, unknown, absent)
+    refuse_public(services.reader, services.model, subjects)
+    for subject in subjects:
+        for node in ends_of(subject):
+            if node in deleted:
+                earlier.setdefault(subject, deleted[node])
+    return earlier
+
+
+def _refuse_unknown(model: str, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> None:
+    """Raises UnknownNodes, UnknownEdges."""
+    also: dict[str, Sequence[object]] = {"unknown_edges": edges} if edges else {}
+    if nodes:
+        raise UnknownNodes(
+            f"{len(nodes)} of the nodes named are not in the model {model}.",
+            "Check the ids that `unknown` lists; nothing of this request was accepted.",
+            unknown=nodes,
+            **also,
+        )
+    if edges:
+        raise UnknownEdges(
+            f"{len(edges)} of the edges named are not in the graph of the model {model}.",
+            "Check the pairs that `unknown_edges` lists; nothing of this request was accepted.",
+            **also,
+        )

@@ -1,0 +1,36 @@
+"""Requests whose ids have to be put into the stream; written with them, emptied by the relay."""
+
+from collections.abc import Collection
+from uuid import UUID
+
+from sqlalchemy import Uuid, delete, func, literal, select
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.db.tables import OutboxRow
+
+#: Notified, with the model's name, by every transaction that adds to the outbox.
+OUTBOX_CHANNEL = "lethe_outbox"
+
+
+class OutboxRepository:
+    """The table `outbox` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def take(self, model: str, limit: int) -> list[UUID]:
+        """Return up to `limit` waiting requests, oldest first, that no other relay has taken; locks them."""
+        query = select(OutboxRow.request_id).where(OutboxRow.model == model)
+        query = query.order_by(OutboxRow.created_at).limit(limit).with_for_update(skip_locked=True)
+        return list((await self._conn.execute(query)).scalars())
+
+    async def delete(self, ids: Collection[UUID]) -> None:
+        """Remove requests that are in the stream now."""
+        published = func.any(literal(list(ids), ARRAY(Uuid())))
+        await self._conn.execute(delete(OutboxRow).where(OutboxRow.request_id == published))
+
+    async def waiting(self, model: str) -> int:
+        """Return how many requests have not been put into the stream."""
+        query = select(func.count()).select_from(OutboxRow).where(OutboxRow.model == model)
+        return int(await self._conn.scalar(query) or 0)

@@ -1,0 +1,326 @@
+"""Accepting deletion requests: concurrent callers share one sync of the key file and one transaction.
+
+Order of a group: look for earlier uses of the idempotency keys; enter the intake; make the keys of the new requests
+durable; insert requests and outbox rows; commit. So there is no row without its key. A key without its row is destroyed
+once the row is known to be absent: here when no commit was sent, or when it was answered; else by the unlearner, which
+is told of it and looks when no commit can be under way any more (`service.key_slots.disposal`).
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID, uuid4
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from service import failure_points
+from service.audit.commitments import commit
+from service.db.transactions import transaction
+from service.deletions.intake import statements
+from service.deletions.intake.callers import Accepted, NewRequest, Waiting, check_body, refuse, repeat, request_of, tell
+from service.deletions.intake.depth import QueueDepth
+from service.deletions.intake.refusals import refusal, shutting_down
+from service.deletions.intake.statements import IdempotencyKey, NewRow, StoredRequest
+from service.deletions.requests import RequestRepository
+from service.domain.records import DeletionRequest, Targets
+from service.drills.repository import DrillOpen, DrillRepository
+from service.errors import Conflict, LetheError, Unavailable
+from service.failure_points import FailurePoint
+from service.key_slots.repository import RequestKeyRepository
+from service.vault.encryption import SealBroken, seal, unseal
+from service.vault.own_slots import OwnSlots, ReservedKey
+from service.vault.request_keys import RequestKeys
+
+__all__ = ["Accepted", "Intake", "NewRequest"]
+
+#: Requests, and nodes and edges they name, in one transaction; the others wait for the next.
+_GROUP_REQUESTS = 256
+_GROUP_TARGETS = 20_000
+
+
+@dataclass
+class _Group:
+    """What one transaction found and stored."""
+
+    earlier: dict[IdempotencyKey, StoredRequest]
+    #: Those for which a row was to be made.
+    new: list[Waiting]
+    #: When each new request was received; those that lost their idempotency key to another process are missing.
+    received_at: dict[UUID, datetime]
+
+
+class Intake:
+    """Stores requests for the API. One per process; it belongs to the event loop it is used in."""
+
+    def __init__(self, engine: AsyncEngine, own_slots: OwnSlots, *, max_queued_nodes: int | None) -> None:
+        self._engine = engine
+        self._slots = own_slots
+        #: Those of all processes, for repetitions and retries of what another accepted.
+        self._keys = RequestKeys(own_slots.folder)
+        self._depth = QueueDepth(max_queued_nodes)
+        self._pending: list[Waiting] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._closed = False
+        #: Whether there may be keys of requests that were not stored, of which the unlearner has not been told: when a
+        #: process begins, those that the one before it left.
+        self._has_orphans = True
+
+    async def accept(self, new: NewRequest) -> Accepted:
+        """Return once the request is committed, or the earlier one that its idempotency key stands for.
+
+        Raises `Conflict` (the idempotency key came with another body before; as `DrillOpen`, another drill is under
+        way), `QueueFull`, `InvalidRequest` (text that cannot be stored), `NotFound` (no such model) and `Unavailable`:
+        nothing was stored, or, when it is a `CommitUnanswered`, repeating the request with its idempotency key finds
+        out.
+        """
+        if self._closed:
+            raise shutting_down()
+        waiting = Waiting(new, uuid4(), asyncio.get_running_loop().create_future())
+        self._pending.append(waiting)
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_groups(), name="intake")
+        return await waiting.answer
+
+    async def find(self, api_key_id: UUID, idempotency_key: str, body_digest: bytes) -> Accepted | None:
+        """Return what was stored under an idempotency key, None when nothing was.
+
+        Raises `Conflict` (it came with another body), `SealBroken` and `Unavailable`.
+        """
+        key = IdempotencyKey(api_key_id, idempotency_key)
+        async with transaction(self._engine) as conn:
+            earlier = (await statements.find_earlier(conn, {key})).get(key)
+        if earlier is None:
+            return None
+        check_body(earlier.request.id, earlier.body_digest, body_digest)
+        return Accepted(earlier.request, self._targets(earlier), replayed=True)
+
+    async def cancel(self, request_id: UUID, api_key_id: UUID | None) -> DeletionRequest:
+        """Cancel a queued request, whose key the unlearner then destroys.
+
+        Raises `NotFound`, `Conflict`, `Unavailable`.
+        """
+        async with transaction(self._engine) as conn:
+            cancelled = await RequestRepository(conn).cancel(request_id, api_key_id)
+        failure_points.reached(FailurePoint.CANCELLED)
+        return cancelled
+
+    async def retry(self, request_id: UUID) -> DeletionRequest:
+        """Queue a failed request again; raises `NotFound`, `Unavailable`, and `Conflict` when that is not possible."""
+        async with transaction(self._engine) as conn:
+            request = await RequestRepository(conn).retry(request_id)
+            slot = await RequestKeyRepository(conn).slot(request_id)
+            if self._keys.get(request_id, slot) is None:
+                raise Conflict(
+                    f"What request {request_id} names cannot be read any more: the key of its id list is gone.",
+                    "Send it again as a new request.",
+                )
+        return request
+
+    async def close(self) -> None:
+        """Take no more requests, and wait for those under way."""
+        self._closed = True
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def _write_groups(self) -> None:
+        group: list[Waiting] = []
+        try:
+            while self._pending:
+                group = self._take()
+                try:
+                    await self._write(group)
+                except Exception as error:  # noqa: BLE001 - a defect: it belongs to the callers, and the next group is due
+                    refuse(group, error)
+        finally:
+            # Only when this task was cancelled is anyone still waiting.
+            refuse([*group, *self._pending], shutting_down())
+            self._pending.clear()
+
+    def _take(self) -> list[Waiting]:
+        """Remove the next group, at least one request, from those pending, and drop whose callers have gone away."""
+        targets = 0
+        for size, waiting in enumerate(self._pending[:_GROUP_REQUESTS]):
+            targets += waiting.new.targets.count
+            if size and targets > _GROUP_TARGETS:
+                break
+        else:
+            size = _GROUP_REQUESTS
+        group = self._pending[:size]
+        del self._pending[:size]
+        return [waiting for waiting in group if not waiting.answer.done()]
+
+    async def _write(self, group: Sequence[Waiting]) -> None:
+        """Store a group and answer its callers; a request that cannot be stored is found by halving and fails alone."""
+        if not group:
+            return
+        try:
+            stored = await self._store(group)
+        except Unavailable as error:
+            refuse(group, error)
+        except (LetheError, DBAPIError, ValueError) as error:
+            if len(group) == 1:
+                refuse(group, refusal(error, group[0].new.model))
+                return
+            middle = len(group) // 2
+            await self._write(group[:middle])
+            await self._write(group[middle:])
+        else:
+            self._answer(group, stored)
+
+    async def _store(self, group: Sequence[Waiting]) -> _Group:
+        """Commit the new ones of a group in one transaction; no key without a row is left behind unnoticed."""
+        failure_points.reached(FailurePoint.ACCEPTING)
+        reserved: Mapping[UUID, ReservedKey] = {}
+        commit_sent = told = False
+        try:
+            async with transaction(self._engine) as conn:
+                if any(waiting.new.drill for waiting in group):
+                    # Before anything is read: what drills of other processes stored is seen then.
+                    await DrillRepository(conn).take_turn()
+                asked = {waiting.key for waiting in group if waiting.key}
+                stored = _Group(await statements.find_earlier(conn, asked), [], {})
+                stored.new = await self._admit(conn, group, stored.earlier)
+                if stored.new:
+                    await statements.enter(conn)
+                    reserved = await self._reserve(stored.new)
+                failure_points.reached(FailurePoint.KEYS_RESERVED)
+                rows = [_sealed(waiting, reserved[waiting.id]) for waiting in stored.new]
+                stored.received_at = await statements.insert_rows(conn, rows)
+                await _record_drills(conn, [each for each in stored.new if each.id in stored.received_at])
+                taken = {waiting.key for waiting in stored.new if waiting.key and waiting.id not in stored.received_at}
+                stored.earlier |= await statements.find_earlier(conn, taken)
+                if self._has_orphans:
+                    await RequestKeyRepository(conn).tell_orphaned()
+                    told = True
+                commit_sent = True
+        except BaseException:
+            if commit_sent:
+                self._has_orphans = True
+            else:
+                await self._destroy(reserved)
+            raise
+        failure_points.reached(FailurePoint.ACCEPTED)
+        if told:
+            self._has_orphans = False
+        await self._destroy({one: key for one, key in reserved.items() if one not in stored.received_at})
+        return stored
+
+    async def _admit(
+        self, conn: AsyncConnection, group: Iterable[Waiting], earlier: Collection[IdempotencyKey]
+    ) -> list[Waiting]:
+        """Return those of `group` that are new, fit into the queue and, if they are drills, may begin.
+
+        Those that must not are refused, and leave their idempotency key to the next that has it. What has a key of
+        an `earlier` request, or of one that was admitted before it, is a repetition.
+        """
+        admitted: list[Waiting] = []
+        used = set(earlier)
+        for waiting in group:
+            # Told already: by an earlier attempt, which another of its group has made fail.
+            if waiting.answer.done() or waiting.key in used:
+                continue
+            if not await _may_begin(conn, waiting, admitted):
+                refuse([waiting], DrillOpen())
+                continue
+            new = waiting.new
+            full = await self._depth.refusal(conn, new.model, new.api_key_id, new.targets.count)
+            if full is not None:
+                refuse([waiting], full)
+                continue
+            admitted.append(waiting)
+            if waiting.key is not None:
+                used.add(waiting.key)
+        return admitted
+
+    async def _reserve(self, new: Sequence[Waiting]) -> Mapping[UUID, ReservedKey]:
+        """Make a durable key for each request."""
+        try:
+            return await asyncio.to_thread(self._slots.reserve, [waiting.id for waiting in new])
+        except asyncio.CancelledError:
+            # The thread goes on.
+            self._has_orphans = True
+            raise
+        except OSError as error:
+            # Some may be on the disk: zeroing them may have failed as well.
+            self._has_orphans = True
+            raise Unavailable(
+                f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was recorded; try again."
+            ) from error
+
+    def _answer(self, group: Sequence[Waiting], stored: _Group) -> None:
+        """Tell every caller what became of its request; a repetition gets the answer of the first use of its key."""
+        for waiting in stored.new:
+            if waiting.id in stored.received_at:
+                request = request_of(waiting, stored.received_at[waiting.id])
+                tell(waiting, Accepted(request, waiting.new.targets, replayed=False))
+        firsts = {waiting.key: waiting for waiting in stored.new if waiting.key and waiting.id in stored.received_at}
+        for waiting in group:
+            if waiting.answer.done() or waiting.key is None:
+                continue
+            if waiting.key in stored.earlier:
+                self._replay(waiting, stored.earlier[waiting.key])
+            else:
+                first = firsts[waiting.key]
+                request = request_of(first, stored.received_at[first.id])
+                repeat(waiting, first.new.body_digest, Accepted(request, first.new.targets, replayed=True))
+
+    def _replay(self, waiting: Waiting, earlier: StoredRequest) -> None:
+        try:
+            targets = self._targets(earlier)
+        except SealBroken as error:
+            refuse([waiting], error)
+            return
+        repeat(waiting, earlier.body_digest, Accepted(earlier.request, targets, replayed=True))
+
+    def _targets(self, earlier: StoredRequest) -> Targets | None:
+        """What a stored request names; None once it is forgotten. Raises `SealBroken`."""
+        key = self._keys.get(earlier.request.id, earlier.key_slot)
+        if key is None or earlier.ciphertext is None:
+            return None
+        return unseal(earlier.ciphertext, key, earlier.request.id)
+
+    async def _destroy(self, keys: Mapping[UUID, ReservedKey]) -> None:
+        """Destroy keys of this process that nothing needs; those that the disk refuses are left to the unlearner."""
+        if not keys:
+            return
+        try:
+            await asyncio.to_thread(self._slots.destroy, {one: reserved.slot for one, reserved in keys.items()})
+        except OSError:
+            self._has_orphans = True
+
+
+def _sealed(waiting: Waiting, reserved: ReservedKey) -> NewRow:
+    """A request with its targets encrypted."""
+    new = waiting.new
+    return NewRow(
+        id=waiting.id,
+        model=new.model,
+        kind=new.kind,
+        count=new.targets.count,
+        reference=new.reference,
+        ciphertext=seal(new.targets, reserved.key, waiting.id),
+        key_slot=reserved.slot,
+        api_key_id=new.api_key_id,
+        idempotency_key=new.idempotency_key,
+        body_digest=new.body_digest,
+        commitments=commit(new.targets, new.reference),
+    )
+
+
+async def _may_begin(conn: AsyncConnection, waiting: Waiting, before: Iterable[Waiting]) -> bool:
+    """Whether a request is no drill, or the only one of its model that there is now, those admitted `before` too."""
+    model, drill = waiting.new.model, waiting.new.drill
+    if drill is None:
+        return True
+    if any(other.new.drill is not None and other.new.model == model for other in before):
+        return False
+    return await DrillRepository(conn).may_begin(model, drill)
+
+
+async def _record_drills(conn: AsyncConnection, stored: Iterable[Waiting]) -> None:
+    """Record which of the requests that were stored are drills."""
+    for waiting in stored:
+        if waiting.new.drill is not None:
+            await DrillRepository(conn).record(waiting.id, waiting.new.model, waiting.new.drill)

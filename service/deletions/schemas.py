@@ -1,0 +1,130 @@
+"""What the deletion routes take."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi.openapi.models import Example
+from pydantic import BaseModel, ConfigDict, Field
+
+from projector.forgetting.status import RepairStatus
+from service.audit_records.queries import Figure, Threshold
+from service.domain.states import Guarantee, RequestKind, RequestStatus
+from service.http.fields import Known, Magnitude, Moment, NodeIds, NodePair, Reference
+
+_UNIQUE: dict[str, Any] = {"uniqueItems": True}
+
+
+def _node_example(kind: str) -> dict[str, Any]:
+    return {"kind": kind, "nodes": ["12", "57"], "reference": "DSR-17"}
+
+
+class _Body(Known):
+    model_config = ConfigDict(strict=True)
+
+    reference: Reference | None = Field(
+        None, description="Your own reference, such as a data subject request's number."
+    )
+
+
+class NodeDeletion(_Body):
+    """Forget nodes: out of the graph, the weights, every prediction and the disk."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_node_example("node")]})
+
+    kind: Literal["node"]
+    nodes: NodeIds = Field(description="External ids, each once.", json_schema_extra=_UNIQUE)
+
+
+class FeaturesDeletion(_Body):
+    """Forget the features of nodes; the nodes and their edges stay."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_node_example("features")]})
+
+    kind: Literal["features"]
+    nodes: NodeIds = Field(description="External ids, each once.", json_schema_extra=_UNIQUE)
+
+
+class EdgeDeletion(_Body):
+    """Forget edges; their nodes stay."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"kind": "edge", "edges": [["1", "2"]], "reference": "DSR-18"}]}
+    )
+
+    kind: Literal["edge"]
+    edges: list[NodePair] = Field(
+        min_length=1,
+        fail_fast=True,
+        description="Pairs of external ids, each pair once; their order does not matter.",
+        json_schema_extra=_UNIQUE,
+    )
+
+
+#: The bodies that /docs offers to try.
+EXAMPLES: dict[str, Example] = {
+    "nodes": {"summary": "Forget two nodes", "value": _node_example("node")},
+    "edges": {"summary": "Forget an edge", "value": {"kind": "edge", "edges": [["1", "2"]], "reference": "DSR-18"}},
+    "features": {"summary": "Forget the features of two nodes", "value": _node_example("features")},
+}
+
+DeletionBody = Annotated[NodeDeletion | EdgeDeletion | FeaturesDeletion, Field(discriminator="kind")]
+
+
+#: A body's enum members are text.
+_AS_TEXT = Field(strict=False)
+
+
+class RecordFilters(BaseModel):
+    """Which requests are meant; what is left out filters nothing. A figure that a request lacks meets no threshold."""
+
+    status: Annotated[RequestStatus, _AS_TEXT] | None = None
+    kind: Annotated[RequestKind, _AS_TEXT] | None = None
+    guarantee: Annotated[Guarantee, _AS_TEXT] | None = None
+    repair: Annotated[RepairStatus, _AS_TEXT] | None = None
+    since: Moment | None = Field(
+        None, description="Received at or after this time (RFC 3339, with its offset from UTC)."
+    )
+    until: Moment | None = Field(None, description="Received before this time.")
+    injected_norm_before_min: Magnitude | None = None
+    injected_norm_before_max: Magnitude | None = None
+    injected_norm_after_min: Magnitude | None = None
+    injected_norm_after_max: Magnitude | None = None
+    distance_bound_before_relative_min: Magnitude | None = None
+    distance_bound_before_relative_max: Magnitude | None = None
+    distance_bound_after_relative_min: Magnitude | None = None
+    distance_bound_after_relative_max: Magnitude | None = None
+    span_residual_min: Magnitude | None = None
+    span_residual_max: Magnitude | None = None
+
+    def thresholds(self) -> dict[Figure, Threshold]:
+        """The thresholds on the figures that have one."""
+        named = {figure: Threshold(getattr(self, f"{figure}_min"), getattr(self, f"{figure}_max")) for figure in Figure}
+        return {figure: threshold for figure, threshold in named.items() if threshold != Threshold()}
+
+
+class PagedFilters(RecordFilters):
+    """Filters, and which page of what they keep."""
+
+    cursor: str | None = Field(
+        None, min_length=1, max_length=256, description="`next_cursor` of the previous page, with the same filters."
+    )
+    limit: int = Field(50, ge=1, le=200, description="Most requests on a page.")
+
+
+class DeletionFilters(PagedFilters, Known):
+    """Which requests are listed; a parameter that is left out filters nothing."""
+
+
+class SearchBody(PagedFilters, Known):
+    """The nodes whose deletion is looked for, or the requests; what would name a person is never in a URL."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={"examples": [{"nodes": ["12", "57"]}, {"reference": "DSR-17"}]},
+    )
+
+    nodes: NodeIds | None = Field(
+        None, description="External ids. With them the answer has `found` and `not_found`, no pages."
+    )
+    reference: Reference | None = Field(
+        None, description="Exactly this one; those of completed requests are found with audit:read only."
+    )

@@ -1,0 +1,179 @@
+"""From the body of `POST /deletions` to an accepted request: what is known, what is gone already, what is left."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+from uuid import UUID
+
+import orjson
+
+from service.access.limits import PROBES
+from service.db.transactions import transaction
+from service.deletions.deletable import UnknownTargets, deleted_earlier, require_deletable
+from service.deletions.intake.intake import Accepted, NewRequest
+from service.deletions.public_nodes import PublicNodes
+from service.deletions.refusals import Refusal, record
+from service.deletions.schemas import DeletionBody, EdgeDeletion
+from service.domain.records import ApiKey, DeletionRequest, Targets
+from service.domain.states import RequestKind, RequestStatus, Scope
+from service.errors import BodyTooLarge, InvalidRequest, UnknownEdges, UnknownNodes
+from service.http.problems import MOST_FAULTS
+from service.services import Services
+from service.vault.keyring import Subject, ends_of
+from service.vault.salting import salted
+
+
+class DuplicateTargets(InvalidRequest):
+    """A list names a node or edge more than once; `extra["duplicates"]` lists the first of them."""
+
+    slug: ClassVar[str] = "duplicate-targets"
+    title: ClassVar[str] = "Duplicates in the list"
+
+
+class SelfLoops(InvalidRequest):
+    """An edge of the list joins a node to itself; `extra["self_loops"]` lists the first of the nodes."""
+
+    slug: ClassVar[str] = "self-loops"
+    title: ClassVar[str] = "Edges from a node to itself"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What became of a body: the request, its targets while they are not forgotten, and what was gone already."""
+
+    request: DeletionRequest
+    #: None once the request is finished and its salts are erased.
+    targets: Targets | None
+    #: Node id, or `a|b` for an edge -> the earlier request that deleted it.
+    already_deleted: Mapping[str, UUID | None]
+    #: Whether the request is an earlier one with the same idempotency key.
+    replayed: bool = False
+
+
+async def submit(
+    services: Services,
+    body: DeletionBody,
+    caller: ApiKey,
+    idempotency_key: str | None,
+) -> Submission:
+    """Accept `body` for `caller`.
+
+    For a key with deletions:read, targets that an earlier request deleted are left out. When none is left they are
+    taken in like those of any other key: the unlearner alone says of a request that it is done, and when it comes to
+    this one, what it names is gone from the disk. Nothing tells another key what is gone already.
+
+    Raises:
+        BodyTooLarge, DuplicateTargets, SelfLoops: the body cannot be taken.
+        UnknownNodes, UnknownEdges: it names what the model does not have; nothing is accepted.
+        PublicNodes: it names what is never deleted; nothing is accepted.
+        UnknownTargets: in the place of these three, for a key without deletions:read.
+        Conflict: the idempotency key was used with another body.
+        TooManyAttempts: too many requests of a key without deletions:read were refused lately.
+        QueueFull, Unavailable: it cannot be taken now; nothing is accepted.
+    """
+    kind = RequestKind(body.kind)
+    subjects = _subjects(body)
+    _check(services, subjects)
+    is_told = Scope.DELETIONS_READ in caller.scopes
+    digest = None if idempotency_key is None else services.keyring.body_digest(_canonical(body))
+    if idempotency_key is not None and digest is not None:
+        # Before it is judged: what it named may be gone by now, by itself or by others.
+        first = await services.intake.find(caller.id, idempotency_key, digest)
+        if first is not None:
+            return await _replay(services, first, kind, subjects, is_told=is_told)
+    earlier: Mapping[Subject, UUID | None] = {}
+    try:
+        if is_told:
+            earlier = await deleted_earlier(services, kind, subjects)
+        else:
+            async with services.limits.attempt(PROBES, str(caller.id), UnknownTargets):
+                await require_deletable(services, kind, subjects)
+    except (UnknownNodes, UnknownEdges, PublicNodes, UnknownTargets) as refusal:
+        await _record(services, Refusal(services.model, caller.id, kind, len(subjects), refusal.slug))
+        raise
+    rest = [subject for subject in subjects if subject not in earlier]
+    accepted = await services.intake.accept(
+        NewRequest(
+            model=services.model,
+            kind=kind,
+            targets=salted(rest or subjects, body.reference),
+            reference=body.reference,
+            api_key_id=caller.id,
+            idempotency_key=idempotency_key,
+            body_digest=digest,
+        )
+    )
+    if accepted.replayed:
+        # It was asked for twice at the same moment.
+        return await _replay(services, accepted, kind, subjects, is_told=is_told)
+    already_deleted = {_label(subject): earlier[subject] for subject in subjects if subject in earlier}
+    return Submission(accepted.request, accepted.targets, already_deleted)
+
+
+async def _record(services: Services, refusal: Refusal) -> None:
+    """Record and count a refusal, before anybody is told of it. Raises Unavailable."""
+    async with transaction(services.engine) as connection:
+        await record(connection, refusal)
+    services.metrics.refused(refusal.kind)
+
+
+def _subjects(body: DeletionBody) -> list[Subject]:
+    if isinstance(body, EdgeDeletion):
+        # Edges are undirected: both orders of a pair are the same edge.
+        return [(min(edge), max(edge)) for edge in body.edges]
+    return list(body.nodes)
+
+
+def _label(subject: Subject) -> str:
+    return "|".join(ends_of(subject))
+
+
+def _check(services: Services, subjects: Sequence[Subject]) -> None:
+    limit = services.settings.max_nodes_per_request
+    if len(subjects) > limit:
+        raise BodyTooLarge(
+            f"{len(subjects)} targets are more than the {limit} that one request may name.",
+            "Split the list into several requests.",
+            max_nodes=limit,
+        )
+    edges = [subject for subject in subjects if not isinstance(subject, str)]
+    loops = list(dict.fromkeys(first for first, second in edges if first == second))
+    if loops:
+        raise SelfLoops(
+            f"{len(loops)} of the edges join a node to itself, which no edge of a graph here does.",
+            f"Leave out such edges; `self_loops` lists the first {MOST_FAULTS} of their nodes. Nothing was accepted.",
+            self_loops=loops[:MOST_FAULTS],
+        )
+    duplicates = [subject for subject, times in Counter(subjects).items() if times > 1]
+    if duplicates:
+        raise DuplicateTargets(
+            f"{len(duplicates)} of the targets occur more than once.",
+            f"Name each once; `duplicates` lists the first {MOST_FAULTS} of those that occur more often.",
+            duplicates=duplicates[:MOST_FAULTS],
+        )
+
+
+def _canonical(body: DeletionBody) -> bytes:
+    """One encoding for all bodies that mean the same, whatever their white space or order of members."""
+    return orjson.dumps(body.model_dump(), option=orjson.OPT_SORT_KEYS)
+
+
+async def _replay(
+    services: Services, accepted: Accepted, kind: RequestKind, subjects: Sequence[Subject], *, is_told: bool
+) -> Submission:
+    """The answer of the first time: what this very request deleted is not `already_deleted`.
+
+    How far the request has come since, and what else is gone, is told to a key with deletions:read alone.
+    """
+    if not is_told:
+        asked = replace(accepted.request, status=RequestStatus.QUEUED)
+        return Submission(asked, accepted.targets, {}, replayed=True)
+    earlier = await deleted_earlier(services, kind, subjects)
+    own = {*accepted.targets.nodes, *accepted.targets.edges} if accepted.targets is not None else set()
+    already_deleted = {
+        _label(subject): request_id
+        for subject, request_id in earlier.items()
+        if request_id != accepted.request.id and subject not in own
+    }
+    return Submission(accepted.request, accepted.targets, already_deleted, replayed=True)

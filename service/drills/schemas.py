@@ -1,0 +1,138 @@
+"""What the drill routes give, and how it is made of the records of the other layers."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.deletions.answers import Links, Salts, links_of
+from service.domain.drills import Drill, DrillTrigger
+from service.domain.states import RequestStatus
+from service.drills.cohorts import Cohorts
+from service.drills.starting import StartedDrill
+
+_ID = "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11"
+_ASKED: dict[str, Any] = {
+    "request_id": _ID,
+    "cohort": 3,
+    "trigger": "manual",
+    "requested_at": "2026-03-02T09:15:04.120000Z",
+    "links": {"self": f"/deletions/{_ID}"},
+}
+_OPEN: dict[str, Any] = _ASKED | {
+    "status": "queued",
+    "applied_at": None,
+    "completed_at": None,
+    "failed_at": None,
+    "channel_norm_before": None,
+    "channel_norm_after": None,
+    "passed": None,
+    "model_replaced_at": None,
+    "finding": "The canaries are being deleted.",
+}
+_DONE: dict[str, Any] = _ASKED | {
+    "status": "completed",
+    "applied_at": "2026-03-02T09:15:04.310000Z",
+    "completed_at": "2026-03-02T09:15:04.420000Z",
+    "failed_at": None,
+    "channel_norm_before": 4.125,
+    "channel_norm_after": 0.0,
+    "passed": True,
+    "model_replaced_at": None,
+    "finding": "The weight on the canaries' column fell from 4.125 to 0.",
+}
+_COHORTS: dict[str, Any] = {"total": 12, "nodes": 4, "remaining": 8, "partly_deleted": [2]}
+
+
+class DrillAnswer(BaseModel):
+    """The deletion of one cohort of canaries, and what was read from the weights."""
+
+    request_id: UUID = Field(description="The deletion request that the drill is.")
+    cohort: int
+    trigger: DrillTrigger = Field(description="`manual`: a key asked; `scheduled`: the service itself did.")
+    requested_at: datetime
+    status: RequestStatus = Field(description="That of the request.")
+    applied_at: datetime | None
+    completed_at: datetime | None
+    failed_at: datetime | None
+    channel_norm_before: float | None = Field(description="Norm of the cohort's rows of the weights, before.")
+    channel_norm_after: float | None = Field(description="The same after, read from the weights; 0 is right.")
+    passed: bool | None = Field(description="Null while it is under way, and when it was withdrawn.")
+    model_replaced_at: datetime | None = Field(
+        description="When an import put another model in the place of the one that it drilled; null while it is served."
+    )
+    finding: str = Field(description="The result in a sentence.")
+    links: Links
+
+
+class CohortsAnswer(BaseModel):
+    """The canaries of the served model."""
+
+    total: int = Field(description="Cohorts at training; 0 without canaries.")
+    nodes: int = Field(description="Nodes of each.")
+    remaining: int = Field(description="Whole cohorts that no drill under way deletes: so many drills are left.")
+    partly_deleted: list[int] = Field(description="Cohorts that drills skip, as other requests deleted a part of them.")
+
+
+class AcceptedDrill(DrillAnswer):
+    """A drill that was accepted; what is done since is at `links.self`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                _OPEN
+                | {
+                    "cohorts": _COHORTS,
+                    "salts": {
+                        "nodes": {"lethe-canary-5f1d7a84-3-1": "5f1d7a84db00d2fce00b31a7fc73224f"},
+                        "reference": "c0535e4be2b79ffd93291305436bf889",
+                    },
+                }
+            ]
+        }
+    )
+
+    cohorts: CohortsAnswer
+    salts: Salts | None = Field(description="They link the receipt to the canaries' ids; null once erased.")
+
+
+class DrillsAnswer(BaseModel):
+    """The drills of the served model, and what is left for more."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"model": "cora", "every_days": 7.0, "cohorts": _COHORTS, "drills": [_DONE]}]}
+    )
+
+    model: str
+    every_days: float = Field(description="Days between drills that run by themselves; 0: none does.")
+    cohorts: CohortsAnswer
+    drills: list[DrillAnswer] = Field(description="Newest first.")
+
+
+def drill_answer(drill: Drill) -> DrillAnswer:
+    """What a drill looks like."""
+    return DrillAnswer(**_fields(drill))
+
+
+def accepted_drill(started: StartedDrill) -> AcceptedDrill:
+    """The 202 answer."""
+    targets = started.targets
+    salts = None if targets is None else Salts(nodes=dict(targets.node_salts or {}), reference=targets.reference_salt)
+    return AcceptedDrill(**_fields(started.drill), cohorts=cohorts_answer(started.cohorts, started.drill), salts=salts)
+
+
+def cohorts_answer(cohorts: Cohorts, newest: Drill | None) -> CohortsAnswer:
+    """What is left of the canaries; the cohort of a drill under way is not, though its nodes may still be there."""
+    taken = newest.cohort if newest is not None and newest.is_open else None
+    return CohortsAnswer(
+        total=cohorts.total,
+        nodes=cohorts.nodes,
+        remaining=sum(cohort != taken for cohort in cohorts.unused),
+        partly_deleted=[cohort for cohort in cohorts.partly_deleted if cohort != taken],
+    )
+
+
+def _fields(drill: Drill) -> dict[str, Any]:
+    named = {name: getattr(drill, name) for name in DrillAnswer.model_fields if name != "links"}
+    return named | {"links": links_of(drill.request_id)}

@@ -1,0 +1,94 @@
+"""What happened to requests, model and log, in order; the table only ever grows, and with every event the log."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Text, Uuid, and_, insert, or_, select
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.db.arrays import unnested
+from service.db.tables import EventRow, RequestRow
+from service.domain.states import EventType
+from service.evidence.log import LogRepository
+
+#: The content of an event: canonical JSON values, no ids of nodes.
+Payload = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One row of `events`."""
+
+    id: int
+    request_id: UUID
+    type: EventType
+    payload: Payload
+    created_at: datetime
+
+
+class EventRepository:
+    """The events of requests. The database refuses a second `applied`, `repaired` or `completed` event of a request."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def append(self, request_id: UUID, event_type: EventType, payload: Payload) -> int:
+        """Add an event and return its number; `RequestRepository.mark_*` do this themselves."""
+        [number] = await self.append_many(event_type, {request_id: payload})
+        return number
+
+    async def append_many(self, event_type: EventType, payloads: Mapping[UUID, Payload]) -> list[int]:
+        """Add an event of one type, and its leaf, to each of several requests; return their numbers, in that order.
+
+        The requests are as the event leaves them. Raises `NotCanonical` for a payload that cannot be logged.
+        """
+        if not payloads:
+            return []
+        log = LogRepository(self._conn)
+        # First, so that events are numbered in the order of their leaves.
+        await log.take_turn()
+        rows = unnested(
+            "added",
+            request_id=(Uuid(), list(payloads)),
+            type=(Text(), [event_type.value] * len(payloads)),
+            payload=(JSONB(), [dict(payload) for payload in payloads.values()]),
+        )
+        added = select(rows.c.request_id, rows.c.type, rows.c.payload)
+        inserted = insert(EventRow).from_select(["request_id", "type", "payload"], added)
+        numbers = list((await self._conn.execute(inserted.returning(EventRow.id))).scalars())
+        await log.append(numbers)
+        return numbers
+
+    async def append_of_no_request(self, event_type: EventType, payload: Payload) -> int:
+        """Add an event of `OF_NO_REQUEST` and its leaf; return its number. Raises `NotCanonical`."""
+        log = LogRepository(self._conn)
+        await log.take_turn()
+        inserted = insert(EventRow).values(type=event_type.value, payload=dict(payload)).returning(EventRow.id)
+        number: int = (await self._conn.execute(inserted)).scalar_one()
+        await log.append([number])
+        return number
+
+    async def of_request(self, request_id: UUID) -> list[Event]:
+        """Return the events of a request, oldest first."""
+        query = select(EventRow.__table__).where(EventRow.request_id == request_id).order_by(EventRow.id)
+        return [
+            Event(row.id, request_id, EventType(row.type), row.payload, row.created_at)
+            for row in await self._conn.execute(query)
+        ]
+
+    async def latest_figures(self, model: str) -> Payload | None:
+        """Return the content of the newest event that has figures of a model's weights, None when there is none."""
+        of_request = and_(RequestRow.model == model, EventRow.payload.has_key("rank_after"))
+        of_model = and_(EventRow.request_id.is_(None), EventRow.payload["model"].astext == model)
+        query = (
+            select(EventRow.payload)
+            .outerjoin(RequestRow, RequestRow.id == EventRow.request_id)
+            .where(or_(of_request, of_model))
+            .order_by(EventRow.id.desc())
+            .limit(1)
+        )
+        payload: Payload | None = await self._conn.scalar(query)
+        return payload

@@ -1,0 +1,215 @@
+"""The transparency log: a leaf for every event, and the hashes from which proofs are made.
+
+Leaves of a database form one sequence. Whoever appends holds an advisory lock until its transaction ends, so a leaf is
+visible only when all before it are. An append reads the O(log n) hashes at the right edge of the tree; the hash of a
+complete subtree is stored once and never changes.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
+
+from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Text, and_, func, insert, literal, select
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.audit.commitments import Commitments
+from service.audit.leaf import LoggedEvent, leaf_data
+from service.audit.merkle import (
+    Frontier,
+    Subtree,
+    consistency_ranges,
+    inclusion_ranges,
+    leaf_hash,
+    needed,
+    proof,
+    subtrees,
+)
+from service.db.arrays import unnested
+from service.db.rows import REQUEST_COLUMNS, deletion_request
+from service.db.tables import EventRow, LeafRow, LogNodeRow, RequestRow
+from service.domain.states import EventType
+from service.errors import LetheError
+
+#: Advisory lock of whoever appends (the bytes of "log").
+_LOG_LOCK = 0x6C6F67
+#: Notified by every transaction that appends.
+LOG_CHANNEL = "lethe_log"
+#: Under another name, because every row has a method `index`.
+_PLACE = LeafRow.index.label("place")
+_EVENT_COLUMNS = (
+    EventRow.id.label("event_id"),
+    EventRow.request_id.label("event_request_id"),
+    EventRow.type.label("event_type"),
+    EventRow.payload.label("event_payload"),
+    EventRow.created_at.label("event_created_at"),
+)
+
+
+class LogDamaged(LetheError):
+    """The stored tree lacks a hash that it must have: rows were removed past the database's own guards."""
+
+    slug: ClassVar[str] = "log-damaged"
+    title: ClassVar[str] = "Transparency log damaged"
+
+
+@dataclass(frozen=True)
+class StoredLeaf:
+    """One row of `leaves`."""
+
+    index: int
+    #: Canonical JSON.
+    data: bytes
+    hash: bytes
+
+
+class LogRepository:
+    """The tables `leaves` and `log_nodes` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def take_turn(self) -> None:
+        """Wait for others that append, and keep them out until the caller's transaction ends.
+
+        For before `append`. A transaction that locks rows which another appender may want calls this before that.
+        """
+        await self._conn.execute(select(func.pg_advisory_xact_lock(_LOG_LOCK)))
+
+    async def append(self, event_ids: Collection[int]) -> None:
+        """Add a leaf for each of these events, inserted since the caller took its turn, in their numbers' order."""
+        tree = await self._frontier(await self.size())
+        leaves: list[tuple[int, int, str, bytes, bytes]] = []
+        nodes: list[tuple[Subtree, bytes]] = []
+        for event in await self._events(event_ids):
+            index = tree.size
+            data = leaf_data(index, event)
+            digest = leaf_hash(data)
+            nodes += tree.append(digest)
+            leaves.append((index, event.id, data.decode(), digest, tree.root))
+        await self._insert(leaves, nodes)
+
+    async def size(self) -> int:
+        """Return how many leaves there are."""
+        last = await self._conn.scalar(select(func.max(LeafRow.index)))
+        return 0 if last is None else int(last) + 1
+
+    async def root(self, size: int) -> bytes:
+        """Return the root of the tree of the first `size` leaves; raises `LogDamaged`."""
+        return (await self._frontier(size)).root
+
+    async def inclusion(self, index: int, size: int) -> list[bytes]:
+        """Return the inclusion proof of a leaf in the tree of the first `size`; raises `LogDamaged`, `ValueError`."""
+        ranges = inclusion_ranges(index, size)
+        return proof(ranges, await self._hashes(needed(ranges)))
+
+    async def consistency(self, old: int, new: int) -> list[bytes]:
+        """Return the proof that the first `old` leaves are unchanged in the first `new`; raises as `inclusion`."""
+        ranges = consistency_ranges(old, new)
+        return proof(ranges, await self._hashes(needed(ranges)))
+
+    async def leaf_hash(self, index: int) -> bytes | None:
+        """Return the hash of a leaf, None when there is no such leaf."""
+        digest: bytes | None = await self._conn.scalar(select(LeafRow.hash).where(LeafRow.index == index))
+        return digest
+
+    async def of_request(self, request_id: UUID) -> list[StoredLeaf]:
+        """Return the leaves of a request's events, in order."""
+        query = (
+            select(_PLACE, LeafRow.data, LeafRow.hash)
+            .join(EventRow, EventRow.id == LeafRow.event_id)
+            .where(EventRow.request_id == request_id)
+            .order_by(LeafRow.index)
+        )
+        return [StoredLeaf(row.place, row.data.encode(), row.hash) for row in await self._conn.execute(query)]
+
+    async def of_no_request(self, *, after: int = -1, limit: int | None = None) -> list[StoredLeaf]:
+        """Return up to `limit` leaves of events that no request asked for, after the leaf `after`, newest first."""
+        query = (
+            select(_PLACE, LeafRow.data, LeafRow.hash)
+            .join(EventRow, EventRow.id == LeafRow.event_id)
+            .where(EventRow.request_id.is_(None), LeafRow.index > after)
+            .order_by(EventRow.id.desc())
+            .limit(limit)
+        )
+        return [StoredLeaf(row.place, row.data.encode(), row.hash) for row in await self._conn.execute(query)]
+
+    async def _frontier(self, size: int) -> Frontier:
+        edge = subtrees((0, size))
+        hashes = await self._hashes(edge)
+        return Frontier(size, [hashes[subtree] for subtree in edge])
+
+    async def _hashes(self, wanted: Iterable[Subtree]) -> Mapping[Subtree, bytes]:
+        """The hashes of complete subtrees, single leaves among them."""
+        wanted = set(wanted)
+        found: dict[Subtree, bytes] = {}
+        positions = [subtree.position for subtree in wanted if subtree.level == 0]
+        if positions:
+            query = select(_PLACE, LeafRow.hash).where(
+                LeafRow.index == func.any(literal(positions, ARRAY(BigInteger())))
+            )
+            found |= {Subtree(0, row.place): row.hash for row in await self._conn.execute(query)}
+        inner = [subtree for subtree in wanted if subtree.level > 0]
+        if inner:
+            places = unnested(
+                "wanted",
+                level=(SmallInteger(), [subtree.level for subtree in inner]),
+                position=(BigInteger(), [subtree.position for subtree in inner]),
+            )
+            at_place = and_(LogNodeRow.level == places.c.level, LogNodeRow.position == places.c.position)
+            rows = select(LogNodeRow.level, LogNodeRow.position, LogNodeRow.hash).join(places, at_place)
+            found |= {Subtree(row.level, row.position): row.hash for row in await self._conn.execute(rows)}
+        if absent := wanted - found.keys():
+            raise LogDamaged(
+                f"The log lacks {len(absent)} of the hashes that its {min(absent).position << min(absent).level}th "
+                "leaf and those after it gave it.",
+                "Restore the database from its backup, and find out with `./lethe audit verify` what is missing.",
+            )
+        return found
+
+    async def _events(self, ids: Collection[int]) -> list[LoggedEvent]:
+        query = (
+            select(*REQUEST_COLUMNS, RequestRow.subject_commitments, RequestRow.reference_commitment)
+            .add_columns(*_EVENT_COLUMNS)
+            .select_from(EventRow)
+            .outerjoin(RequestRow, RequestRow.id == EventRow.request_id)
+            .where(EventRow.id == func.any(literal(list(ids), ARRAY(BigInteger()))))
+            .order_by(EventRow.id)
+        )
+        return [
+            LoggedEvent(
+                id=row.event_id,
+                type=EventType(row.event_type),
+                payload=row.event_payload,
+                created_at=row.event_created_at,
+                request=None if row.event_request_id is None else deletion_request(row),
+                commitments=Commitments(row.subject_commitments, row.reference_commitment),
+            )
+            for row in await self._conn.execute(query)
+        ]
+
+    async def _insert(
+        self, leaves: Sequence[tuple[int, int, str, bytes, bytes]], nodes: Sequence[tuple[Subtree, bytes]]
+    ) -> None:
+        indexes, events, texts, hashes, roots = zip(*leaves, strict=True)
+        rows = unnested(
+            "added",
+            index=(BigInteger(), indexes),
+            event_id=(BigInteger(), events),
+            data=(Text(), texts),
+            hash=(LargeBinary(), hashes),
+            root=(LargeBinary(), roots),
+        )
+        added = insert(LeafRow).from_select(["index", "event_id", "data", "hash", "root"], select(*rows.c))
+        # As often as there are rows, of which Postgres makes one.
+        await self._conn.execute(added.returning(func.pg_notify(LOG_CHANNEL, "")))
+        if not nodes:
+            return
+        rows = unnested(
+            "added",
+            level=(SmallInteger(), [subtree.level for subtree, _ in nodes]),
+            position=(BigInteger(), [subtree.position for subtree, _ in nodes]),
+            hash=(LargeBinary(), [digest for _, digest in nodes]),
+        )
+        await self._conn.execute(insert(LogNodeRow).from_select(["level", "position", "hash"], select(*rows.c)))

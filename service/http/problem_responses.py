@@ -1,0 +1,132 @@
+"""What /docs says of errors: which problem documents a route can answer, with an example of each."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.http.problems import MEDIA_TYPE, TYPE_PREFIX
+
+
+class Problem(BaseModel):
+    """An error as RFC 9457 has it. Further members depend on the type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="A URI that names the kind of problem; compare this, not the title.")
+    title: str
+    status: int
+    detail: str = Field(description="What was wrong with this request.")
+    remedy: str = Field(description="What to do about it.")
+
+
+#: What /docs says of a 202 answer beside its body.
+LOCATION: dict[int | str, dict[str, Any]] = {
+    202: {"headers": {"Location": {"description": "Where the request is found.", "schema": {"type": "string"}}}}
+}
+
+#: status -> (slug, title, detail, remedy, further members)
+_EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
+    400: (
+        "malformed-body",
+        "Malformed body",
+        "The body is not UTF-8 encoded JSON.",
+        "Send a JSON document; /docs has an example for every route.",
+        {},
+    ),
+    401: ("unauthenticated", "API key required", "This needs an API key.", "Send `Authorization: Bearer lethe_…`.", {}),
+    403: (
+        "missing-scope",
+        "Scope missing",
+        "This needs the scope deletions:write, which the API key does not have.",
+        "Use a key with deletions:write.",
+        {"scope": "deletions:write"},
+    ),
+    404: (
+        "not-found",
+        "Not found",
+        "There is no such node or request, as far as this key may know.",
+        "Check the id.",
+        {},
+    ),
+    409: (
+        "conflict",
+        "Conflict",
+        "The idempotency key was used before with another body.",
+        "Use a new Idempotency-Key for a new request.",
+        {},
+    ),
+    410: ("node-deleted", "Node deleted", "The node was deleted on request.", "Stop asking for it.", {}),
+    413: (
+        "too-large",
+        "Request too large",
+        "The body is larger than 1048576 bytes.",
+        "Split it into several requests.",
+        {},
+    ),
+    415: (
+        "unsupported-media-type",
+        "Unsupported media type",
+        "The body is not declared as JSON.",
+        "Send the header Content-Type: application/json.",
+        {},
+    ),
+    422: (
+        "invalid-request",
+        "Invalid request",
+        "The request does not fit the schema of this route.",
+        "Correct what `errors` names; /docs has the schema and an example.",
+        {"errors": [{"loc": ["body", "node", "nodes"], "msg": "List should have at least 1 item"}]},
+    ),
+    429: (
+        "too-many-attempts",
+        "Too many attempts",
+        "There were too many unknown API keys from your address: 300 within 60 seconds.",
+        "Try again in 12 seconds.",
+        {"retry_after": 12},
+    ),
+    503: ("unavailable", "Temporarily unavailable", "Postgres does not answer.", "Try again in a moment.", {}),
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that can answer these error statuses, and 500 as every route can.
+
+    Where a key is needed, there may have been too many wrong ones.
+    """
+    all_statuses = sorted({*statuses, *([429] if 401 in statuses else [])})
+    documented: dict[int | str, dict[str, Any]] = {status: _response(status) for status in all_statuses}
+    documented[500] = _document(
+        "Internal error",
+        "internal-error",
+        500,
+        "The server failed to answer this request.",
+        "Try again; if it stays, give the X-Request-ID of this answer to the operator.",
+        {},
+    )
+    return documented
+
+
+def _response(status: int) -> dict[str, Any]:
+    slug, title, detail, remedy, extra = _EXAMPLES[status]
+    document = _document(title, slug, status, detail, remedy, extra)
+    headers = {
+        401: {"WWW-Authenticate": "Names the Bearer scheme."},
+        403: {"WWW-Authenticate": "Names the scope that is missing."},
+        429: {"Retry-After": "Seconds to wait."},
+        503: {"Retry-After": "Seconds to wait."},
+    }.get(status, {})
+    if headers:
+        document["headers"] = {
+            name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
+        }
+    return document
+
+
+def _document(title: str, slug: str, status: int, detail: str, remedy: str, extra: dict[str, Any]) -> dict[str, Any]:
+    example = {"type": TYPE_PREFIX + slug, "title": title, "status": status, "detail": detail, "remedy": remedy}
+    return {
+        "description": title,
+        "content": {
+            MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "example": {**example, **extra}},
+        },
+    }

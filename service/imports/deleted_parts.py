@@ -1,0 +1,138 @@
+"""Which parts of a graph were deleted by earlier requests: what a newly trained model must not bring back."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.forgetting.batch import Removal
+from projector.graph.graph import Graph
+from service.db.engine import Engine
+from service.db.transactions import transaction
+from service.domain.records import Tombstone
+from service.domain.states import RequestKind
+from service.tombstones.repository import TombstoneRepository
+from service.vault.keyring import Keyring
+
+#: A node, or the two ends of an edge, by external id.
+Subject = TypeVar("Subject", str, tuple[str, str])
+
+#: Subjects looked up at once.
+_PAGE = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Tombstoned:
+    """What of a graph was deleted earlier, by row."""
+
+    #: Nodes, (m,) int64.
+    nodes: NDArray[np.int64]
+    #: Nodes that are there and whose features were deleted, (k,) int64.
+    feature_rows: NDArray[np.int64]
+    #: Edges between nodes that are there, (l, 2) int64.
+    edges: NDArray[np.int64]
+
+    @classmethod
+    def nothing(cls) -> "Tombstoned":
+        """Of a graph of which nothing was deleted."""
+        none = np.empty(0, dtype=np.int64)
+        return cls(none, none, none.reshape(0, 2))
+
+    def and_also(self, other: "Tombstoned") -> "Tombstoned":
+        """What either names; they have nothing in common."""
+        return Tombstoned(
+            np.concatenate([self.nodes, other.nodes]),
+            np.concatenate([self.feature_rows, other.feature_rows]),
+            np.concatenate([self.edges, other.edges]),
+        )
+
+    def within(self, live: NDArray[np.bool_], featured: NDArray[np.bool_]) -> "Tombstoned":
+        """What of it is part of a version with these `live` and `featured` nodes, each (n,), on the disk or not."""
+        return Tombstoned(
+            nodes=self.nodes[live[self.nodes]],
+            feature_rows=self.feature_rows[(live & featured)[self.feature_rows]],
+            edges=self.edges[np.all(live[self.edges], axis=1)],
+        )
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many nodes, nodes' features and edges."""
+        return self.nodes.size, self.feature_rows.size, len(self.edges)
+
+    def __bool__(self) -> bool:
+        return any(self.counts)
+
+    def __str__(self) -> str:
+        """How many of each there are, such as "2 nodes and 1 edge"."""
+        counts = zip(("node", "node whose features were deleted", "edge"), self.counts, strict=True)
+        return " and ".join(f"{count} {_plural(what, count)}" for what, count in counts if count)
+
+    def removals(self) -> list[Removal]:
+        """The same as one removal per kind, to be carried out together."""
+        removals = []
+        if self.nodes.size:
+            removals.append(Removal(nodes=self.nodes))
+        if self.feature_rows.size:
+            removals.append(Removal(features=self.feature_rows))
+        if self.edges.size:
+            removals.append(Removal(edges=self.edges))
+        return removals
+
+
+async def find_tombstoned(
+    engine: Engine, keyring: Keyring, model: str, graph: Graph, own: Collection[Tombstone] = ()
+) -> Tombstoned:
+    """What of `graph` requests to `model` have deleted; rows that are erased already are left out.
+
+    `own` are tombstones that the database is about to be told of. Raises KeyMissing when a key is not here that
+    tombstones were made with, and Unavailable.
+    """
+    async with transaction(engine) as connection:
+        keyring.check(await TombstoneRepository(connection).key_fingerprints())
+    also = frozenset(one.hash for one in own)
+
+    async def find(kind: RequestKind, subjects: Sequence[Subject]) -> set[Subject]:
+        """Those of `subjects` that were deleted, looked up under every tombstone key."""
+        found: set[Subject] = set()
+        for start in range(0, len(subjects), _PAGE):
+            by_hash = await asyncio.to_thread(_hashes, keyring, model, kind, subjects[start : start + _PAGE])
+            async with transaction(engine) as connection:
+                known = await TombstoneRepository(connection).find(by_hash)
+            found.update(by_hash[digest] for digest in known.keys() | by_hash.keys() & also)
+        return found
+
+    rows = {node: row for row, node in enumerate(graph.node_ids) if node}
+    deleted = await find(RequestKind.NODE, list(rows))
+    nodes = _sorted([rows[node] for node in deleted])
+    featureless = await find(RequestKind.FEATURES, [node for node in rows if node not in deleted])
+    pairs = [(graph.node_ids[first], graph.node_ids[second]) for first, second in _edges(graph, nodes).tolist()]
+    cut = await find(RequestKind.EDGE, pairs)
+    gone = [[rows[first], rows[second]] for first, second in pairs if (first, second) in cut]
+    return Tombstoned(
+        nodes, _sorted([rows[node] for node in featureless]), np.array(gone, dtype=np.int64).reshape(-1, 2)
+    )
+
+
+def _hashes(keyring: Keyring, model: str, kind: RequestKind, subjects: Sequence[Subject]) -> dict[bytes, Subject]:
+    return {digest: subject for subject in subjects for digest in keyring.tombstone_hashes(model, kind, [subject])}
+
+
+def _edges(graph: Graph, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Every edge once, (k, 2), but for those of `nodes`."""
+    gone = np.zeros(graph.nodes, dtype=np.bool_)
+    gone[nodes] = True
+    both_ways = graph.adjacency.tocoo()
+    once = (both_ways.row < both_ways.col) & ~gone[both_ways.row] & ~gone[both_ways.col]
+    return np.column_stack([both_ways.row[once], both_ways.col[once]]).astype(np.int64)
+
+
+def _sorted(rows: list[int]) -> NDArray[np.int64]:
+    return np.sort(np.array(rows, dtype=np.int64))
+
+
+def _plural(what: str, count: int) -> str:
+    first, space, rest = what.partition(" ")
+    return what if count == 1 else f"{first}s{space}{rest}"

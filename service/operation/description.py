@@ -1,0 +1,69 @@
+"""The served model in figures: what the publication says of it, and what the database knows."""
+
+from collections.abc import Awaitable, Callable
+
+from projector.forgetting.status import RepairProgress, RepairStatus
+from service.db import lease
+from service.db.engine import Engine
+from service.db.transactions import transaction
+from service.domain.lease_report import Holder
+from service.domain.states import Guarantee
+from service.errors import Unavailable
+from service.publication.facts import Facts
+from service.services import ModelInfo
+from service.versions.pointers import PointerRepository
+from service.versions.versions import VersionRepository
+
+
+def model_description(
+    engine: Engine, model: str, facts: Callable[[], Facts | None]
+) -> Callable[[], Awaitable[ModelInfo]]:
+    """A function that describes the version whose `facts` are given; it raises Unavailable while there are none."""
+
+    async def describe() -> ModelInfo:
+        async with transaction(engine) as connection:
+            pointer = await PointerRepository(connection).read(model)
+            # The newest may not have been measured yet, and the one before it may be the one that is served.
+            made = await VersionRepository(connection).latest(model, limit=3)
+            holder = await lease.holder(connection, model)
+        told = facts()
+        if pointer is None or told is None:
+            raise Unavailable("The model is still being loaded.", "Try again in a moment; /readyz says when it is.")
+        trained, served = told.model, told.served
+        # One committed while this was read is not served yet.
+        after = next((one for one in made if one.number_before == served.version), None)
+        weights = pointer.weights_sha256 if after is None else after.weights_sha256_before
+        made = [one for one in made if one.number <= served.version]
+        repair = made[0].repair if made else RepairStatus.NONE
+        return ModelInfo(
+            name=trained.name,
+            version=served.version,
+            nodes=trained.nodes,
+            live_nodes=served.live_nodes,
+            edges=served.edges,
+            features=trained.features,
+            classes=trained.classes,
+            hops=trained.hops,
+            combine=trained.combine,
+            propagation=trained.propagation,
+            loss=trained.loss,
+            regularization=trained.regularization,
+            rank=served.rank,
+            condition_number=trained.condition_number,
+            span_residual=next((one.span_residual for one in made if one.span_residual is not None), None),
+            distance_bound=served.distance_bound,
+            distance_bound_relative=served.distance_bound_relative,
+            repair=repair,
+            repair_progress=_progress(holder) if repair is RepairStatus.PENDING else None,
+            guarantee=Guarantee.RETRAINED if repair is RepairStatus.CONVERGED else Guarantee.SPAN,
+            device=served.device,
+            weights_sha256=weights,
+        )
+
+    return describe
+
+
+def _progress(holder: Holder | None) -> RepairProgress:
+    """How far the unlearner last said that the repair has come: nowhere, until it has said anything of it."""
+    told = None if holder is None else holder.told.repair
+    return RepairProgress(0, 0, None) if told is None else told

@@ -1,0 +1,152 @@
+"""Opening the key folder that belongs to a database: what the database relies on is never made anew in silence."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from service.audit.checkpoint import VerifierKey
+from service.db.tables import VaultKeyRow
+from service.db.transactions import transaction
+from service.errors import ConfigurationError, KeyMissing
+from service.evidence.checkpoints import CheckpointRepository
+from service.key_slots.repository import RequestKeyRepository
+from service.tombstones.repository import TombstoneRepository
+from service.vault.keyring import Keyring
+from service.vault.log_keys import LogKeys, are_there
+from service.vault.request_keys import RequestKeys
+
+#: The folder, in that of the keys, with the files of the keys of id lists.
+SLOTS = "requests"
+#: Keys without which there is a way on.
+REPLACEABLE = frozenset({"api-pepper", "body", SLOTS})
+
+
+class VaultKeyRepository:
+    """The table `vault_keys` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def registered(self) -> dict[str, bytes]:
+        """Return the fingerprints of the keys that this database relies on, by name, for `check_identities`."""
+        query = select(VaultKeyRow.name, VaultKeyRow.fingerprint)
+        return {row.name: row.fingerprint for row in await self._conn.execute(query)}
+
+    async def register(self, fingerprints: Mapping[str, bytes]) -> None:
+        """Record the keys that this database relies on from now on; those that are recorded stay as they are."""
+        rows = [{"name": name, "fingerprint": fingerprint} for name, fingerprint in sorted(fingerprints.items())]
+        await self._conn.execute(insert(VaultKeyRow).values(rows).on_conflict_do_nothing())
+
+    async def replace(self, name: str, fingerprint: bytes) -> int:
+        """Record another key in the place of a lost one; returns how many API keys were revoked.
+
+        All that were valid, when it is the one that they are hashed with.
+        """
+        return int(await self._conn.scalar(select(func.vault_key_replace(name, fingerprint))) or 0)
+
+
+async def open_keyring(engine: AsyncEngine, folder: Path) -> Keyring:
+    """The keys in `folder`; those that this migrated database does not rely on yet are made when they are missing.
+
+    Raises `KeyMissing`, and makes nothing, when a key is missing or another than the one the database relies on, and
+    `ConfigurationError`, `Unavailable`.
+    """
+    async with transaction(engine) as connection:
+        registered = await VaultKeyRepository(connection).registered()
+        tombstones = await TombstoneRepository(connection).key_fingerprints()
+    known = {*registered, *(f"tombstone-{number}" for number in tombstones)}
+    keyring = await asyncio.to_thread(Keyring.open, folder, known=known)
+    keyring.check(tombstones)
+    keyring.check_identities(registered)
+    if new := {name: value for name, value in keyring.identities().items() if name not in registered}:
+        async with transaction(engine) as connection:
+            keys = VaultKeyRepository(connection)
+            await keys.register(new)
+            # Another process with another key folder may have been first.
+            keyring.check_identities(await keys.registered())
+    return keyring
+
+
+async def open_log_keys(engine: AsyncEngine, folder: Path) -> LogKeys:
+    """The keys that sign the log; a first one is made only when this database's log was never signed.
+
+    Raises `KeyMissing` and `Unavailable`.
+    """
+    async with transaction(engine) as connection:
+        registered = await CheckpointRepository(connection).keys()
+    return await asyncio.to_thread(_log_keys, folder, registered)
+
+
+async def open_request_keys(engine: AsyncEngine, folder: Path) -> RequestKeys:
+    """The keys of id lists; they must hold that of every request that is not finished.
+
+    Raises `KeyMissing` when they do not, `ConfigurationError` when they are open to others, and `Unavailable`.
+    """
+    keys = RequestKeys(folder / SLOTS)
+    await asyncio.to_thread(keys.check_files)
+    if lost := await lost_requests(engine, keys):
+        raise unreadable(keys.folder, len(lost))
+    return keys
+
+
+async def lost_requests(engine: AsyncEngine, keys: RequestKeys) -> set[UUID]:
+    """The requests that are not finished and whose own keys are not among `keys`. Raises `Unavailable`.
+
+    Of requests that are finished meanwhile none is lost.
+    """
+    async with transaction(engine) as connection:
+        needed = await RequestKeyRepository(connection).unfinished()
+    lacking = await asyncio.to_thread(keys.lacking, needed)
+    if not lacking:
+        return lacking
+    async with transaction(engine) as connection:
+        return lacking & (await RequestKeyRepository(connection).unfinished()).keys()
+
+
+async def accept_lost(engine: AsyncEngine, folder: Path, names: Collection[str]) -> int:
+    """Go on with other keys in the place of those of `names`, lost for good; returns how many API keys were revoked.
+
+    What lies in the folder under these names is taken for the new key, and made where there is nothing. Raises
+    `ConfigurationError` for a key that nothing can replace, `KeyMissing` when others are missing, and `Unavailable`.
+    """
+    if wrong := sorted(set(names) - REPLACEABLE):
+        raise ConfigurationError(
+            f"Nothing can take the place of the key {wrong[0]}.",
+            f"Keys that can be replaced: {', '.join(sorted(REPLACEABLE))}. Restore others from the backup.",
+        )
+    async with transaction(engine) as connection:
+        keys = VaultKeyRepository(connection)
+        registered = await keys.registered()
+        known = {*registered, *(f"tombstone-{n}" for n in await TombstoneRepository(connection).key_fingerprints())}
+        keyring = await asyncio.to_thread(Keyring.open, folder, known=known - set(names))
+        own = keyring.identities()
+        revoked = 0
+        for name in sorted(own.keys() & set(names)):
+            if registered.get(name) == own[name]:
+                continue
+            revoked += await keys.replace(name, own[name])
+    return revoked
+
+
+def _log_keys(folder: Path, registered: Mapping[int, VerifierKey]) -> LogKeys:
+    if registered and not are_there(folder):
+        LogKeys(registered[max(registered)].name, {}).check(registered)
+    keys = LogKeys.open(folder, create=not registered)
+    keys.check(registered)
+    return keys
+
+
+def unreadable(folder: Path, requests: int) -> KeyMissing:
+    """The error for queued requests whose keys are not in the files of `folder`."""
+    counted = "One request is" if requests == 1 else f"{requests} requests are"
+    what = "lacks their keys" if folder.exists() else "is missing"
+    return KeyMissing(
+        f"{counted} queued whose encrypted ids cannot be read: {folder} {what}.",
+        "Restore it from the backup of LETHE_HOME that belongs to this database. If it is lost for good, "
+        f"`./lethe recover --accept-lost {SLOTS}` fails these requests by name, and they must be sent again.",
+    )

@@ -1,0 +1,163 @@
+"""A process that answers callers: what it is made of, in the order it is started. There is no torch in it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from model_store.naming import name_of
+from service.access.first_key import refuse_weak_keys
+from service.access.key_memory import key_memory
+from service.access.limits import RateLimits
+from service.api.application import build
+from service.dashboard.installation import install as install_dashboard
+from service.db import rights, roles, schema
+from service.deletions.intake.intake import Intake
+from service.drills.cohorts import CohortSearch
+from service.drills.starting import Drills
+from service.http.server import Server, server_config
+from service.observability.access import AccessLog
+from service.observability.exposition import Exposition
+from service.observability.metrics import IntakeMetrics, new_registry
+from service.operation.api_probes import api_probes, holder_probes, told_checks
+from service.operation.description import model_description
+from service.operation.key_folder import SLOTS, open_keyring
+from service.operation.readiness import Readiness
+from service.processes.background import Background, announce
+from service.processes.listening import stopped_by_signals
+from service.publication.following import Follower
+from service.publication.reader import Reader
+from service.queue.connection import connect
+from service.queue.stream import DeletionStream
+from service.services import Services
+from service.settings import Settings
+from service.tombstones.lookup import Tombstones
+from service.vault.own_slots import OwnSlots
+
+#: Seconds until a Redis that does not answer is left alone, and failed attempts are counted here.
+_COUNTING_S = 0.5
+
+
+def run(settings: Settings, bound: socket.socket, tell_ready: Callable[[], None], name: str) -> None:
+    """Answer on `bound` until SIGTERM; `tell_ready` is called once everything works, `name` is this process' own.
+
+    Raises what kept it from starting, or from going on.
+    """
+    with stopped_by_signals() as hand_over:
+        server = Server()
+        app = create_app(settings, name, on_failure=server.fail, on_ready=tell_ready)
+        hand_over(server.stop)
+        server.serve(server_config(app, settings.proxies), bound)
+
+
+def create_app(
+    settings: Settings,
+    name: str = "api-0",
+    *,
+    on_failure: Callable[[BaseException], None] = lambda error: None,
+    on_ready: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """The application of one process, started and stopped by its lifespan.
+
+    `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is told when an activity that
+    nothing can work without has ended, `on_ready` once everything works.
+    """
+    registry = new_registry()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            async with _answering(settings, name, registry, on_failure, on_ready) as services:
+                app.state.services = services
+                yield
+        except Exception as error:
+            on_failure(error)
+            raise
+
+    app = build(
+        max_body_bytes=settings.max_body_bytes,
+        registry=registry,
+        access_log=AccessLog(settings.log_format, settings.log_level, process=name),
+        lifespan=lifespan,
+    )
+    install_dashboard(app)
+    return app
+
+
+@asynccontextmanager
+async def _answering(
+    settings: Settings,
+    name: str,
+    registry: CollectorRegistry,
+    on_failure: Callable[[BaseException], None],
+    on_ready: Callable[[], None],
+) -> AsyncIterator[Services]:
+    """Everything the routes reach, and the activities beside them, until the end of the block."""
+    database_url, redis_url = settings.servers
+    async with AsyncExitStack() as stack:
+        engine = await roles.open_engine(settings.api_database_url or database_url, rights.API_ROLE)
+        stack.push_async_callback(engine.dispose)
+        await schema.require_current(engine)
+        # Whoever presents a key does not wait for a Redis that hangs.
+        redis = connect(redis_url, socket_timeout_s=_COUNTING_S)
+        stack.push_async_callback(redis.aclose)
+        keyring = await open_keyring(engine, settings.home / "keys")
+        await refuse_weak_keys(engine, settings.host)
+        slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, settings.home / "keys" / SLOTS))
+        model = name_of(settings.model_dir)
+        intake = Intake(engine, slots, max_queued_nodes=settings.max_queued_nodes)
+        stack.push_async_callback(intake.close)
+        reader, keys, metrics = Reader(), key_memory(engine, keyring), IntakeMetrics(registry)
+        follower = Follower(engine, reader, settings.home, model)
+        tombstones = Tombstones(engine, keyring, model)
+        cohorts = CohortSearch(lambda: reader.canaries, reader.knows, tombstones)
+
+        def key_files() -> None:
+            keyring.check_files()
+            slots.check_file()
+
+        own = api_probes(
+            home=settings.home,
+            model=model,
+            engine=engine,
+            redis=DeletionStream(redis, model).ping,
+            keyring=keyring,
+            key_files=key_files,
+            predictions=lambda: reader.predict_many(()),
+        )
+        readiness = Readiness(
+            [*own, *holder_probes(engine, model)],
+            timeout_s=settings.readiness_timeout_s,
+            state=lambda: reader.view,
+            others=lambda: told_checks(engine, model),
+        )
+        exposition = Exposition(registry, name, settings.home / "run" / "metrics")
+        await stack.enter_async_context(exposition.shared())
+        background = Background(on_failure)
+        stack.push_async_callback(background.close, settings.shutdown_grace_s)
+        background.start("reader", follower.run(background.stop))
+        background.start("keys", keys.run(background.stop))
+
+        async def is_ready() -> bool:
+            return all(check.ok for check in await readiness())
+
+        background.start("announcement", announce(is_ready, on_ready, background.stop))
+        yield Services(
+            settings=settings,
+            model=model,
+            engine=engine,
+            intake=intake,
+            keyring=keyring,
+            keys=keys,
+            limits=RateLimits(redis, keyring.cursor_key),
+            reader=reader,
+            tombstones=tombstones,
+            model_info=model_description(engine, model, lambda: reader.facts),
+            drills=Drills(engine, model, intake, keyring, cohorts, metrics),
+            readiness=readiness,
+            exposition=exposition,
+            metrics=metrics,
+        )

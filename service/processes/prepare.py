@@ -1,0 +1,54 @@
+"""What comes before any process serves: the database's schema, and a first key. Done with the owner's rights."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+from model_store.replacement import finish_move
+from model_store.store import Store
+from service.access.first_key import FirstKey, ensure_first_key
+from service.db import migrate
+from service.db.engine import create_engine
+from service.db.transactions import transaction
+from service.drills.schedule import ensure_schedule_key
+from service.operation.key_folder import SLOTS, open_keyring, open_log_keys
+from service.processes.listening import write_private
+from service.recovery.agreement import require_own
+from service.settings import Settings
+from service.vault.request_keys import RequestKeys
+
+
+async def prepare(settings: Settings) -> FirstKey | None:
+    """Bring the database to this version's schema, and see to its keys; returns a first one that was made just now.
+
+    Raises StateMismatch when it is not the database that belongs to model and keys: nothing of it has changed then.
+    """
+    database_url, _ = settings.servers
+    finish_move(settings.model_dir)
+    store, request_keys = Store.open(settings.model_dir), RequestKeys(settings.home / "keys" / SLOTS)
+    await migrate.upgrade(database_url, partial(require_own, store=store, request_keys=request_keys))
+    engine = create_engine(database_url)
+    try:
+        keyring = await open_keyring(engine, settings.home / "keys")
+        await open_log_keys(engine, settings.home / "keys")
+        if settings.drill_interval is not None:
+            async with transaction(engine) as connection:
+                await ensure_schedule_key(connection)
+        return await ensure_first_key(engine, keyring, settings)
+    finally:
+        await engine.dispose()
+
+
+def deliver(key: FirstKey, home: Path) -> None:
+    """Show a key that was made just now, once: on the terminal, or in a file only this user can read."""
+    if sys.stdout.isatty():
+        _tell(f"The first API key, shown this once:\n  {key.text}")
+        return
+    path = home / "run" / "admin.key"
+    write_private(path, key.text)
+    _tell(f"The first API key is in {path}")
+
+
+def _tell(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,207 @@
+"""What `lethe serve` is made of: private servers, one unlearner, and processes that answer requests on one socket."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from service.embedded import open_servers
+from service.embedded.home import try_lock
+from service.errors import AlreadyRunning
+from service.observability.logging import configure_logging
+from service.processes.listening import REQUESTS_GRACE_S, facts_file, listen, stopped_by_signals, url_of
+from service.processes.supervisor import Child, Stage, Supervisor, run_once
+from service.publication.layout import Layout
+from service.settings import Settings, environment_without_settings
+
+#: What a start can be limited to: what comes first, and ends; those that answer requests; the one that unlearns.
+Role = Literal["prepare", "api", "unlearner"]
+#: What one process does.
+Work = Literal["train", "prepare", "unlearner", "api"]
+
+_PROGRAM = "service.child"
+#: Seconds that a process gets to end, beyond those that it gives to what it is doing.
+_ENDING_S = 5.0
+#: Longest wait for processes that an earlier start has left and that were just killed (seconds).
+_ORPHANS_S = 5.0
+
+
+def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, with `workers` processes that answer; with a `role`, that part alone.
+
+    Requests under way are answered, and the batch under way is finished or given up, within `shutdown_grace_s`.
+    A model is there already. So are, for the roles `api` and `unlearner`, this version's tables and its keys.
+
+    Raises:
+        ConfigurationError: the port is in use, or a setting cannot work.
+        AlreadyRunning: another process serves this LETHE_HOME, or answers in it.
+        LetheError: what kept it from starting.
+        SystemExit: a child could not start and has said why; with its status.
+    """
+    configure_logging(settings.log_format, settings.log_level, process="supervisor")
+    with stopped_by_signals() as hand_over, ExitStack() as stack:
+        bound = None
+        if role in (None, "api"):
+            end_orphans(_facts_of(settings))
+            bound = stack.enter_context(listen(settings.host, settings.port))
+        # A part alone uses the servers of the other, where that has started some.
+        settings = stack.enter_context(open_servers(settings, share=role is not None))
+        if bound is not None:
+            stack.enter_context(_names_taken(settings.home))
+        if role in (None, "prepare"):
+            run_once(child("prepare", settings), _ENDING_S)
+        if role == "prepare":
+            return
+        stages = [] if bound is None else [_answering(settings, bound, workers)]
+        if role != "api":
+            stages.append(_unlearning(settings))
+        supervisor = Supervisor(
+            stages,
+            on_ready=lambda: _tell("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
+            on_start=_ignore if bound is None else stack.enter_context(_facts(settings, url_of(bound))),
+        )
+        hand_over(supervisor.stop)
+        supervisor.run()
+        if role is None:
+            _remove_publication(settings.home)
+
+
+@contextlib.contextmanager
+def _names_taken(home: Path) -> Iterator[None]:
+    """Be the only one in this LETHE_HOME whose processes answer: by their names metrics and commands know them.
+
+    Raises AlreadyRunning.
+    """
+    path = home / "run" / "api.lock"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not try_lock(descriptor):
+            raise AlreadyRunning(
+                f"Another `lethe serve` already answers requests in {home}.",
+                "Stop it, or have it start more processes with --api-workers.",
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_publication(home: Path) -> None:
+    """Nothing of what is predicted stays in memory after an orderly end, unless another process answers from it."""
+    publication = Layout.find(home)
+    if publication is not None and not publication.has_readers():
+        publication.remove()
+
+
+def train(settings: Settings) -> None:
+    """Train the first model in a process of its own, whose memory goes with it. Raises what `run_once` raises."""
+    with stopped_by_signals():
+        run_once(child("train", settings), _ENDING_S)
+
+
+def default_workers(cores: int) -> int:
+    """How many processes answer requests where nobody has said: one core is the unlearner's, at most 4 are theirs."""
+    return max(1, min(4, cores - 1))
+
+
+def child(work: Work, settings: Settings, name: str = "", listener: socket.socket | None = None) -> Child:
+    """The process that does `work`, told no secret that it does not need."""
+    return Child(
+        name=name or work,
+        # -P: a folder named `service` where the user happens to be must not stand in for ours.
+        command=(sys.executable, "-P", "-m", _PROGRAM, name or work),
+        environment=environment_without_settings() | _where_lethe_is(),
+        told={"work": work, "settings": settings_for(work, settings)},
+        listener=listener,
+    )
+
+
+def _where_lethe_is() -> dict[str, str]:
+    """The variable by which a child finds the very code that runs here, also in a checkout that nobody has named."""
+    root = str(Path(__file__).resolve().parents[2])
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root in named or root == sysconfig.get_path("purelib"):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join([root, *filter(None, named)])}
+
+
+def settings_for(work: Work, settings: Settings) -> dict[str, Any]:
+    """All settings, as they are told to the process that does `work`: `database_url` is the one of its own login."""
+    told = settings.told()
+    if work in ("api", "unlearner"):
+        own = told.get(f"{work}_database_url")
+        told |= {name: None for name in ("api_database_url", "unlearner_database_url", "admin_key") if name in told}
+        told["database_url"] = own or told["database_url"]
+    return told
+
+
+def end_orphans(facts: Path) -> None:
+    """End what a supervisor that was killed has left, if it names it in `facts`, and wait for that.
+
+    On Linux the kernel ends them with their supervisor, yet a moment later; until then they hold the port.
+    """
+    try:
+        written = facts.stat().st_mtime
+        found = json.loads(facts.read_text())
+        if psutil.pid_exists(found["pid"]):
+            return
+        left = [psutil.Process(pid) for pid in found["pids"].values() if psutil.pid_exists(pid)]
+    except (OSError, ValueError, KeyError, TypeError, psutil.NoSuchProcess):
+        return
+    orphans = []
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            # Its id may have gone to another process since.
+            if process.create_time() <= written + 1.0 and _PROGRAM in process.cmdline():
+                process.send_signal(signal.SIGKILL)
+                orphans.append(process)
+    psutil.wait_procs(orphans, timeout=_ORPHANS_S)
+
+
+def _answering(settings: Settings, bound: socket.socket, workers: int) -> Stage:
+    children = [child("api", settings, f"api-{number}", bound) for number in range(workers)]
+    return Stage(children, min(REQUESTS_GRACE_S, settings.shutdown_grace_s) + _ENDING_S)
+
+
+def _unlearning(settings: Settings) -> Stage:
+    return Stage([child("unlearner", settings)], max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S) + _ENDING_S)
+
+
+def _facts_of(settings: Settings) -> Path:
+    return settings.home / "run" / "server.json"
+
+
+@contextlib.contextmanager
+def _facts(settings: Settings, url: str) -> Iterator[Callable[[Mapping[str, int]], None]]:
+    """Tell other commands where this Lethe is and, by the function yielded, what its processes are."""
+    facts = {
+        "url": url,
+        "pid": os.getpid(),
+        "model": str(settings.model_dir),
+        "started_at": datetime.now(UTC).isoformat(),
+    }
+    with facts_file(_facts_of(settings)) as write:
+        yield lambda pids: write({**facts, "pids": dict(pids)})
+
+
+def _ignore(pids: Mapping[str, int]) -> None:
+    """Nobody is told of an unlearner that runs alone: a Lethe that answers may run in the same home."""
+
+
+def _greeting(url: str) -> str:
+    return f"Lethe is ready.\n  Dashboard  {url}/dashboard\n  API        {url}\n  Docs       {url}/docs"
+
+
+def _tell(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,201 @@
+"""The process that unlearns: what it is made of, in the order it is started."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import structlog
+import torch
+
+from model_store.replacement import finish_move
+from model_store.store import Store
+from projector.device import torch_device
+from service.access.first_key import refuse_weak_keys
+from service.access.key_memory import key_memory
+from service.access.limits import RateLimits
+from service.batches.batcher import BatchLimits
+from service.db import rights, roles, schema
+from service.deletions.delivery.relay import Relay
+from service.deletions.delivery.sweeper import Sweeper
+from service.deletions.delivery.unclaimed import Queue
+from service.deletions.intake.intake import Intake
+from service.domain.lease_report import Check, Phase
+from service.domain.states import RepairPolicy
+from service.drills.cohorts import CohortSearch
+from service.drills.schedule import DrillSchedule
+from service.drills.starting import Drills
+from service.evidence.signer import LogSigner
+from service.key_slots.disposal import UnneededKeys
+from service.observability.exposition import Exposition
+from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
+from service.operation.gauges import keep_gauges
+from service.operation.key_folder import open_keyring, open_log_keys, open_request_keys
+from service.operation.readiness import Readiness
+from service.operation.unlearner_probes import keep_looking, unlearner_probes
+from service.processes.background import Background, announce
+from service.processes.listening import REQUESTS_GRACE_S, listen, stopped_by_signals, url_of
+from service.processes.unlearner_address import serve, unlearner_app
+from service.publication.facts import VersionFacts
+from service.publication.readers import Readers
+from service.publication.writer import Publisher
+from service.queue.backoff import Backoff
+from service.queue.connection import connect
+from service.queue.outage import Outage
+from service.queue.stream import DeletionStream
+from service.settings import Settings
+from service.tombstones.lookup import Tombstones
+from service.unlearning.placement import Placement
+from service.vault.own_slots import OwnSlots
+from service.versions.context import Context
+from service.worker.unlearner import Unlearner
+
+
+def run(settings: Settings, tell_ready: Callable[[], None]) -> None:
+    """Unlearn until SIGTERM; `tell_ready` is called once it serves, which a standby does not.
+
+    Raises what kept it from starting, or from going on.
+    """
+    with stopped_by_signals() as hand_over:
+        asyncio.run(_run(settings, tell_ready, hand_over))
+
+
+async def _run(
+    settings: Settings, tell_ready: Callable[[], None], hand_over: Callable[[Callable[[], None]], None]
+) -> None:
+    loop, ended, failures = asyncio.get_running_loop(), asyncio.Event(), list[BaseException]()
+
+    def stop() -> None:
+        # From a signal's handler: the loop may be asleep.
+        loop.call_soon_threadsafe(ended.set)
+
+    hand_over(stop)
+
+    def fail(error: BaseException) -> None:
+        failures.append(error)
+        ended.set()
+
+    async with unlearning(settings, on_failure=fail, on_ready=tell_ready):
+        await ended.wait()
+    if failures:
+        raise failures[0]
+
+
+@asynccontextmanager
+async def unlearning(
+    settings: Settings,
+    *,
+    on_failure: Callable[[BaseException], None],
+    on_ready: Callable[[], None] = lambda: None,
+) -> AsyncIterator[str]:
+    """The unlearner and the activities beside it, until the end of the block; yields the URL of its /healthz.
+
+    `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is told when an activity that
+    nothing can work without has ended.
+    """
+    database_url, redis_url = settings.servers
+    async with AsyncExitStack() as stack:
+        engine = await roles.open_engine(settings.unlearner_database_url or database_url, rights.UNLEARNER_ROLE)
+        stack.push_async_callback(engine.dispose)
+        await schema.require_current(engine)
+        redis = connect(redis_url)
+        stack.push_async_callback(redis.aclose)
+        keyring = await open_keyring(engine, settings.home / "keys")
+        await refuse_weak_keys(engine, settings.host)
+        log_keys = await open_log_keys(engine, settings.home / "keys")
+        request_keys = await open_request_keys(engine, settings.home / "keys")
+        finish_move(settings.model_dir)
+        store = Store.open(settings.model_dir)
+        model = store.manifest.name
+        unneeded_keys, device = UnneededKeys(engine, request_keys), chosen_device(settings.device)
+        registry = new_registry()
+        metrics, background = UnlearningMetrics(registry), Background(on_failure)
+        context = Context(
+            engine=engine,
+            keyring=keyring,
+            request_keys=request_keys,
+            unneeded_keys=unneeded_keys,
+            publisher=Publisher(settings.home, settings.share),
+            readers=await stack.enter_async_context(Readers(engine)),
+            metrics=metrics,
+            placement=Placement(device, RepairPolicy(settings.repair), settings.repair_tolerance, settings.factor_age),
+            # A thread of its own for disk and device, so that the lease is renewed meanwhile.
+            executor=stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner")),
+            outage=Outage("unlearner", Backoff(), random.Random()),
+            model=model,
+            repair_budget_s=settings.repair_budget,
+            stop=background.stop,
+        )
+        stream = DeletionStream(redis, model)
+        limits = BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000)
+        unlearner = Unlearner(context, store, stream, limits=limits, lease_ttl_s=settings.lease_ttl_s)
+        relay, sweeper = Relay(engine, stream), Sweeper(engine, stream)
+        queue = Queue(engine, stream, (relay.outage, unlearner.claiming, sweeper.outage))
+        # Drills that run by themselves are asked for like any others.
+        slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, request_keys.folder))
+        intake = Intake(engine, slots, max_queued_nodes=settings.max_queued_nodes)
+        stack.push_async_callback(intake.close)
+        tombstones = Tombstones(engine, keyring, model)
+        cohorts = CohortSearch(lambda: unlearner.manifest.canaries, unlearner.knows, tombstones)
+        drills = Drills(engine, model, intake, keyring, cohorts, IntakeMetrics(registry))
+        keys = key_memory(engine, keyring)
+
+        def key_files() -> None:
+            keyring.check_files()
+            log_keys.check_files(settings.home / "keys")
+            slots.check_file()
+
+        readiness = Readiness(
+            unlearner_probes(queue=queue, key_files=key_files, device=device),
+            timeout_s=settings.readiness_timeout_s,
+            state=lambda: unlearner.condition,
+        )
+        exposition = Exposition(registry, "unlearner")
+        app = unlearner_app(
+            condition=lambda: unlearner.condition,
+            readiness=readiness,
+            exposition=exposition,
+            keys=keys,
+            limits=RateLimits(redis, keyring.cursor_key),
+        )
+
+        def found(checks: tuple[Check, ...]) -> None:
+            unlearner.checks = checks
+
+        bound = stack.enter_context(listen(settings.host, settings.unlearner_port))
+        structlog.get_logger(__name__).info("unlearner.listening", address=url_of(bound))
+        stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S))
+        background.start("unlearner", unlearner.run())
+        background.start("relay", relay.run(background.stop))
+        background.start("sweeper", sweeper.run(background.stop))
+        background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
+        background.start("keys", keys.run(background.stop))
+        background.start("keys of id lists", unneeded_keys.run(background.stop))
+        interval = settings.drill_interval
+
+        def served() -> VersionFacts | None:
+            # One that lost its lease has the model that it served still in memory.
+            return None if unlearner.condition.phase is Phase.WAITING_FOR_LEASE else unlearner.served
+
+        gauges = keep_gauges(metrics, drills, queue, served, interval, background.stop)
+        background.start("gauges", gauges)
+        background.start("checks", keep_looking(readiness, found, background.stop))
+        if interval is not None:
+            schedule = DrillSchedule(drills, interval, lambda: unlearner.condition.phase is Phase.SERVING)
+            background.start("drills", schedule.run(background.stop))
+        background.start("http", serve(app, bound, background.stop))
+
+        async def is_serving() -> bool:
+            return unlearner.condition.phase is Phase.SERVING
+
+        background.start("announcement", announce(is_serving, on_ready, background.stop))
+        structlog.get_logger(__name__).info("unlearner.listening", url=url_of(bound))
+        yield url_of(bound)
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device that the setting means; `auto` is a CUDA device where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch_device(name)

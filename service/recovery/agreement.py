@@ -1,0 +1,200 @@
+"""Which version is committed: at start, where store and database must agree, and after an unanswered commit."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store.store import Store
+from model_store.versions import VersionRef
+from service.db.engine import Connection, Engine
+from service.db.lease import holder, settle
+from service.db.transactions import fenced_transaction, transaction
+from service.domain.records import Lease, Pointer, QueuedRequest
+from service.domain.states import ImportStatus, RequestKind
+from service.errors import KeyMissing, StateMismatch, Unavailable
+from service.imports.repository import ImportRepository
+from service.queue.outage import Outage
+from service.recovery.repository import RecoveryRepository
+from service.vault.decrypt import opened
+from service.vault.request_keys import RequestKeys
+from service.versions.context import Context
+from service.versions.lease_keeper import LeaseKeeper
+from service.versions.pointers import PointerRepository
+
+#: What to do about store and database that are not of the same moment.
+RECOVER = (
+    "If there is no such backup, `./lethe recover` goes on from what there is: it deletes from the store all that this "
+    "database knows was deleted, and says what it cannot know."
+)
+
+
+async def agreed_pointer(context: Context, store: Store, lease: Lease) -> Pointer:
+    """The committed version by the database, once the store has been found to agree with it.
+
+    A new database takes over a store that has never deleted anything. A store that is one version behind its own
+    committed folder (a crash between the pointer's commit and CURRENT) is rolled forward.
+
+    Raises StateMismatch when one of the two was restored from a backup, or the database is another model's; nothing is
+    removed then.
+    """
+    current = store.current()
+    async with fenced_transaction(context.engine, lease) as connection:
+        pointer = await _committed(connection, context.model)
+        if pointer is None:
+            pointer = _first_pointer(store, current, context.model)
+            await PointerRepository(connection).create(pointer)
+    _require_agreement(store, current, pointer)
+    committed = VersionRef(pointer.version, pointer.fencing)
+    if committed != current:
+        await context.run(partial(store.set_current, committed))
+    return pointer
+
+
+async def require_own(connection: Connection, store: Store, request_keys: RequestKeys) -> None:
+    """For who changes the schema: raises StateMismatch when the database is not the one that belongs here.
+
+    Beside an unlearner that works, which has looked itself, store and database may be of different moments.
+    """
+    model = store.manifest.name
+    found = await holder(connection, model)
+    if found is None or not found.is_held:
+        await check_agreement(connection, store, request_keys, model)
+
+
+async def check_agreement(connection: Connection, store: Store, request_keys: RequestKeys, model: str) -> None:
+    """For the start of a process, before anything is changed: the database is the one that belongs here.
+
+    Raises StateMismatch when it is not; not even the keys of requests that it does not know are destroyed then. While
+    an import is amid its steps this is unknown, and nothing is raised.
+    """
+    current = store.current()
+    pointer = await _committed(connection, model)
+    importing = await ImportRepository(connection).open(model)
+    if importing is not None and importing.status is ImportStatus.COMMITTED:
+        # The folder of the committed model may still have to be put in its place.
+        return
+    if pointer is not None:
+        _require_agreement(store, current, pointer)
+    else:
+        _require_untouched(store, await asyncio.to_thread(request_keys.count), model)
+
+
+def _require_untouched(store: Store, kept_keys: int, model: str) -> None:
+    """Raises StateMismatch when a database that has never served the model cannot be the one that belongs here.
+
+    `kept_keys` is the number of requests that have a key in the key folder.
+    """
+    _first_pointer(store, store.current(), model)
+    if kept_keys:
+        raise StateMismatch(
+            f"The key folder holds the keys of {kept_keys} deletion requests, and the database has never served model "
+            f"{model!r}: it is not the one that accepted them.",
+            f"Point DATABASE_URL at the database that belongs to this LETHE_HOME, or restore it. {RECOVER}",
+        )
+
+
+def require_edges(store: Store, ref: VersionRef, found: int) -> None:
+    """Raises StateMismatch when `base/` holds other than the edges that the committed version was made with."""
+    edges = store.live_edges(ref)
+    if edges != found:
+        raise StateMismatch(
+            f"The store holds {found} edges between live nodes, and its version {ref.folder} was made with {edges}: "
+            "its folder `base` was restored from another backup.",
+            f"Nothing was removed. Restore the whole store from one moment. {RECOVER}",
+        )
+
+
+def pointer_to(store: Store, ref: VersionRef, model: str) -> Pointer:
+    """A version of the store, as a pointer names it."""
+    return Pointer(model, ref.version, ref.fencing, ref.folder, store.version_digest(ref), store.weights_sha256(ref))
+
+
+async def pointer_moved(engine: Engine, keeper: LeaseKeeper, pointer: Pointer, outage: Outage) -> bool:
+    """After an unanswered commit: whether `pointer` is the committed one, however long it takes to learn that.
+
+    Raises LeaseLost.
+    """
+    while True:
+        try:
+            async with transaction(engine) as connection:
+                await settle(connection, keeper.lease)
+                found = await PointerRepository(connection).read(pointer.model)
+        except Unavailable as error:
+            await outage.pause(error)
+        else:
+            outage.reason = None
+            return found == pointer
+
+
+def deleted_edges(batch: Iterable[QueuedRequest], request_keys: RequestKeys) -> list[tuple[str, str]]:
+    """The edges, by external ids, that a committed batch deleted and that may still be on disk.
+
+    A version says which nodes and features are gone, and nothing of edges: what a batch deletes of them is known from
+    its requests alone, which keep their encrypted targets until the erasure is finished.
+
+    Raises KeyMissing when a request cannot be opened: the graph of the committed version is not known then.
+    """
+    edges: list[tuple[str, str]] = []
+    for request in batch:
+        if request.kind is not RequestKind.EDGE:
+            continue
+        targets = opened(request, request_keys)
+        if targets is None:
+            raise KeyMissing(
+                f"Request {request.id} deleted edges that are not erased yet, and which they are cannot be read: the "
+                "key of its encrypted targets is missing or does not fit.",
+                "Restore the folder `requests` of the key folder; until then these edges would come back.",
+            )
+        edges.extend(targets.edges)
+    return edges
+
+
+def rows_of_edges(edges: Sequence[tuple[str, str]], rows: Mapping[str, int]) -> NDArray[np.int64]:
+    """The rows of the ends of `edges`, (k, 2); those with an end that is no longer live have gone with it."""
+    pairs = [(rows[first], rows[second]) for first, second in edges if first in rows and second in rows]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+async def _committed(connection: Connection, model: str) -> Pointer | None:
+    """The committed version by a database that is this model's, and in which no recovery is open."""
+    if await RecoveryRepository(connection).is_open(model):
+        raise StateMismatch(
+            "A recovery of this store was interrupted: what was deleted may still be in it.",
+            "Run `./lethe recover` again; it goes on where that is needed.",
+        )
+    await PointerRepository(connection).require_only(model)
+    return await PointerRepository(connection).read(model)
+
+
+def _require_agreement(store: Store, current: VersionRef, pointer: Pointer) -> None:
+    committed = VersionRef(pointer.version, pointer.fencing)
+    if committed != current:
+        _check_one_step(store, current, committed)
+    if store.version_digest(committed) != pointer.digest:
+        raise StateMismatch(
+            f"Version {committed.folder} in the store is not the one that the database committed (its digest differs).",
+            f"Nothing was removed. Restore store and database from the same backup. {RECOVER}",
+        )
+
+
+def _first_pointer(store: Store, current: VersionRef, model: str) -> Pointer:
+    if current.version != 0:
+        raise StateMismatch(
+            f"The store holds version {current.folder} of model {model!r}, but the database knows nothing of it: it "
+            "would not know which nodes were deleted.",
+            f"Point DATABASE_URL at the database that belongs to this store, or restore it from its backup. {RECOVER}",
+        )
+    return pointer_to(store, current, model)
+
+
+def _check_one_step(store: Store, current: VersionRef, committed: VersionRef) -> None:
+    if committed.version == current.version + 1 and committed in store.versions():
+        return
+    raise StateMismatch(
+        f"The database has committed version {committed.folder}, the store is at {current.folder}: one of them was "
+        "restored from an older backup.",
+        f"Nothing was removed. Restore store and database from the same moment. {RECOVER}",
+    )

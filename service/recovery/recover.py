@@ -1,0 +1,281 @@
+"""`lethe recover`: going on with a store and a database that are not of the same moment, as after a restored backup.
+
+What either of the two knows to be deleted stays deleted. The store is taken as it is; what the database's tombstones
+name and the store still has is deleted from it, as a batch would; what the store has deleted and the database knows
+nothing of stays out of the model, is counted, and where the store's own record of tombstones has it, taken over into
+the database: from then on that alone is asked.
+
+Under the lease, the store's version without what is tombstoned becomes a version later than both sides know, in the
+steps that every version takes; under the policy `always` it is repaired first, however long that takes. From its commit
+on the recovery is *open*, and a start is refused. Before it is finished, requests whose keys are lost for good fail,
+and what was between commit and end is ended. After a crash anywhere the next run does all of it again, from what it
+finds: each step leaves alone what is done already.
+
+Where the two are of the same moment after all, and only keys of requests were lost, these requests fail and nothing
+else changes.
+"""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from uuid import UUID
+
+import numpy as np
+import scipy.sparse as sp
+import structlog
+
+from model_store.replacement import Replacement
+from model_store.store import Store
+from model_store.tombstones import Kept
+from model_store.versions import VersionRef, VersionState
+from projector.forgetting.repair import RepairOutcome
+from projector.forgetting.status import RepairStatus
+from service import failure_points
+from service.batches.outcomes import recovered
+from service.db.engine import Connection
+from service.db.transactions import fenced_transaction, transaction
+from service.deletions.requests import RequestRepository
+from service.domain.records import Tombstone
+from service.domain.states import Cause, EventType, ImportStatus, RequestKind
+from service.domain.versions import Recovery, Version
+from service.errors import Conflict, StateMismatch
+from service.evidence.events import EventRepository
+from service.failure_points import FailurePoint
+from service.imports.deleted_parts import Tombstoned, find_tombstoned
+from service.imports.repository import ImportRepository
+from service.recovery.agreement import check_agreement, pointer_to
+from service.recovery.repository import RecoveryRepository
+from service.recovery.unfinished import steps_of
+from service.tombstones.kept import keep_in_step, only_in_store, unreadable
+from service.tombstones.repository import TombstoneRepository
+from service.unlearning.resident import Resident
+from service.versions.batch_rows import BatchRepository
+from service.versions.context import Context
+from service.versions.lease_keeper import LeaseKeeper
+from service.versions.pointers import PointerRepository
+from service.versions.published import published_model
+from service.versions.stopwatch import Stopwatch
+from service.versions.versions import VersionRepository
+from service.versions.writer import NewVersion, OwnSteps, VersionWriter
+
+_KEY_LOST = (
+    "What this request names cannot be read any more: the key of its encrypted id list was lost, and a recovery went "
+    "on without it. Send the request again."
+)
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What a recovery did."""
+
+    #: None when store and database agreed and the store had nothing that was deleted: then no model was changed.
+    recovery: Recovery | None
+    #: Requests that failed because their keys were lost.
+    failed: int
+    #: Requests of a batch that was between commit and end.
+    completed: int
+    #: Nodes that the store's own record knows to be deleted, and the database does not.
+    kept: int = 0
+    #: Whether what could not be read of the store's own tombstones was given up.
+    gave_up_tombstones: bool = False
+
+
+class RecoverySteps(OwnSteps):
+    """What a recovery adds to the steps of every version."""
+
+    cause = Cause.RECOVERY
+
+    def __init__(self, context: Context, told: Callable[[Version], Recovery], own: Sequence[Tombstone]) -> None:
+        """`told` is the record of a version; `own` are the tombstones that the store alone has."""
+        self._context = context
+        self._told = told
+        self._own = own
+        #: How many requests failed, their keys being lost.
+        self.failed = 0
+
+    async def record(self, connection: Connection, version: Version) -> None:
+        """It is recorded and logged, and the database told what it did not know."""
+        recovery = self._told(version)
+        await RecoveryRepository(connection).insert(recovery)
+        fingerprints = self._context.keyring.fingerprints()
+        tombstones = TombstoneRepository(connection)
+        await tombstones.insert(version.model, self._own, fingerprints, recovery=version.id)
+        await EventRepository(connection).append_of_no_request(EventType.RECOVERED, recovered(recovery))
+
+    async def complete(self, connection: Connection, version: Version) -> None:
+        """So are those that were interrupted before it."""
+        await RecoveryRepository(connection).finish(version.model, requests_failed=self.failed)
+
+
+class Restorer:
+    """Recovers one model under its lease."""
+
+    def __init__(self, context: Context, store: Store, keeper: LeaseKeeper) -> None:
+        self._context = context
+        self._store = store
+        self._keeper = keeper
+        self._gave_up_tombstones = False
+        self._log = structlog.get_logger(__name__)
+
+    async def recover(self, lost: Collection[UUID] = (), *, accept_lost_tombstones: bool = False) -> Recovered:
+        """Does all of it; `lost` are the requests whose keys are lost for good.
+
+        `accept_lost_tombstones`: to go on with what can be read of the store's own tombstones.
+
+        Raises StoreDamaged, StateMismatch where the database is another model's, KeyMissing, RepairImpossible and
+        DeviceError, which only an operator can mend, and Unavailable and LeaseLost, after which it is run again.
+        """
+        context = self._context
+        await self._install_import()
+        async with transaction(context.engine) as connection:
+            await PointerRepository(connection).require_only(context.model)
+        base = await context.run(self._store.load_base)
+        own = await only_in_store(context.engine, await self._kept(accept_lost_tombstones), context.keyring)
+        tombstoned = await find_tombstoned(context.engine, context.keyring, context.model, base.graph, own)
+        current = self._store.current()
+        state = await context.run(lambda: self._store.read_version(current))
+        remaining = tombstoned.within(state.live, state.featured)
+        agreed = self._store.live_edges(current) == _edges_between(base.graph.adjacency, state)
+        if agreed and not remaining and not own and not await self._lost_in_batch(lost) and await self._agree():
+            failed = await self._fail(lost)
+            return Recovered(None, failed, 0, gave_up_tombstones=self._gave_up_tombstones)
+        return await self._go_on(current, state, remaining, tombstoned, own, lost)
+
+    async def _go_on(
+        self,
+        current: VersionRef,
+        state: VersionState,
+        remaining: Tombstoned,
+        tombstoned: Tombstoned,
+        own: Sequence[Tombstone],
+        lost: Collection[UUID],
+    ) -> Recovered:
+        """Past the question whether there is anything to do."""
+        context, watch = self._context, Stopwatch()
+        async with transaction(context.engine) as connection:
+            committed = await PointerRepository(connection).read(context.model)
+            unfinished = await VersionRepository(connection).unfinished(context.model)
+        unknown = await self._unknown_nodes(state, remaining)
+        known = [current.version, *(ref.version for ref in self._store.versions())]
+        number = 1 + max(known if committed is None else [*known, committed.version])
+        resident, new = await context.run(lambda: self._without(remaining, state, current, number))
+        failure_points.reached(FailurePoint.COMPUTED, Cause.RECOVERY)
+        before = pointer_to(self._store, current, context.model)
+        # Asked for the lease before the disk is written to: the computation may have taken longer.
+        writer = VersionWriter(context, self._keeper, self._store, resident, before, tombstoned.edges)
+        database_before = None if committed is None else committed.folder
+        told = partial(Recovery, database_before=database_before, store_before=current.folder, unknown_nodes=unknown)
+        steps = RecoverySteps(context, told, own)
+        version = await writer.write(new, steps, watch)
+        await writer.commit(version, new, steps, watch)
+        self._log.warning("recovery.committed", version=number, store=current.folder, unknown_nodes=unknown)
+        # Before it is erased, the store's own record has what the database alone knew; after a crash, at a start.
+        await keep_in_step(context, self._store, self._keeper)
+        steps.failed = await self._fail(lost)
+        completed = 0
+        for one in unfinished:
+            if one.cause is not Cause.RECOVERY:
+                await writer.finish(one, await steps_of(context, writer, self._store, one), Stopwatch())
+                completed += one.requests if one.cause is Cause.BATCH else 0
+        await writer.finish(version, steps, watch)
+        kept = sum(one.kind is RequestKind.NODE for one in own)
+        return Recovered(told(version), steps.failed, completed, kept, self._gave_up_tombstones)
+
+    async def _kept(self, accept_lost: bool) -> Kept:
+        """The store's own tombstones; StoreDamaged when some cannot be read that the database need not have."""
+        kept = await self._context.run(self._store.tombstones)
+        if not kept.damaged:
+            return kept
+        if accept_lost:
+            fencing = self._keeper.lease.fencing
+            await self._context.run(lambda: self._store.replace_tombstones(kept.tombstones, fencing=fencing))
+            self._gave_up_tombstones = True
+            self._log.warning("tombstones.accepted_lost", model=self._context.model, readable=len(kept.tombstones))
+            return replace(kept, damaged=())
+        if not await self._agree():
+            raise unreadable(kept)
+        return kept
+
+    async def _install_import(self) -> None:
+        """Where the committed version is that of an import, its folder takes its place first."""
+        async with transaction(self._context.engine) as connection:
+            wanted = await ImportRepository(connection).open(self._context.model)
+        if wanted is not None and wanted.status is ImportStatus.COMMITTED:
+            self._keeper.check()
+            self._store = await self._context.run(Replacement(self._store.path, str(wanted.id)).install)
+
+    async def _agree(self) -> bool:
+        try:
+            context = self._context
+            async with transaction(context.engine) as connection:
+                await check_agreement(connection, self._store, context.request_keys, context.model)
+        except StateMismatch:
+            return False
+        return True
+
+    async def _unknown_nodes(self, state: VersionState, remaining: Tombstoned) -> int:
+        """How many nodes the version lacks for which there is no tombstone; their ids are gone, so they are counted."""
+        async with transaction(self._context.engine) as connection:
+            known = await TombstoneRepository(connection).count(self._context.model, RequestKind.NODE)
+        return max(0, int((~state.live).sum()) - (known - int(remaining.nodes.size)))
+
+    def _without(
+        self, remaining: Tombstoned, state: VersionState, current: VersionRef, number: int
+    ) -> tuple[Resident, NewVersion]:
+        """The store's model on the device, without what remains to be deleted, as version `number`."""
+        stale = self._store.stale_coefficients(current)
+        resident = Resident.load(
+            self._store.manifest,
+            self._store.load_base(),
+            state,
+            current.version,
+            self._context.placement,
+            stale_coefficients=stale,
+        )
+        outcome, removed = RepairOutcome(RepairStatus.NONE, None, None), 0
+        if remaining:
+            prepared = resident.prepare(remaining.removals(), budget_s=math.inf)
+            # Nobody reads it, so it is the state on the device at once.
+            resident.commit(prepared)
+            outcome, removed = prepared.outcome, prepared.projection.directions_removed
+        resident.committed.state = replace(resident.committed.state, version=number)
+        new = NewVersion(
+            state=resident.committed.state,
+            edges=resident.committed.live_graph.edges,
+            outcome=outcome,
+            rebuilt=stale or outcome.coefficients is not None,
+            deleted=remaining.counts,
+            directions_removed=removed,
+            number=number,
+            snapshot=resident.committed.predictions(),
+            model=published_model(self._store.manifest, resident.committed),
+            replace_state=lambda: None,
+        )
+        return resident, new
+
+    async def _lost_in_batch(self, lost: Collection[UUID]) -> bool:
+        """Whether a batch was committed and not ended whose edges cannot be known any more: only erasing can end it."""
+        async with transaction(self._context.engine) as connection:
+            unfinished = await VersionRepository(connection).unfinished(self._context.model)
+            batches = [await BatchRepository(connection).get(one.id) for one in unfinished if one.cause is Cause.BATCH]
+        return any(not batch.requests.keys().isdisjoint(lost) for batch in batches)
+
+    async def _fail(self, lost: Collection[UUID]) -> int:
+        """Ends the requests whose keys are lost; those of a committed batch need them no more."""
+        failed = 0
+        for request_id in lost:
+            async with fenced_transaction(self._context.engine, self._keeper.lease) as connection:
+                found = await RequestRepository(connection).get(request_id)
+                if found is None or found[0].batch_id is not None:
+                    continue
+                try:
+                    failed += await RequestRepository(connection).mark_failed(request_id, _KEY_LOST, {})
+                except Conflict as conflict:
+                    self._log.info("request.ended_meanwhile", reason=conflict.title)
+        return failed
+
+
+def _edges_between(adjacency: sp.csr_array, state: VersionState) -> int:
+    live = state.live.astype(np.float64)
+    return round(float(live @ (adjacency.astype(np.bool_).astype(np.float64) @ live))) // 2

@@ -1,0 +1,89 @@
+"""The store's own record of tombstones beside the database's, which while Lethe runs is the one that is asked.
+
+See `model_store.tombstones`. `lethe recover` takes over into the database what the record alone has.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+
+import structlog
+
+from model_store.errors import StoreDamaged
+from model_store.store import Store
+from model_store.tombstones import KEY_BYTES, Kept, KeptTombstone
+from service.db.engine import Engine
+from service.db.transactions import transaction
+from service.domain.records import Tombstone
+from service.domain.states import RequestKind
+from service.errors import KeyMissing, StateMismatch
+from service.recovery.agreement import RECOVER
+from service.tombstones.repository import TombstoneRepository
+from service.vault.keyring import Keyring
+from service.versions.context import Context
+from service.versions.lease_keeper import LeaseKeeper
+
+#: By this name an operator accepts that some of the record are lost.
+TOMBSTONES = "tombstones"
+_KINDS = (RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE)
+
+
+def as_kept(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[KeptTombstone]:
+    """The same as the store keeps it, without the request; `keyring` has the keys that made them."""
+    keys = {number: fingerprint[:KEY_BYTES] for number, fingerprint in keyring.fingerprints().items()}
+    return [KeptTombstone(one.hash, keys[one.key_number], _KINDS.index(one.kind)) for one in tombstones]
+
+
+async def only_in_store(engine: Engine, kept: Kept, keyring: Keyring) -> list[Tombstone]:
+    """What the record has and the database does not know.
+
+    Raises Unavailable, and KeyMissing for what was made with a key that is not here: what it names could not be told.
+    """
+    numbers = {fingerprint[:KEY_BYTES]: number for number, fingerprint in keyring.fingerprints().items()}
+    foreign = sum(one.key not in numbers for one in kept.tombstones)
+    if foreign:
+        raise KeyMissing(
+            f"{foreign} of the tombstones that the model keeps were made with a key that is not in the key folder.",
+            "Restore the key folder that belongs to the model; until then deleted nodes cannot be told. If it is lost "
+            "for good, move the files `tombstones-*` out of the model's folder: nothing then keeps what they name out "
+            "of a newly trained model.",
+        )
+    async with transaction(engine) as connection:
+        known = await TombstoneRepository(connection).find(kept.hashes)
+    unknown = [one for one in kept.tombstones if one.hash not in known]
+    return [Tombstone(_KINDS[one.code], one.hash, numbers[one.key], None) for one in unknown]
+
+
+def unreadable(kept: Kept) -> StoreDamaged:
+    """The error for tombstones that cannot be read and may be nowhere else."""
+    return StoreDamaged(
+        f"{', '.join(map(str, kept.damaged))} cannot be read whole: it was damaged. It keeps what was deleted, and the "
+        "database, restored from an older backup, does not know all of that.",
+        "Put the model's files `tombstones-*` from a backup of its newest state in its place: what they lack is added "
+        f"from the database. If there is none, `./lethe recover --accept-lost {TOMBSTONES}` goes on with what can be "
+        "read: whatever else was deleted and this database does not know is not told as deleted, nor kept out of a "
+        "newly trained model.",
+    )
+
+
+async def keep_in_step(context: Context, store: Store, keeper: LeaseKeeper) -> None:
+    """Makes the store's record that of the database, of the same moment; damage is mended by that.
+
+    Raises StateMismatch when the record has what the database does not know, KeyMissing, Unavailable and OSError.
+    """
+    kept = await context.run(store.tombstones)
+    if own := await only_in_store(context.engine, kept, context.keyring):
+        raise StateMismatch(
+            f"The model keeps {len(own)} tombstones that the database does not know: it was restored from an older "
+            "backup.",
+            f"Nothing was removed. Restore store and database from the same moment. {RECOVER}",
+        )
+    async with transaction(context.engine) as connection:
+        repository = TombstoneRepository(connection)
+        context.keyring.check(await repository.key_fingerprints())
+        if kept.is_tidy and await repository.count(context.model) == len(kept.hashes):
+            return
+        recorded = await repository.of_model(context.model)
+    if kept.damaged:
+        structlog.get_logger(__name__).warning("tombstones.damaged", model=context.model, readable=len(kept.tombstones))
+    together = as_kept(recorded, context.keyring)
+    await context.run(partial(store.replace_tombstones, together, fencing=keeper.lease.fencing))

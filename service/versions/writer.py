@@ -1,0 +1,361 @@
+"""How a version of a model is made, whatever its cause, in the order of durable steps.
+
+    5  write      the new version in a folder of its own; nothing visible changes
+    6  commit     one fenced transaction: the pointer, the version's row, the rows of its cause
+    7  swap       the state on the device, CURRENT, and all readers
+    8  apply      what its cause tells of it: the requests of a batch are `applied`
+    9  erase      the coefficients that go with the weights; what was deleted, and all other versions, leave the disk
+    10 complete   the span residual is measured from disk; one fenced transaction: the row is finished
+
+`write` does the first, `commit` the next two but for the readers. `finish` does the rest, each part of it idempotent:
+after a crash or an outage the row alone says what is left to do, and it is done again, without knowing how far it had
+come.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
+from uuid import UUID, uuid4
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from model_store import gram_checkpoint
+from model_store.manifest import Manifest
+from model_store.store import Store
+from model_store.tombstones import KeptTombstone
+from model_store.versions import VersionRef, VersionState
+from projector.forgetting.batch import ModelState
+from projector.forgetting.repair import RepairOutcome
+from projector.forgetting.status import RepairStatus
+from service import failure_points
+from service.boottime import boottime
+from service.db.engine import Connection
+from service.db.transactions import CommitUnanswered, fenced_transaction
+from service.domain.records import Lease, Pointer
+from service.domain.snapshot import Snapshot
+from service.domain.states import Cause
+from service.domain.versions import Version
+from service.failure_points import FailurePoint
+from service.publication.layout import LIFE_S
+from service.publication.writer import PublishedModel
+from service.recovery.agreement import pointer_moved
+from service.unlearning.measurement import stored_span_residual
+from service.unlearning.resident import Resident
+from service.unlearning.stored_state import version_state
+from service.versions.context import Context
+from service.versions.debris import Leftovers
+from service.versions.lease_keeper import LeaseKeeper
+from service.versions.pointers import PointerRepository
+from service.versions.published import committed_facts, published_model, version_facts
+from service.versions.stopwatch import Stopwatch
+from service.versions.versions import VersionRepository
+
+NO_EDGES = np.empty((0, 2), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NewVersion:
+    """A version computed beside the committed one, with what was measured of it."""
+
+    id: UUID = field(default_factory=uuid4)
+    state: ModelState
+    #: Between its live nodes, each counted once.
+    edges: int
+    #: What the repair of its weights came to, or their bound without one.
+    outcome: RepairOutcome
+    #: Whether its span coefficients are those of its own weights, and not yet on the disk.
+    rebuilt: bool
+    requests: int = 0
+    #: Nodes, nodes of which the features alone went, and edges by themselves.
+    deleted: tuple[int, int, int] = (0, 0, 0)
+    #: The latter, (k, 2), where they are still in the graph on the disk.
+    deleted_edges: NDArray[np.int64] = field(default_factory=lambda: NO_EDGES)
+    directions_removed: int = 0
+    #: The number, where it does not follow that of the version before.
+    number: int | None = None
+    #: What it predicts, for readers.
+    snapshot: Snapshot
+    #: Of a model that is not the one before: what all of its versions have in common.
+    model: PublishedModel | None = None
+    #: Makes it the state on the device.
+    replace_state: Callable[[], None]
+
+
+class OwnSteps:
+    """What one cause adds to the steps that every version takes; nothing, unless it says otherwise."""
+
+    cause: ClassVar[Cause]
+
+    def written(self, ref: VersionRef) -> None:
+        """At the end of step 5, on the executor."""
+
+    async def record(self, connection: Connection, version: Version) -> None:
+        """In step 6: the rows of its own beside the version's, in the same transaction."""
+
+    async def apply(self, version: Version) -> None:
+        """Step 8."""
+
+    def erase(self) -> None:
+        """In step 9, on the executor: what else leaves the disk."""
+
+    async def complete(self, connection: Connection, version: Version) -> None:
+        """In step 10: the rows of its own, in the transaction that finishes the version's."""
+
+    async def done(self, version: Version) -> None:
+        """After step 10."""
+
+
+class VersionWriter:
+    """Makes the versions of one model under one lease. What is not a coroutine blocks, and belongs on the executor."""
+
+    def __init__(
+        self,
+        context: Context,
+        keeper: LeaseKeeper,
+        store: Store,
+        resident: Resident,
+        pointer: Pointer,
+        unerased_edges: NDArray[np.int64],
+        *,
+        made_from: VersionRef | None = None,
+    ) -> None:
+        """`unerased_edges` (k, 2) were deleted, and their erasure is not known to be finished.
+
+        `made_from` is the version in `store` that the next one is made from, if that is not the committed one.
+        """
+        self._context = context
+        self._keeper = keeper
+        self._store = store
+        self._pointer = pointer
+        self._made_from = made_from
+        self._leftovers = Leftovers(store.manifest.nodes, unerased_edges)
+        self._log = structlog.get_logger(__name__)
+        #: Until when (`boottime()`) readers may answer from a copy of the committed version that another has replaced.
+        self._replaced_until = 0.0
+        #: The model on the device.
+        self.resident = resident
+
+    @property
+    def pointer(self) -> Pointer:
+        """The committed version."""
+        return self._pointer
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the model is."""
+        return self._store.manifest
+
+    @property
+    def lease(self) -> Lease:
+        """The lease; raises LeaseLost once it is not safely held any more."""
+        return self._keeper.lease
+
+    async def write(self, new: NewVersion, own: OwnSteps, watch: Stopwatch) -> Version:
+        """Step 5. Raises LeaseLost and OSError."""
+        pointer = await watch.time("write", partial(self._write, new, own), self._context.executor)
+        failure_points.reached(FailurePoint.WRITTEN, own.cause)
+        return self._version(new, own.cause, pointer, watch)
+
+    async def commit(self, version: Version, new: NewVersion, own: OwnSteps, watch: Stopwatch) -> None:
+        """Steps 6 and 7. Raises Unavailable when nothing was committed, LeaseLost, and what `own` raises."""
+        await self._move_pointer(version, own)
+        failure_points.reached(FailurePoint.COMMITTED, own.cause)
+        await watch.time("swap", partial(self._swap, new, version.pointer), self._context.executor)
+        failure_points.reached(FailurePoint.SWAPPED, own.cause)
+
+    async def finish(self, version: Version, own: OwnSteps, watch: Stopwatch) -> Version:
+        """Steps 8 to 10; returns the version as finished. Raises Unavailable, OSError and LeaseLost."""
+        context, cause = self._context, own.cause
+        await self.moved()
+        failure_points.reached(FailurePoint.MOVED, cause)
+        await own.apply(version)
+        committed = await watch.time("erase", partial(self._erase, own), context.executor)
+        failure_points.reached(FailurePoint.ERASED, cause)
+        measure = partial(stored_span_residual, self._store, committed)
+        residual = await watch.time("verify", measure, context.executor)
+        failure_points.reached(FailurePoint.MEASURED, cause)
+        finished = replace(version, span_residual=residual)
+        async with fenced_transaction(context.engine, self.lease) as connection:
+            durations = dict(watch.durations_ms)
+            await VersionRepository(connection).finish(version.id, span_residual=residual, durations_ms=durations)
+            await own.complete(connection, finished)
+            failure_points.reached(FailurePoint.COMPLETING, cause)
+        failure_points.reached(FailurePoint.COMPLETED, cause)
+        finished = replace(finished, durations_ms={**version.durations_ms, **durations})
+        await own.done(finished)
+        self._log.info(
+            "version.completed",
+            cause=cause.value,
+            version=version.number,
+            requests=version.requests,
+            nodes=version.deleted_nodes,
+            repair=version.repair.value,
+            bound_relative=version.distance_bound_after_relative,
+            durations_ms=finished.durations_ms,
+        )
+        return finished
+
+    async def moved(self) -> None:
+        """At the end of step 7: no reader answers from anything older any more. Raises Unavailable and OSError."""
+        context = self._context
+        if not context.publisher.has(self._ref):
+            # Lost since, as memory is that somebody has cleared.
+            await context.run(self.publish)
+        await asyncio.sleep(max(0.0, self._replaced_until - boottime()))
+        await context.readers.moved(self._pointer, context.publisher.layout)
+
+    def publish(self) -> None:
+        """Has readers find the committed version, whatever became of what was published before. Raises OSError."""
+        committed = self.resident.committed
+        model, facts = published_model(self.manifest, committed), committed_facts(committed)
+        if self._context.publisher.load(self._ref, model, committed.predictions(), facts, self.lease.fencing):
+            self._replaced_until = boottime() + LIFE_S
+
+    def erase(self) -> VersionState:
+        """Nodes, features and edges that are gone leave disk and publication, and so do all versions but one.
+
+        Returns that one. Readers have moved to it before.
+        """
+        committed = self._store.read_version(self._ref, digest=self._pointer.digest)
+        erasure, fencing = self._leftovers.erasure(committed), self.lease.fencing
+        self._context.publisher.erase(self._ref, erasure.nodes, erasure.edges)
+        self._context.publisher.remove_older(self._ref, fencing)
+        self._store.erase(erasure, fencing=fencing, keep=self._ref)
+        self._leftovers.erased(committed)
+        return committed
+
+    def keep_tombstones(self, tombstones: Sequence[KeptTombstone]) -> None:
+        """The store's own record of what was deleted has these too, before anything of them is erased."""
+        self._store.add_tombstones(tombstones, fencing=self.lease.fencing)
+
+    def tidy(self) -> None:
+        """What an unlearner that lost the lease to this one has written since, not knowing it, is removed.
+
+        What readers answer from is written again, if somebody has removed it.
+        """
+        publisher, fencing = self._context.publisher, self.lease.fencing
+        self._store.tidy(keep=self._ref, fencing=fencing)
+        if not publisher.has(self._ref):
+            self.publish()
+        elif boottime() >= self._replaced_until:
+            publisher.remove_older(self._ref, fencing)
+
+    def checkpoint_steps(self) -> Iterator[None]:
+        """Writes the Gram factors of the committed version beside it; see `model_store.gram_checkpoint`."""
+        self._keeper.check()
+        folder, digest = self._store.folder_of(self._ref), self._pointer.digest
+        return gram_checkpoint.write_steps(folder, self.resident.committed.state.features.gram, version_digest=digest)
+
+    def _write(self, new: NewVersion, own: OwnSteps) -> Pointer:
+        number = self._pointer.version + 1 if new.number is None else new.number
+        ref = VersionRef(number, self.lease.fencing)
+        try:
+            digest = self._store.write_version(
+                ref,
+                version_state(new.state),
+                beta_version=number if new.rebuilt else self._store.beta_version(self._made_from or self._ref),
+                edges=new.edges,
+            )
+            own.written(ref)
+            facts = version_facts(
+                number,
+                live_nodes=int(new.state.live.sum()),
+                edges=new.edges,
+                rank=new.state.features.gram.rank,
+                # An import that nothing was repaired in has no outcome that tells.
+                certificate=new.outcome.after if new.model is None else self.resident.committed.certificate,
+                device=str(new.state.features.W.device),
+            )
+            self._context.publisher.write(ref, new.snapshot, facts, new.model or self._ref)
+        except OSError:
+            # A disk that is full has no room for a version that nobody will read.
+            self._store.discard_version(ref)
+            raise
+        weights = self._store.weights_sha256(ref)
+        return Pointer(self._pointer.model, ref.version, ref.fencing, ref.folder, digest, weights)
+
+    async def _move_pointer(self, version: Version, own: OwnSteps) -> None:
+        """Step 6."""
+        context = self._context
+        try:
+            async with fenced_transaction(context.engine, self.lease) as connection:
+                pointers = PointerRepository(connection)
+                if own.cause is Cause.RECOVERY:
+                    await pointers.replace(version.pointer)
+                else:
+                    await pointers.advance(version.number_before, version.pointer)
+                await VersionRepository(connection).insert(version)
+                await own.record(connection, version)
+                failure_points.reached(FailurePoint.COMMITTING, own.cause)
+        except CommitUnanswered:
+            # Which version is the committed one is unknown until the pointer has been read.
+            if not await pointer_moved(context.engine, self._keeper, version.pointer, context.outage):
+                raise
+
+    def _swap(self, new: NewVersion, pointer: Pointer) -> None:
+        """Step 7."""
+        new.replace_state()
+        self._pointer = pointer
+        self._leftovers.add_edges(new.deleted_edges)
+        # Last, since a disk may refuse; a start sets CURRENT from the pointer.
+        self._store.set_current(self._ref)
+
+    def _erase(self, own: OwnSteps) -> VersionState:
+        """Step 9; the coefficients before those of repaired weights knew what is being erased."""
+        if self._store.stale_coefficients(self._ref):
+            coefficients = self.resident.committed.coefficients()
+            self._store.write_beta(
+                coefficients.beta,
+                coefficients.label_beta,
+                version=self._pointer.version,
+                fencing=self.lease.fencing,
+            )
+        failure_points.reached(FailurePoint.COEFFICIENTS_WRITTEN, own.cause)
+        committed = self.erase()
+        own.erase()
+        return committed
+
+    def _version(self, new: NewVersion, cause: Cause, pointer: Pointer, watch: Stopwatch) -> Version:
+        before, after = new.outcome.before, new.outcome.after
+        ended = new.outcome.status in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED)
+        nodes, features, edges = new.deleted
+        return Version(
+            id=new.id,
+            model=pointer.model,
+            number=pointer.version,
+            fencing=pointer.fencing,
+            cause=cause,
+            folder=pointer.folder,
+            digest=pointer.digest,
+            weights_sha256=pointer.weights_sha256,
+            number_before=self._pointer.version,
+            weights_sha256_before=self._pointer.weights_sha256,
+            rank=new.state.features.gram.rank,
+            live_nodes=int(new.state.live.sum()),
+            edges=new.edges,
+            device=str(new.state.features.W.device),
+            durations_ms=dict(watch.durations_ms),
+            requests=new.requests,
+            deleted_nodes=nodes,
+            deleted_features=features,
+            deleted_edges=edges,
+            directions_removed=new.directions_removed,
+            distance_bound_before=None if before is None else before.bound,
+            distance_bound_before_relative=None if before is None else before.relative,
+            distance_bound_after=None if after is None else after.bound,
+            distance_bound_after_relative=None if after is None else after.relative,
+            repair=new.outcome.status,
+            repair_version=pointer.version if ended else None,
+            repair_iterations=new.outcome.iterations if ended else None,
+            repair_products=new.outcome.products if ended else None,
+            repair_weight_change=new.outcome.weight_change if ended else None,
+            repair_tolerance=new.outcome.tolerance if ended else None,
+        )
+
+    @property
+    def _ref(self) -> VersionRef:
+        return VersionRef(self._pointer.version, self._pointer.fencing)
