@@ -13,7 +13,7 @@ from service.db.transactions import transaction
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import ConfigurationError, Conflict
-from service.processes.listening import is_loopback
+from service.http.addresses import is_loopback
 from service.settings import Settings
 from service.vault.keyring import Keyring
 

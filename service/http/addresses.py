@@ -1,5 +1,6 @@
-"""Addresses of clients, and what stands for whoever has one."""
+"""Addresses: of this machine, of clients, and what stands for whoever has one."""
 
+import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 
@@ -18,3 +19,20 @@ def subscriber(host: str) -> str:
     if isinstance(address, IPv6Address):
         return str(ip_network((int(address) >> 64 << 64, 64)))
     return host if address is None else str(address)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens on `host`; False also for a name without an address."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return False
+    return all(ip_address(address[0]).is_loopback for *_, address in found)
+
+
+def url_of(bound: socket.socket) -> str:
+    """The address under which a process on this machine reaches `bound`."""
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -16,6 +16,8 @@ Network = IPv4Network | IPv6Network
 #: Most connections, where there are descriptors enough: each may hold 256 KiB that was read and not parsed.
 MAX_CONNECTIONS = 1024
 
+#: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
+REQUESTS_GRACE_S = 2
 #: Seconds between two looks at the deadlines.
 SWEEP_S = 1.0
 #: Least time between two log lines about connections that were refused or cut (seconds).

@@ -7,9 +7,8 @@ from ipaddress import IPv4Network
 import uvicorn
 from starlette.types import ASGIApp
 
-from service.http.connections import Network
+from service.http.connections import REQUESTS_GRACE_S, Network
 from service.http.protocol import protocol
-from service.processes.listening import REQUESTS_GRACE_S
 
 
 def server_config(app: ASGIApp, proxies: Sequence[Network] = ()) -> uvicorn.Config:

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import ipaddress
 import json
 import os
 import signal
@@ -14,8 +13,6 @@ from types import FrameType
 
 from service.errors import ConfigurationError
 
-#: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
-REQUESTS_GRACE_S = 2
 _BACKLOG = 2048
 
 
@@ -45,23 +42,6 @@ def listen(host: str, port: int) -> socket.socket:
             raise ConfigurationError(f"Port {port} of {host} is in use.", remedy) from None
         raise ConfigurationError(f"Lethe cannot listen on port {port} of {host} ({error.strerror}).", remedy) from None
     return bound
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens on `host`; False also for a name without an address."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
-        return False
-    return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
-
-
-def url_of(bound: socket.socket) -> str:
-    """The address under which a process on this machine reaches `bound`."""
-    host, port = bound.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @contextlib.contextmanager

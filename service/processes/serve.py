@@ -18,8 +18,10 @@ import psutil
 from service.embedded import open_servers
 from service.embedded.home import try_lock
 from service.errors import AlreadyRunning
+from service.http.addresses import url_of
+from service.http.connections import REQUESTS_GRACE_S
 from service.observability.logging import configure_logging
-from service.processes.listening import REQUESTS_GRACE_S, facts_file, listen, stopped_by_signals, url_of
+from service.processes.listening import facts_file, listen, stopped_by_signals
 from service.processes.supervisor import Child, Stage, Supervisor, run_once
 from service.publication.layout import Layout
 from service.settings import Settings, environment_without_settings

@@ -27,6 +27,8 @@ from service.drills.cohorts import CohortSearch
 from service.drills.schedule import DrillSchedule
 from service.drills.starting import Drills
 from service.evidence.signer import LogSigner
+from service.http.addresses import url_of
+from service.http.connections import REQUESTS_GRACE_S
 from service.key_slots.disposal import UnneededKeys
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
@@ -35,7 +37,7 @@ from service.operation.key_folder import open_keyring, open_log_keys, open_reque
 from service.operation.readiness import Readiness
 from service.operation.unlearner_probes import keep_looking, unlearner_probes
 from service.processes.background import Background, announce
-from service.processes.listening import REQUESTS_GRACE_S, listen, stopped_by_signals, url_of
+from service.processes.listening import listen, stopped_by_signals
 from service.processes.unlearner_address import serve, unlearner_app
 from service.publication.facts import VersionFacts
 from service.publication.readers import Readers

@@ -11,9 +11,10 @@ from prometheus_client import CollectorRegistry
 
 from service.domain.lease_report import Check, Condition, Phase
 from service.domain.states import Scope
+from service.http.addresses import url_of
 from service.observability.exposition import Exposition
 from service.observability.metrics import UnlearningMetrics
-from service.processes.listening import listen, url_of
+from service.processes.listening import listen
 from service.processes.unlearner_address import serve, unlearner_app
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from service.access.first_key import FirstKey
 from service.errors import ConfigurationError
-from service.processes.listening import facts_file, listen, stopped_by_signals, url_of
+from service.http.addresses import url_of
+from service.processes.listening import facts_file, listen, stopped_by_signals
 from service.processes.prepare import deliver
 
 
