@@ -10,9 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.db.engine import connect
 from service.db.transactions import is_outage
-from service.deletions.delivery.outbox import OUTBOX_CHANNEL
 from service.errors import Unavailable
 
+#: Notified, with the model's name, by every transaction that adds to the outbox.
+OUTBOX_CHANNEL = "lethe_outbox"
 #: Longest statement on a connection that listens.
 _STATEMENT_SECONDS = 5.0
 _OUTAGES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)

@@ -13,6 +13,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from projector.forgetting.status import RepairStatus
 from service.db.arrays import unnested
+from service.db.notifications import OUTBOX_CHANNEL
 from service.db.rows import (
     NORM_COLUMNS,
     QUEUED_COLUMNS,
@@ -22,7 +23,6 @@ from service.db.rows import (
     request_norms,
 )
 from service.db.tables import ApiKeyRow, OutboxRow, RequestAuditRow, RequestRow
-from service.deletions.delivery.outbox import OUTBOX_CHANNEL
 from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit
 from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus, Scope
 from service.errors import Conflict, NotFound

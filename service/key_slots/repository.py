@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from service.db.rows import key_slot
 from service.db.tables import RequestRow
 from service.db.transactions import transaction
-from service.deletions.intake import statements
 from service.domain.records import KeySlot
 from service.domain.states import RequestStatus
 
@@ -24,6 +23,9 @@ KEYS_CHANNEL = "lethe_keys"
 ORPHANED = "orphaned"
 #: States in which a request's own key is still needed to carry it out.
 _UNFINISHED = (RequestStatus.QUEUED, RequestStatus.APPLIED)
+#: Advisory lock that transactions which reserve keys share, and that whoever decides which are orphaned takes alone.
+_INTAKE_LOCK = 0x696E74616B65
+_PATIENCE = "1s"
 
 
 class RequestKeyRepository:
@@ -61,6 +63,21 @@ class RequestKeyRepository:
         await self._conn.execute(select(func.pg_notify(KEYS_CHANNEL, ORPHANED)))
 
 
+async def enter(conn: AsyncConnection) -> None:
+    """Begin to store requests; before their keys are reserved, so that no key is in a file that nobody vouches for."""
+    await conn.execute(select(func.pg_advisory_xact_lock_shared(_INTAKE_LOCK)))
+
+
+async def exclude_writers(conn: AsyncConnection) -> None:
+    """Keep out transactions that `enter`, until the caller's ends, once those under way have ended.
+
+    Among them are commits whose callers have died. Raises what `transaction` makes `Unavailable` of when they take too
+    long, as those of a process that was stopped: whoever waits here holds up all that would enter.
+    """
+    await conn.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE}'"))
+    await conn.execute(select(func.pg_advisory_xact_lock(_INTAKE_LOCK)))
+
+
 async def orphaned(engine: AsyncEngine, held: Mapping[UUID, KeySlot]) -> dict[UUID, KeySlot]:
     """Return those of the keys `held` that no request needs. Raises `Unavailable`.
 
@@ -68,7 +85,7 @@ async def orphaned(engine: AsyncEngine, held: Mapping[UUID, KeySlot]) -> dict[UU
     all transactions there have ended, is needed by none to come.
     """
     async with transaction(engine) as conn:
-        await statements.exclude_writers(conn)
+        await exclude_writers(conn)
         query = _slots().where(RequestRow.id == _any(held), RequestRow.ciphertext.is_not(None))
         needed = {row.id: key_slot(row) for row in await conn.execute(query)}
     return {request_id: slot for request_id, slot in held.items() if needed.get(request_id) != slot}

@@ -9,9 +9,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.tables import OutboxRow
 
-#: Notified, with the model's name, by every transaction that adds to the outbox.
-OUTBOX_CHANNEL = "lethe_outbox"
-
 
 class OutboxRepository:
     """The table `outbox` in the caller's transaction."""

@@ -28,7 +28,7 @@ from service.domain.records import DeletionRequest, Targets
 from service.drills.repository import DrillOpen, DrillRepository
 from service.errors import Conflict, LetheError, Unavailable
 from service.failure_points import FailurePoint
-from service.key_slots.repository import RequestKeyRepository
+from service.key_slots.repository import RequestKeyRepository, enter
 from service.vault.encryption import SealBroken, seal, unseal
 from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
@@ -183,7 +183,7 @@ class Intake:
                 stored = _Group(await statements.find_earlier(conn, asked), [], {})
                 stored.new = await self._admit(conn, group, stored.earlier)
                 if stored.new:
-                    await statements.enter(conn)
+                    await enter(conn)
                     reserved = await self._reserve(stored.new)
                 failure_points.reached(FailurePoint.KEYS_RESERVED)
                 rows = [_sealed(waiting, reserved[waiting.id]) for waiting in stored.new]

@@ -5,21 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Integer, LargeBinary, SmallInteger, Text, Uuid, func, select, text, tuple_
+from sqlalchemy import Integer, LargeBinary, SmallInteger, Text, Uuid, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.audit.commitments import Commitments
 from service.db.arrays import unnested
+from service.db.notifications import OUTBOX_CHANNEL
 from service.db.rows import REQUEST_COLUMNS, deletion_request, key_slot
 from service.db.tables import OutboxRow, RequestRow
-from service.deletions.delivery.outbox import OUTBOX_CHANNEL
 from service.domain.records import DeletionRequest, KeySlot
 from service.domain.states import RequestKind
-
-#: Advisory lock that transactions which reserve keys share, and that whoever decides which are orphaned takes alone.
-_INTAKE_LOCK = 0x696E74616B65
-_PATIENCE = "1s"
 
 
 @dataclass(frozen=True)
@@ -55,21 +51,6 @@ class StoredRequest:
     body_digest: bytes
     ciphertext: bytes | None
     key_slot: KeySlot | None
-
-
-async def enter(conn: AsyncConnection) -> None:
-    """Begin to store requests; before their keys are reserved, so that no key is in a file that nobody vouches for."""
-    await conn.execute(select(func.pg_advisory_xact_lock_shared(_INTAKE_LOCK)))
-
-
-async def exclude_writers(conn: AsyncConnection) -> None:
-    """Keep out transactions that `enter`, until the caller's ends, once those under way have ended.
-
-    Among them are commits whose callers have died. Raises what `transaction` makes `Unavailable` of when they take too
-    long, as those of a process that was stopped: whoever waits here holds up all that would enter.
-    """
-    await conn.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE}'"))
-    await conn.execute(select(func.pg_advisory_xact_lock(_INTAKE_LOCK)))
 
 
 async def find_earlier(conn: AsyncConnection, keys: Collection[IdempotencyKey]) -> dict[IdempotencyKey, StoredRequest]:
