@@ -5,49 +5,19 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from projector.forgetting.status import RepairProgress, RepairStatus
 from service.access.key_memory import KeyMemory
 from service.access.limits import RateLimits
 from service.db.engine import Engine
 from service.deletions.intake.intake import Intake
 from service.domain.lease_report import Check
-from service.domain.states import Guarantee
 from service.drills.starting import Drills
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics
+from service.operation.description import ModelInfo
 from service.publication.reader import Reader
 from service.settings import Settings
 from service.tombstones.lookup import Tombstones
 from service.vault.keyring import Keyring
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """The committed model, in figures; see `ModelAnswer` for what they mean."""
-
-    name: str
-    version: int
-    nodes: int
-    live_nodes: int
-    edges: int
-    features: int
-    classes: tuple[str, ...]
-    hops: int
-    combine: str
-    propagation: str
-    loss: str
-    regularization: float
-    rank: int
-    condition_number: float
-    span_residual: float | None
-    distance_bound: float | None
-    distance_bound_relative: float | None
-    repair: RepairStatus
-    #: While `repair` is pending.
-    repair_progress: RepairProgress | None
-    guarantee: Guarantee
-    device: str
-    weights_sha256: str
 
 
 @dataclass(frozen=True)

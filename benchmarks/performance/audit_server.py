@@ -30,9 +30,10 @@ from service.evidence.checkpoints import CheckpointRepository
 from service.observability.access import AccessLog
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics
+from service.operation.description import ModelInfo
 from service.publication.reader import Reader
 from service.queue.connection import connect
-from service.services import ModelInfo, Services
+from service.services import Services
 from service.settings import Settings
 from service.tombstones.lookup import Tombstones
 from service.vault.keyring import Keyring

@@ -1,6 +1,7 @@
 """The served model in figures: what the publication says of it, and what the database knows."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from projector.forgetting.status import RepairProgress, RepairStatus
 from service.db import lease
@@ -10,9 +11,37 @@ from service.domain.lease_report import Holder
 from service.domain.states import Guarantee
 from service.errors import Unavailable
 from service.publication.facts import Facts
-from service.services import ModelInfo
 from service.versions.pointers import PointerRepository
 from service.versions.versions import VersionRepository
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The committed model, in figures; see `ModelAnswer` for what they mean."""
+
+    name: str
+    version: int
+    nodes: int
+    live_nodes: int
+    edges: int
+    features: int
+    classes: tuple[str, ...]
+    hops: int
+    combine: str
+    propagation: str
+    loss: str
+    regularization: float
+    rank: int
+    condition_number: float
+    span_residual: float | None
+    distance_bound: float | None
+    distance_bound_relative: float | None
+    repair: RepairStatus
+    #: While `repair` is pending.
+    repair_progress: RepairProgress | None
+    guarantee: Guarantee
+    device: str
+    weights_sha256: str
 
 
 def model_description(

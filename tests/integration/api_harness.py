@@ -50,10 +50,11 @@ from service.observability.access import AccessLog
 from service.observability.exposition import Exposition
 from service.observability.logging import configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics
+from service.operation.description import ModelInfo
 from service.publication.reader import Reader
 from service.publication.writer import Publisher
 from service.queue.connection import connect
-from service.services import ModelInfo, Services
+from service.services import Services
 from service.settings import Settings
 from service.tombstones.lookup import Tombstones
 from service.tombstones.repository import TombstoneRepository
