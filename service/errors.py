@@ -164,3 +164,8 @@ class StateMismatch(LetheError):
 
     slug = "state-mismatch"
     title = "Store and database disagree"
+    #: What to do when the two are not of the same moment.
+    RECOVER: ClassVar[str] = (
+        "If there is no such backup, `./lethe recover` goes on from what there is: it deletes from the store all that "
+        "this database knows was deleted, and says what it cannot know."
+    )

@@ -1,4 +1,4 @@
-"""Which version is committed: at start, where store and database must agree, and after an unanswered commit."""
+"""Which version is committed, at start, where store and database must agree."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,26 +9,19 @@ from numpy.typing import NDArray
 
 from model_store.store import Store
 from model_store.versions import VersionRef
-from service.db.engine import Connection, Engine
-from service.db.lease import holder, settle
-from service.db.transactions import fenced_transaction, transaction
+from service.db.engine import Connection
+from service.db.lease import holder
+from service.db.transactions import fenced_transaction
 from service.domain.records import Lease, Pointer, QueuedRequest
 from service.domain.states import ImportStatus, RequestKind
-from service.errors import KeyMissing, StateMismatch, Unavailable
+from service.errors import KeyMissing, StateMismatch
 from service.imports.repository import ImportRepository
-from service.queue.outage import Outage
 from service.recovery.repository import RecoveryRepository
 from service.vault.decrypt import opened
 from service.vault.request_keys import RequestKeys
+from service.versions.commit import pointer_to
 from service.versions.context import Context
-from service.versions.lease_keeper import LeaseKeeper
 from service.versions.pointers import PointerRepository
-
-#: What to do about store and database that are not of the same moment.
-RECOVER = (
-    "If there is no such backup, `./lethe recover` goes on from what there is: it deletes from the store all that this "
-    "database knows was deleted, and says what it cannot know."
-)
 
 
 async def agreed_pointer(context: Context, store: Store, lease: Lease) -> Pointer:
@@ -92,7 +85,8 @@ def _require_untouched(store: Store, kept_keys: int, model: str) -> None:
         raise StateMismatch(
             f"The key folder holds the keys of {kept_keys} deletion requests, and the database has never served model "
             f"{model!r}: it is not the one that accepted them.",
-            f"Point DATABASE_URL at the database that belongs to this LETHE_HOME, or restore it. {RECOVER}",
+            f"Point DATABASE_URL at the database that belongs to this LETHE_HOME, or restore it. "
+            f"{StateMismatch.RECOVER}",
         )
 
 
@@ -103,30 +97,8 @@ def require_edges(store: Store, ref: VersionRef, found: int) -> None:
         raise StateMismatch(
             f"The store holds {found} edges between live nodes, and its version {ref.folder} was made with {edges}: "
             "its folder `base` was restored from another backup.",
-            f"Nothing was removed. Restore the whole store from one moment. {RECOVER}",
+            f"Nothing was removed. Restore the whole store from one moment. {StateMismatch.RECOVER}",
         )
-
-
-def pointer_to(store: Store, ref: VersionRef, model: str) -> Pointer:
-    """A version of the store, as a pointer names it."""
-    return Pointer(model, ref.version, ref.fencing, ref.folder, store.version_digest(ref), store.weights_sha256(ref))
-
-
-async def pointer_moved(engine: Engine, keeper: LeaseKeeper, pointer: Pointer, outage: Outage) -> bool:
-    """After an unanswered commit: whether `pointer` is the committed one, however long it takes to learn that.
-
-    Raises LeaseLost.
-    """
-    while True:
-        try:
-            async with transaction(engine) as connection:
-                await settle(connection, keeper.lease)
-                found = await PointerRepository(connection).read(pointer.model)
-        except Unavailable as error:
-            await outage.pause(error)
-        else:
-            outage.reason = None
-            return found == pointer
 
 
 def deleted_edges(batch: Iterable[QueuedRequest], request_keys: RequestKeys) -> list[tuple[str, str]]:
@@ -176,7 +148,7 @@ def _require_agreement(store: Store, current: VersionRef, pointer: Pointer) -> N
     if store.version_digest(committed) != pointer.digest:
         raise StateMismatch(
             f"Version {committed.folder} in the store is not the one that the database committed (its digest differs).",
-            f"Nothing was removed. Restore store and database from the same backup. {RECOVER}",
+            f"Nothing was removed. Restore store and database from the same backup. {StateMismatch.RECOVER}",
         )
 
 
@@ -185,7 +157,8 @@ def _first_pointer(store: Store, current: VersionRef, model: str) -> Pointer:
         raise StateMismatch(
             f"The store holds version {current.folder} of model {model!r}, but the database knows nothing of it: it "
             "would not know which nodes were deleted.",
-            f"Point DATABASE_URL at the database that belongs to this store, or restore it from its backup. {RECOVER}",
+            f"Point DATABASE_URL at the database that belongs to this store, or restore it from its backup. "
+            f"{StateMismatch.RECOVER}",
         )
     return pointer_to(store, current, model)
 
@@ -196,5 +169,5 @@ def _check_one_step(store: Store, current: VersionRef, committed: VersionRef) ->
     raise StateMismatch(
         f"The database has committed version {committed.folder}, the store is at {current.folder}: one of them was "
         "restored from an older backup.",
-        f"Nothing was removed. Restore store and database from the same moment. {RECOVER}",
+        f"Nothing was removed. Restore store and database from the same moment. {StateMismatch.RECOVER}",
     )

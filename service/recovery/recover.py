@@ -44,13 +44,14 @@ from service.evidence.events import EventRepository
 from service.failure_points import FailurePoint
 from service.imports.deleted_parts import Tombstoned, find_tombstoned
 from service.imports.repository import ImportRepository
-from service.recovery.agreement import check_agreement, pointer_to
+from service.recovery.agreement import check_agreement
 from service.recovery.repository import RecoveryRepository
 from service.recovery.unfinished import steps_of
 from service.tombstones.kept import keep_in_step, only_in_store, unreadable
 from service.tombstones.repository import TombstoneRepository
 from service.unlearning.resident import Resident
 from service.versions.batch_rows import BatchRepository
+from service.versions.commit import pointer_to
 from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper
 from service.versions.pointers import PointerRepository

@@ -16,7 +16,6 @@ from service.db.transactions import transaction
 from service.domain.records import Tombstone
 from service.domain.states import RequestKind
 from service.errors import KeyMissing, StateMismatch
-from service.recovery.agreement import RECOVER
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 from service.versions.context import Context
@@ -75,7 +74,7 @@ async def keep_in_step(context: Context, store: Store, keeper: LeaseKeeper) -> N
         raise StateMismatch(
             f"The model keeps {len(own)} tombstones that the database does not know: it was restored from an older "
             "backup.",
-            f"Nothing was removed. Restore store and database from the same moment. {RECOVER}",
+            f"Nothing was removed. Restore store and database from the same moment. {StateMismatch.RECOVER}",
         )
     async with transaction(context.engine) as connection:
         repository = TombstoneRepository(connection)

@@ -42,10 +42,10 @@ from service.domain.versions import Version
 from service.failure_points import FailurePoint
 from service.publication.layout import LIFE_S
 from service.publication.writer import PublishedModel
-from service.recovery.agreement import pointer_moved
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.resident import Resident
 from service.unlearning.stored_state import version_state
+from service.versions.commit import pointer_moved
 from service.versions.context import Context
 from service.versions.debris import Leftovers
 from service.versions.lease_keeper import LeaseKeeper
