@@ -25,8 +25,20 @@ PACKAGES = (
     "queue",
     "vault",
 )
-#: And of the top of the service.
-MODULES = ["service.operation.description", "service.operation.api_probes"]
+#: And of packages in which others have torch.
+MODULES = [
+    "service.batches.pending_repairs",
+    "service.imports.repository",
+    "service.operation.api_probes",
+    "service.operation.description",
+    "service.operation.gauges",
+    "service.recovery.repository",
+    "service.tombstones.lookup",
+    "service.tombstones.repository",
+    "service.versions.batch_rows",
+    "service.versions.pointers",
+    "service.versions.versions",
+]
 #: What the unlearner is made of.
 OF_THE_UNLEARNER = (
     "batches",
