@@ -6,8 +6,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.types import Lifespan
 
-from service.api import audit, deletions, docs, drills, health, log, model, predictions
-from service.deletions import receipts
+from service.api import audit, deletions, docs, drills, health, log, model, predictions, receipts
 from service.http import problems
 from service.http.metrics import HttpMetrics
 from service.http.middleware import Answer, Boundary

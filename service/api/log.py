@@ -13,11 +13,10 @@ from starlette.responses import Response
 
 from service.api.auth import requires_any
 from service.audit.checkpoint import read
-from service.db.engine import Connection
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
 from service.domain.states import Scope
-from service.errors import InvalidRequest, NotFound, Unavailable
+from service.errors import InvalidRequest, NotFound
 from service.evidence.checkpoints import CheckpointRepository
 from service.evidence.log import LogRepository
 from service.http.problem_responses import problems
@@ -76,7 +75,7 @@ _NOTE: dict[int | str, dict[str, Any]] = {
 async def checkpoint(request: Request, caller: Caller) -> Response:
     """Size and root of the log, signed. Keep it: a log that was changed since contradicts it."""
     async with transaction(services_of(request).engine) as connection:
-        note = await newest_checkpoint(connection)
+        note = await CheckpointRepository(connection).newest()
     return Response(note, media_type="text/plain")
 
 
@@ -96,7 +95,7 @@ async def consistency(
 ) -> Response:
     """The hashes by which the root of the first `from` leaves leads to the root of the first `to`."""
     async with transaction(services_of(request).engine) as connection:
-        size = new or read(await newest_checkpoint(connection)).size
+        size = new or read(await CheckpointRepository(connection).newest()).size
         log = LogRepository(connection)
         await _require_size(log, size)
         if old > size:
@@ -124,7 +123,7 @@ async def inclusion(
 ) -> Response:
     """The hash of a leaf, and the hashes by which it leads to the root of the first `size` leaves."""
     async with transaction(services_of(request).engine) as connection:
-        size = size or read(await newest_checkpoint(connection)).size
+        size = size or read(await CheckpointRepository(connection).newest()).size
         log = LogRepository(connection)
         await _require_size(log, size)
         hashed = await log.leaf_hash(index) if index < size else None
@@ -134,14 +133,6 @@ async def inclusion(
     return reply(
         InclusionAnswer(index=index, size=size, leaf_hash=hashed.hex(), proof=[digest.hex() for digest in proof])
     )
-
-
-async def newest_checkpoint(connection: Connection) -> str:
-    """The newest checkpoint, a signed note; raises Unavailable before the first, which the unlearner's start makes."""
-    note = await CheckpointRepository(connection).latest()
-    if note is None:
-        raise Unavailable("The log is not signed yet.", "Try again in a moment.")
-    return note
 
 
 async def _require_size(log: LogRepository, size: int) -> None:

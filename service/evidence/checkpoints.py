@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.audit.checkpoint import Checkpoint, Signer, VerifierKey, read, sign, signers_of, verify
 from service.db.tables import CheckpointRow, LogKeyRow
 from service.domain.states import EventType
-from service.errors import LetheError
+from service.errors import LetheError, Unavailable
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
 from service.vault.log_keys import LogKeys
@@ -33,6 +33,13 @@ class CheckpointRepository:
         """Return the newest checkpoint as a signed note, None when nothing was signed yet."""
         query = select(CheckpointRow.note).order_by(CheckpointRow.id.desc()).limit(1)
         note: str | None = await self._conn.scalar(query)
+        return note
+
+    async def newest(self) -> str:
+        """As `latest`; raises `Unavailable` before the first, which the unlearner's start makes."""
+        note = await self.latest()
+        if note is None:
+            raise Unavailable("The log is not signed yet.", "Try again in a moment.")
         return note
 
     async def keys(self) -> dict[int, VerifierKey]:

@@ -7,7 +7,7 @@ from uuid import UUID
 import orjson
 from fastapi import APIRouter, Query
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import read
@@ -21,7 +21,7 @@ from service.db.clock import now
 from service.db.engine import Connection
 from service.db.transactions import transaction
 from service.deletions.answers import audit_answer
-from service.deletions.receipts import befallen, get_receipt
+from service.deletions.receipts import model_events_after, receipt_of, receipt_page
 from service.deletions.requests import RequestRepository
 from service.domain.records import DeletionRequest
 from service.domain.states import RequestStatus
@@ -82,7 +82,11 @@ async def receipt(
     form: Annotated[Literal["json", "html"], Query(alias="format")] = "html",
 ) -> Response:
     """The receipt, as the interface gives it to the key that is signed in."""
-    return await get_receipt(request, request_id, visitor.key, form)
+    document = await receipt_of(services_of(request).engine, request_id, visitor.key)
+    if form == "json":
+        return Response(orjson.dumps(document), media_type="application/json")
+    shown = receipt_page(document)
+    return HTMLResponse(shown.html, headers={"Content-Security-Policy": shown.policy})
 
 
 async def _region(request: Request, connection: Connection, request_id: UUID) -> Region:
@@ -116,7 +120,7 @@ async def _since(connection: Connection, asked: DeletionRequest) -> list[Told]:
     leaves = await log.of_request(asked.id)
     if not leaves:
         return []
-    return [Told.of(parse_canonical(leaf.data)) for leaf in await befallen(log, asked.model, leaves[0].index)]
+    return [Told.of(parse_canonical(leaf.data)) for leaf in await model_events_after(log, asked.model, leaves[0].index)]
 
 
 def _durations(by_step: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -1,0 +1,76 @@
+"""The receipt of a deletion: evidence that can be checked without trusting Lethe, as JSON or as a page to print."""
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import orjson
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from service.api.auth import requires
+from service.api.deletions import RequestId
+from service.deletions.receipt_example import RECEIPT
+from service.deletions.receipts import receipt_of, receipt_page
+from service.domain.records import ApiKey
+from service.domain.states import Scope
+from service.http.problem_responses import problems
+from service.services import services_of
+
+router = APIRouter(prefix="/deletions", tags=["deletions"])
+
+Follower = Annotated[ApiKey, requires(Scope.DELETIONS_READ)]
+
+
+class ReceiptEntry(BaseModel):
+    """One event of the request, as the log has it."""
+
+    leaf: dict[str, Any] = Field(description="What was hashed, in canonical JSON (RFC 8785).")
+    inclusion_proof: list[str] = Field(description="Hashes in hex by which the leaf leads to the checkpoint's root.")
+
+
+class ReceiptAnswer(BaseModel):
+    """The evidence of one deletion; `lethe audit verify` checks it offline."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [RECEIPT]})
+
+    format: str
+    request_id: UUID
+    summary: dict[str, Any] = Field(description="What the leaves say together, for people; derived from them alone.")
+    entries: list[ReceiptEntry]
+    since: list[ReceiptEntry] = Field(
+        description="What befell the model after the first of these and no request asked for: imports, recoveries."
+    )
+    checkpoint: str = Field(description="The signed note that the proofs lead to.")
+    public_keys: list[str] = Field(
+        description="Keys that signed the checkpoint, as the server says: trust those you have from elsewhere."
+    )
+
+
+@router.get(
+    "/{request_id}/receipt",
+    response_model=ReceiptAnswer,
+    responses={
+        200: {"content": {"text/html": {"schema": {"type": "string"}}}},
+        **problems(401, 403, 404, 409, 422, 503),
+    },
+    summary="The receipt of a deletion",
+)
+async def get_receipt(
+    request: Request,
+    request_id: RequestId,
+    caller: Follower,
+    form: Annotated[
+        Literal["json", "html"], Query(alias="format", description="`html` is a page to read and to print.")
+    ] = "json",
+) -> Response:
+    """What was asked, what was done and what is guaranteed, with proofs that the signed log says so.
+
+    From `applied` on; before that, and for a request that failed or was cancelled, it is 409.
+    """
+    document = await receipt_of(services_of(request).engine, request_id, caller)
+    if form == "json":
+        return Response(orjson.dumps(document), media_type="application/json")
+    page = receipt_page(document)
+    return HTMLResponse(page.html, headers={"Content-Security-Policy": page.policy})
