@@ -8,7 +8,7 @@ from starlette.requests import Request
 from service.access.key_memory import KeyMemory
 from service.access.limits import RateLimits
 from service.db.engine import Engine
-from service.deletions.intake.intake import Intake
+from service.deletions.deletions import Deletions
 from service.domain.lease_report import Check
 from service.drills.starting import Drills
 from service.observability.exposition import Exposition
@@ -16,7 +16,6 @@ from service.observability.metrics import IntakeMetrics
 from service.operation.description import ModelInfo
 from service.publication.reader import Reader
 from service.settings import Settings
-from service.tombstones.lookup import Tombstones
 from service.vault.keyring import Keyring
 
 
@@ -28,13 +27,12 @@ class Services:
     #: Name of the model that is served; requests and tombstones belong to it.
     model: str
     engine: Engine
-    intake: Intake
     keyring: Keyring
     keys: KeyMemory
     limits: RateLimits
     reader: Reader
-    tombstones: Tombstones
     model_info: Callable[[], Awaitable[ModelInfo]]
+    deletions: Deletions
     drills: Drills
     #: What was found of each thing that must work.
     readiness: Callable[[], Awaitable[Sequence[Check]]]

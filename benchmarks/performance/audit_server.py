@@ -20,6 +20,7 @@ from service.api.application import build
 from service.dashboard.installation import install as install_dashboard
 from service.db.engine import Engine
 from service.db.transactions import transaction
+from service.deletions.deletions import Deletions
 from service.deletions.intake.intake import Intake
 from service.domain.lease_report import Check
 from service.domain.states import Scope
@@ -55,18 +56,21 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
         intake = Intake(engine, own_slots, max_queued_nodes=None)
         tombstones, metrics = Tombstones(engine, keyring, MODEL), IntakeMetrics(registry)
         cohorts = CohortSearch(lambda: None, lambda node: False, tombstones)
+        settings, reader = Settings(home=home), Reader()
+        # Whose one key is right; nothing is counted.
+        limits = RateLimits(connect("redis://127.0.0.1:1"), keyring.cursor_key)
         app.state.services = Services(
-            settings=Settings(home=home),
+            settings=settings,
             model=MODEL,
             engine=engine,
-            intake=intake,
             keyring=keyring,
             keys=key_memory(engine, keyring),
-            # Whose one key is right; nothing is counted.
-            limits=RateLimits(connect("redis://127.0.0.1:1"), keyring.cursor_key),
-            reader=Reader(),
-            tombstones=tombstones,
+            limits=limits,
+            reader=reader,
             model_info=_no_model,
+            deletions=Deletions(
+                MODEL, engine, reader, tombstones, keyring, intake, limits, metrics, settings.max_nodes_per_request
+            ),
             drills=Drills(engine, MODEL, intake, keyring, cohorts, metrics),
             readiness=_no_checks,
             exposition=Exposition(registry, "api-0"),

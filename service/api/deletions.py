@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Body, Path, Query
+from fastapi import APIRouter, Body, Header, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
@@ -28,9 +28,9 @@ from service.deletions.submission import submit
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import Conflict, InvalidRequest, NotFound
-from service.http.fields import IdempotencyKey
 from service.http.problem_responses import LOCATION, problems
 from service.http.replies import reply
+from service.offload import aside
 from service.services import services_of
 
 
@@ -52,6 +52,16 @@ Follower = Annotated[ApiKey, requires(Scope.DELETIONS_READ)]
 Operator = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE, Scope.AUDIT_READ)]
 Lister = Annotated[ApiKey, requires_any(Scope.DELETIONS_READ, Scope.AUDIT_READ)]
 RequestId = Annotated[UUID, Path(description="The id from the 202 answer.")]
+#: The header by which a repeated request is told from a new one.
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[\x21-\x7e]+$",
+        description="Repeating a request with the same key and body gives the same answer, and deletes once.",
+    ),
+]
 
 
 @router.post(
@@ -74,7 +84,7 @@ async def request_deletion(
     nothing tells what is deleted from what is not: a refusal says only that not everything named can be deleted.
     """
     services = services_of(request)
-    submission = await submit(services, body, caller, idempotency_key)
+    submission = await submit(services.deletions, body, caller, idempotency_key)
     services.metrics.received(submission.request.kind)
     answer = accepted_deletion(submission.request, submission.targets, submission.already_deleted)
     return reply(answer, 202, {"Location": links_of(submission.request.id).self})
@@ -88,7 +98,8 @@ async def request_deletion(
 )
 async def list_deletions(request: Request, filters: Annotated[DeletionFilters, Query()], caller: Lister) -> Response:
     """A page of requests, newest first: all of them for a key with audit:read, its own for any other."""
-    entries, next_cursor = await found_page(services_of(request), filters, audit_filters(filters, caller), caller)
+    deletions = services_of(request).deletions
+    entries, next_cursor = await found_page(deletions, filters, audit_filters(filters, caller), caller)
     shown = [deletion_answer(entry.request, None, sees_references=sees_references(caller)) for entry in entries]
     return reply(DeletionPage(deletions=shown, next_cursor=next_cursor))
 
@@ -105,13 +116,14 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
     Ids and references travel in the body, so that no URL log has any. What is still queued is not found by node: until
     it is applied, its ids are kept encrypted.
     """
-    services = services_of(request)
+    deletions = services_of(request).deletions
     filters = replace(audit_filters(body, caller), reference=body.reference)
     if body.nodes is not None:
         if body.cursor is not None:
             raise InvalidRequest("A search by nodes has no pages.", "Leave out `cursor`.")
-        return await found_by_node(services, body.nodes, filters, caller)
-    entries, next_cursor = await found_page(services, body, filters, caller)
+        found = await found_by_node(deletions, body.nodes, filters, caller)
+        return await aside(len(body.nodes), lambda: reply(found))
+    entries, next_cursor = await found_page(deletions, body, filters, caller)
     shown = [deletion_answer(entry.request, entry.audit, sees_references=sees_references(caller)) for entry in entries]
     return reply(SearchAnswer(found=[], not_found=[], deletions=shown, next_cursor=next_cursor))
 
@@ -144,7 +156,7 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
 async def cancel_deletion(request: Request, request_id: RequestId, caller: Writer) -> Response:
     """Withdraw a request that is still queued; 409 once the unlearner has taken it up."""
     try:
-        cancelled = await services_of(request).intake.cancel(request_id, visible_to(caller))
+        cancelled = await services_of(request).deletions.intake.cancel(request_id, visible_to(caller))
     except Conflict:
         if Scope.DELETIONS_READ in caller.scopes:
             raise
@@ -163,4 +175,5 @@ async def cancel_deletion(request: Request, request_id: RequestId, caller: Write
 )
 async def retry_deletion(request: Request, request_id: RequestId, caller: Operator) -> Response:
     """Queue a request that failed for its own data, once what was wrong is put right; 409 for any other."""
-    return reply(deletion_answer(await services_of(request).intake.retry(request_id), None, sees_references=True))
+    queued = await services_of(request).deletions.intake.retry(request_id)
+    return reply(deletion_answer(queued, None, sees_references=True))

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.auth import requires, requires_any
+from service.api.deletions import IdempotencyKey
 from service.db.transactions import transaction
 from service.deletions.answers import links_of
 from service.domain.drills import DrillTrigger
@@ -15,7 +16,7 @@ from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.drills.repository import DrillRepository
 from service.drills.schemas import AcceptedDrill, DrillsAnswer, accepted_drill, cohorts_answer, drill_answer
-from service.http.fields import IdempotencyKey, Known
+from service.http.fields import Known
 from service.http.problem_responses import LOCATION, problems
 from service.http.replies import reply
 from service.services import services_of

@@ -69,7 +69,7 @@ async def predict(
     prediction = services.reader.predict(node)
     if prediction is not None:
         return reply_record(prediction)
-    if Scope.DELETIONS_READ in caller.scopes and await services.tombstones.deleted_nodes([node]):
+    if Scope.DELETIONS_READ in caller.scopes and await services.deletions.tombstones.deleted_nodes([node]):
         raise NodeDeleted("The node was deleted on request.", "Stop asking for it; its data is gone from the model.")
     raise NotFound("No node of the model has this id.", "Check the id; `GET /model` names the model that is served.")
 
@@ -98,7 +98,7 @@ async def predict_many(request: Request, body: PredictRequest, caller: Caller) -
     version, predictions, missing = await aside(count, lambda: services.reader.predict_many(body.nodes))
     deleted: set[str] = set()
     if missing and Scope.DELETIONS_READ in caller.scopes:
-        deleted = {*await services.tombstones.deleted_nodes(missing)}
+        deleted = {*await services.deletions.tombstones.deleted_nodes(missing)}
     return await aside(count, lambda: _listed(version, predictions, missing, deleted))
 
 

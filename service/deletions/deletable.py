@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 from uuid import UUID
 
+from service.deletions.deletions import Deletions
 from service.deletions.public_nodes import is_public, refuse_public
 from service.domain.states import RequestKind
 from service.errors import NotFound, UnknownEdges, UnknownNodes
-from service.services import Services
 from service.vault.keyring import Subject, ends_of
 
 
@@ -18,7 +18,7 @@ class UnknownTargets(NotFound):
     title: ClassVar[str] = "Unknown targets"
 
 
-async def require_deletable(services: Services, kind: RequestKind, subjects: Sequence[Subject]) -> None:
+async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: Sequence[Subject]) -> None:
     """Raise UnknownTargets unless all of `subjects` are in the model, or were and are deleted; or Unavailable.
 
     For keys that may not know of deletions: no matter what is there and what is deleted, the same is looked up and the
@@ -27,23 +27,23 @@ async def require_deletable(services: Services, kind: RequestKind, subjects: Seq
     """
     edges = [subject for subject in subjects if not isinstance(subject, str)]
     # First of all: what the reader no longer has by now has its tombstone already.
-    present = services.reader.have_edges(edges)
+    present = deletions.reader.have_edges(edges)
     nodes = list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))
-    live = {node for node in nodes if services.reader.knows(node)}
-    deleted = await services.tombstones.deleted_nodes(nodes)
+    live = {node for node in nodes if deletions.reader.knows(node)}
+    deleted = await deletions.tombstones.deleted_nodes(nodes)
     known: set[Subject] = {*live, *deleted}
     if kind is RequestKind.EDGE:
-        cut = await services.tombstones.find(kind, edges)
+        cut = await deletions.tombstones.find(kind, edges)
         known = {*cut, *(edge for edge, is_present in zip(edges, present, strict=True) if is_present)}
-    if not known.issuperset(subjects) or any(is_public(services.reader, subject) for subject in subjects):
+    if not known.issuperset(subjects) or any(is_public(deletions.reader, subject) for subject in subjects):
         raise UnknownTargets(
-            f"Not everything that is named is in the model {services.model} and may be deleted.",
+            f"Not everything that is named is in the model {deletions.model} and may be deleted.",
             "Check the ids; a key that also has deletions:read is told which. Nothing of this request was accepted.",
         )
 
 
 async def deleted_earlier(
-    services: Services, kind: RequestKind, subjects: Sequence[Subject]
+    deletions: Deletions, kind: RequestKind, subjects: Sequence[Subject]
 ) -> dict[Subject, UUID | None]:
     """The subjects that are gone already, with the request that deleted each, None where the database has it not.
 
@@ -51,13 +51,13 @@ async def deleted_earlier(
     """
     edges = [subject for subject in subjects if not isinstance(subject, str)]
     # First of all: what the reader no longer has by now has its tombstone already.
-    present = services.reader.have_edges(edges)
+    present = deletions.reader.have_edges(edges)
     ends = dict.fromkeys(node for subject in subjects for node in ends_of(subject))
-    missing = [node for node in ends if not services.reader.knows(node)]
-    deleted = await services.tombstones.deleted_nodes(missing)
+    missing = [node for node in ends if not deletions.reader.knows(node)]
+    deleted = await deletions.tombstones.deleted_nodes(missing)
     earlier: dict[Subject, UUID | None] = {}
     if kind is not RequestKind.NODE:
-        earlier = await services.tombstones.find(kind, subjects)
+        earlier = await deletions.tombstones.find(kind, subjects)
     gone = {*missing, *earlier}
     absent = [
         edge
@@ -65,8 +65,8 @@ async def deleted_earlier(
         if not is_present and gone.isdisjoint((edge, *edge))
     ]
     unknown = [node for node in missing if node not in deleted]
-    _refuse_unknown(services.model, unknown, absent)
-    refuse_public(services.reader, services.model, subjects)
+    _refuse_unknown(deletions.model, unknown, absent)
+    refuse_public(deletions.reader, deletions.model, subjects)
     for subject in subjects:
         for node in ends_of(subject):
             if node in deleted:

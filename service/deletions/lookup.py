@@ -5,19 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from starlette.responses import Response
-
 from service.audit_records.queries import AuditEntry, AuditFilters
 from service.audit_records.summary import search
 from service.db.transactions import transaction
 from service.deletions.answers import DeletionAnswer, FoundDeletion, SearchAnswer, deletion_answer
+from service.deletions.deletions import Deletions
 from service.deletions.schemas import PagedFilters, RecordFilters
 from service.domain.records import ApiKey
 from service.domain.states import RequestKind, Scope
 from service.errors import BodyTooLarge
-from service.http.replies import reply
 from service.offload import aside
-from service.services import Services
 from service.vault.cursors import decode, encode
 from service.vault.keyring import Subject
 
@@ -47,44 +44,45 @@ def audit_filters(filters: RecordFilters, caller: ApiKey) -> AuditFilters:
 
 
 async def found_page(
-    services: Services, asked: PagedFilters, filters: AuditFilters, caller: ApiKey
+    deletions: Deletions, asked: PagedFilters, filters: AuditFilters, caller: ApiKey
 ) -> tuple[list[AuditEntry], str | None]:
     """One page and the cursor of the next. Raises MalformedCursor, Unavailable."""
     # A key that only this query of this caller has: a cursor of another does not decode.
     query = asked.model_dump_json(exclude={"cursor", "limit"})
-    key = hmac.digest(services.keyring.cursor_key, f"{visible_to(caller)} {query}".encode(), "sha256")
+    key = hmac.digest(deletions.keyring.cursor_key, f"{visible_to(caller)} {query}".encode(), "sha256")
     cursor = None if asked.cursor is None else decode(asked.cursor, key)
-    async with transaction(services.engine) as connection:
+    async with transaction(deletions.engine) as connection:
         page = await search(connection, filters, cursor, asked.limit)
     return page.entries, None if page.next_cursor is None else encode(page.next_cursor, key)
 
 
-async def found_by_node(services: Services, named: Sequence[str], filters: AuditFilters, caller: ApiKey) -> Response:
+async def found_by_node(
+    deletions: Deletions, named: Sequence[str], filters: AuditFilters, caller: ApiKey
+) -> SearchAnswer:
     """The requests that deleted the nodes named, or their features. Raises BodyTooLarge, Unavailable.
 
     A deletion whose request the database, restored from an older backup, does not have is told without one.
     """
-    limit = services.settings.max_nodes_per_request
+    limit = deletions.most_targets
     if len(named) > limit:
         raise BodyTooLarge(
             f"{len(named)} nodes are more than the {limit} that one search may name.",
             "Search for them in several requests.",
             max_nodes=limit,
         )
-    deleted_by = [await services.tombstones.find(kind, named) for kind in (RequestKind.NODE, RequestKind.FEATURES)]
+    deleted_by = [await deletions.tombstones.find(kind, named) for kind in (RequestKind.NODE, RequestKind.FEATURES)]
     ids = {request_id for by_node in deleted_by for request_id in by_node.values() if request_id is not None}
-    async with transaction(services.engine) as connection:
+    async with transaction(deletions.engine) as connection:
         page = await search(connection, replace(filters, ids=ids), None, len(ids))
-    return await aside(len(named), lambda: _answer(services, named, deleted_by, page.entries, caller))
+    return await aside(len(named), lambda: _answer(named, deleted_by, page.entries, caller))
 
 
 def _answer(
-    services: Services,
     named: Sequence[str],
     deleted_by: Sequence[Mapping[Subject, UUID | None]],
     entries: Sequence[AuditEntry],
     caller: ApiKey,
-) -> Response:
+) -> SearchAnswer:
     answers: dict[UUID | None, DeletionAnswer | None] = {
         entry.request.id: deletion_answer(entry.request, entry.audit, sees_references=sees_references(caller))
         for entry in entries
@@ -101,4 +99,4 @@ def _answer(
     ]
     known = {one.node for one in found}
     not_found = [node for node in nodes if node not in known]
-    return reply(SearchAnswer(found=found, not_found=not_found, deletions=None, next_cursor=None))
+    return SearchAnswer(found=found, not_found=not_found, deletions=None, next_cursor=None)

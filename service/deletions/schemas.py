@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field
 
 from projector.forgetting.status import RepairStatus
@@ -60,7 +59,7 @@ class EdgeDeletion(_Body):
 
 
 #: The bodies that /docs offers to try.
-EXAMPLES: dict[str, Example] = {
+EXAMPLES: dict[str, Any] = {
     "nodes": {"summary": "Forget two nodes", "value": _node_example("node")},
     "edges": {"summary": "Forget an edge", "value": {"kind": "edge", "edges": [["1", "2"]], "reference": "DSR-18"}},
     "features": {"summary": "Forget the features of two nodes", "value": _node_example("features")},

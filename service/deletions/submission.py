@@ -11,6 +11,7 @@ import orjson
 from service.access.limits import PROBES
 from service.db.transactions import transaction
 from service.deletions.deletable import UnknownTargets, deleted_earlier, require_deletable
+from service.deletions.deletions import Deletions
 from service.deletions.intake.intake import Accepted, NewRequest
 from service.deletions.public_nodes import PublicNodes
 from service.deletions.refusals import Refusal, record
@@ -19,7 +20,6 @@ from service.domain.records import ApiKey, DeletionRequest, Targets
 from service.domain.states import RequestKind, RequestStatus, Scope
 from service.errors import BodyTooLarge, InvalidRequest, UnknownEdges, UnknownNodes
 from service.http.problems import MOST_FAULTS
-from service.services import Services
 from service.vault.keyring import Subject, ends_of
 from service.vault.salting import salted
 
@@ -52,7 +52,7 @@ class Submission:
 
 
 async def submit(
-    services: Services,
+    deletions: Deletions,
     body: DeletionBody,
     caller: ApiKey,
     idempotency_key: str | None,
@@ -74,28 +74,28 @@ async def submit(
     """
     kind = RequestKind(body.kind)
     subjects = _subjects(body)
-    _check(services, subjects)
+    _check(deletions, subjects)
     is_told = Scope.DELETIONS_READ in caller.scopes
-    digest = None if idempotency_key is None else services.keyring.body_digest(_canonical(body))
+    digest = None if idempotency_key is None else deletions.keyring.body_digest(_canonical(body))
     if idempotency_key is not None and digest is not None:
         # Before it is judged: what it named may be gone by now, by itself or by others.
-        first = await services.intake.find(caller.id, idempotency_key, digest)
+        first = await deletions.intake.find(caller.id, idempotency_key, digest)
         if first is not None:
-            return await _replay(services, first, kind, subjects, is_told=is_told)
+            return await _replay(deletions, first, kind, subjects, is_told=is_told)
     earlier: Mapping[Subject, UUID | None] = {}
     try:
         if is_told:
-            earlier = await deleted_earlier(services, kind, subjects)
+            earlier = await deleted_earlier(deletions, kind, subjects)
         else:
-            async with services.limits.attempt(PROBES, str(caller.id), UnknownTargets):
-                await require_deletable(services, kind, subjects)
+            async with deletions.limits.attempt(PROBES, str(caller.id), UnknownTargets):
+                await require_deletable(deletions, kind, subjects)
     except (UnknownNodes, UnknownEdges, PublicNodes, UnknownTargets) as refusal:
-        await _record(services, Refusal(services.model, caller.id, kind, len(subjects), refusal.slug))
+        await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
         raise
     rest = [subject for subject in subjects if subject not in earlier]
-    accepted = await services.intake.accept(
+    accepted = await deletions.intake.accept(
         NewRequest(
-            model=services.model,
+            model=deletions.model,
             kind=kind,
             targets=salted(rest or subjects, body.reference),
             reference=body.reference,
@@ -106,16 +106,16 @@ async def submit(
     )
     if accepted.replayed:
         # It was asked for twice at the same moment.
-        return await _replay(services, accepted, kind, subjects, is_told=is_told)
+        return await _replay(deletions, accepted, kind, subjects, is_told=is_told)
     already_deleted = {_label(subject): earlier[subject] for subject in subjects if subject in earlier}
     return Submission(accepted.request, accepted.targets, already_deleted)
 
 
-async def _record(services: Services, refusal: Refusal) -> None:
+async def _record(deletions: Deletions, refusal: Refusal) -> None:
     """Record and count a refusal, before anybody is told of it. Raises Unavailable."""
-    async with transaction(services.engine) as connection:
+    async with transaction(deletions.engine) as connection:
         await record(connection, refusal)
-    services.metrics.refused(refusal.kind)
+    deletions.metrics.refused(refusal.kind)
 
 
 def _subjects(body: DeletionBody) -> list[Subject]:
@@ -129,8 +129,8 @@ def _label(subject: Subject) -> str:
     return "|".join(ends_of(subject))
 
 
-def _check(services: Services, subjects: Sequence[Subject]) -> None:
-    limit = services.settings.max_nodes_per_request
+def _check(deletions: Deletions, subjects: Sequence[Subject]) -> None:
+    limit = deletions.most_targets
     if len(subjects) > limit:
         raise BodyTooLarge(
             f"{len(subjects)} targets are more than the {limit} that one request may name.",
@@ -160,7 +160,7 @@ def _canonical(body: DeletionBody) -> bytes:
 
 
 async def _replay(
-    services: Services, accepted: Accepted, kind: RequestKind, subjects: Sequence[Subject], *, is_told: bool
+    deletions: Deletions, accepted: Accepted, kind: RequestKind, subjects: Sequence[Subject], *, is_told: bool
 ) -> Submission:
     """The answer of the first time: what this very request deleted is not `already_deleted`.
 
@@ -169,7 +169,7 @@ async def _replay(
     if not is_told:
         asked = replace(accepted.request, status=RequestStatus.QUEUED)
         return Submission(asked, accepted.targets, {}, replayed=True)
-    earlier = await deleted_earlier(services, kind, subjects)
+    earlier = await deleted_earlier(deletions, kind, subjects)
     own = {*accepted.targets.nodes, *accepted.targets.edges} if accepted.targets is not None else set()
     already_deleted = {
         _label(subject): request_id

@@ -4,7 +4,6 @@ import re
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
-from fastapi import Header
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -67,17 +66,6 @@ NodePair = Annotated[list[NodeId], Field(min_length=2, max_length=2, fail_fast=T
 Reference = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 _REFERENCE = TypeAdapter(Reference)
-
-#: The header by which a repeated request is told from a new one.
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        min_length=1,
-        max_length=255,
-        pattern=r"^[\x21-\x7e]+$",
-        description="Repeating a request with the same key and body gives the same answer, and deletes once.",
-    ),
-]
 
 
 def is_reference(text: str) -> bool:

@@ -15,6 +15,7 @@ from service.access.limits import RateLimits
 from service.api.application import build
 from service.dashboard.installation import install as install_dashboard
 from service.db import rights, roles, schema
+from service.deletions.deletions import Deletions
 from service.deletions.intake.intake import Intake
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
@@ -145,17 +146,19 @@ async def _answering(
             return all(check.ok for check in await readiness())
 
         background.start("announcement", announce(is_ready, on_ready, background.stop))
+        limits = RateLimits(redis, keyring.cursor_key)
         yield Services(
             settings=settings,
             model=model,
             engine=engine,
-            intake=intake,
             keyring=keyring,
             keys=keys,
-            limits=RateLimits(redis, keyring.cursor_key),
+            limits=limits,
             reader=reader,
-            tombstones=tombstones,
             model_info=model_description(engine, model, lambda: reader.facts),
+            deletions=Deletions(
+                model, engine, reader, tombstones, keyring, intake, limits, metrics, settings.max_nodes_per_request
+            ),
             drills=Drills(engine, model, intake, keyring, cohorts, metrics),
             readiness=readiness,
             exposition=exposition,

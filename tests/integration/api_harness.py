@@ -35,6 +35,7 @@ from service.batches.explanation import nothing_left
 from service.dashboard.installation import install as install_dashboard
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
+from service.deletions.deletions import Deletions
 from service.deletions.intake.intake import Intake
 from service.deletions.requests import RequestRepository
 from service.domain.lease_report import Check
@@ -249,6 +250,7 @@ async def serving(
         serve(reader, publisher, VersionRef(1, 1))
         tombstones = Tombstones(engine, keyring, model)
         cohort_search = CohortSearch(lambda: canaries, reader.knows, tombstones)
+        limits, most = RateLimits(redis, keyring.cursor_key), configured.max_nodes_per_request
         api = Api(
             app=build(
                 max_body_bytes=configured.max_body_bytes,
@@ -259,13 +261,12 @@ async def serving(
                 settings=configured,
                 model=model,
                 engine=engine,
-                intake=intake,
                 keyring=keyring,
                 keys=key_memory(engine, keyring),
-                limits=RateLimits(redis, keyring.cursor_key),
+                limits=limits,
                 reader=reader,
-                tombstones=tombstones,
                 model_info=_info,
+                deletions=Deletions(model, engine, reader, tombstones, keyring, intake, limits, metrics, most),
                 drills=Drills(engine, model, intake, keyring, cohort_search, metrics),
                 readiness=_unset,
                 exposition=Exposition(registry, "api-0"),

@@ -90,7 +90,7 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     # While the model is being loaded, what was done is shown.
     loading = Reader()
     with monkeypatch.context() as patched:
-        search = CohortSearch(lambda: CANARIES, loading.knows, api.services.tombstones)
+        search = CohortSearch(lambda: CANARIES, loading.knows, api.services.deletions.tombstones)
         patched.setattr(api.services.drills, "cohorts", search)
         told = await card(client)
     assert "Passed 4.125 → 0" in told

@@ -56,5 +56,5 @@ def _by_reference(text: str) -> AuditFilters:
 
 async def _deleted_by(services: Services, node: str) -> frozenset[UUID | None]:
     """The requests that deleted a node or its features; None for one that the database, restored, does not have."""
-    found = [await services.tombstones.find(kind, [node]) for kind in _KINDS] if node else []
+    found = [await services.deletions.tombstones.find(kind, [node]) for kind in _KINDS] if node else []
     return frozenset(request_id for by_node in found for request_id in by_node.values())
