@@ -25,8 +25,9 @@ from service.audit.commitments import Commitments
 from service.audit.leaf import LoggedEvent, leaf_data
 from service.audit.merkle import Frontier, leaf_hash
 from service.db import migrate
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, Guarantee, RequestKind, RequestStatus
+from service.domain.states import EventType, Guarantee, RequestStatus
 from service.embedded import Embedded
 
 MODEL = "generated"

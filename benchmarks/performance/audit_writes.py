@@ -28,8 +28,9 @@ from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Intake, NewRequest
 from service.deletions.requests import AppliedOutcome, RequestRepository
+from service.domain.kinds import RequestKind
 from service.domain.records import RequestNorms, Targets
-from service.domain.states import Cause, Guarantee, RequestKind
+from service.domain.states import Cause, Guarantee
 from service.domain.versions import BatchDetails, Version
 from service.vault.own_slots import OwnSlots
 from service.versions.batch_rows import BatchRepository

@@ -17,8 +17,9 @@ from fastapi import Body, FastAPI
 
 from service.api.prediction_schemas import PredictionAnswer
 from service.deletions.answers import AcceptedDeletion, Links, Salts
-from service.deletions.schemas import DeletionBody, EdgeDeletion
-from service.domain.states import RequestKind, RequestStatus
+from service.deletions.schemas import DeletionBody, EdgesBody
+from service.domain.kinds import RequestKind
+from service.domain.states import RequestStatus
 from service.http.server import server_config
 from service.processes.listening import listen
 
@@ -35,7 +36,7 @@ def bare_app(classes: int) -> FastAPI:
     @app.post("/deletions", status_code=202)
     async def delete(body: Annotated[DeletionBody, Body()]) -> AcceptedDeletion:
         number = uuid4()
-        nodes = [] if isinstance(body, EdgeDeletion) else body.nodes
+        nodes = [] if isinstance(body, EdgesBody) else body.nodes
         return AcceptedDeletion(
             id=number,
             status=RequestStatus.QUEUED,

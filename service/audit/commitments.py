@@ -8,8 +8,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from service.domain.kinds import Names, RequestKind, ends_of
 from service.domain.records import Targets
-from service.domain.states import RequestKind
 
 _BYTES = 32
 
@@ -37,7 +37,7 @@ def commit(targets: Targets, reference: str | None) -> Commitments:
     salts = targets.node_salts
     subjects = None
     if salts is not None:
-        named = targets.nodes or [end for edge in targets.edges for end in sorted(edge)]
+        named = (end for target in targets.named for end in ends_of(target))
         subjects = b"".join(commitment(salts[node], node) for node in named)
     if reference is None or targets.reference_salt is None:
         return Commitments(subjects, None)
@@ -47,7 +47,7 @@ def commit(targets: Targets, reference: str | None) -> Commitments:
 def listed(kind: RequestKind, subjects: bytes) -> Subjects:
     """The commitments that `Commitments.subjects` joins, as a leaf lists them."""
     digests = [subjects[start : start + _BYTES].hex() for start in range(0, len(subjects), _BYTES)]
-    if kind is not RequestKind.EDGE:
+    if kind.rules.names is Names.NODES:
         return digests
     return [digests[start : start + 2] for start in range(0, len(digests), 2)]
 

@@ -7,8 +7,9 @@ from enum import StrEnum
 from uuid import UUID
 
 from projector.forgetting.status import RepairStatus
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, RequestAudit
-from service.domain.states import Guarantee, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestStatus
 
 
 @dataclass(frozen=True)

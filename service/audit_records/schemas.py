@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from projector.forgetting.status import RepairStatus
 from service.audit_records.queries import SeriesStep
-from service.domain.states import Guarantee, RequestKind, RequestStatus
+from service.domain.kinds import RequestKind
+from service.domain.states import Guarantee, RequestStatus
 
 #: Of the example.
 _PERCENTILES: dict[str, JsonValue] = {"p50": 0.61, "p95": 1.7, "p99": 2.4}

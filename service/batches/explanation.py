@@ -6,15 +6,9 @@ from uuid import UUID
 
 from model_store.manifest import Manifest
 from projector.forgetting.status import RepairStatus
+from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord
-from service.domain.states import RequestKind
 
-#: What a request names, one and several.
-_NOUNS = {
-    RequestKind.NODE: ("node", "nodes"),
-    RequestKind.FEATURES: ("node's features", "nodes' features"),
-    RequestKind.EDGE: ("edge", "edges"),
-}
 #: After what the projection did; also true of directions that remaining nodes support faintly.
 _SPANNED = (
     "every direction of the deleted features is also present in the features of nodes that remain, so the weights "
@@ -22,17 +16,6 @@ _SPANNED = (
 )
 #: Up to this relative difference two movements of the weights are the same one.
 _SAME = 1e-12
-_LEFT = {
-    RequestKind.NODE: "The graph, the predictions and the coefficients no longer contain the deleted nodes.",
-    RequestKind.FEATURES: (
-        "The predictions and the coefficients no longer contain the deleted features. The nodes themselves stay, with "
-        "their edges and labels."
-    ),
-    RequestKind.EDGE: (
-        "The deleted edges have left the graph, the degrees and every prediction. An edge carries no feature, so this "
-        "asked nothing of the projection and there are no norms to give."
-    ),
-}
 #: The share of a repair's movement from which on it is told what the weights were away from the optimum before.
 _NOTICEABLE = 0.01
 
@@ -42,8 +25,8 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
 
     `manifest` is that of the model.
     """
-    sentences = [] if kind is RequestKind.EDGE else [_projection(record)]
-    sentences += [_LEFT[kind], _repair(record, kind, manifest)]
+    sentences = [_projection(record)] if kind.rules.changes_span else []
+    sentences += [kind.rules.explanation, _repair(record, kind, manifest)]
     if record.factor_age_s:
         sentences.append(
             "To speed up repairs, a factor of the loss' curvature made before this deletion may stay in memory for up "
@@ -53,7 +36,7 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
     if deleted < named:
         rest = named - deleted
         were = "was" if rest == 1 else "were"
-        sentences.append(f"{rest} of the {named} {_NOUNS[kind][1]} that the request names {were} gone already.")
+        sentences.append(f"{rest} of the {named} {kind.rules.noun(named)} that the request names {were} gone already.")
     return " ".join(sentences)
 
 
@@ -62,7 +45,7 @@ def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[
 
     Without any: by some that the database, restored from an older backup, does not have.
     """
-    noun = _NOUNS[kind][named > 1]
+    noun = kind.rules.noun(named)
     along = ""
     if with_node:
         along = f", {'' if named == 1 else f'{with_node} of them '}together with a node"
@@ -133,14 +116,16 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
             "the optimum of the graph as it was, because training had stopped before it, and no repair had reached it "
             "yet."
         )
-    share = "did the rest" if kind is not RequestKind.EDGE and record.directions_removed else "did the forgetting"
+    share = "did the rest" if kind.rules.changes_span and record.directions_removed else "did the forgetting"
     return f"The repair{later} {share}: re-optimised on the remaining graph, {moved}."
 
 
 def _unrepaired(record: BatchRecord, kind: RequestKind) -> str:
     """A clause on weights that are not those of retraining."""
     so_far = " so far" if record.repair is RepairStatus.PENDING else ""
-    graph_only = f"only the graph has forgotten the edges{so_far}, and " if kind is RequestKind.EDGE else ""
+    graph_only = (
+        "" if kind.rules.changes_span else f"only the graph has forgotten the {kind.rules.noun(2)}{so_far}, and "
+    )
     away = "" if record.distance_bound_after is None else f", but at most {_distance(record)} away from them"
     return f"{graph_only}the weights are not those of retraining{away}."
 

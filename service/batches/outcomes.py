@@ -7,8 +7,9 @@ from projector.forgetting.status import RepairStatus
 from service.batches.explanation import explain
 from service.batches.pending_repairs import Pending, RepairEnd
 from service.deletions.requests import AppliedOutcome
+from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord, QueuedRequest, RequestNorms
-from service.domain.states import Guarantee, RequestKind
+from service.domain.states import Guarantee
 from service.domain.versions import Recovery, Version, repaired_in
 from service.version import VERSION
 
@@ -24,7 +25,7 @@ def guarantee(repair: RepairStatus, kind: RequestKind) -> Guarantee:
     """What holds of the weights; the projection alone does nothing for an edge."""
     if repair is RepairStatus.CONVERGED:
         return Guarantee.RETRAINED
-    return Guarantee.GRAPH_ONLY if kind is RequestKind.EDGE else Guarantee.SPAN
+    return Guarantee.SPAN if kind.rules.changes_span else Guarantee.GRAPH_ONLY
 
 
 def applied(record: BatchRecord, norms: RequestNorms, request: QueuedRequest, manifest: Manifest) -> AppliedOutcome:

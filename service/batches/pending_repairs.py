@@ -11,8 +11,9 @@ from projector.forgetting.status import RepairStatus
 from service.db.arrays import unnested
 from service.db.rows import NORM_COLUMNS, request_norms
 from service.db.tables import RequestAuditRow, RequestRow
+from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord, RequestNorms
-from service.domain.states import Cause, EventType, Guarantee, RequestKind
+from service.domain.states import Cause, EventType, Guarantee
 from service.evidence.events import EventRepository, Payload
 from service.versions.batch_rows import BATCH_COLUMNS, batch_in, with_batch
 from service.versions.versions import VersionRow

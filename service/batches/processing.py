@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -11,17 +11,15 @@ import torch
 
 from service.batches.explanation import nothing_left
 from service.batches.public_requests import refused_for_public
-from service.batches.resolve import Claimed, Deletion, Present, Resolution, Tombstones, absent, resolve
+from service.batches.resolve import Claimed, Deletion, Present, Resolution, absent, resolve
 from service.batches.steps import Batches, BatchSteps
 from service.db.transactions import fenced_transaction, transaction
 from service.deletions.requests import RequestRepository
 from service.domain.records import QueuedRequest
-from service.domain.states import RequestKind
 from service.domain.versions import Version
 from service.errors import Conflict
-from service.tombstones.repository import TombstoneRepository
+from service.tombstones.lookup import Tombstones
 from service.vault.decrypt import opened
-from service.vault.keyring import Subject
 from service.versions.batch_rows import BatchRepository, RequestsWithdrawn
 from service.versions.context import Context
 from service.versions.stopwatch import Stopwatch
@@ -43,6 +41,7 @@ class Processor:
         self._context = context
         self._writer = writer
         self._batches = Batches(context, writer)
+        self._tombstones = Tombstones(context.engine, context.keyring, context.model)
         #: What the last batch left for this one.
         self._deferred: frozenset[UUID] = frozenset()
         self._log = structlog.get_logger(__name__)
@@ -59,7 +58,10 @@ class Processor:
             resident.committed.state.features.in_span,
             resident.committed.live_graph.propagator.edges,
         )
-        resolution = resolve(claimed, present, await self._tombstones(absent(claimed, present)))
+        missing = absent(claimed, present)
+        # None in the place of a request stands for one that the database does not have.
+        deleted_by = {part: await self._tombstones.find(part, tuple(targets)) for part, targets in missing.items()}
+        resolution = resolve(claimed, present, deleted_by)
         unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
         await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)
         await self._apply(resolution.deletions)
@@ -104,12 +106,15 @@ class Processor:
                         each.request.id,
                         already_deleted_by=gone.by[0] if gone.by else None,
                         explanation=nothing_left(
-                            each.kind,
-                            named=len(each.subjects),
+                            each.request.kind,
+                            named=len(each.named),
                             with_node=gone.with_node,
                             by=gone.by,
                         ),
-                        payload={"kind": each.kind.value, "already_deleted_by": [str(request) for request in gone.by]},
+                        payload={
+                            "kind": each.request.kind.value,
+                            "already_deleted_by": [str(request) for request in gone.by],
+                        },
                     )
         await self._context.unneeded_keys.destroy_dropped()
 
@@ -170,16 +175,6 @@ class Processor:
         except RequestsWithdrawn as withdrawn:
             return None, ([each for each in deletions if each.claimed.request.id not in withdrawn.ids],)
         return (version, steps), ()
-
-    async def _tombstones(self, missing: Mapping[RequestKind, Collection[Subject]]) -> Tombstones:
-        """For what of `missing` was deleted, the request that did it; None where the database does not have that."""
-        found: dict[RequestKind, dict[Subject, UUID | None]] = {}
-        async with transaction(self._context.engine) as connection:
-            for kind, subjects in missing.items():
-                hashes = self._context.keyring.tombstone_hashes(self._context.model, kind, subjects)
-                recorded = await TombstoneRepository(connection).find(hashes)
-                found[kind] = {hashes[digest]: request for digest, request in recorded.items()}
-        return found
 
     def _open(self, batch: Sequence[QueuedRequest]) -> tuple[list[Claimed], list[UUID]]:
         """The requests with their targets, and those whose targets cannot be opened any more."""

@@ -1,9 +1,9 @@
 """What each request of a batch deletes: pure, from what there is, what is tombstoned and who came first.
 
 Where requests of one batch overlap, the widest deletion does the work, because it takes the others' along: a node goes
-with its features and its edges. So nodes are given out first, then features, then edges; within a kind the earliest
-request comes first. A request that is left with nothing of its own is deferred, and settled as already gone once the
-batch is applied; one that keeps a part deletes that part.
+with its features and its edges. So nodes are given out first, then features, then edges; of requests for the same part
+the earliest comes first. A request that is left with nothing of its own is deferred, and settled as already gone once
+the batch is applied; one that keeps a part deletes that part.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,16 +15,14 @@ from numpy.typing import NDArray
 
 from projector.forgetting.batch import Removal
 from projector.graph.edges import Edges
+from service.domain.kinds import Part, Target, ends_of
 from service.domain.records import QueuedRequest, Targets
-from service.domain.states import RequestKind
-from service.vault.keyring import Subject, ends_of
 
-#: From the widest deletion to the narrowest.
-_PRECEDENCE = (RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE)
+#: The requests that deleted something, by part and then by what they deleted it of; None for one that the database,
+#: restored from an older backup, does not have.
+DeletedBy = Mapping[Part, Mapping[Target, UUID | None]]
 
-#: The requests that deleted something, by kind and then by what they deleted; None for one that the database, restored
-#: from an older backup, does not have.
-Tombstones = Mapping[RequestKind, Mapping[Subject, UUID | None]]
+_WIDEST_FIRST = tuple(Part)
 
 
 @dataclass(frozen=True)
@@ -35,16 +33,14 @@ class Claimed:
     targets: Targets
 
     @property
-    def kind(self) -> RequestKind:
-        """What is to be forgotten."""
-        return self.request.kind
+    def part(self) -> Part:
+        """What of its targets is to be forgotten."""
+        return self.request.kind.rules.removes
 
     @property
-    def subjects(self) -> tuple[Subject, ...]:
+    def named(self) -> tuple[Target, ...]:
         """The nodes, or the edges with their ends in order."""
-        if self.kind is RequestKind.EDGE:
-            return tuple((min(pair), max(pair)) for pair in self.targets.edges)
-        return self.targets.nodes
+        return self.targets.named
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,22 +53,33 @@ class Present:
     featured: NDArray[np.bool_]
     edges: Edges
 
-    def has(self, kind: RequestKind, subjects: Sequence[Subject]) -> list[bool]:
-        """Whether there is something of this kind to delete of each of `subjects`."""
-        if kind is RequestKind.EDGE:
-            live = [all(end in self.rows for end in ends_of(edge)) for edge in subjects]
-            known = self.pairs([edge for edge, ends_live in zip(subjects, live, strict=True) if ends_live])
-            found = iter(self.edges.contain(known).tolist())
-            return [ends_live and next(found) for ends_live in live]
-        nodes = [str(node) for node in subjects]
-        if kind is RequestKind.NODE:
-            return [node in self.rows for node in nodes]
-        return [node in self.rows and bool(self.featured[self.rows[node]]) for node in nodes]
+    def has(self, part: Part, targets: Sequence[Target]) -> list[bool]:
+        """Whether this part of each of `targets` is there to delete."""
+        live = [all(end in self.rows for end in ends_of(target)) for target in targets]
+        rows = self._rows(part, [target for target, is_live in zip(targets, live, strict=True) if is_live])
+        match part:
+            case Part.NODES:
+                return live
+            case Part.FEATURES:
+                found = iter(self.featured[rows[:, 0]].tolist())
+            case Part.EDGES:
+                found = iter(self.edges.contain(rows).tolist())
+        return [is_live and next(found) for is_live in live]
 
-    def pairs(self, edges: Sequence[Subject]) -> NDArray[np.int64]:
-        """The rows of the ends of each of `edges`, (k, 2); KeyError for an end that is not live."""
-        rows = [[self.rows[end] for end in ends_of(edge)] for edge in edges]
-        return np.array(rows, dtype=np.int64).reshape(-1, 2)
+    def removal(self, part: Part, targets: Sequence[Target]) -> Removal:
+        """This part of `targets` for the numerical core; KeyError for a node or end that is not live."""
+        rows = self._rows(part, targets)
+        match part:
+            case Part.NODES:
+                return Removal(nodes=rows[:, 0])
+            case Part.FEATURES:
+                return Removal(features=rows[:, 0])
+            case Part.EDGES:
+                return Removal(edges=rows)
+
+    def _rows(self, part: Part, targets: Sequence[Target]) -> NDArray[np.int64]:
+        rows = [[self.rows[end] for end in ends_of(target)] for target in targets]
+        return np.array(rows, dtype=np.int64).reshape(-1, 2 if part is Part.EDGES else 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,23 +88,9 @@ class Deletion:
 
     claimed: Claimed
     #: What it deletes, in no other deletion of the batch: external ids of nodes, or pairs of them.
-    subjects: tuple[Subject, ...]
-    #: Rows of the nodes to delete, or to take the features of, (m,).
-    nodes: NDArray[np.int64]
-    #: Rows of the ends of the edges to delete, (k, 2).
-    edges: NDArray[np.int64]
-
-    @property
-    def kind(self) -> RequestKind:
-        """What is deleted."""
-        return self.claimed.kind
-
-    @property
-    def removal(self) -> Removal:
-        """The same for the numerical core."""
-        if self.kind is RequestKind.FEATURES:
-            return Removal(features=self.nodes)
-        return Removal(nodes=self.nodes, edges=self.edges)
+    targets: tuple[Target, ...]
+    #: The same for the numerical core.
+    removal: Removal
 
 
 @dataclass(frozen=True)
@@ -125,36 +118,36 @@ class Resolution:
     unknown: Mapping[UUID, int]
 
 
-def absent(claimed: Sequence[Claimed], present: Present) -> dict[RequestKind, set[Subject]]:
+def absent(claimed: Sequence[Claimed], present: Present) -> dict[Part, set[Target]]:
     """What `claimed` name that is not there, nodes and ends of edges included: `resolve` needs their tombstones."""
-    missing: dict[RequestKind, set[Subject]] = {kind: set() for kind in RequestKind}
+    missing: dict[Part, set[Target]] = {part: set() for part in Part}
     for each in claimed:
-        for subject, there in zip(each.subjects, present.has(each.kind, each.subjects), strict=True):
+        for target, there in zip(each.named, present.has(each.part, each.named), strict=True):
             if not there:
-                missing[each.kind].add(subject)
-                missing[RequestKind.NODE].update(end for end in ends_of(subject) if end not in present.rows)
+                missing[each.part].add(target)
+                missing[Part.NODES].update(end for end in ends_of(target) if end not in present.rows)
     return missing
 
 
-def resolve(claimed: Sequence[Claimed], present: Present, tombstones: Tombstones) -> Resolution:
-    """Sorts `claimed`, the earliest first, by what there is to do; `tombstones` are those of all that is `absent`."""
-    taken: dict[RequestKind, set[Subject]] = {kind: set() for kind in RequestKind}
+def resolve(claimed: Sequence[Claimed], present: Present, deleted_by: DeletedBy) -> Resolution:
+    """Sorts `claimed`, the earliest first, by what there is to do; `deleted_by` has all that is `absent`."""
+    taken: dict[Part, set[Target]] = {part: set() for part in Part}
     deletions: dict[UUID, Deletion] = {}
     already: list[tuple[Claimed, Gone]] = []
     deferred: list[Claimed] = []
     unknown: dict[UUID, int] = {}
-    for each in sorted(claimed, key=lambda one: _PRECEDENCE.index(one.kind)):
-        there, gone = _sorted(each, present, tombstones)
-        own = tuple(subject for subject in there if not _goes_with_another(each.kind, subject, taken))
-        if len(there) + len(gone) < len(each.subjects):
-            unknown[each.request.id] = len(each.subjects) - len(there) - len(gone)
+    for each in sorted(claimed, key=lambda one: _WIDEST_FIRST.index(one.part)):
+        there, gone = _sorted(each, present, deleted_by)
+        own = tuple(target for target in there if not _goes_with_another(each.part, target, taken))
+        if len(there) + len(gone) < len(each.named):
+            unknown[each.request.id] = len(each.named) - len(there) - len(gone)
         elif own and len(own) == len(there):
-            taken[each.kind].update(own)
-            deletions[each.request.id] = _deletion(each, own, present)
+            taken[each.part].update(own)
+            deletions[each.request.id] = Deletion(each, own, present.removal(each.part, own))
         elif there:
             deferred.append(each)
         else:
-            with_node = sum(subject not in tombstones[each.kind] for subject in gone)
+            with_node = sum(target not in deleted_by[each.part] for target in gone)
             by = [request for request in gone.values() if request is not None]
             already.append((each, Gone(tuple(dict.fromkeys(by)), with_node)))
     by_age = tuple(deletions[each.request.id] for each in claimed if each.request.id in deletions)
@@ -162,34 +155,27 @@ def resolve(claimed: Sequence[Claimed], present: Present, tombstones: Tombstones
 
 
 def _sorted(
-    each: Claimed, present: Present, tombstones: Tombstones
-) -> tuple[tuple[Subject, ...], dict[Subject, UUID | None]]:
+    each: Claimed, present: Present, deleted_by: DeletedBy
+) -> tuple[tuple[Target, ...], dict[Target, UUID | None]]:
     """What a request names that is there, and what is gone with the request that deleted it."""
-    there: list[Subject] = []
-    gone: dict[Subject, UUID | None] = {}
-    for subject, is_there in zip(each.subjects, present.has(each.kind, each.subjects), strict=True):
+    there: list[Target] = []
+    gone: dict[Target, UUID | None] = {}
+    for target, is_there in zip(each.named, present.has(each.part, each.named), strict=True):
         if is_there:
-            there.append(subject)
-        elif by := list(_deleted_by(each.kind, subject, tombstones)):
-            gone[subject] = by[0]
+            there.append(target)
+        elif by := list(_those_who_deleted(each.part, target, deleted_by)):
+            gone[target] = by[0]
     return tuple(there), gone
 
 
-def _deleted_by(kind: RequestKind, subject: Subject, tombstones: Tombstones) -> Iterator[UUID | None]:
-    """The requests that deleted `subject`: itself, or a node that took it along."""
-    if subject in tombstones[kind]:
-        yield tombstones[kind][subject]
-    for end in ends_of(subject):
-        if end in tombstones[RequestKind.NODE]:
-            yield tombstones[RequestKind.NODE][end]
+def _those_who_deleted(part: Part, target: Target, deleted_by: DeletedBy) -> Iterator[UUID | None]:
+    """The requests that deleted this part of `target`: by itself, or with a node that took it along."""
+    if target in deleted_by[part]:
+        yield deleted_by[part][target]
+    for end in ends_of(target):
+        if end in deleted_by[Part.NODES]:
+            yield deleted_by[Part.NODES][end]
 
 
-def _goes_with_another(kind: RequestKind, subject: Subject, taken: Mapping[RequestKind, Collection[Subject]]) -> bool:
-    return subject in taken[kind] or any(end in taken[RequestKind.NODE] for end in ends_of(subject))
-
-
-def _deletion(claimed: Claimed, subjects: tuple[Subject, ...], present: Present) -> Deletion:
-    edges = subjects if claimed.kind is RequestKind.EDGE else ()
-    nodes = () if claimed.kind is RequestKind.EDGE else subjects
-    rows = np.array([present.rows[str(node)] for node in nodes], dtype=np.int64)
-    return Deletion(claimed, subjects, rows, present.pairs(edges))
+def _goes_with_another(part: Part, target: Target, taken: Mapping[Part, Collection[Target]]) -> bool:
+    return target in taken[part] or any(end in taken[Part.NODES] for end in ends_of(target))

@@ -153,7 +153,7 @@ class Batches:
         )
         norms = {
             deletion.claimed.request.id: RequestNorms(
-                deleted=len(deletion.subjects),
+                deleted=len(deletion.targets),
                 injected_norm_before=norm.injected_before,
                 injected_norm_after=norm.injected_after,
                 channel_norm_before=norm.channel_before,
@@ -165,8 +165,8 @@ class Batches:
 
     def _dead(self, deletions: Sequence[Deletion]) -> list[Tombstone]:
         return [
-            Tombstone(deletion.kind, digest, number, deletion.claimed.request.id)
-            for deletion in deletions
-            for subject in deletion.subjects
-            for number, digest in [self._context.keyring.tombstone_hash(self._context.model, deletion.kind, subject)]
+            Tombstone(request.kind, digest, number, request.id)
+            for request, targets in ((deletion.claimed.request, deletion.targets) for deletion in deletions)
+            for target in targets
+            for number, digest in [self._context.keyring.tombstone_hash(self._context.model, request.kind, target)]
         ]

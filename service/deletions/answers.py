@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from projector.forgetting.status import RepairStatus
 from service.deletions.examples import ACCEPTED, DELETION, PAGE, SEARCH
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, RequestAudit, Targets
-from service.domain.states import Guarantee, RequestKind, RequestStatus
+from service.domain.states import Guarantee, RequestStatus
 
 
 class Links(BaseModel):

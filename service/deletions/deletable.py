@@ -6,9 +6,8 @@ from uuid import UUID
 
 from service.deletions.deletions import Deletions
 from service.deletions.public_nodes import is_public, refuse_public
-from service.domain.states import RequestKind
+from service.domain.kinds import Names, Part, RequestKind, Target, ends_of
 from service.errors import NotFound, UnknownEdges, UnknownNodes
-from service.vault.keyring import Subject, ends_of
 
 
 class UnknownTargets(NotFound):
@@ -18,7 +17,7 @@ class UnknownTargets(NotFound):
     title: ClassVar[str] = "Unknown targets"
 
 
-async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: Sequence[Subject]) -> None:
+async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: Sequence[Target]) -> None:
     """Raise UnknownTargets unless all of `subjects` are in the model, or were and are deleted; or Unavailable.
 
     For keys that may not know of deletions: no matter what is there and what is deleted, the same is looked up and the
@@ -31,9 +30,9 @@ async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: S
     nodes = list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))
     live = {node for node in nodes if deletions.reader.knows(node)}
     deleted = await deletions.tombstones.deleted_nodes(nodes)
-    known: set[Subject] = {*live, *deleted}
-    if kind is RequestKind.EDGE:
-        cut = await deletions.tombstones.find(kind, edges)
+    known: set[Target] = {*live, *deleted}
+    if kind.rules.names is Names.EDGES:
+        cut = await deletions.tombstones.find(kind.rules.removes, edges)
         known = {*cut, *(edge for edge, is_present in zip(edges, present, strict=True) if is_present)}
     if not known.issuperset(subjects) or any(is_public(deletions.reader, subject) for subject in subjects):
         raise UnknownTargets(
@@ -43,8 +42,8 @@ async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: S
 
 
 async def deleted_earlier(
-    deletions: Deletions, kind: RequestKind, subjects: Sequence[Subject]
-) -> dict[Subject, UUID | None]:
+    deletions: Deletions, kind: RequestKind, subjects: Sequence[Target]
+) -> dict[Target, UUID | None]:
     """The subjects that are gone already, with the request that deleted each, None where the database has it not.
 
     For keys that may know of deletions. Raises UnknownNodes, UnknownEdges, PublicNodes and Unavailable.
@@ -55,9 +54,9 @@ async def deleted_earlier(
     ends = dict.fromkeys(node for subject in subjects for node in ends_of(subject))
     missing = [node for node in ends if not deletions.reader.knows(node)]
     deleted = await deletions.tombstones.deleted_nodes(missing)
-    earlier: dict[Subject, UUID | None] = {}
-    if kind is not RequestKind.NODE:
-        earlier = await deletions.tombstones.find(kind, subjects)
+    earlier: dict[Target, UUID | None] = {}
+    if kind.rules.removes is not Part.NODES:
+        earlier = await deletions.tombstones.find(kind.rules.removes, subjects)
     gone = {*missing, *earlier}
     absent = [
         edge

@@ -11,12 +11,12 @@ from service.db.transactions import transaction
 from service.deletions.answers import DeletionAnswer, FoundDeletion, SearchAnswer, deletion_answer
 from service.deletions.deletions import Deletions
 from service.deletions.schemas import PagedFilters, RecordFilters
+from service.domain.kinds import Names, Target, parts_of
 from service.domain.records import ApiKey
-from service.domain.states import RequestKind, Scope
+from service.domain.states import Scope
 from service.errors import BodyTooLarge
 from service.offload import aside
 from service.vault.cursors import decode, encode
-from service.vault.keyring import Subject
 
 
 def visible_to(caller: ApiKey) -> UUID | None:
@@ -70,7 +70,7 @@ async def found_by_node(
             "Search for them in several requests.",
             max_nodes=limit,
         )
-    deleted_by = [await deletions.tombstones.find(kind, named) for kind in (RequestKind.NODE, RequestKind.FEATURES)]
+    deleted_by = [await deletions.tombstones.find(part, named) for part in parts_of(Names.NODES)]
     ids = {request_id for by_node in deleted_by for request_id in by_node.values() if request_id is not None}
     async with transaction(deletions.engine) as connection:
         page = await search(connection, replace(filters, ids=ids), None, len(ids))
@@ -79,7 +79,7 @@ async def found_by_node(
 
 def _answer(
     named: Sequence[str],
-    deleted_by: Sequence[Mapping[Subject, UUID | None]],
+    deleted_by: Sequence[Mapping[Target, UUID | None]],
     entries: Sequence[AuditEntry],
     caller: ApiKey,
 ) -> SearchAnswer:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from service.domain.kinds import Target
 from service.errors import Conflict
 from service.publication.reader import Reader
-from service.vault.keyring import Subject
 
 
 class PublicNodes(Conflict):
@@ -15,7 +15,7 @@ class PublicNodes(Conflict):
     title: ClassVar[str] = "Public nodes are never deleted"
 
 
-def is_public(reader: Reader, subject: Subject) -> bool:
+def is_public(reader: Reader, subject: Target) -> bool:
     """Whether this is a public node, or an edge between two of them.
 
     An edge with one public end may be deleted: it is the other end's as well.
@@ -23,7 +23,7 @@ def is_public(reader: Reader, subject: Subject) -> bool:
     return all(reader.is_public(end) for end in ([subject] if isinstance(subject, str) else subject))
 
 
-def refuse_public(reader: Reader, model: str, subjects: Sequence[Subject]) -> None:
+def refuse_public(reader: Reader, model: str, subjects: Sequence[Target]) -> None:
     """Raises PublicNodes when any of `subjects` is public."""
     public = [subject for subject in subjects if is_public(reader, subject)]
     nodes = [subject for subject in public if isinstance(subject, str)]

@@ -19,6 +19,7 @@ from service.db.transactions import transaction
 from service.deletions.lookup import visible_to
 from service.deletions.requests import RequestRepository
 from service.domain.guarantees import FIGURES
+from service.domain.kinds import RequestKind
 from service.domain.records import ApiKey
 from service.domain.states import RequestStatus
 from service.errors import Conflict, NotFound, Unavailable
@@ -60,7 +61,9 @@ async def receipt_of(engine: Engine, request_id: UUID, caller: ApiKey) -> Docume
 def receipt_page(document: Document) -> ReceiptPage:
     """A receipt as a page to read and to print, which loads nothing."""
     style = _style()
-    html = _template().render(receipt=document, style=style, meanings=FIGURES, tree=read(document["checkpoint"]))
+    tree = read(document["checkpoint"])
+    rules = RequestKind(document["summary"]["kind"]).rules
+    html = _template().render(receipt=document, rules=rules, style=style, meanings=FIGURES, tree=tree)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'; "

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base
-from service.domain.states import RequestKind
+from service.domain.kinds import RequestKind
 
 
 class RefusedRequestRow(Base):

@@ -1,19 +1,18 @@
 """What the deletion routes take."""
 
-from typing import Annotated, Any, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from projector.forgetting.status import RepairStatus
 from service.audit_records.queries import Figure, Threshold
-from service.domain.states import Guarantee, RequestKind, RequestStatus
+from service.domain.kinds import Names, RequestKind, Target, ordered
+from service.domain.states import Guarantee, RequestStatus
 from service.http.fields import Known, Magnitude, Moment, NodeIds, NodePair, Reference
 
 _UNIQUE: dict[str, Any] = {"uniqueItems": True}
-
-
-def _node_example(kind: str) -> dict[str, Any]:
-    return {"kind": kind, "nodes": ["12", "57"], "reference": "DSR-17"}
 
 
 class _Body(Known):
@@ -22,34 +21,25 @@ class _Body(Known):
     reference: Reference | None = Field(
         None, description="Your own reference, such as a data subject request's number."
     )
+    kind: str
 
 
-class NodeDeletion(_Body):
-    """Forget nodes: out of the graph, the weights, every prediction and the disk."""
+class NodesBody(_Body):
+    """A request that names nodes."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_node_example("node")]})
-
-    kind: Literal["node"]
+    example: ClassVar[dict[str, Any]] = {"nodes": ["12", "57"], "reference": "DSR-17"}
     nodes: NodeIds = Field(description="External ids, each once.", json_schema_extra=_UNIQUE)
 
-
-class FeaturesDeletion(_Body):
-    """Forget the features of nodes; the nodes and their edges stay."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_node_example("features")]})
-
-    kind: Literal["features"]
-    nodes: NodeIds = Field(description="External ids, each once.", json_schema_extra=_UNIQUE)
+    @property
+    def named(self) -> list[Target]:
+        """The nodes."""
+        return list(self.nodes)
 
 
-class EdgeDeletion(_Body):
-    """Forget edges; their nodes stay."""
+class EdgesBody(_Body):
+    """A request that names edges."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"kind": "edge", "edges": [["1", "2"]], "reference": "DSR-18"}]}
-    )
-
-    kind: Literal["edge"]
+    example: ClassVar[dict[str, Any]] = {"edges": [["1", "2"]], "reference": "DSR-18"}
     edges: list[NodePair] = Field(
         min_length=1,
         fail_fast=True,
@@ -57,15 +47,36 @@ class EdgeDeletion(_Body):
         json_schema_extra=_UNIQUE,
     )
 
+    @property
+    def named(self) -> list[Target]:
+        """The edges with their ends in order."""
+        return [ordered(edge) for edge in self.edges]
+
+
+_BODIES: dict[Names, type[NodesBody | EdgesBody]] = {Names.NODES: NodesBody, Names.EDGES: EdgesBody}
 
 #: The bodies that /docs offers to try.
 EXAMPLES: dict[str, Any] = {
-    "nodes": {"summary": "Forget two nodes", "value": _node_example("node")},
-    "edges": {"summary": "Forget an edge", "value": {"kind": "edge", "edges": [["1", "2"]], "reference": "DSR-18"}},
-    "features": {"summary": "Forget the features of two nodes", "value": _node_example("features")},
+    kind.value: {"summary": kind.rules.example, "value": {"kind": kind.value, **_BODIES[kind.rules.names].example}}
+    for kind in RequestKind
 }
 
-DeletionBody = Annotated[NodeDeletion | EdgeDeletion | FeaturesDeletion, Field(discriminator="kind")]
+
+def _body_of(kind: RequestKind) -> type[_Body]:
+    only: Any = Literal[kind.value]
+    return create_model(
+        f"{kind.value.title()}Deletion",
+        __base__=_BODIES[kind.rules.names],
+        __doc__=kind.rules.purpose,
+        __cls_kwargs__={"json_schema_extra": {"examples": [EXAMPLES[kind.value]["value"]]}},
+        kind=(only, ...),
+    )
+
+
+if TYPE_CHECKING:
+    DeletionBody = NodesBody | EdgesBody
+else:
+    DeletionBody = Annotated[reduce(or_, map(_body_of, RequestKind)), Field(discriminator="kind")]
 
 
 #: A body's enum members are text.

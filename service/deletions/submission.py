@@ -15,12 +15,12 @@ from service.deletions.deletions import Deletions
 from service.deletions.intake.intake import Accepted, NewRequest
 from service.deletions.public_nodes import PublicNodes
 from service.deletions.refusals import Refusal, record
-from service.deletions.schemas import DeletionBody, EdgeDeletion
+from service.deletions.schemas import DeletionBody
+from service.domain.kinds import RequestKind, Target, ends_of
 from service.domain.records import ApiKey, DeletionRequest, Targets
-from service.domain.states import RequestKind, RequestStatus, Scope
+from service.domain.states import RequestStatus, Scope
 from service.errors import BodyTooLarge, InvalidRequest, UnknownEdges, UnknownNodes
 from service.http.problems import MOST_FAULTS
-from service.vault.keyring import Subject, ends_of
 from service.vault.salting import salted
 
 
@@ -73,7 +73,7 @@ async def submit(
         QueueFull, Unavailable: it cannot be taken now; nothing is accepted.
     """
     kind = RequestKind(body.kind)
-    subjects = _subjects(body)
+    subjects = body.named
     _check(deletions, subjects)
     is_told = Scope.DELETIONS_READ in caller.scopes
     digest = None if idempotency_key is None else deletions.keyring.body_digest(_canonical(body))
@@ -82,7 +82,7 @@ async def submit(
         first = await deletions.intake.find(caller.id, idempotency_key, digest)
         if first is not None:
             return await _replay(deletions, first, kind, subjects, is_told=is_told)
-    earlier: Mapping[Subject, UUID | None] = {}
+    earlier: Mapping[Target, UUID | None] = {}
     try:
         if is_told:
             earlier = await deleted_earlier(deletions, kind, subjects)
@@ -118,18 +118,11 @@ async def _record(deletions: Deletions, refusal: Refusal) -> None:
     deletions.metrics.refused(refusal.kind)
 
 
-def _subjects(body: DeletionBody) -> list[Subject]:
-    if isinstance(body, EdgeDeletion):
-        # Edges are undirected: both orders of a pair are the same edge.
-        return [(min(edge), max(edge)) for edge in body.edges]
-    return list(body.nodes)
-
-
-def _label(subject: Subject) -> str:
+def _label(subject: Target) -> str:
     return "|".join(ends_of(subject))
 
 
-def _check(deletions: Deletions, subjects: Sequence[Subject]) -> None:
+def _check(deletions: Deletions, subjects: Sequence[Target]) -> None:
     limit = deletions.most_targets
     if len(subjects) > limit:
         raise BodyTooLarge(
@@ -160,7 +153,7 @@ def _canonical(body: DeletionBody) -> bytes:
 
 
 async def _replay(
-    deletions: Deletions, accepted: Accepted, kind: RequestKind, subjects: Sequence[Subject], *, is_told: bool
+    deletions: Deletions, accepted: Accepted, kind: RequestKind, subjects: Sequence[Target], *, is_told: bool
 ) -> Submission:
     """The answer of the first time: what this very request deleted is not `already_deleted`.
 

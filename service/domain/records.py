@@ -7,7 +7,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from projector.forgetting.status import RepairStatus
-from service.domain.states import Guarantee, RequestKind, RequestStatus, Scope
+from service.domain.kinds import RequestKind, Target, ordered
+from service.domain.states import Guarantee, RequestStatus, Scope
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,11 @@ class Targets:
     node_salts: Mapping[str, str] | None = None
     #: Hex salt of the reference, or None when the request has no reference.
     reference_salt: str | None = None
+
+    @property
+    def named(self) -> tuple[Target, ...]:
+        """The nodes, or the edges with their ends in order."""
+        return self.nodes or tuple(map(ordered, self.edges))
 
     @property
     def count(self) -> int:

@@ -3,14 +3,6 @@
 from enum import StrEnum
 
 
-class RequestKind(StrEnum):
-    """What a request asks Lethe to forget."""
-
-    NODE = "node"
-    EDGE = "edge"
-    FEATURES = "features"
-
-
 class RequestStatus(StrEnum):
     """How far a request has come; see `TRANSITIONS`."""
 

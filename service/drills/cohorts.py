@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from projector.forgetting.canaries import Canaries
-from service.domain.states import RequestKind
+from service.domain.kinds import Part
 from service.tombstones.lookup import Tombstones
 
 
@@ -47,7 +47,7 @@ class CohortSearch:
         }
         # A canary without its features has left the column, and is a node of the graph still.
         nodes = [node for cohort_nodes in live.values() for node in cohort_nodes]
-        bare = await self._tombstones.find(RequestKind.FEATURES, nodes)
+        bare = await self._tombstones.find(Part.FEATURES, nodes)
         whole = {cohort: sum(node not in bare for node in nodes) for cohort, nodes in live.items()}
         return Cohorts(
             canaries.cohorts,

@@ -9,8 +9,8 @@ from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Intake, NewRequest
 from service.domain.drills import Drill, DrillTrigger, NewDrill
+from service.domain.kinds import RequestKind
 from service.domain.records import ApiKey, Targets
-from service.domain.states import RequestKind
 from service.drills.cohorts import Cohorts, CohortSearch, ranges
 from service.drills.repository import DrillOpen, DrillRepository
 from service.errors import Conflict, LetheError

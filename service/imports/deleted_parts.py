@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +11,12 @@ from projector.forgetting.batch import Removal
 from projector.graph.graph import Graph
 from service.db.engine import Engine
 from service.db.transactions import transaction
+from service.domain.kinds import Part, Target
 from service.domain.records import Tombstone
-from service.domain.states import RequestKind
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 
-#: A node, or the two ends of an edge, by external id.
-Subject = TypeVar("Subject", str, tuple[str, str])
-
-#: Subjects looked up at once.
+#: Nodes or edges looked up at once.
 _PAGE = 20_000
 
 
@@ -94,30 +90,26 @@ async def find_tombstoned(
         keyring.check(await TombstoneRepository(connection).key_fingerprints())
     also = frozenset(one.hash for one in own)
 
-    async def find(kind: RequestKind, subjects: Sequence[Subject]) -> set[Subject]:
-        """Those of `subjects` that were deleted, looked up under every tombstone key."""
-        found: set[Subject] = set()
-        for start in range(0, len(subjects), _PAGE):
-            by_hash = await asyncio.to_thread(_hashes, keyring, model, kind, subjects[start : start + _PAGE])
+    async def find(part: Part, targets: Sequence[Target]) -> set[Target]:
+        """Those of `targets` of which this part was deleted, looked up under every tombstone key."""
+        found: set[Target] = set()
+        for start in range(0, len(targets), _PAGE):
+            by_hash = await asyncio.to_thread(keyring.tombstone_hashes, model, part, targets[start : start + _PAGE])
             async with transaction(engine) as connection:
                 known = await TombstoneRepository(connection).find(by_hash)
             found.update(by_hash[digest] for digest in known.keys() | by_hash.keys() & also)
         return found
 
-    rows = {node: row for row, node in enumerate(graph.node_ids) if node}
-    deleted = await find(RequestKind.NODE, list(rows))
+    rows: dict[Target, int] = {node: row for row, node in enumerate(graph.node_ids) if node}
+    deleted = await find(Part.NODES, list(rows))
     nodes = _sorted([rows[node] for node in deleted])
-    featureless = await find(RequestKind.FEATURES, [node for node in rows if node not in deleted])
+    featureless = await find(Part.FEATURES, [node for node in rows if node not in deleted])
     pairs = [(graph.node_ids[first], graph.node_ids[second]) for first, second in _edges(graph, nodes).tolist()]
-    cut = await find(RequestKind.EDGE, pairs)
+    cut = await find(Part.EDGES, pairs)
     gone = [[rows[first], rows[second]] for first, second in pairs if (first, second) in cut]
     return Tombstoned(
         nodes, _sorted([rows[node] for node in featureless]), np.array(gone, dtype=np.int64).reshape(-1, 2)
     )
-
-
-def _hashes(keyring: Keyring, model: str, kind: RequestKind, subjects: Sequence[Subject]) -> dict[bytes, Subject]:
-    return {digest: subject for subject in subjects for digest in keyring.tombstone_hashes(model, kind, [subject])}
 
 
 def _edges(graph: Graph, nodes: NDArray[np.int64]) -> NDArray[np.int64]:

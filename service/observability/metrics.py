@@ -14,8 +14,9 @@ from prometheus_client import (
 
 from projector.forgetting.status import RepairStatus
 from service.domain.drills import Drill
+from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord
-from service.domain.states import RequestKind, RequestStatus
+from service.domain.states import RequestStatus
 
 _NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
 _STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)

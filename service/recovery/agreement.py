@@ -12,8 +12,9 @@ from model_store.versions import VersionRef
 from service.db.engine import Connection
 from service.db.lease import holder
 from service.db.transactions import fenced_transaction
+from service.domain.kinds import Part
 from service.domain.records import Lease, Pointer, QueuedRequest
-from service.domain.states import ImportStatus, RequestKind
+from service.domain.states import ImportStatus
 from service.errors import KeyMissing, StateMismatch
 from service.imports.repository import ImportRepository
 from service.recovery.repository import RecoveryRepository
@@ -111,7 +112,7 @@ def deleted_edges(batch: Iterable[QueuedRequest], request_keys: RequestKeys) -> 
     """
     edges: list[tuple[str, str]] = []
     for request in batch:
-        if request.kind is not RequestKind.EDGE:
+        if request.kind.rules.removes is not Part.EDGES:
             continue
         targets = opened(request, request_keys)
         if targets is None:

@@ -36,8 +36,9 @@ from service.batches.outcomes import recovered
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
 from service.deletions.requests import RequestRepository
+from service.domain.kinds import Part
 from service.domain.records import Tombstone
-from service.domain.states import Cause, EventType, ImportStatus, RequestKind
+from service.domain.states import Cause, EventType, ImportStatus
 from service.domain.versions import Recovery, Version
 from service.errors import Conflict, StateMismatch
 from service.evidence.events import EventRepository
@@ -180,7 +181,7 @@ class Restorer:
                 await writer.finish(one, await steps_of(context, writer, self._store, one), Stopwatch())
                 completed += one.requests if one.cause is Cause.BATCH else 0
         await writer.finish(version, steps, watch)
-        kept = sum(one.kind is RequestKind.NODE for one in own)
+        kept = sum(one.kind.rules.removes is Part.NODES for one in own)
         return Recovered(told(version), steps.failed, completed, kept, self._gave_up_tombstones)
 
     async def _kept(self, accept_lost: bool) -> Kept:
@@ -218,7 +219,7 @@ class Restorer:
     async def _unknown_nodes(self, state: VersionState, remaining: Tombstoned) -> int:
         """How many nodes the version lacks for which there is no tombstone; their ids are gone, so they are counted."""
         async with transaction(self._context.engine) as connection:
-            known = await TombstoneRepository(connection).count(self._context.model, RequestKind.NODE)
+            known = await TombstoneRepository(connection).count(self._context.model, Part.NODES)
         return max(0, int((~state.live).sum()) - (known - int(remaining.nodes.size)))
 
     def _without(

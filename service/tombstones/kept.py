@@ -13,8 +13,8 @@ from model_store.store import Store
 from model_store.tombstones import KEY_BYTES, Kept, KeptTombstone
 from service.db.engine import Engine
 from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
 from service.domain.records import Tombstone
-from service.domain.states import RequestKind
 from service.errors import KeyMissing, StateMismatch
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
@@ -23,13 +23,13 @@ from service.versions.lease_keeper import LeaseKeeper
 
 #: By this name an operator accepts that some of the record are lost.
 TOMBSTONES = "tombstones"
-_KINDS = (RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE)
+_BY_CODE = {kind.rules.tombstone_code: kind for kind in RequestKind}
 
 
 def as_kept(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[KeptTombstone]:
     """The same as the store keeps it, without the request; `keyring` has the keys that made them."""
     keys = {number: fingerprint[:KEY_BYTES] for number, fingerprint in keyring.fingerprints().items()}
-    return [KeptTombstone(one.hash, keys[one.key_number], _KINDS.index(one.kind)) for one in tombstones]
+    return [KeptTombstone(one.hash, keys[one.key_number], one.kind.rules.tombstone_code) for one in tombstones]
 
 
 async def only_in_store(engine: Engine, kept: Kept, keyring: Keyring) -> list[Tombstone]:
@@ -49,7 +49,7 @@ async def only_in_store(engine: Engine, kept: Kept, keyring: Keyring) -> list[To
     async with transaction(engine) as connection:
         known = await TombstoneRepository(connection).find(kept.hashes)
     unknown = [one for one in kept.tombstones if one.hash not in known]
-    return [Tombstone(_KINDS[one.code], one.hash, numbers[one.key], None) for one in unknown]
+    return [Tombstone(_BY_CODE[one.code], one.hash, numbers[one.key], None) for one in unknown]
 
 
 def unreadable(kept: Kept) -> StoreDamaged:

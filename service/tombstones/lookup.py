@@ -5,10 +5,10 @@ from uuid import UUID
 
 from service.db.engine import Engine
 from service.db.transactions import transaction
-from service.domain.states import RequestKind
+from service.domain.kinds import Part, Target
 from service.offload import aside
 from service.tombstones.repository import TombstoneRepository
-from service.vault.keyring import Keyring, Subject
+from service.vault.keyring import Keyring
 
 
 class Tombstones:
@@ -19,19 +19,19 @@ class Tombstones:
         self._keyring = keyring
         self._model = model
 
-    async def find(self, kind: RequestKind, subjects: Sequence[Subject]) -> dict[Subject, UUID | None]:
-        """Each of `subjects` that a request of this kind deleted, with that request. Raises Unavailable.
+    async def find(self, part: Part, targets: Sequence[Target]) -> dict[Target, UUID | None]:
+        """Each of `targets` of which a request deleted this part, with that request. Raises Unavailable.
 
         None stands for one that the database, restored from an older backup, does not have.
         """
-        if not subjects:
+        if not targets:
             return {}
-        by_hash = await aside(len(subjects), lambda: self._keyring.tombstone_hashes(self._model, kind, subjects))
+        by_hash = await aside(len(targets), lambda: self._keyring.tombstone_hashes(self._model, part, targets))
         async with transaction(self._engine) as connection:
             found = await TombstoneRepository(connection).find(by_hash)
         return {by_hash[digest]: request_id for digest, request_id in found.items()}
 
     async def deleted_nodes(self, nodes: Sequence[str]) -> dict[str, UUID | None]:
         """Each of `nodes` that was deleted, as `find`. Raises Unavailable."""
-        found = await self.find(RequestKind.NODE, nodes)
+        found = await self.find(Part.NODES, nodes)
         return {node: request_id for node, request_id in found.items() if isinstance(node, str)}

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.arrays import unnested
 from service.db.tables import TombstoneKeyRow, TombstoneRow
+from service.domain.kinds import Part, RequestKind, removing
 from service.domain.records import Tombstone
-from service.domain.states import RequestKind
 
 _COLUMNS = (TombstoneRow.kind, TombstoneRow.hash, TombstoneRow.key_number, TombstoneRow.request_id)
 
@@ -62,10 +62,11 @@ class TombstoneRepository:
         query = select(TombstoneRow.hash, TombstoneRow.request_id).where(TombstoneRow.hash == wanted)
         return {row.hash: row.request_id for row in await self._conn.execute(query)}
 
-    async def count(self, model: str, kind: RequestKind | None = None) -> int:
-        """Return how many nodes or edges of a model were deleted, by requests of one kind or of all."""
-        query = select(func.count()).select_from(TombstoneRow).where(TombstoneRow.model == model)
-        return int(await self._conn.scalar(query if kind is None else query.where(TombstoneRow.kind == kind)) or 0)
+    async def count(self, model: str, part: Part | None = None) -> int:
+        """Return of how many nodes or edges of a model one part was deleted, or any."""
+        kinds = tuple(RequestKind) if part is None else removing(part)
+        query = select(func.count()).where(TombstoneRow.model == model, TombstoneRow.kind.in_(kinds))
+        return int(await self._conn.scalar(query) or 0)
 
     async def of_model(self, model: str) -> list[Tombstone]:
         """Return all that was deleted of a model."""

@@ -10,12 +10,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from service.domain.states import RequestKind
+from service.domain.kinds import Part, RequestKind, Target, removing
 from service.errors import KeyMissing
 from service.vault import key_files
-
-#: A node's external id, or an edge's two, in either order.
-Subject = str | tuple[str, str]
 
 _TOMBSTONE_FILE = re.compile(r"tombstone-([1-9][0-9]*)\.key")
 #: Keys that nothing can take the place of unnoticed, and what a new one would do.
@@ -23,11 +20,6 @@ _IDENTIFIED = {
     "api-pepper": "every API key would be refused",
     "body": "repetitions of earlier requests would be taken for others",
 }
-
-
-def ends_of(subject: Subject) -> tuple[str, ...]:
-    """The node, or the two ends of the edge."""
-    return (subject,) if isinstance(subject, str) else subject
 
 
 class Keyring:
@@ -83,7 +75,7 @@ class Keyring:
         return hmac.digest(self._body_key, body, hashlib.sha256)
 
     def tombstone_hash(
-        self, model: str, kind: RequestKind, subject: Subject, number: int | None = None
+        self, model: str, kind: RequestKind, target: Target, number: int | None = None
     ) -> tuple[int, bytes]:
         """Return the key number (the newest unless given) and the 32-byte tombstone of a node or edge.
 
@@ -92,15 +84,19 @@ class Keyring:
         chosen = max(self._tombstone_keys) if number is None else number
         if chosen not in self._tombstone_keys:
             raise _missing_tombstone_key(chosen)
-        parts = sorted(subject) if isinstance(subject, tuple) else [subject]
+        parts = sorted(target) if isinstance(target, tuple) else [target]
         message = _frame("lethe/tombstone", model, kind.value, *parts)
         return chosen, hmac.digest(self._tombstone_keys[chosen], message, hashlib.sha256)
 
-    def tombstone_hashes(self, model: str, kind: RequestKind, subjects: Iterable[Subject]) -> dict[bytes, Subject]:
-        """Return every hash under which one of `subjects` may be recorded, for all key numbers, with its subject."""
+    def tombstone_hashes(self, model: str, part: Part, targets: Iterable[Target]) -> dict[bytes, Target]:
+        """Return every hash by which `part` of one of `targets` may be recorded as deleted, with that target.
+
+        There is one for each kind that takes the part away, and each key number.
+        """
         return {
-            self.tombstone_hash(model, kind, subject, number)[1]: subject
-            for subject in subjects
+            self.tombstone_hash(model, kind, target, number)[1]: target
+            for target in targets
+            for kind in removing(part)
             for number in self._tombstone_keys
         }
 

@@ -3,14 +3,14 @@
 import secrets
 from collections.abc import Sequence
 
+from service.domain.kinds import Target, ends_of
 from service.domain.records import Targets
-from service.vault.keyring import Subject, ends_of
 
 #: Bytes of randomness in a salt.
 _SALT_BYTES = 16
 
 
-def salted(subjects: Sequence[Subject], reference: str | None) -> Targets:
+def salted(subjects: Sequence[Target], reference: str | None) -> Targets:
     """What a request names, with new salts under which the log commits to it."""
     nodes = tuple(subject for subject in subjects if isinstance(subject, str))
     edges = tuple(subject for subject in subjects if not isinstance(subject, str))

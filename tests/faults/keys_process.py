@@ -14,8 +14,8 @@ from uuid import UUID
 from service import failure_points
 from service.db.engine import create_engine
 from service.deletions.intake.intake import Intake, NewRequest
+from service.domain.kinds import RequestKind
 from service.domain.records import Targets
-from service.domain.states import RequestKind
 from service.errors import Conflict
 from service.key_slots.disposal import UnneededKeys
 from service.operation.key_folder import open_request_keys

@@ -38,10 +38,11 @@ from service.db.transactions import transaction
 from service.deletions.deletions import Deletions
 from service.deletions.intake.intake import Intake
 from service.deletions.requests import RequestRepository
+from service.domain.kinds import RequestKind, Target
 from service.domain.lease_report import Check
 from service.domain.records import Pointer, RequestNorms, Tombstone
 from service.domain.snapshot import Snapshot
-from service.domain.states import Cause, Guarantee, RequestKind, Scope
+from service.domain.states import Cause, Guarantee, Scope
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
 from service.evidence.signer import LogSigner
@@ -59,7 +60,7 @@ from service.services import Services
 from service.settings import Settings
 from service.tombstones.lookup import Tombstones
 from service.tombstones.repository import TombstoneRepository
-from service.vault.keyring import Keyring, Subject
+from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
 from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
@@ -145,7 +146,7 @@ class Api:
         return await self._clients.enter_async_context(client)
 
     async def forget(
-        self, subjects: Collection[Subject], request_id: UUID, kind: RequestKind = RequestKind.NODE
+        self, subjects: Collection[Target], request_id: UUID, kind: RequestKind = RequestKind.NODE
     ) -> None:
         """Lay the tombstones of `subjects`, and take nodes out of what is predicted and edges out of the graph."""
         keyring = self.services.keyring

@@ -11,8 +11,9 @@ from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.deletions.delivery.outbox import OutboxRepository
 from service.deletions.intake.intake import Intake, NewRequest
+from service.domain.kinds import RequestKind
 from service.domain.records import Pointer, Targets
-from service.domain.states import RequestKind, Scope
+from service.domain.states import Scope
 from service.queue.stream import DeletionStream
 from service.vault.own_slots import OwnSlots
 from service.versions.pointers import PointerRepository

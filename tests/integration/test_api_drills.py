@@ -19,8 +19,9 @@ from service.db.rights import API_ROLE
 from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
 from service.domain.drills import MOST_LEFT, DrillTrigger
+from service.domain.kinds import RequestKind
 from service.domain.records import RequestNorms
-from service.domain.states import RequestKind, Scope
+from service.domain.states import Scope
 from service.drills.repository import DrillOpen, DrillRepository
 
 CANARIES = Canaries(cohorts=6, nodes=2, first_column=16, tag="0badcafe")

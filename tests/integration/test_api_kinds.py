@@ -10,7 +10,7 @@ import pytest
 from api_harness import NODES, Api, serving
 from test_api_deletions import WRITER, node_body, refused
 
-from service.domain.states import RequestKind
+from service.domain.kinds import RequestKind
 
 MIXED: list[dict[str, Any]] = [
     {"kind": "node", "nodes": ["1"], "edges": [["1", "2"]]},

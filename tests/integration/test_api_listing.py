@@ -12,7 +12,8 @@ import pytest
 from api_harness import NODES, Api, serving
 from test_api_deletions import node_body, refused
 
-from service.domain.states import RequestKind, Scope
+from service.domain.kinds import RequestKind
+from service.domain.states import Scope
 
 WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 AUDITOR = (Scope.AUDIT_READ, Scope.DELETIONS_READ)

@@ -25,7 +25,8 @@ from service.db import roles
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
-from service.domain.states import Guarantee, RequestKind, RequestStatus
+from service.domain.kinds import RequestKind
+from service.domain.states import Guarantee, RequestStatus
 from service.evidence.log import LogRepository
 from service.versions.versions import VersionRepository
 from tests.databases import Templates

@@ -12,7 +12,8 @@ from projector.forgetting.status import RepairStatus
 from service.audit_records import search
 from service.audit_records.queries import AuditEntry, AuditFilters, Figure, Threshold
 from service.audit_records.summary import export
-from service.domain.states import Guarantee, RequestKind, RequestStatus
+from service.domain.kinds import RequestKind
+from service.domain.states import Guarantee, RequestStatus
 from tests.databases import Templates
 from tests.everyday import everyday
 

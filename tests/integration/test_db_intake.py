@@ -12,8 +12,9 @@ from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Accepted, Intake
 from service.domain.drills import DrillTrigger, NewDrill
+from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Targets
-from service.domain.states import RequestKind, RequestStatus
+from service.domain.states import RequestStatus
 from service.drills.repository import DrillOpen
 from service.errors import Conflict, InvalidRequest, NotFound, QueueFull, Unavailable
 from service.vault.encryption import unseal

@@ -22,8 +22,9 @@ from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
 from service.deletions.intake.intake import NewRequest
 from service.deletions.requests import RequestRepository
+from service.domain.kinds import RequestKind
 from service.domain.records import Targets
-from service.domain.states import EventType, RequestKind
+from service.domain.states import EventType
 from service.errors import ConfigurationError, KeyMissing, Unavailable
 from service.evidence.checkpoints import CheckpointRepository, LogForked
 from service.evidence.events import EventRepository

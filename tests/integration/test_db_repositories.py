@@ -14,8 +14,9 @@ from service.db.notifications import listen
 from service.db.rights import API_ROLE
 from service.db.transactions import transaction
 from service.deletions.delivery.outbox import OutboxRepository
+from service.domain.kinds import Part, RequestKind
 from service.domain.records import Tombstone
-from service.domain.states import EventType, RequestKind, Scope
+from service.domain.states import EventType, Scope
 from service.errors import Conflict, KeyMissing, LeaseLost, StateMismatch
 from service.evidence.events import EventRepository
 from service.tombstones.repository import TombstoneRepository
@@ -80,7 +81,7 @@ async def test_a_tombstone_keeps_the_first_request_that_deleted_a_node(db: Datab
         assert await tombstones.key_fingerprints() == {}
         await tombstones.insert(MODEL, [tombstone("1", first), tombstone("2", first)], keyring.fingerprints())
         await tombstones.insert(MODEL, [tombstone("2", second), tombstone("3", second)], keyring.fingerprints())
-        wanted = keyring.tombstone_hashes(MODEL, RequestKind.NODE, ["1", "2", "3", "4"])
+        wanted = keyring.tombstone_hashes(MODEL, Part.NODES, ["1", "2", "3", "4"])
         found = await tombstones.find(wanted)
         assert {wanted[digest]: request_id for digest, request_id in found.items()} == {
             "1": first,

@@ -1,6 +1,8 @@
 """What the schema itself refuses, whatever the code above it does."""
 
+import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -8,8 +10,10 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from service.db.transactions import transaction
+from service.domain.kinds import Names, RequestKind, Target
 from service.domain.states import TRANSITIONS, EventType, RequestStatus
 from service.evidence.events import EventRepository
+from service.vault.salting import salted
 from tests.integration.db_harness import MODEL, Database, open_database
 
 #: For each status, the columns that make a row of that status legal.
@@ -165,6 +169,24 @@ async def test_a_request_has_one_applied_and_one_completed_event(db: Database) -
             await EventRepository(conn).append(request_id, EventType(kind), {})
         with pytest.raises(DBAPIError, match=f"events_{kind}_once"):
             await db.rows(insert, id=request_id, kind=kind)
+
+
+async def test_the_database_takes_the_kinds_that_there_are_and_no_others(db: Database) -> None:
+    rows = await db.rows(
+        "SELECT conrelid::regclass::text AS relation, pg_get_constraintdef(c.oid) AS definition FROM pg_constraint c "
+        "JOIN pg_attribute a ON a.attrelid = c.conrelid AND c.conkey = ARRAY[a.attnum] "
+        "WHERE a.attname = 'kind' AND c.contype = 'c'"
+    )
+    taken = {row["relation"]: sorted(re.findall(r"'(\w+)'::text", row["definition"])) for row in rows}
+    assert taken == dict.fromkeys(("requests", "refused_requests", "tombstones"), sorted(RequestKind))
+
+
+async def test_the_database_takes_a_request_of_every_kind(db: Database) -> None:
+    """With a commitment for each node that it names, and one for either end of an edge."""
+    for kind in RequestKind:
+        named: list[Target] = ["1", "2"] if kind.rules.names is Names.NODES else [("1", "2"), ("2", "3")]
+        new = replace(db.new(), kind=kind, targets=salted(named, "DSR-17"))
+        assert (await db.intake.accept(new)).request.kind is kind
 
 
 async def test_a_model_has_one_unfinished_batch(db: Database) -> None:

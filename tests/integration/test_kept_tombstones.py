@@ -15,8 +15,8 @@ from model_store.store import Store
 from model_store.tombstones import KeptTombstone
 from projector.network.spec import ModelSpec
 from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
 from service.domain.records import Lease, Tombstone
-from service.domain.states import RequestKind
 from service.errors import KeyMissing, StateMismatch
 from service.imports.deleted_parts import find_tombstoned
 from service.operation.key_folder import open_keyring

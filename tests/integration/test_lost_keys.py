@@ -11,8 +11,8 @@ from lethe_process import LetheProcess
 from trained_models import SMALL, Models
 
 from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
 from service.domain.records import Tombstone
-from service.domain.states import RequestKind
 from service.errors import KeyMissing
 from service.evidence.checkpoints import CheckpointRepository
 from service.operation.key_folder import open_keyring, open_log_keys, open_request_keys

@@ -23,7 +23,8 @@ from prometheus_client import CollectorRegistry
 from test_dashboard_access import SAME_ORIGIN, sign_in, token_in
 
 from service.db.transactions import transaction
-from service.domain.states import RequestKind, Scope
+from service.domain.kinds import RequestKind
+from service.domain.states import Scope
 from service.evidence.export import export_lines
 from service.evidence.signer import LogSigner
 from service.observability.logging import configure_logging

@@ -9,8 +9,9 @@ from db_harness import made
 from test_dashboard_access import SAME_ORIGIN, sign_in, token_in
 
 from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
 from service.domain.records import Tombstone
-from service.domain.states import Cause, RequestKind, Scope
+from service.domain.states import Cause, Scope
 from service.domain.versions import Recovery
 from service.recovery.repository import RecoveryRepository
 from service.tombstones.repository import TombstoneRepository

@@ -19,8 +19,9 @@ from service.db.engine import Engine
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import fenced_transaction, transaction
 from service.deletions.requests import RequestRepository
+from service.domain.kinds import RequestKind
 from service.domain.records import Tombstone
-from service.domain.states import Cause, RequestKind, Scope
+from service.domain.states import Cause, Scope
 from service.domain.versions import Recovery
 from service.errors import ConfigurationError, Conflict, NotFound
 from service.operation.key_folder import VaultKeyRepository, accept_lost, open_keyring

@@ -31,8 +31,9 @@ from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Intake, NewRequest
 from service.domain.guarantees import NOTHING_LEFT_UNKNOWN
+from service.domain.kinds import RequestKind
 from service.domain.records import Targets
-from service.domain.states import RequestKind, Scope
+from service.domain.states import Scope
 from service.domain.versions import Recovery
 from service.errors import KeyMissing, StateMismatch, Unavailable
 from service.evidence.log import LogRepository

@@ -19,7 +19,8 @@ from service.access.limits import PROBES
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
-from service.domain.states import RequestKind, Scope
+from service.domain.kinds import RequestKind
+from service.domain.states import Scope
 from service.vault.keyring import Keyring
 
 #: Told alike, whatever is wrong.

@@ -14,8 +14,9 @@ from service.dashboard.words.formats import duration, number, percent
 from service.dashboard.words.timeline import is_final, timeline
 from service.dashboard.words.wording import FIGURES, WORDS
 from service.deletions.answers import AuditAnswer
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, Guarantee, RequestKind, RequestStatus
+from service.domain.states import EventType, Guarantee, RequestStatus
 from service.evidence.events import Event
 
 RECEIVED = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)

@@ -17,8 +17,9 @@ import structlog
 from prometheus_client import generate_latest
 
 from projector.forgetting.status import RepairStatus
+from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord
-from service.domain.states import RequestKind, RequestStatus
+from service.domain.states import RequestStatus
 from service.errors import Unavailable, UnknownNodes
 from service.observability.access import AccessLog
 from service.observability.logging import LogFormat, configure_logging

@@ -10,8 +10,9 @@ import pytest
 from service.batches.public_requests import refused_for_public
 from service.batches.resolve import Claimed
 from service.deletions.public_nodes import PublicNodes, refuse_public
+from service.domain.kinds import RequestKind
 from service.domain.records import QueuedRequest, Targets
-from service.domain.states import RequestKind, RequestStatus
+from service.domain.states import RequestStatus
 from service.publication.reader import Reader
 from tests.publications import reader_of, snapshot
 

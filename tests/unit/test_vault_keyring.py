@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from service.access.key_text import new_api_key
-from service.domain.states import RequestKind
+from service.domain.kinds import Part, RequestKind
 from service.errors import ConfigurationError, KeyMissing
 from service.vault.keyring import Keyring
 
@@ -115,7 +115,7 @@ def test_after_a_rotation_new_tombstones_use_the_new_key_and_old_ones_are_still_
     number, new = keyring.tombstone_hash("m", RequestKind.NODE, "7")
     assert number == 2
     assert keyring.tombstone_hash("m", RequestKind.NODE, "7", number=1) == (1, old)
-    assert keyring.tombstone_hashes("m", RequestKind.NODE, ["7"]) == {old: "7", new: "7"}
+    assert keyring.tombstone_hashes("m", Part.NODES, ["7"]) == {old: "7", new: "7"}
 
 
 def test_a_key_the_database_refers_to_and_nobody_has_is_named(folder: Path, tmp_path: Path) -> None:

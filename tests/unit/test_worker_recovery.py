@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from model_store.versions import SpanArrays, VersionState
+from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, QueuedRequest, Targets
-from service.domain.states import RequestKind, RequestStatus
+from service.domain.states import RequestStatus
 from service.errors import KeyMissing
 from service.recovery.agreement import deleted_edges, rows_of_edges
 from service.vault.encryption import seal

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from projector.graph.edges import Edges
 from service.batches.explanation import nothing_left
-from service.batches.resolve import Claimed, Gone, Present, Resolution, Tombstones, absent, resolve
+from service.batches.resolve import Claimed, DeletedBy, Gone, Present, Resolution, absent, resolve
+from service.domain.kinds import Part, RequestKind, Target
 from service.domain.records import QueuedRequest, Targets
-from service.domain.states import RequestKind, RequestStatus
-from service.vault.keyring import Subject
+from service.domain.states import RequestStatus
 
 NODE, FEATURES, EDGE = RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE
 #: Nodes 0 … 7 in a ring; 6 and the edge 0-1 and the features of 2 are gone.
 IDS = [str(number) for number in range(8)]
 EARLIER: dict[RequestKind, UUID] = {kind: uuid4() for kind in RequestKind}
-TOMBSTONES: dict[RequestKind, dict[Subject, UUID | None]] = {
-    NODE: {"6": EARLIER[NODE]},
-    FEATURES: {"2": EARLIER[FEATURES]},
-    EDGE: {("0", "1"): EARLIER[EDGE]},
+TOMBSTONES: dict[Part, dict[Target, UUID | None]] = {
+    Part.NODES: {"6": EARLIER[NODE]},
+    Part.FEATURES: {"2": EARLIER[FEATURES]},
+    Part.EDGES: {("0", "1"): EARLIER[EDGE]},
 }
 
 
@@ -36,7 +36,7 @@ def present() -> Present:
     return Present(rows, featured, Edges(sp.csr_array(ring + ring.T), live))
 
 
-def claim(kind: RequestKind, *subjects: Subject) -> Claimed:
+def claim(kind: RequestKind, *subjects: Target) -> Claimed:
     nodes = tuple(subject for subject in subjects if isinstance(subject, str))
     edges = tuple(subject for subject in subjects if not isinstance(subject, str))
     received = datetime(2026, 3, 2, tzinfo=UTC)
@@ -51,9 +51,11 @@ def resolved(*claimed: Claimed) -> Resolution:
 def test_each_kind_is_resolved_to_its_rows() -> None:
     requests = claim(EDGE, ("4", "3"), ("7", "0")), claim(FEATURES, "1", "4"), claim(NODE, "5")
     edges, features, node = resolved(*requests).deletions
-    assert (edges.subjects, edges.edges.tolist(), edges.nodes.size) == ((("3", "4"), ("0", "7")), [[3, 4], [0, 7]], 0)
-    assert (features.subjects, features.nodes.tolist(), features.edges.shape) == (("1", "4"), [1, 4], (0, 2))
-    assert (node.subjects, node.nodes.tolist()) == (("5",), [5])
+    assert (edges.targets, edges.removal.edges.tolist()) == ((("3", "4"), ("0", "7")), [[3, 4], [0, 7]])
+    assert (features.targets, features.removal.features.tolist()) == (("1", "4"), [1, 4])
+    assert (node.targets, node.removal.nodes.tolist()) == (("5",), [5])
+    assert edges.removal.rows.size == features.removal.nodes.size == features.removal.edges.size == 0
+    assert node.removal.features.size == node.removal.edges.size == 0
     assert [each.claimed for each in (edges, features, node)] == list(requests)
 
 
@@ -71,9 +73,9 @@ def test_a_request_of_which_something_goes_with_another_waits_whole() -> None:
     features = claim(FEATURES, "3", "1")
     node = claim(NODE, "3")
     resolution = resolved(edge, features, node)
-    assert [each.subjects for each in resolution.deletions] == [("3",)]
+    assert [each.targets for each in resolution.deletions] == [("3",)]
     assert set(resolution.deferred) == {edge, features}
-    assert [each.subjects for each in resolved(edge, features).deletions] == [edge.subjects, features.subjects]
+    assert [each.targets for each in resolved(edge, features).deletions] == [edge.named, features.named]
 
 
 def test_features_do_not_take_edges_along_nor_edges_anything() -> None:
@@ -100,12 +102,12 @@ def test_what_is_gone_names_who_deleted_it_and_what_went_with_a_node() -> None:
 
 
 def test_what_was_deleted_by_requests_that_a_restored_database_does_not_have_is_gone_without_their_ids() -> None:
-    tombstones: Tombstones = {**TOMBSTONES, FEATURES: {"2": None}, NODE: {"6": EARLIER[NODE], "x": None}}
+    tombstones: DeletedBy = {**TOMBSTONES, Part.FEATURES: {"2": None}, Part.NODES: {"6": EARLIER[NODE], "x": None}}
     features, node, rest = claim(FEATURES, "2", "6"), claim(NODE, "x"), claim(FEATURES, "2", "3")
     resolution = resolve((features, node, rest), present(), tombstones)
     gone = {each.request.id: how for each, how in resolution.already_deleted}
     assert gone == {features.request.id: Gone((EARLIER[NODE],), 1), node.request.id: Gone((), 0)}
-    assert [(each.claimed, each.subjects) for each in resolution.deletions] == [(rest, ("3",))]
+    assert [(each.claimed, each.targets) for each in resolution.deletions] == [(rest, ("3",))]
     assert resolution.unknown == {}
 
 
@@ -119,10 +121,14 @@ def test_what_never_was_is_counted() -> None:
 
 def test_the_tombstones_asked_for_are_those_of_what_is_missing() -> None:
     claimed = claim(NODE, "3", "6"), claim(FEATURES, "2", "x", "4"), claim(EDGE, ("1", "0"), ("5", "6"), ("3", "4"))
-    assert absent(claimed, present()) == {NODE: {"6", "x"}, FEATURES: {"2", "x"}, EDGE: {("0", "1"), ("5", "6")}}
+    assert absent(claimed, present()) == {
+        Part.NODES: {"6", "x"},
+        Part.FEATURES: {"2", "x"},
+        Part.EDGES: {("0", "1"), ("5", "6")},
+    }
 
 
-SUBJECTS: dict[RequestKind, list[Subject]] = {
+SUBJECTS: dict[RequestKind, list[Target]] = {
     NODE: [*IDS],
     FEATURES: [*IDS],
     EDGE: [(min(a, b), max(a, b)) for a, b in zip(IDS, [*IDS[1:], IDS[0]], strict=True)],
@@ -137,7 +143,7 @@ REQUESTS = st.lists(
 )
 
 
-def ends(subjects: Sequence[Subject]) -> set[str]:
+def ends(subjects: Sequence[Target]) -> set[str]:
     return {end for subject in subjects for end in ((subject,) if isinstance(subject, str) else subject)}
 
 
@@ -150,7 +156,8 @@ def test_whatever_is_asked_is_deleted_once_and_everything_asked_is_gone_afterwar
         [*(each.request.id for each in ended), *(each.request.id for each, _ in resolution.already_deleted)]
     ) == sorted(each.request.id for each in claimed)
     deleted = {
-        kind: [s for each in resolution.deletions if each.kind is kind for s in each.subjects] for kind in RequestKind
+        kind: [target for each in resolution.deletions if each.claimed.request.kind is kind for target in each.targets]
+        for kind in RequestKind
     }
     assert all(len(set(subjects)) == len(subjects) for subjects in deleted.values())
     nodes = set(deleted[NODE])
@@ -159,9 +166,9 @@ def test_whatever_is_asked_is_deleted_once_and_everything_asked_is_gone_afterwar
     assert done == [each for each in claimed if each in done]
     assert done or not resolution.deferred
     for each in done:
-        for subject in each.subjects:
-            gone_before = subject in TOMBSTONES[each.kind] or "6" in ends([subject])
-            assert gone_before or subject in deleted[each.kind]
+        for subject in each.named:
+            gone_before = subject in TOMBSTONES[each.part] or "6" in ends([subject])
+            assert gone_before or subject in deleted[each.request.kind]
 
 
 def test_the_words_for_nothing_left_fit_the_numbers() -> None:

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -15,17 +14,10 @@ from lethe_client import Accepted, DeletionStopped
 from service.cli.console import note, report, stdout
 from service.cli.evidence.show import print_audit
 from service.cli.server import Home, Key, Url, connect
+from service.domain.kinds import Names, RequestKind, Rules
 
 #: More salts than this are not printed; they fill a terminal and nobody copies them.
 _PRINTED_SALTS = 10
-
-
-class Kind(StrEnum):
-    """What is to be forgotten of the nodes named."""
-
-    NODE = "node"
-    FEATURES = "features"
-    EDGE = "edge"
 
 
 def command(
@@ -35,8 +27,8 @@ def command(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="File with one id per line, or one edge; - is stdin.")] = None,
     kind: Annotated[
-        Kind, typer.Option(help="What to forget: the nodes, or only their features, or edges.")
-    ] = Kind.NODE,
+        RequestKind, typer.Option(help="What to forget: the nodes, or only their features, or edges.")
+    ] = RequestKind.NODE,
     reference: Annotated[str | None, typer.Option(help="Your own reference, such as a request's number.")] = None,
     salts: Annotated[Path | None, typer.Option(help="New file for the salts that link the evidence to ids.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is completed, and show the evidence.")] = False,
@@ -62,13 +54,13 @@ def command(
     named = dict.fromkeys([*(names or []), *(_lines(file) if file else [])])
     if not named:
         raise typer.BadParameter("name what to forget, or give --file.", param_hint="NODE...")
-    edges = list(dict.fromkeys(map(_pair, named))) if kind is Kind.EDGE else []
-    nodes = [] if kind is Kind.EDGE else list(named)
+    of_edges = kind.rules.names is Names.EDGES
+    nodes, edges = ([], list(dict.fromkeys(map(_pair, named)))) if of_edges else (list(named), [])
     with connect(url, key, home) as client:
         # Made before the request: salts are given once, and must not be lost for want of a place.
         with _new_private_file(salts) as file_of_salts:
             accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
-            _print_accepted(accepted, file_of_salts)
+            _print_accepted(accepted, kind.rules, file_of_salts)
         if wait and accepted.status != "completed":
             try:
                 print_audit(client.wait(accepted.id, timeout_s=timeout))
@@ -78,11 +70,10 @@ def command(
                 raise typer.Exit(1) from None
 
 
-def _print_accepted(accepted: Accepted, file: TextIO | None) -> None:
-    noun = "edge" if accepted.kind == "edge" else "node"
-    plural = "" if accepted.count == 1 else "s"
-    features = "features of " if accepted.kind == "features" else ""
-    stdout().print(f"{accepted.id} {accepted.status}: {features}{accepted.count} {noun}{plural}", markup=False)
+def _print_accepted(accepted: Accepted, rules: Rules, file: TextIO | None) -> None:
+    counted = f"{accepted.count} {rules.names.one if accepted.count == 1 else rules.names.value}"
+    asked = rules.asked(counted).removeprefix("the ")
+    stdout().print(f"{accepted.id} {accepted.status}: {asked}", markup=False)
     for name, earlier in accepted.already_deleted.items():
         by = f" by request {earlier}" if earlier else ""
         note(f"{name}: already deleted{by}.")

@@ -15,7 +15,8 @@ from lethe_client import AuditSummary, Percentiles
 from projector.forgetting.status import RepairStatus
 from service.cli.console import note, number, stdout, table
 from service.cli.server import Home, Key, Url, connect
-from service.domain.states import Guarantee, RequestKind, RequestStatus
+from service.domain.kinds import RequestKind
+from service.domain.states import Guarantee, RequestStatus
 from service.errors import ConfigurationError
 
 _DAY = ["%Y-%m-%d"]

@@ -13,14 +13,11 @@ from service.dashboard.sessions import PATH, SignedIn, form_of
 from service.dashboard.views.requests import PAGE_ROWS, clocks
 from service.db.clock import now
 from service.db.transactions import transaction
-from service.domain.states import RequestKind
+from service.domain.kinds import Names, parts_of
 from service.http.fields import is_reference
 from service.services import Services, services_of
 
 router = APIRouter(prefix=f"{PATH}/find", route_class=Page, include_in_schema=False)
-
-#: What requests delete of a node.
-_KINDS = (RequestKind.NODE, RequestKind.FEATURES)
 
 
 @router.get("")
@@ -56,5 +53,5 @@ def _by_reference(text: str) -> AuditFilters:
 
 async def _deleted_by(services: Services, node: str) -> frozenset[UUID | None]:
     """The requests that deleted a node or its features; None for one that the database, restored, does not have."""
-    found = [await services.deletions.tombstones.find(kind, [node]) for kind in _KINDS] if node else []
+    found = [await services.deletions.tombstones.find(part, [node]) for part in parts_of(Names.NODES)] if node else []
     return frozenset(request_id for by_node in found for request_id in by_node.values())

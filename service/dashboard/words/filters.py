@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from projector.forgetting.status import RepairStatus
 from service.audit_records.queries import AuditFilters, Figure, Threshold
-from service.domain.states import Guarantee, RequestKind, RequestStatus
+from service.domain.kinds import RequestKind
+from service.domain.states import Guarantee, RequestStatus
 
 _State = TypeVar("_State", bound=StrEnum)
 

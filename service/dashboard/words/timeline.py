@@ -6,16 +6,8 @@ from datetime import datetime, timedelta
 
 from projector.forgetting.status import RepairStatus
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, RequestKind, RequestStatus
+from service.domain.states import EventType, RequestStatus
 from service.evidence.events import Event
-
-#: What a request left when it was applied, and what is erased from the disk for it.
-_LEFT = {
-    RequestKind.NODE: "The nodes left the graph, the training set, the coefficients and every prediction.",
-    RequestKind.EDGE: "The edges left the graph and every prediction.",
-    RequestKind.FEATURES: "The features left the coefficients and every prediction; the nodes stay.",
-}
-_ERASED = {RequestKind.NODE: "Features, labels, edges", RequestKind.EDGE: "Edges", RequestKind.FEATURES: "Features"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,7 @@ def _failed(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
 def _applied(request: DeletionRequest) -> Step:
     if request.applied_at is None:
         return Step("Applied", "now", "It waits for the unlearner, or the new model is being computed.")
-    return _done(request, request.applied_at, "Applied", _LEFT[request.kind])
+    return _done(request, request.applied_at, "Applied", request.kind.rules.applied)
 
 
 def _repaired(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
@@ -96,13 +88,11 @@ def _repaired(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
 
 
 def _completed(request: DeletionRequest) -> Step:
+    erased = request.kind.rules.erased
     if request.completed_at is None:
         state = "now" if request.status is RequestStatus.APPLIED else "waiting"
-        return Step("Completed", state, f"{_ERASED[request.kind]}, ids and older weights are erased from the disk.")
-    told = (
-        f"{_ERASED[request.kind]}, ids and older weights are gone from the disk; the key to the ids in the request was "
-        "destroyed."
-    )
+        return Step("Completed", state, f"{erased}, ids and older weights are erased from the disk.")
+    told = f"{erased}, ids and older weights are gone from the disk; the key to the ids in the request was destroyed."
     return _done(request, request.completed_at, "Completed", told)
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from projector.forgetting.status import RepairStatus
-from service.domain.states import Guarantee, RequestKind, RequestStatus
+from service.domain.kinds import RequestKind
+from service.domain.states import Guarantee, RequestStatus
 from service.observability.metrics import MOST_RESIDUAL, MOST_UNREPAIRED
 
 
@@ -41,9 +42,7 @@ WORDS: dict[StrEnum, Word] = {
     ),
     RequestStatus.FAILED: Word("Failed", "bad", "Nothing was deleted; the request says why, and what to do."),
     RequestStatus.CANCELLED: Word("Cancelled", "quiet", "Withdrawn before the unlearner took it up."),
-    RequestKind.NODE: Word("Nodes", "quiet", "Whole nodes: features, label and every edge."),
-    RequestKind.EDGE: Word("Edges", "quiet", "Single connections; their ends stay."),
-    RequestKind.FEATURES: Word("Features", "quiet", "What is known of nodes; the nodes and their edges stay."),
+    **{kind: Word(kind.rules.label, "quiet", kind.rules.meaning) for kind in RequestKind},
     Guarantee.SPAN: Word(
         "Span",
         "warn",

@@ -10,8 +10,9 @@ from uuid import UUID
 from service.deletions.intake.refusals import reused_key
 from service.deletions.intake.statements import IdempotencyKey
 from service.domain.drills import NewDrill
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, Targets
-from service.domain.states import RequestKind, RequestStatus
+from service.domain.states import RequestStatus
 from service.errors import Conflict
 
 

@@ -14,8 +14,8 @@ from service.db.arrays import unnested
 from service.db.notifications import OUTBOX_CHANNEL
 from service.db.rows import REQUEST_COLUMNS, deletion_request, key_slot
 from service.db.tables import OutboxRow, RequestRow
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, KeySlot
-from service.domain.states import RequestKind
 
 
 @dataclass(frozen=True)

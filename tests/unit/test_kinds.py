@@ -1,0 +1,56 @@
+"""Every kind of request has its rules, and whoever lists the kinds by hand lists all of them."""
+
+from typing import get_args, get_type_hints
+
+import pytest
+from pydantic import TypeAdapter
+
+from lethe_client import LetheClient
+from service.deletions.schemas import EXAMPLES, DeletionBody
+from service.domain.kinds import RULES, Names, Part, RequestKind, parts_of, removing
+
+
+def test_every_kind_has_rules_and_a_code_of_its_own() -> None:
+    assert list(RULES) == list(RequestKind)
+    assert len({kind.rules.tombstone_code for kind in RequestKind}) == len(RequestKind)
+
+
+def test_the_codes_on_disk_stay_what_they_were() -> None:
+    """The record of tombstones of every model holds them."""
+    codes = {kind: kind.rules.tombstone_code for kind in (RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE)}
+    assert codes == {RequestKind.NODE: 0, RequestKind.FEATURES: 1, RequestKind.EDGE: 2}
+
+
+def test_every_part_is_taken_away_by_some_kind_and_no_kind_by_two() -> None:
+    assert sorted(kind for part in Part for kind in removing(part)) == sorted(RequestKind)
+    assert (parts_of(Names.NODES), parts_of(Names.EDGES)) == ((Part.NODES, Part.FEATURES), (Part.EDGES,))
+
+
+def test_the_client_takes_every_kind() -> None:
+    taken = get_args(get_type_hints(LetheClient.request_deletion)["kind"])
+    assert sorted(taken) == sorted(RequestKind)
+
+
+def test_each_kind_takes_the_body_of_its_example() -> None:
+    bodies = TypeAdapter[DeletionBody](DeletionBody)
+    named = {kind: bodies.validate_python(EXAMPLES[kind]["value"]).named for kind in RequestKind}
+    assert named == {
+        RequestKind.NODE: ["12", "57"],
+        RequestKind.EDGE: [("1", "2")],
+        RequestKind.FEATURES: ["12", "57"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "nouns", "asked"),
+    [
+        (RequestKind.NODE, ("node", "nodes"), "2 nodes"),
+        (RequestKind.EDGE, ("edge", "edges"), "2 edges"),
+        (RequestKind.FEATURES, ("node's features", "nodes' features"), "the features of 2 nodes"),
+    ],
+)
+def test_what_is_asked_for_is_said_in_the_singular_and_the_plural(
+    kind: RequestKind, nouns: tuple[str, str], asked: str
+) -> None:
+    assert (kind.rules.noun(1), kind.rules.noun(2)) == nouns
+    assert kind.rules.asked(f"2 {kind.rules.names.value}") == asked
