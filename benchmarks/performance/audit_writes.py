@@ -29,9 +29,10 @@ from service.db.transactions import transaction
 from service.deletions.intake.intake import Intake, NewRequest
 from service.deletions.requests import AppliedOutcome, RequestRepository
 from service.domain.kinds import RequestKind
-from service.domain.records import RequestNorms, Targets
+from service.domain.records import RequestAudit, RequestNorms, Targets
 from service.domain.states import Cause, Guarantee
-from service.domain.versions import BatchDetails, Version
+from service.domain.versions import BatchDetails, Version, batch_record
+from service.evidence.contents import AuditFigures
 from service.vault.own_slots import OwnSlots
 from service.versions.batch_rows import BatchRepository
 from service.versions.versions import VersionRepository
@@ -80,14 +81,14 @@ class Writer:
             await VersionRepository(connection).insert(version)
             await BatchRepository(connection).insert(version, _DETAILS, dict.fromkeys(ids, _NORMS))
         started.append(time.perf_counter())
-        payload = {"rank_after": 9, "injected_norm_before": 0.25}
-        outcomes = [AppliedOutcome(one, Guarantee.RETRAINED, RepairStatus.CONVERGED, _WORDS, payload) for one in ids]
+        content = AuditFigures(RequestKind.NODE, RequestAudit(batch_record(version, _DETAILS, None), _NORMS))
+        outcomes = [AppliedOutcome(one, Guarantee.SPAN, RepairStatus.NONE, _WORDS, content) for one in ids]
         async with transaction(self._engine) as connection:
             await RequestRepository(connection).mark_applied(version.id, outcomes)
         started.append(time.perf_counter())
         async with transaction(self._engine) as connection:
             await VersionRepository(connection).finish(version.id, span_residual=1e-15, durations_ms={})
-            await RequestRepository(connection).mark_completed({one: {"span_residual": 1e-15} for one in ids})
+            await RequestRepository(connection).mark_completed(dict.fromkeys(ids, content))
         started.append(time.perf_counter())
         return {step: (end - begin) * 1000 for step, begin, end in zip(_STEPS, started[:-1], started[1:], strict=True)}
 

@@ -29,6 +29,7 @@ from service.domain.records import Pointer
 from service.domain.states import EventType, Scope
 from service.embedded import Embedded
 from service.evidence.checkpoints import CheckpointRepository
+from service.evidence.contents import Failed
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
 from service.vault.log_keys import LogKeys
@@ -152,7 +153,7 @@ async def _consistency(engine: Engine, old: int, new: int) -> None:
 
 async def _append(engine: Engine, request: UUID) -> None:
     async with transaction(engine) as connection:
-        await EventRepository(connection).append(request, EventType.FAILED, {"norm": 0.1})
+        await EventRepository(connection).append(request, EventType.FAILED, Failed())
 
 
 async def _sign(engine: Engine, keys: LogKeys) -> None:

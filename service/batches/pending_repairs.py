@@ -14,7 +14,8 @@ from service.db.tables import RequestAuditRow, RequestRow
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord, RequestNorms
 from service.domain.states import Cause, EventType, Guarantee
-from service.evidence.events import EventRepository, Payload
+from service.evidence.contents import Content
+from service.evidence.events import EventRepository
 from service.versions.batch_rows import BATCH_COLUMNS, batch_in, with_batch
 from service.versions.versions import VersionRow
 
@@ -43,7 +44,7 @@ class RepairEnd:
     guarantee: Guarantee
     explanation: str
     #: The content of its `repaired` event, or of `not_repaired` when the repair did not converge.
-    payload: Payload
+    content: Content
 
 
 class RepairRepository:
@@ -128,5 +129,5 @@ class RepairRepository:
             await self._conn.execute(update(VersionRow).where(VersionRow.id == batch.id).values(told))
         for has_converged, event in ((True, EventType.REPAIRED), (False, EventType.NOT_REPAIRED)):
             of_them = [end for end in ended if (end.batch.repair is RepairStatus.CONVERGED) is has_converged]
-            await EventRepository(self._conn).append_many(event, {end.request_id: end.payload for end in of_them})
+            await EventRepository(self._conn).append_many(event, {end.request_id: end.content for end in of_them})
         return [end.request_id for end in ended]

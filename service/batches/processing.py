@@ -18,6 +18,7 @@ from service.deletions.requests import RequestRepository
 from service.domain.records import QueuedRequest
 from service.domain.versions import Version
 from service.errors import Conflict
+from service.evidence.contents import AlreadyDeleted
 from service.tombstones.lookup import Tombstones
 from service.vault.decrypt import opened
 from service.versions.batch_rows import BatchRepository, RequestsWithdrawn
@@ -85,7 +86,7 @@ class Processor:
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             for request, failure in failures.items():
                 with self._unless_ended():
-                    await RequestRepository(connection).mark_failed(request, failure, {})
+                    await RequestRepository(connection).mark_failed(request, failure)
 
     async def _settle(self, resolution: Resolution) -> None:
         """Ends the requests that have nothing to delete, with the batch that took them.
@@ -102,20 +103,9 @@ class Processor:
             requests = RequestRepository(connection)
             for each, gone in resolution.already_deleted:
                 with self._unless_ended():
-                    await requests.mark_completed_without_work(
-                        each.request.id,
-                        already_deleted_by=gone.by[0] if gone.by else None,
-                        explanation=nothing_left(
-                            each.request.kind,
-                            named=len(each.named),
-                            with_node=gone.with_node,
-                            by=gone.by,
-                        ),
-                        payload={
-                            "kind": each.request.kind.value,
-                            "already_deleted_by": [str(request) for request in gone.by],
-                        },
-                    )
+                    kind = each.request.kind
+                    words = nothing_left(kind, named=len(each.named), with_node=gone.with_node, by=gone.by)
+                    await requests.mark_completed_without_work(each.request.id, AlreadyDeleted(kind, gone.by), words)
         await self._context.unneeded_keys.destroy_dropped()
 
     async def _wait_as_a_batch(self, requests: Sequence[UUID]) -> None:

@@ -7,15 +7,16 @@ import structlog
 
 from projector.forgetting.status import RepairStatus
 from service import failure_points
-from service.batches.outcomes import applied, ended, figures
+from service.batches.outcomes import applied, ended
 from service.batches.pending_repairs import RepairRepository
 from service.batches.resolve import Deletion
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
 from service.deletions.requests import RequestRepository
-from service.domain.records import BatchRecord, RequestNorms, Tombstone
+from service.domain.records import BatchRecord, RequestAudit, RequestNorms, Tombstone
 from service.domain.states import Cause, RequestStatus
 from service.domain.versions import BatchDetails, Version, batch_record
+from service.evidence.contents import AuditFigures
 from service.failure_points import FailurePoint
 from service.tombstones.kept import as_kept
 from service.tombstones.repository import TombstoneRepository
@@ -69,8 +70,8 @@ class BatchSteps(OwnSteps):
         """The requests are `completed`, and their ciphertexts dropped."""
         record, norms = self._told(version), self._batch.norms
         requests = self._batch.requests.values()
-        payloads = {one.id: figures(record, norms[one.id], one.kind) for one in requests}
-        await RequestRepository(connection).mark_completed(payloads)
+        contents = {one.id: AuditFigures(one.kind, RequestAudit(record, norms[one.id])) for one in requests}
+        await RequestRepository(connection).mark_completed(contents)
 
     async def done(self, version: Version) -> None:
         """Their keys are destroyed, and the batch is counted."""

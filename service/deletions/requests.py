@@ -26,7 +26,8 @@ from service.db.tables import ApiKeyRow, OutboxRow, RequestAuditRow, RequestRow
 from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit
 from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus, Scope
 from service.errors import Conflict, NotFound
-from service.evidence.events import EventRepository, Payload
+from service.evidence.contents import AlreadyDeleted, Content, Failed
+from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
 from service.versions.batch_rows import BATCH_COLUMNS, batch_in, with_batch
 
@@ -39,10 +40,8 @@ class AppliedOutcome:
     guarantee: Guarantee
     repair: RepairStatus
     explanation: str
-    #: The content of its `applied` event.
-    payload: Payload
-    #: The content of the `repaired` event beside it, when the batch's repair has converged.
-    repaired: Payload | None = None
+    #: Of its `applied` event, and of the `repaired` one beside it where the batch's repair has converged.
+    content: Content
 
 
 class RequestRepository:
@@ -187,34 +186,30 @@ class RequestRepository:
             )
             .returning(RequestRow.id)
         )
-        payloads = {outcome.request_id: outcome.payload for outcome in outcomes}
-        others = payloads.keys() - moved
+        contents = {outcome.request_id: outcome.content for outcome in outcomes}
+        others = contents.keys() - moved
         await self._require(others, RequestStatus.APPLIED, AUDITED, batch_id)
-        recorded = await self._record(EventType.APPLIED, payloads, moved)
-        repaired = {one.request_id: one.repaired for one in outcomes if one.repaired is not None}
+        recorded = await self._record(EventType.APPLIED, contents, moved)
+        repaired = {one.request_id: one.content for one in outcomes if one.repair is RepairStatus.CONVERGED}
         await self._record(EventType.REPAIRED, repaired, moved)
         return recorded
 
-    async def mark_completed(self, payloads: Mapping[UUID, Payload]) -> list[UUID]:
+    async def mark_completed(self, contents: Mapping[UUID, Content]) -> list[UUID]:
         """Move applied requests to `completed` and drop their ciphertexts; returns those that were not there before.
 
         After the commit the caller destroys their keys. Raises `Conflict` when one is neither applied nor completed.
         """
         moved = await self._moved(
             update(RequestRow)
-            .where(RequestRow.id == _any(payloads), RequestRow.status == RequestStatus.APPLIED)
+            .where(RequestRow.id == _any(contents), RequestRow.status == RequestStatus.APPLIED)
             .values(status=RequestStatus.COMPLETED, completed_at=func.now(), ciphertext=null())
             .returning(RequestRow.id)
         )
-        await self._require(payloads.keys() - moved, RequestStatus.COMPLETED, (RequestStatus.COMPLETED,))
-        return await self._record(EventType.COMPLETED, payloads, moved)
+        await self._require(contents.keys() - moved, RequestStatus.COMPLETED, (RequestStatus.COMPLETED,))
+        return await self._record(EventType.COMPLETED, contents, moved)
 
-    async def mark_completed_without_work(
-        self, request_id: UUID, *, already_deleted_by: UUID | None, explanation: str, payload: Payload
-    ) -> bool:
+    async def mark_completed_without_work(self, request_id: UUID, content: AlreadyDeleted, explanation: str) -> bool:
         """Complete a queued request all of whose targets an earlier one deleted; False when it was completed before.
-
-        `already_deleted_by` is None when that is one which a database, restored from an older backup, does not have.
 
         After the commit the caller destroys its key. Raises `Conflict` when it is in a batch, failed or cancelled.
         """
@@ -227,15 +222,15 @@ class RequestRepository:
                 status=RequestStatus.COMPLETED,
                 completed_at=func.now(),
                 ciphertext=null(),
-                already_deleted_by=already_deleted_by,
+                already_deleted_by=content.by[0] if content.by else None,
                 explanation=explanation,
             )
             .returning(RequestRow.id)
         )
         await self._require({request_id} - moved, RequestStatus.COMPLETED, (RequestStatus.COMPLETED,))
-        return bool(await self._record(EventType.COMPLETED, {request_id: payload}, moved))
+        return bool(await self._record(EventType.COMPLETED, {request_id: content}, moved))
 
-    async def mark_failed(self, request_id: UUID, failure: str, payload: Payload) -> bool:
+    async def mark_failed(self, request_id: UUID, failure: str) -> bool:
         """Fail a queued request for its own data, saying why; False when it had failed before.
 
         Its ciphertext stays, so that it can be tried again. Raises `Conflict` when it is in a batch or finished.
@@ -249,7 +244,7 @@ class RequestRepository:
             .returning(RequestRow.id)
         )
         await self._require({request_id} - moved, RequestStatus.FAILED, (RequestStatus.FAILED,))
-        return bool(await self._record(EventType.FAILED, {request_id: payload}, moved))
+        return bool(await self._record(EventType.FAILED, {request_id: Failed()}, moved))
 
     async def cancel(self, request_id: UUID, api_key_id: UUID | None) -> DeletionRequest:
         """Cancel a queued request that nobody has taken up; use `Intake.cancel`, which destroys its key as well.
@@ -316,10 +311,10 @@ class RequestRepository:
                 )
 
     async def _record(
-        self, event_type: EventType, payloads: Mapping[UUID, Payload], moved: Collection[UUID]
+        self, event_type: EventType, contents: Mapping[UUID, Content], moved: Collection[UUID]
     ) -> list[UUID]:
-        """Append an event to each moved request, in the order of `payloads`, and return them in that order."""
-        new = {request_id: payload for request_id, payload in payloads.items() if request_id in moved}
+        """Append an event to each moved request, in the order of `contents`, and return them in that order."""
+        new = {request_id: content for request_id, content in contents.items() if request_id in moved}
         if new:
             await EventRepository(self._conn).append_many(event_type, new)
         return list(new)

@@ -11,6 +11,7 @@ from service.audit.checkpoint import Checkpoint, Signer, VerifierKey, read, sign
 from service.db.tables import CheckpointRow, LogKeyRow
 from service.domain.states import EventType
 from service.errors import LetheError, Unavailable
+from service.evidence.contents import LogKeyAdded
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
 from service.vault.log_keys import LogKeys
@@ -83,9 +84,10 @@ class CheckpointRepository:
         """Note the keys that sign for the first time; a log that others signed before tells of each of them."""
         rows = [{"number": number, "public_key": str(signer.public)} for number, signer in signers.items()]
         await self._conn.execute(insert(LogKeyRow).values(rows).on_conflict_do_nothing())
-        for row in rows if known else ():
-            if row["number"] not in known:
-                await EventRepository(self._conn).append_of_no_request(EventType.LOG_KEY_ADDED, row)
+        for number, signer in signers.items() if known else ():
+            if number not in known:
+                added = LogKeyAdded(number, str(signer.public))
+                await EventRepository(self._conn).append_of_no_request(EventType.LOG_KEY_ADDED, added)
 
 
 def _forked(before: Checkpoint, size: int) -> LogForked:

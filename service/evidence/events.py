@@ -12,10 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.db.arrays import unnested
 from service.db.tables import EventRow, RequestRow
 from service.domain.states import EventType
+from service.evidence.contents import Content, Payload, ServedFigures
 from service.evidence.log import LogRepository
-
-#: The content of an event: canonical JSON values, no ids of nodes.
-Payload = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -35,26 +33,26 @@ class EventRepository:
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
-    async def append(self, request_id: UUID, event_type: EventType, payload: Payload) -> int:
+    async def append(self, request_id: UUID, event_type: EventType, content: Content) -> int:
         """Add an event and return its number; `RequestRepository.mark_*` do this themselves."""
-        [number] = await self.append_many(event_type, {request_id: payload})
+        [number] = await self.append_many(event_type, {request_id: content})
         return number
 
-    async def append_many(self, event_type: EventType, payloads: Mapping[UUID, Payload]) -> list[int]:
+    async def append_many(self, event_type: EventType, contents: Mapping[UUID, Content]) -> list[int]:
         """Add an event of one type, and its leaf, to each of several requests; return their numbers, in that order.
 
-        The requests are as the event leaves them. Raises `NotCanonical` for a payload that cannot be logged.
+        The requests are as the event leaves them. Raises `NotCanonical` for a content that cannot be logged.
         """
-        if not payloads:
+        if not contents:
             return []
         log = LogRepository(self._conn)
         # First, so that events are numbered in the order of their leaves.
         await log.take_turn()
         rows = unnested(
             "added",
-            request_id=(Uuid(), list(payloads)),
-            type=(Text(), [event_type.value] * len(payloads)),
-            payload=(JSONB(), [dict(payload) for payload in payloads.values()]),
+            request_id=(Uuid(), list(contents)),
+            type=(Text(), [event_type.value] * len(contents)),
+            payload=(JSONB(), [content.document() for content in contents.values()]),
         )
         added = select(rows.c.request_id, rows.c.type, rows.c.payload)
         inserted = insert(EventRow).from_select(["request_id", "type", "payload"], added)
@@ -62,11 +60,11 @@ class EventRepository:
         await log.append(numbers)
         return numbers
 
-    async def append_of_no_request(self, event_type: EventType, payload: Payload) -> int:
+    async def append_of_no_request(self, event_type: EventType, content: Content) -> int:
         """Add an event of `OF_NO_REQUEST` and its leaf; return its number. Raises `NotCanonical`."""
         log = LogRepository(self._conn)
         await log.take_turn()
-        inserted = insert(EventRow).values(type=event_type.value, payload=dict(payload)).returning(EventRow.id)
+        inserted = insert(EventRow).values(type=event_type.value, payload=content.document()).returning(EventRow.id)
         number: int = (await self._conn.execute(inserted)).scalar_one()
         await log.append([number])
         return number
@@ -79,8 +77,8 @@ class EventRepository:
             for row in await self._conn.execute(query)
         ]
 
-    async def latest_figures(self, model: str) -> Payload | None:
-        """Return the content of the newest event that has figures of a model's weights, None when there is none."""
+    async def latest_figures(self, model: str) -> ServedFigures | None:
+        """Return what the newest event that has figures of a model's weights says of them, None when none has."""
         of_request = and_(RequestRow.model == model, EventRow.payload.has_key("rank_after"))
         of_model = and_(EventRow.request_id.is_(None), EventRow.payload["model"].astext == model)
         query = (
@@ -91,4 +89,4 @@ class EventRepository:
             .limit(1)
         )
         payload: Payload | None = await self._conn.scalar(query)
-        return payload
+        return None if payload is None else ServedFigures.read(payload)

@@ -31,7 +31,7 @@ from model_store.versions import VersionRef
 from projector.errors import ProjectorError
 from projector.forgetting.status import RepairStatus
 from service import failure_points
-from service.batches.outcomes import imported, without_version
+from service.batches.outcomes import without_version
 from service.batches.pending_repairs import RepairRepository
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
@@ -39,6 +39,7 @@ from service.domain.records import Pointer
 from service.domain.states import Cause, EventType
 from service.domain.versions import ModelImport, Version
 from service.errors import LeaseLost, LetheError, Unavailable
+from service.evidence.contents import ModelImported
 from service.evidence.events import EventRepository
 from service.failure_points import FailurePoint
 from service.imports.deleted_parts import Tombstoned, find_tombstoned
@@ -90,7 +91,7 @@ class ImportSteps(OwnSteps):
     async def record(self, connection: Connection, version: Version) -> None:
         """The import is committed and logged; whoever waits for a repair of the replaced model is told."""
         await ImportRepository(connection).commit(version.id)
-        await EventRepository(connection).append_of_no_request(EventType.IMPORTED, imported(version))
+        await EventRepository(connection).append_of_no_request(EventType.IMPORTED, ModelImported(version))
         repairs = RepairRepository(connection)
         pending = await repairs.pending(version.model)
         await repairs.end([without_version(one, RepairStatus.NONE, _REPLACED, self._replaced) for one in pending])

@@ -32,7 +32,6 @@ from model_store.versions import VersionRef, VersionState
 from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.status import RepairStatus
 from service import failure_points
-from service.batches.outcomes import recovered
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
 from service.deletions.requests import RequestRepository
@@ -41,6 +40,7 @@ from service.domain.records import Tombstone
 from service.domain.states import Cause, EventType, ImportStatus
 from service.domain.versions import Recovery, Version
 from service.errors import Conflict, StateMismatch
+from service.evidence.contents import ModelRecovered
 from service.evidence.events import EventRepository
 from service.failure_points import FailurePoint
 from service.imports.deleted_parts import Tombstoned, find_tombstoned
@@ -103,7 +103,7 @@ class RecoverySteps(OwnSteps):
         fingerprints = self._context.keyring.fingerprints()
         tombstones = TombstoneRepository(connection)
         await tombstones.insert(version.model, self._own, fingerprints, recovery=version.id)
-        await EventRepository(connection).append_of_no_request(EventType.RECOVERED, recovered(recovery))
+        await EventRepository(connection).append_of_no_request(EventType.RECOVERED, ModelRecovered(recovery))
 
     async def complete(self, connection: Connection, version: Version) -> None:
         """So are those that were interrupted before it."""
@@ -272,7 +272,7 @@ class Restorer:
                 if found is None or found[0].batch_id is not None:
                     continue
                 try:
-                    failed += await RequestRepository(connection).mark_failed(request_id, _KEY_LOST, {})
+                    failed += await RequestRepository(connection).mark_failed(request_id, _KEY_LOST)
                 except Conflict as conflict:
                     self._log.info("request.ended_meanwhile", reason=conflict.title)
         return failed

@@ -16,8 +16,10 @@ from service.audit.checkpoint import Signer
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.states import EventType
+from service.evidence.contents import LogKeyAdded
 from service.evidence.events import EventRepository
 from tests.databases import Templates
+from tests.integration.db_harness import Said
 from tests.preloaded import Start
 
 #: Cohorts of canaries of the model: one for every drill of the tests, and some over.
@@ -34,13 +36,13 @@ async def tell_of_the_model(database_url: str) -> None:
     """Log an import and a new key, as if both had been."""
     imported = {"model_version_before": 3, "model_version_after": 4}
     imported |= {"excluded_nodes": 4, "excluded_features": 0, "excluded_edges": 0}
-    key = {"number": 2, "public_key": str(Signer("lethe/0123456789abcdef", bytes(32)).public)}
+    key = str(Signer("lethe/0123456789abcdef", bytes(32)).public)
     engine = create_engine(database_url, pool_size=1)
     async with transaction(engine) as connection:
         model = await connection.scalar(text("SELECT model FROM pointers"))
         events = EventRepository(connection)
-        await events.append_of_no_request(EventType.IMPORTED, {"model": model, **imported})
-        await events.append_of_no_request(EventType.LOG_KEY_ADDED, key)
+        await events.append_of_no_request(EventType.IMPORTED, Said(model=model, **imported))
+        await events.append_of_no_request(EventType.LOG_KEY_ADDED, LogKeyAdded(2, key))
     await engine.dispose()
 
 

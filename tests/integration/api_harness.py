@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 import scipy.sparse as sp
 import uvicorn
-from db_harness import NORMS, committed, imported, made, outcome
+from db_harness import NORMS, Said, committed, imported, made, outcome
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
@@ -45,6 +45,7 @@ from service.domain.snapshot import Snapshot
 from service.domain.states import Cause, Guarantee, Scope
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
+from service.evidence.contents import AlreadyDeleted
 from service.evidence.signer import LogSigner
 from service.imports.repository import ImportRepository
 from service.key_slots.disposal import UnneededKeys
@@ -176,7 +177,7 @@ class Api:
             await committed(connection, record, {one: norms})
             await requests.mark_applied(record.id, [outcome(one)])
             await VersionRepository(connection).finish(record.id, span_residual=1e-15, durations_ms={})
-            await requests.mark_completed({one: {}})
+            await requests.mark_completed({one: Said()})
         await self.unneeded_keys.destroy_dropped()
 
     @property
@@ -194,9 +195,8 @@ class Api:
         async with transaction(self.engine) as connection:
             await RequestRepository(connection).mark_completed_without_work(
                 UUID(accepted["id"]),
-                already_deleted_by=UUID(str(by)),
-                explanation=nothing_left(RequestKind.NODE, named=accepted["count"], with_node=0, by=[UUID(str(by))]),
-                payload={"kind": "node", "already_deleted_by": [str(by)]},
+                AlreadyDeleted(RequestKind.NODE, (UUID(str(by)),)),
+                nothing_left(RequestKind.NODE, named=accepted["count"], with_node=0, by=[UUID(str(by))]),
             )
         await self.unneeded_keys.destroy_dropped()
 

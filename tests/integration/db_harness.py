@@ -12,7 +12,6 @@ from sqlalchemy import make_url, text
 
 from projector.forgetting.status import RepairStatus
 from service.access.api_keys import ApiKeyRepository
-from service.batches.outcomes import imported as told_of_import
 from service.db.engine import Connection, Engine, create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Accepted, Intake, NewRequest
@@ -21,6 +20,7 @@ from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Pointer, RequestNorms, Targets
 from service.domain.states import Cause, EventType, Guarantee, Scope
 from service.domain.versions import BatchDetails, Version
+from service.evidence.contents import ModelImported, Payload
 from service.evidence.events import EventRepository
 from service.imports.repository import ImportRepository
 from service.vault.own_slots import OwnSlots
@@ -159,12 +159,22 @@ async def imported(conn: Connection, version: Version) -> None:
     await ImportRepository(conn).ask(version.id, version.model, exclude_deleted=True)
     await VersionRepository(conn).insert(version)
     await ImportRepository(conn).commit(version.id)
-    await EventRepository(conn).append_of_no_request(EventType.IMPORTED, told_of_import(version))
+    await EventRepository(conn).append_of_no_request(EventType.IMPORTED, ModelImported(version))
+
+
+class Said:
+    """The content of an event that says just this."""
+
+    def __init__(self, **members: object) -> None:
+        self._members = members
+
+    def document(self) -> Payload:
+        return self._members
 
 
 def outcome(request_id: UUID) -> AppliedOutcome:
     """A request applied with the paper's guarantee."""
-    return AppliedOutcome(request_id, Guarantee.SPAN, RepairStatus.NONE, "One direction was removed.", {"n": 1})
+    return AppliedOutcome(request_id, Guarantee.SPAN, RepairStatus.NONE, "One direction was removed.", Said(n=1))
 
 
 def next_pointer(pointer: Pointer, fencing: int) -> Pointer:

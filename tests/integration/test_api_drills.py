@@ -23,6 +23,7 @@ from service.domain.kinds import RequestKind
 from service.domain.records import RequestNorms
 from service.domain.states import Scope
 from service.drills.repository import DrillOpen, DrillRepository
+from service.evidence.contents import AlreadyDeleted
 
 CANARIES = Canaries(cohorts=6, nodes=2, first_column=16, tag="0badcafe")
 
@@ -232,7 +233,7 @@ async def test_a_drill_that_never_came_to_the_weights_did_not_pass(api: Api, wri
     await api.complete(other)
     async with transaction(api.engine) as connection:
         await RequestRepository(connection).mark_completed_without_work(
-            UUID(drill["request_id"]), already_deleted_by=UUID(other), explanation="Gone.", payload={}
+            UUID(drill["request_id"]), AlreadyDeleted(RequestKind.NODE, (UUID(other),)), "Gone."
         )
     [shown, _] = (await listed(writer))["drills"]
     assert shown["passed"] is False

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 from api_harness import MODEL, Api, serving
-from db_harness import NORMS, committed, made, outcome
+from db_harness import NORMS, Said, committed, made, outcome
 from db_harness import imported as record_import
 from prometheus_client import CollectorRegistry
 from test_api_deletions import node_body, refused
@@ -66,7 +66,7 @@ class Unlearner:
 
     async def complete(self, *requests: UUID) -> None:
         async with transaction(self._api.engine) as connection:
-            figures = {"span_residual": 3e-15, "rank_after": 9, "injected_norm_before": 0.25}
+            figures = Said(span_residual=3e-15, rank_after=9, injected_norm_before=0.25)
             await RequestRepository(connection).mark_completed(dict.fromkeys(requests, figures))
 
     async def sign(self) -> int:

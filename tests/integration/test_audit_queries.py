@@ -27,10 +27,11 @@ from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
+from service.evidence.contents import AlreadyDeleted
 from service.evidence.log import LogRepository
 from service.versions.versions import VersionRepository
 from tests.databases import Templates
-from tests.integration.db_harness import MODEL, Database, open_database
+from tests.integration.db_harness import MODEL, Database, Said, open_database
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "docker" / "grafana" / "dashboards" / "audit.json"
 COUNTED = """
@@ -114,12 +115,12 @@ async def test_totals_follow_every_move_of_a_request(db: Database) -> None:
     await db.rows("UPDATE request_audits SET injected_norm_before = 0.75, injected_norm_after = 0.25")
     await assert_totals_are_right(db)
     async with transaction(db.engine) as conn:
-        await RequestRepository(conn).mark_completed({ids[0]: {}})
-        await RequestRepository(conn).mark_failed(ids[2], "Its features are broken.", {})
+        await RequestRepository(conn).mark_completed({ids[0]: Said()})
+        await RequestRepository(conn).mark_failed(ids[2], "Its features are broken.")
     await db.intake.cancel(ids[3], None)
     async with transaction(db.engine) as conn:
         await RequestRepository(conn).mark_completed_without_work(
-            ids[4], already_deleted_by=ids[0], explanation="It was gone.", payload={}
+            ids[4], AlreadyDeleted(RequestKind.NODE, (ids[0],)), "It was gone."
         )
     await assert_totals_are_right(db)
     # Tried again, and deleted by hand: nothing of either is left in the totals.
@@ -164,7 +165,7 @@ async def test_folding_leaves_it_to_whoever_is_folding_already(db: Database) -> 
 async def test_a_rolled_back_move_is_in_no_total(db: Database) -> None:
     request_id = await db.accept()
     async with db.engine.connect() as conn:
-        await RequestRepository(conn).mark_failed(request_id, "It is broken.", {})
+        await RequestRepository(conn).mark_failed(request_id, "It is broken.")
         await conn.rollback()
     await assert_totals_are_right(db)
 

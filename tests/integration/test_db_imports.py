@@ -10,11 +10,11 @@ from sqlalchemy.exc import IntegrityError
 
 from projector.forgetting.status import RepairStatus
 from service.audit.canonical import parse_canonical
-from service.batches.outcomes import imported
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.states import Cause, EventType, ImportStatus
 from service.errors import Conflict
+from service.evidence.contents import ModelImported, ServedFigures
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
 from service.imports.repository import ImportRepository
@@ -62,14 +62,14 @@ async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(data
         await VersionRepository(connection).insert(version)
         await imports.commit(taken)
         await imports.commit(taken)
-        await EventRepository(connection).append_of_no_request(EventType.IMPORTED, imported(version))
+        await EventRepository(connection).append_of_no_request(EventType.IMPORTED, ModelImported(version))
         [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(connection).of_no_request()]
         assert (leaf["type"], leaf["request_id"], leaf["request"], leaf["subjects"]) == ("imported", None, None, None)
         told = {"model": "m", "import": str(taken), "model_version_before": 4, "model_version_after": 5}
         assert leaf["details"].items() >= told.items()
         assert (leaf["details"]["excluded_nodes"], leaf["details"]["weights_sha256_after"]) == (2, "1" * 64)
         assert (leaf["details"]["rank_after"], leaf["details"]["live_nodes"]) == (12, 58)
-        assert await EventRepository(connection).latest_figures("m") == leaf["details"]
+        assert await EventRepository(connection).latest_figures("m") == ServedFigures.read(leaf["details"])
         assert await EventRepository(connection).latest_figures("another") is None
         found = await imports.open("m")
         assert found is not None

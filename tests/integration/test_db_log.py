@@ -27,12 +27,13 @@ from service.domain.records import Targets
 from service.domain.states import EventType
 from service.errors import ConfigurationError, KeyMissing, Unavailable
 from service.evidence.checkpoints import CheckpointRepository, LogForked
+from service.evidence.contents import AlreadyDeleted
 from service.evidence.events import EventRepository
 from service.evidence.log import LogDamaged, LogRepository
 from service.evidence.signer import LogSigner
 from service.observability.metrics import UnlearningMetrics
 from service.vault.log_keys import LogKeys
-from tests.integration.db_harness import MODEL, Database, is_waiting, open_database, until
+from tests.integration.db_harness import MODEL, Database, Said, is_waiting, open_database, until
 
 LOG_TABLES = ("events", "leaves", "log_nodes", "checkpoints", "log_keys")
 
@@ -55,7 +56,7 @@ async def leaves_of(db: Database) -> list[bytes]:
 async def append(db: Database, request_id: UUID, times: int = 1) -> None:
     for _ in range(times):
         async with transaction(db.engine) as conn:
-            await EventRepository(conn).append(request_id, EventType.FAILED, {"n": 1})
+            await EventRepository(conn).append(request_id, EventType.FAILED, Said(n=1))
 
 
 async def sign(db: Database, keys: LogKeys) -> Checkpoint:
@@ -89,7 +90,7 @@ async def test_every_event_has_a_leaf_that_tells_it_and_names_nobody(db: Databas
     request_id = await db.accept("alice", "bob")
     await db.applied([request_id])
     async with transaction(db.engine) as conn:
-        await RequestRepository(conn).mark_completed({request_id: {"span_residual": 3e-15, "steps": {"erase": 1.0}}})
+        await RequestRepository(conn).mark_completed({request_id: Said(span_residual=3e-15, steps={"erase": 1.0})})
         events = await EventRepository(conn).of_request(request_id)
     applied, completed = [json.loads(data) for data in await leaves_of(db)]
 
@@ -116,7 +117,7 @@ async def test_an_edge_is_committed_to_as_a_pair(db: Database) -> None:
     targets = Targets(edges=(("b", "a"), ("a", "c")), node_salts={"a": "0a", "b": "0b", "c": "0c"}, reference_salt=None)
     accepted = await db.intake.accept(NewRequest(MODEL, RequestKind.EDGE, targets, None, db.api_key_id))
     async with transaction(db.engine) as conn:
-        await RequestRepository(conn).mark_failed(accepted.request.id, "x", {})
+        await RequestRepository(conn).mark_failed(accepted.request.id, "x")
     [leaf] = [json.loads(data) for data in await leaves_of(db)]
     a, b, c = commitment("0a", "a"), commitment("0b", "b"), commitment("0c", "c")
     assert leaf["subjects"] == [[a.hex(), b.hex()], [a.hex(), c.hex()]]
@@ -129,7 +130,7 @@ async def test_a_request_that_had_nothing_left_to_do_is_committed_to_where_it_co
     earlier, later = await db.accept("1"), await db.accept("1")
     async with transaction(db.engine) as conn:
         await RequestRepository(conn).mark_completed_without_work(
-            later, already_deleted_by=earlier, explanation="Nothing was left to do.", payload={}
+            later, AlreadyDeleted(RequestKind.NODE, (earlier,)), "Nothing was left to do."
         )
     [leaf] = [json.loads(data) for data in await leaves_of(db)]
     assert leaf["subjects"] == [commitment(b"1".hex(), "1").hex()]
@@ -146,7 +147,7 @@ async def test_an_event_that_is_rolled_back_leaves_no_leaf(db: Database) -> None
 
     async def fail() -> None:
         async with transaction(db.engine) as conn:
-            await EventRepository(conn).append(request_id, EventType.FAILED, {})
+            await EventRepository(conn).append(request_id, EventType.FAILED, Said())
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -195,7 +196,7 @@ async def test_an_appender_and_one_that_ends_several_requests_do_not_block_each_
         async with transaction(db.engine) as conn:
             for request_id in order:
                 await RequestRepository(conn).mark_completed_without_work(
-                    request_id, already_deleted_by=earlier, explanation="x", payload={}
+                    request_id, AlreadyDeleted(RequestKind.NODE, (earlier,)), "x"
                 )
                 if not met:
                     # Halfway, with the other one waiting: the order in which locks were taken would deadlock now.
@@ -374,7 +375,7 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
             request_id = await db.accept("1")
             await db.applied([request_id])
             async with transaction(engine) as conn:
-                await RequestRepository(conn).mark_completed({request_id: {}})
+                await RequestRepository(conn).mark_completed({request_id: Said()})
             await db.intake.cancel(await db.accept("2"), None)
             assert (await sign(db, keys)).size == 2
             db.engine = owned

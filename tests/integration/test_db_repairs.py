@@ -6,7 +6,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from db_harness import MODEL, NORMS, Database, committed, imported, made, open_database
+from db_harness import MODEL, NORMS, Database, Said, committed, imported, made, open_database
 from sqlalchemy.exc import IntegrityError
 
 from projector.forgetting.status import RepairStatus
@@ -53,18 +53,18 @@ async def applied(database: Database, state: RepairStatus, number: int, *nodes: 
     """A request that was applied in a batch of its own with a repair in this state."""
     request = await database.accept(*nodes)
     version = made(number, repair=state, distance_bound_after=4.1)
-    outcome = AppliedOutcome(request, Guarantee.SPAN, state, "Its repair goes on.", {})
+    outcome = AppliedOutcome(request, Guarantee.SPAN, state, "Its repair goes on.", Said())
     async with transaction(database.engine) as connection:
         await committed(connection, version, {request: NORMS})
         await RequestRepository(connection).mark_applied(version.id, [outcome])
         await VersionRepository(connection).finish(version.id, span_residual=1e-15, durations_ms={})
-        await RequestRepository(connection).mark_completed({request: {}})
+        await RequestRepository(connection).mark_completed({request: Said()})
     return request
 
 
 def converged(one: Pending, end: Version) -> RepairEnd:
     batch = repaired_in(one.batch, end)
-    return RepairEnd(one.request_id, batch, Guarantee.RETRAINED, "The repair did it.", {"repair": "converged"})
+    return RepairEnd(one.request_id, batch, Guarantee.RETRAINED, "The repair did it.", Said(repair="converged"))
 
 
 async def test_a_pending_repair_ends_once_for_every_request_that_waits_for_it(database: Database) -> None:
@@ -134,7 +134,7 @@ async def test_a_repair_given_up_is_told_by_an_event_of_its_own(database: Databa
     async with transaction(database.engine) as connection:
         repairs = RepairRepository(connection)
         (one,) = await repairs.pending(MODEL)
-        end = RepairEnd(request, replace(one.batch, repair=NOT_CONVERGED), Guarantee.SPAN, "It ended short.", {"n": 3})
+        end = RepairEnd(request, replace(one.batch, repair=NOT_CONVERGED), Guarantee.SPAN, "It ended short.", Said(n=3))
         assert await repairs.end([end]) == [request]
         assert await repairs.end([end]) == []
         *before, last = await EventRepository(connection).of_request(request)
@@ -149,13 +149,13 @@ async def test_a_repair_given_up_is_told_by_an_event_of_its_own(database: Databa
         assert leaf["request"]["explanation"] == "It ended short."
     with pytest.raises(IntegrityError, match="events_not_repaired_once"):
         async with transaction(database.engine) as connection:
-            await EventRepository(connection).append(request, EventType.NOT_REPAIRED, {})
+            await EventRepository(connection).append(request, EventType.NOT_REPAIRED, Said())
 
 
 async def test_a_batch_whose_repair_converged_has_its_event_beside_the_applied_one(database: Database) -> None:
     request = await database.accept("1")
     record = made(repair=CONVERGED, repair_version=1)
-    outcome = AppliedOutcome(request, Guarantee.RETRAINED, CONVERGED, "x", {"n": 1}, repaired={"n": 2})
+    outcome = AppliedOutcome(request, Guarantee.RETRAINED, CONVERGED, "x", Said(n=1))
     async with transaction(database.engine) as connection:
         await committed(connection, record, {request: NORMS})
         requests = RequestRepository(connection)
@@ -164,11 +164,11 @@ async def test_a_batch_whose_repair_converged_has_its_event_beside_the_applied_o
         events = await EventRepository(connection).of_request(request)
         assert [(event.type, event.payload) for event in events] == [
             (EventType.APPLIED, {"n": 1}),
-            (EventType.REPAIRED, {"n": 2}),
+            (EventType.REPAIRED, {"n": 1}),
         ]
     with pytest.raises(IntegrityError, match="events_repaired_once"):
         async with transaction(database.engine) as connection:
-            await EventRepository(connection).append(request, EventType.REPAIRED, {})
+            await EventRepository(connection).append(request, EventType.REPAIRED, Said())
 
 
 async def test_whatever_made_them_versions_are_one_series_and_unfinished_until_nothing_older_is_there(

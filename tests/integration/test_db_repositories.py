@@ -22,7 +22,7 @@ from service.evidence.events import EventRepository
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 from service.versions.pointers import PointerRepository
-from tests.integration.db_harness import MODEL, POINTER, Database, next_pointer, open_database
+from tests.integration.db_harness import MODEL, POINTER, Database, Said, next_pointer, open_database
 
 
 @pytest.fixture
@@ -138,8 +138,8 @@ async def test_events_are_kept_in_order_with_their_content(db: Database) -> None
     payload = {"norm": 0.25, "nodes": ["a"], "none": None}
     async with transaction(db.engine) as conn:
         events = EventRepository(conn)
-        first = await events.append(request_id, EventType.APPLIED, payload)
-        second = await events.append(request_id, EventType.REPAIRED, {})
+        first = await events.append(request_id, EventType.APPLIED, Said(**payload))
+        second = await events.append(request_id, EventType.REPAIRED, Said())
         found = await events.of_request(request_id)
         assert await events.of_request(uuid4()) == []
     assert [event.id for event in found] == [first, second]

@@ -13,14 +13,16 @@ from service.audit_records.summary import search
 from service.db.transactions import transaction
 from service.deletions.delivery.outbox import OutboxRepository
 from service.deletions.requests import RequestRepository
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, Guarantee, RequestStatus, Scope
 from service.errors import Conflict, NotFound
+from service.evidence.contents import AlreadyDeleted
 from service.evidence.events import EventRepository
 from service.key_slots.disposal import UnneededKeys
 from service.versions.batch_rows import BatchRepository, RequestsWithdrawn
 from service.versions.versions import VersionRepository
-from tests.integration.db_harness import DETAILS, MODEL, NORMS, Database, committed, made, open_database, outcome
+from tests.integration.db_harness import DETAILS, MODEL, NORMS, Database, Said, committed, made, open_database, outcome
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ async def test_a_request_goes_from_queued_to_completed_with_one_event_per_move(d
     assert (applied.guarantee, applied.repair) == (Guarantee.SPAN, RepairStatus.NONE)
     assert applied.applied_at is not None
     async with transaction(db.engine) as conn:
-        assert await RequestRepository(conn).mark_completed({request_id: {}}) == [request_id]
+        assert await RequestRepository(conn).mark_completed({request_id: Said()}) == [request_id]
     completed = await _get(db, request_id)
     assert completed.status is RequestStatus.COMPLETED
     assert completed.completed_at is not None
@@ -70,15 +72,15 @@ async def test_repeating_a_move_writes_nothing(db: Database) -> None:
     async with transaction(db.engine) as conn:
         requests = RequestRepository(conn)
         assert await requests.mark_applied(batch_id, [outcome(request_id) for request_id in ids]) == []
-        assert await requests.mark_completed({ids[0]: {}}) == [ids[0]]
+        assert await requests.mark_completed({ids[0]: Said()}) == [ids[0]]
     assert [row for row in await db.rows("SELECT * FROM requests ORDER BY id") if row["id"] != ids[0]] == [
         row for row in rows if row["id"] != ids[0]
     ]
     async with transaction(db.engine) as conn:
         requests = RequestRepository(conn)
         assert await requests.mark_applied(batch_id, [outcome(ids[0])]) == []
-        assert await requests.mark_completed({request_id: {"n": 1} for request_id in ids}) == ids[1:]
-        assert await requests.mark_completed({request_id: {"n": 1} for request_id in ids}) == []
+        assert await requests.mark_completed({request_id: Said(n=1) for request_id in ids}) == ids[1:]
+        assert await requests.mark_completed({request_id: Said(n=1) for request_id in ids}) == []
     for request_id in ids:
         assert await _events(db, request_id) == [EventType.APPLIED, EventType.COMPLETED]
 
@@ -87,7 +89,7 @@ async def test_moves_that_are_not_allowed_are_refused_and_change_nothing(db: Dat
     queued, failed = await db.accept(), await db.accept()
     batch_id = await db.applied([await db.accept()])
     async with transaction(db.engine) as conn:
-        await RequestRepository(conn).mark_failed(failed, "its data", {})
+        await RequestRepository(conn).mark_failed(failed, "its data")
     before = await db.rows("SELECT * FROM requests ORDER BY id")
     events = await db.rows("SELECT * FROM events")
     for request_id in (queued, failed, uuid4()):
@@ -96,11 +98,11 @@ async def test_moves_that_are_not_allowed_are_refused_and_change_nothing(db: Dat
                 await RequestRepository(conn).mark_applied(batch_id, [outcome(request_id)])
         with pytest.raises(Conflict):
             async with transaction(db.engine) as conn:
-                await RequestRepository(conn).mark_completed({request_id: {}})
+                await RequestRepository(conn).mark_completed({request_id: Said()})
     with pytest.raises(Conflict):
         async with transaction(db.engine) as conn:
             await RequestRepository(conn).mark_completed_without_work(
-                failed, already_deleted_by=queued, explanation="x", payload={}
+                failed, AlreadyDeleted(RequestKind.NODE, (queued,)), "x"
             )
     assert await db.rows("SELECT * FROM requests ORDER BY id") == before
     assert await db.rows("SELECT * FROM events") == events
@@ -119,7 +121,7 @@ async def test_a_request_for_what_is_deleted_already_completes_naming_the_earlie
     for moved in (True, False):
         async with transaction(db.engine) as conn:
             assert moved is await RequestRepository(conn).mark_completed_without_work(
-                request_id, already_deleted_by=earlier, explanation="It was gone.", payload={}
+                request_id, AlreadyDeleted(RequestKind.NODE, (earlier,)), "It was gone."
             )
     completed = await _get(db, request_id)
     assert (completed.status, completed.already_deleted_by) == (RequestStatus.COMPLETED, earlier)
@@ -130,7 +132,7 @@ async def test_a_failed_request_says_why_once(db: Database) -> None:
     request_id = await db.accept()
     for moved in (True, False):
         async with transaction(db.engine) as conn:
-            assert moved is await RequestRepository(conn).mark_failed(request_id, "Its features are broken.", {"n": 1})
+            assert moved is await RequestRepository(conn).mark_failed(request_id, "Its features are broken.")
     failed = await _get(db, request_id)
     assert (failed.status, failed.failure) == (RequestStatus.FAILED, "Its features are broken.")
     assert failed.failed_at is not None
@@ -185,7 +187,7 @@ async def test_only_what_is_really_queued_is_handed_to_a_batch(db: Database) -> 
     batch_id = await db.batch([taken])
     async with transaction(db.engine) as conn:
         requests = RequestRepository(conn)
-        await requests.mark_failed(failed, "x", {})
+        await requests.mark_failed(failed, "x")
         claimed = await requests.queued(MODEL, [queued, cancelled, taken, failed, uuid4(), queued])
         assert [request.id for request in claimed] == [queued]
         assert claimed[0].ciphertext is not None
@@ -314,6 +316,6 @@ async def test_a_batch_of_a_thousand_requests_goes_through(db: Database) -> None
     ids = [answer.request.id for answer in answers]
     batch_id = await db.applied(ids)
     async with transaction(db.engine) as conn:
-        assert await RequestRepository(conn).mark_completed({request_id: {"n": 1} for request_id in ids}) == ids
+        assert await RequestRepository(conn).mark_completed({request_id: Said(n=1) for request_id in ids}) == ids
     assert await db.value("SELECT count(*) FROM request_audits WHERE batch_id = :id", id=batch_id) == 1000
     assert await db.value("SELECT count(*) FROM events") == 2000

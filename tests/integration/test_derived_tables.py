@@ -17,7 +17,7 @@ from service.db.rights import API_ROLE, DERIVED, UNLEARNER_ROLE
 from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
 from service.versions.versions import VersionRepository
-from tests.integration.db_harness import Database, open_database
+from tests.integration.db_harness import Database, Said, open_database
 
 #: A temporary table that passes for the one whose changes a function of a trigger takes over.
 FORGED_TABLE = "CREATE TEMPORARY TABLE requests (LIKE public.requests)"
@@ -52,8 +52,8 @@ async def through_all_states(db: Database) -> None:
     batch_id = await db.applied(ids[:2])
     async with transaction(db.engine) as conn:
         await VersionRepository(conn).finish(batch_id, span_residual=3e-15, durations_ms={})
-        await RequestRepository(conn).mark_completed({ids[0]: {}})
-        await RequestRepository(conn).mark_failed(ids[2], "Its features are broken.", {})
+        await RequestRepository(conn).mark_completed({ids[0]: Said()})
+        await RequestRepository(conn).mark_failed(ids[2], "Its features are broken.")
     await db.intake.cancel(ids[3], None)
     async with transaction(db.engine) as conn:
         await fold(conn)

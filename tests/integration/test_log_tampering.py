@@ -29,7 +29,7 @@ from service.evidence.events import EventRepository
 from service.evidence.export import export_lines
 from service.vault.log_keys import LogKeys
 from tests.databases import Templates
-from tests.integration.db_harness import MODEL, Database, open_database
+from tests.integration.db_harness import MODEL, Database, Said, open_database
 from tests.unit.command_line import CommandLine
 
 EVENTS = 200
@@ -100,14 +100,15 @@ async def log_events(db: Database, keys: LogKeys) -> None:
     while logged < EVENTS:
         count = min(rng.choice((1, 1, 2, 5)), EVENTS - logged)
         chosen = rng.sample(requests, count)
-        payloads = {request: {"norm": rng.random(), "n": logged, "steps": {"erase": 1.0}} for request in chosen}
+        members = {request: {"norm": rng.random(), "n": logged, "steps": {"erase": 1.0}} for request in chosen}
         async with transaction(db.engine) as conn:
             if logged % 7 == 3:
                 # What no request asked for is tampered with as well.
-                count, [payload, *_] = 1, list(payloads.values())
-                await EventRepository(conn).append_of_no_request(EventType.IMPORTED, payload | {"model": MODEL})
+                count, said = 1, Said(**members[chosen[0]], model=MODEL)
+                await EventRepository(conn).append_of_no_request(EventType.IMPORTED, said)
             else:
-                await EventRepository(conn).append_many(EventType.FAILED, payloads)
+                contents = {one: Said(**of_it) for one, of_it in members.items()}
+                await EventRepository(conn).append_many(EventType.FAILED, contents)
             await CheckpointRepository(conn).sign(keys)
         logged += count
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from db_harness import MODEL, Database, made, next_pointer, open_database
+from db_harness import MODEL, Database, Said, made, next_pointer, open_database
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -175,8 +175,8 @@ async def test_a_process_of_the_api_takes_in_cancels_and_retries_and_the_unlearn
         owner, db.engine = db.engine, engine
         await db.applied([completed])
         async with transaction(engine) as conn:
-            await RequestRepository(conn).mark_completed({completed: {}})
-            await RequestRepository(conn).mark_failed(failed, "x", {})
+            await RequestRepository(conn).mark_completed({completed: Said()})
+            await RequestRepository(conn).mark_failed(failed, "x")
             await fold(conn)
         db.engine = owner
     async with logged_in(db, API_ROLE) as asking:

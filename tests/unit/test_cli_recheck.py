@@ -4,6 +4,7 @@ import pytest
 
 from service.cli.evidence.recheck import compared
 from service.domain.records import Pointer
+from service.evidence.contents import ServedFigures
 from service.unlearning.remeasure import Measured
 
 POINTER = Pointer("tiny", 4, 1, "4-1", "a" * 64, "b" * 64)
@@ -25,6 +26,6 @@ def test_a_rank_is_compared_with_the_log_and_with_the_version(
     recorded: int | None, written: int, measured: int, told: tuple[str, bool | None]
 ) -> None:
     now = Measured("b" * 64, measured, written, live_nodes=9, span_residual=None, distance_bound_relative=None)
-    figures = {} if recorded is None else {"rank_after": recorded}
+    figures = ServedFigures((4, None), recorded, None, None)
     [rank] = [line for line in compared(POINTER, figures, now) if line.name == "rank"]
     assert (rank.recorded, rank.is_same) == told

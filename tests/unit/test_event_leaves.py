@@ -9,12 +9,19 @@ from uuid import UUID
 from projector.forgetting.status import RepairStatus
 from service.audit.commitments import Commitments
 from service.audit.leaf import LoggedEvent, leaf_data
-from service.batches.outcomes import figures, imported, recovered
 from service.domain.kinds import RequestKind
-from service.domain.records import BatchRecord, DeletionRequest, RequestNorms
+from service.domain.records import BatchRecord, DeletionRequest, RequestAudit, RequestNorms
 from service.domain.states import OF_NO_REQUEST, Cause, EventType, Guarantee, RequestStatus
 from service.domain.versions import Recovery, Version
-from service.evidence.events import Payload
+from service.evidence.contents import (
+    AlreadyDeleted,
+    AuditFigures,
+    Content,
+    Failed,
+    LogKeyAdded,
+    ModelImported,
+    ModelRecovered,
+)
 from service.version import VERSION
 
 #: A leaf a line, in the order of `EventType`; made before the contents had types of their own.
@@ -103,15 +110,17 @@ REQUEST = DeletionRequest(
     repair=RepairStatus.PENDING,
     explanation="The projection removed one direction.",
 )
-CONTENTS: dict[EventType, Payload] = {
-    EventType.APPLIED: figures(BATCH, NORMS, RequestKind.FEATURES),
-    EventType.REPAIRED: figures(REPAIRED, NORMS, RequestKind.NODE),
-    EventType.NOT_REPAIRED: figures(replace(BATCH, repair=RepairStatus.NOT_CONVERGED), NORMS, RequestKind.EDGE),
-    EventType.COMPLETED: {"kind": "features", "already_deleted_by": [str(UUID(int=5)), str(UUID(int=6))]},
-    EventType.FAILED: {},
-    EventType.IMPORTED: imported(VERSION_MADE),
-    EventType.RECOVERED: recovered(Recovery(VERSION_MADE, "8-2", "8-1", unknown_nodes=1)),
-    EventType.LOG_KEY_ADDED: {"number": 2, "public_key": "lethe+1+AAAA"},
+CONTENTS: dict[EventType, Content] = {
+    EventType.APPLIED: AuditFigures(RequestKind.FEATURES, RequestAudit(BATCH, NORMS)),
+    EventType.REPAIRED: AuditFigures(RequestKind.NODE, RequestAudit(REPAIRED, NORMS)),
+    EventType.NOT_REPAIRED: AuditFigures(
+        RequestKind.EDGE, RequestAudit(replace(BATCH, repair=RepairStatus.NOT_CONVERGED), NORMS)
+    ),
+    EventType.COMPLETED: AlreadyDeleted(RequestKind.FEATURES, (UUID(int=5), UUID(int=6))),
+    EventType.FAILED: Failed(),
+    EventType.IMPORTED: ModelImported(VERSION_MADE),
+    EventType.RECOVERED: ModelRecovered(Recovery(VERSION_MADE, "8-2", "8-1", unknown_nodes=1)),
+    EventType.LOG_KEY_ADDED: LogKeyAdded(2, "lethe+1+AAAA"),
 }
 
 
@@ -122,7 +131,7 @@ def test_every_event_becomes_the_leaf_that_it_always_became() -> None:
             LoggedEvent(
                 id=100 + index,
                 type=event,
-                payload=CONTENTS[event],
+                payload=CONTENTS[event].document(),
                 created_at=AT,
                 request=None if event in OF_NO_REQUEST else REQUEST,
                 commitments=Commitments(bytes(range(64)), bytes(32)),

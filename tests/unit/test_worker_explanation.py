@@ -274,14 +274,15 @@ def test_who_waited_is_told_of_the_version_the_repair_ended_in() -> None:
     assert "The repair (model version 9) did the forgetting" in end.explanation
     assert (end.batch.model_version_after, end.batch.repair_version, end.batch.distance_bound_before) == (7, 9, 4.1)
     assert end.batch.durations_ms == {"project": 2.0, "repair": 817.5}
-    assert (end.payload["repair"], end.payload["repair_weights_sha256"]) == ("converged", "c" * 64)
-    assert (end.payload["distance_bound_after_relative"], end.payload["repair_tolerance"]) == (1e-11, 1e-6)
+    said = end.content.document()
+    assert (said["repair"], said["repair_weights_sha256"]) == ("converged", "c" * 64)
+    assert (said["distance_bound_after_relative"], said["repair_tolerance"]) == (1e-11, 1e-6)
 
 
 def test_a_repair_that_fell_short_or_was_given_up_leaves_the_paper_s_guarantee() -> None:
     short = ended(PENDING, replace(ENDED, repair=RepairStatus.NOT_CONVERGED), MANIFEST)
-    assert (short.guarantee, short.payload["repair"]) == (Guarantee.SPAN, "not_converged")
+    assert (short.guarantee, short.content.document()["repair"]) == (Guarantee.SPAN, "not_converged")
     given_up = without_version(PENDING, RepairStatus.NONE, "The operator turned repair off.", MANIFEST)
     assert (given_up.guarantee, given_up.batch.repair) == (Guarantee.SPAN, RepairStatus.NONE)
-    assert (given_up.payload["repair"], given_up.payload["repair_version"]) == ("none", None)
-    assert given_up.explanation.endswith("The operator turned repair off.")
+    said = given_up.content.document()
+    assert (said["repair"], said["repair_version"]) == ("none", None)

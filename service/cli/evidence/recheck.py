@@ -1,10 +1,10 @@
 """`lethe audit recheck`: what the record says of the served model, measured again from the files on disk."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from service.cli.console import number, report, stdout, table
 from service.cli.server import Home, Model, settings_of
@@ -13,16 +13,13 @@ from service.errors import StateMismatch
 from service.settings import Settings
 
 if TYPE_CHECKING:
+    from service.evidence.contents import ServedFigures
     from service.unlearning.remeasure import Measured
 
 #: A residual or bound measured again is the same up to rounding, which differs between machines; below this it is
 #: rounding alone.
 _ROUNDING = 1e-9
 _SAME_WITHIN = 10.0
-
-
-#: What an event of the log has recorded.
-Figures = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ def recheck(
         raise SystemExit(1)
 
 
-def _measured(settings: Settings) -> "tuple[Pointer, Figures | None, Measured]":
+def _measured(settings: Settings) -> "tuple[Pointer, ServedFigures | None, Measured]":
     from model_store.errors import StoreDamaged
     from model_store.store import Store
     from model_store.versions import VersionRef
@@ -86,7 +83,7 @@ def _measured(settings: Settings) -> "tuple[Pointer, Figures | None, Measured]":
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-async def _recorded(database_url: str, model: str) -> tuple[Pointer, Figures | None]:
+async def _recorded(database_url: str, model: str) -> "tuple[Pointer, ServedFigures | None]":
     """The committed version, and the figures of the newest event when they are of that version."""
     from service.db.engine import create_engine
     from service.db.transactions import transaction
@@ -104,27 +101,24 @@ async def _recorded(database_url: str, model: str) -> tuple[Pointer, Figures | N
         raise StateMismatch(
             f"The database knows of no model {model!r}.", "Serve the model once, or give its LETHE_HOME."
         )
-    if figures is None or pointer.version not in (figures.get("model_version_after"), figures.get("repair_version")):
-        return pointer, None
-    return pointer, figures
+    return pointer, figures if figures is not None and pointer.version in figures.versions else None
 
 
-def compared(pointer: Pointer, figures: Figures | None, measured: "Measured") -> Iterator[Line]:
-    """Each figure as the log and the pointer have it beside what was measured; `figures` are those of the log."""
+def compared(pointer: Pointer, recorded: "ServedFigures | None", measured: "Measured") -> Iterator[Line]:
+    """Each figure as the log and the pointer have it beside what was measured."""
     yield Line(
         "weights (SHA-256)",
         pointer.weights_sha256,
         measured.weights_sha256,
         pointer.weights_sha256 == measured.weights_sha256,
     )
-    recorded = {} if figures is None else figures
     # The event of an import by an early version has none; what the version itself says is no record of another's.
-    rank = recorded.get("rank_after")
+    rank = None if recorded is None else recorded.rank
     is_as_written = measured.rank == measured.rank_written
     same = None if rank is None and is_as_written else is_as_written and rank == measured.rank
     yield Line("rank", "-" if rank is None else str(rank), str(measured.rank), same)
-    yield _figure("span residual", recorded.get("span_residual"), measured.span_residual)
-    bound = recorded.get("distance_bound_after_relative")
+    yield _figure("span residual", None if recorded is None else recorded.span_residual, measured.span_residual)
+    bound = None if recorded is None else recorded.distance_bound_relative
     yield _figure("distance bound, relative", bound, measured.distance_bound_relative)
 
 

@@ -1,0 +1,163 @@
+"""What the events of the log say: a record for each content, the only makers of what a leaf has as `details`.
+
+A log once signed stays true: the members of a content, and the form of their values, are those of every leaf so far.
+No external id is among them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+from uuid import UUID
+
+from service.domain.kinds import RequestKind
+from service.domain.records import BatchRecord, RequestAudit, RequestNorms
+from service.domain.versions import Recovery, Version
+from service.version import VERSION
+
+#: The content of an event as its row has it: JSON values.
+Payload = Mapping[str, Any]
+
+_OF_BATCH = tuple(each.name for each in fields(BatchRecord))
+_OF_REQUEST = tuple(each.name for each in fields(RequestNorms))
+_OF_IMPORT = (
+    *("span_residual", "repair_iterations", "repair_tolerance", "distance_bound_before", "distance_bound_after"),
+    *("distance_bound_before_relative", "distance_bound_after_relative"),
+)
+
+
+class Content(Protocol):
+    """What an event says."""
+
+    def document(self) -> Payload:
+        """It as the log has it."""
+
+
+@dataclass(frozen=True)
+class AuditFigures:
+    """Of a request that a batch did something for: `applied`, `repaired`, `not_repaired` and `completed`."""
+
+    kind: RequestKind
+    audit: RequestAudit
+
+    def document(self) -> Payload:
+        """The figures of the batch and of the request."""
+        # Not `asdict`: its deep copies cost more than all else that is done for a request of a batch of one-node
+        # requests.
+        batch, norms = self.audit.batch, self.audit.norms
+        found: dict[str, Any] = {name: getattr(batch, name) for name in _OF_BATCH}
+        found |= {name: getattr(norms, name) for name in _OF_REQUEST}
+        found["software"] = f"lethe {VERSION}"
+        found["batch"] = str(found.pop("id"))
+        found["kind"] = self.kind.value
+        found["durations_ms"] = dict(batch.durations_ms)
+        return found
+
+
+@dataclass(frozen=True)
+class AlreadyDeleted:
+    """Of a request that is `completed` without work, by the requests that deleted what it names, if they are known."""
+
+    kind: RequestKind
+    by: tuple[UUID, ...]
+
+    def document(self) -> Payload:
+        """The kind and the requests."""
+        return {"kind": self.kind.value, "already_deleted_by": [str(request) for request in self.by]}
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Of a request that `failed`: the reason is a member of the request."""
+
+    def document(self) -> Payload:
+        """Nothing."""
+        return {}
+
+
+@dataclass(frozen=True)
+class ModelImported:
+    """Of a model that was `imported`, as a version."""
+
+    version: Version
+
+    def document(self) -> Payload:
+        """What was excluded, the figures of the version, and the model."""
+        version = self.version
+        return {
+            "import": str(version.id),
+            # Those excluded among them.
+            "nodes": version.live_nodes + version.deleted_nodes,
+            "excluded_nodes": version.deleted_nodes,
+            "excluded_features": version.deleted_features,
+            "excluded_edges": version.deleted_edges,
+            "repair": version.repair.value,
+            **{name: getattr(version, name) for name in _OF_IMPORT},
+            "model_version_before": version.number_before,
+            **_of_the_model(version),
+        }
+
+
+@dataclass(frozen=True)
+class ModelRecovered:
+    """Of a model that was `recovered`."""
+
+    recovery: Recovery
+
+    def document(self) -> Payload:
+        """What was found, what was deleted again, and the model."""
+        version = self.recovery.version
+        return {
+            "recovery": str(version.id),
+            "database_before": self.recovery.database_before,
+            "store_before": self.recovery.store_before,
+            "nodes": version.deleted_nodes,
+            "features": version.deleted_features,
+            "edges": version.deleted_edges,
+            "unknown_nodes": self.recovery.unknown_nodes,
+            **_of_the_model(version),
+        }
+
+
+@dataclass(frozen=True)
+class LogKeyAdded:
+    """Of a key that signs checkpoints from here on: its number, and its verifier key."""
+
+    number: int
+    public_key: str
+
+    def document(self) -> Payload:
+        """The same."""
+        return {"number": self.number, "public_key": self.public_key}
+
+
+@dataclass(frozen=True)
+class ServedFigures:
+    """What the newest event with figures of a model's weights says of them; None for what it does not have."""
+
+    #: The version that it was made for, and the one in which its repair ended.
+    versions: tuple[int | None, int | None]
+    rank: int | None
+    span_residual: float | None
+    distance_bound_relative: float | None
+
+    @classmethod
+    def read(cls, payload: Payload) -> "ServedFigures":
+        """Out of the content of that event."""
+        return cls(
+            versions=(payload.get("model_version_after"), payload.get("repair_version")),
+            rank=payload.get("rank_after"),
+            span_residual=payload.get("span_residual"),
+            distance_bound_relative=payload.get("distance_bound_after_relative"),
+        )
+
+
+def _of_the_model(version: Version) -> Payload:
+    return {
+        "model": version.model,
+        "model_version_after": version.number,
+        "weights_sha256_before": version.weights_sha256_before,
+        "weights_sha256_after": version.weights_sha256,
+        "directions_removed": version.directions_removed,
+        "rank_after": version.rank,
+        "live_nodes": version.live_nodes,
+    }
