@@ -1,0 +1,110 @@
+"""The figures of an audit: each place that gives them has them all, in the order in which they were first published."""
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from uuid import UUID
+
+from projector.forgetting.status import RepairStatus
+from service.audit_records.file import ExportFormat, head, lines
+from service.audit_records.queries import AuditEntry
+from service.deletions.answers import audit_answer
+from service.domain.kinds import RequestKind
+from service.domain.records import BatchRecord, DeletionRequest, RequestAudit, RequestNorms
+from service.domain.states import RequestStatus
+
+#: As programs know them: one that is new comes between them or after them, and none goes or moves.
+ANSWERED = {
+    "model_version_before": 6,
+    "model_version_after": 7,
+    "weights_sha256_before": "c" * 64,
+    "weights_sha256_after": "d" * 64,
+    "rank_before": 1431,
+    "rank_after": 1430,
+    "directions_removed": 1,
+    "deleted": 2,
+    "injected_norm_before": 0.23,
+    "injected_norm_after": 0.0,
+    "lost_direction_norm_before": 0.25,
+    "lost_direction_norm_after": 1e-17,
+    "channel_norm_before": None,
+    "channel_norm_after": None,
+    "span_residual": 3e-15,
+    "weight_change": 0.011,
+    "distance_bound_start_relative": 3e-12,
+    "distance_bound_before": 4.1,
+    "distance_bound_after": 2e-9,
+    "distance_bound_before_relative": 0.2,
+    "distance_bound_after_relative": 1e-10,
+    "repair_iterations": 3,
+    "repair_weight_change": 0.01,
+    "repair_version": 8,
+    "repair_weights_sha256": "e" * 64,
+    "repair_tolerance": 1e-8,
+    "factor_age_s": 60.0,
+    "coefficient_residual": 2e-14,
+    "factor_method": "downdate",
+    "durations_ms": {"project": 1.9, "repair": 410.0},
+    "device": "cpu",
+}
+HEADING = (
+    "id,model,status,kind,count,reference,received_at,applied_at,completed_at,failed_at,cancelled_at,guarantee,repair,"
+    "explanation,failure,already_deleted_by,batch_id,model_version_before,model_version_after,weights_sha256_before,"
+    "weights_sha256_after,rank_before,rank_after,directions_removed,live_nodes,lost_direction_norm_before,"
+    "lost_direction_norm_after,span_residual,weight_change,distance_bound_start_relative,distance_bound_before,"
+    "distance_bound_after,distance_bound_before_relative,distance_bound_after_relative,repair_iterations,"
+    "repair_weight_change,repair_version,repair_weights_sha256,repair_tolerance,factor_age_s,coefficient_residual,"
+    "factor_method,device,deleted,injected_norm_before,injected_norm_after,channel_norm_before,channel_norm_after"
+)
+[COLUMNS] = csv.reader([HEADING])
+#: Of the request alone, or of the batch beside its figures.
+REQUEST = DeletionRequest(
+    id=UUID(int=3),
+    model="tiny",
+    kind=RequestKind.FEATURES,
+    status=RequestStatus.APPLIED,
+    count=2,
+    reference="=1",
+    api_key_id=UUID(int=4),
+    received_at=datetime(2026, 3, 2, 9, 15, 4, 120000, tzinfo=UTC),
+)
+OF_REQUEST = ("deleted", "injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
+AUDIT = RequestAudit(
+    BatchRecord(
+        id=UUID(int=1),
+        model="tiny",
+        requests=5,
+        nodes=9,
+        features=1,
+        edges=2,
+        repair=RepairStatus.CONVERGED,
+        live_nodes=58,
+        **{name: value for name, value in ANSWERED.items() if name not in OF_REQUEST},
+    ),
+    RequestNorms(**{name: ANSWERED[name] for name in OF_REQUEST}),
+)
+
+
+def test_an_answer_has_every_figure_in_its_place() -> None:
+    answered = json.loads(audit_answer(AUDIT).model_dump_json())
+    assert answered["batch"] == {"id": str(UUID(int=1)), "requests": 5, "nodes": 9, "features": 1, "edges": 2}
+    known = {name: value for name, value in answered.items() if name in ANSWERED}
+    assert list(known.items()) == list(ANSWERED.items())
+
+
+def test_an_export_has_every_figure_in_its_column() -> None:
+    entries = [AuditEntry(REQUEST, AUDIT), AuditEntry(REQUEST, None)]
+    written = head(ExportFormat.CSV) + lines(entries, ExportFormat.CSV)
+    audited, bare = csv.DictReader(io.StringIO(written.decode()))
+    assert [name for name in audited if name in COLUMNS] == COLUMNS
+    assert audited["live_nodes"] == "58"
+    assert {name: audited[name] for name in ANSWERED if name in COLUMNS} == {
+        name: "" if value is None else str(value) for name, value in ANSWERED.items() if name in COLUMNS
+    }
+    assert not any(bare[name] for name in COLUMNS[COLUMNS.index("batch_id") :])
+    first, _ = (json.loads(line) for line in lines(entries, ExportFormat.NDJSON).splitlines())
+    assert list(first) == list(audited)
+    assert {name: first[name] for name in ANSWERED if name in COLUMNS} == {
+        name: value for name, value in ANSWERED.items() if name in COLUMNS
+    }
