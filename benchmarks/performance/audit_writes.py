@@ -28,10 +28,11 @@ from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Intake, NewRequest
 from service.deletions.requests import AppliedOutcome, RequestRepository
+from service.domain.figures import BatchDetails, RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import RequestAudit, RequestNorms, Targets
+from service.domain.records import RequestAudit, Targets
 from service.domain.states import Cause, Guarantee
-from service.domain.versions import BatchDetails, Version, batch_record
+from service.domain.versions import Version, batch_record
 from service.evidence.contents import AuditFigures
 from service.vault.own_slots import OwnSlots
 from service.versions.batch_rows import BatchRepository

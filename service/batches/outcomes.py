@@ -7,8 +7,9 @@ from projector.forgetting.status import RepairStatus
 from service.batches.explanation import explain
 from service.batches.pending_repairs import Pending, RepairEnd
 from service.deletions.requests import AppliedOutcome
+from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import BatchRecord, QueuedRequest, RequestAudit, RequestNorms
+from service.domain.records import BatchRecord, QueuedRequest, RequestAudit
 from service.domain.states import Guarantee
 from service.domain.versions import Version, repaired_in
 from service.evidence.contents import AuditFigures

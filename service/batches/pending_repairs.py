@@ -11,8 +11,9 @@ from projector.forgetting.status import RepairStatus
 from service.db.arrays import unnested
 from service.db.rows import NORM_COLUMNS, request_norms
 from service.db.tables import RequestAuditRow, RequestRow
+from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import BatchRecord, RequestNorms
+from service.domain.records import BatchRecord
 from service.domain.states import Cause, EventType, Guarantee
 from service.evidence.contents import Content
 from service.evidence.events import EventRepository

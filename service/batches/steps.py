@@ -13,9 +13,10 @@ from service.batches.resolve import Deletion
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
 from service.deletions.requests import RequestRepository
-from service.domain.records import BatchRecord, RequestAudit, RequestNorms, Tombstone
+from service.domain.figures import BatchDetails, RequestNorms
+from service.domain.records import BatchRecord, RequestAudit, Tombstone
 from service.domain.states import Cause, RequestStatus
-from service.domain.versions import BatchDetails, Version, batch_record
+from service.domain.versions import Version, batch_record
 from service.evidence.contents import AuditFigures
 from service.failure_points import FailurePoint
 from service.tombstones.kept import as_kept

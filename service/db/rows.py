@@ -7,8 +7,9 @@ from sqlalchemy import Row
 
 from projector.forgetting.status import RepairStatus
 from service.db.tables import RequestAuditRow, RequestRow
+from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import DeletionRequest, KeySlot, QueuedRequest, RequestNorms
+from service.domain.records import DeletionRequest, KeySlot, QueuedRequest
 from service.domain.states import Guarantee, RequestStatus
 
 #: The columns `deletion_request` reads.

@@ -12,7 +12,8 @@ from sqlalchemy import BigInteger, ForeignKey, Identity, SmallInteger, Text, fun
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base
+from service.db.base import Base, holds
+from service.domain.figures import RequestNorms
 
 
 class ApiKeyRow(Base):
@@ -131,6 +132,7 @@ class RequestRow(Base):
     reference_commitment: Mapped[bytes | None]
 
 
+@holds(RequestNorms)
 class RequestAuditRow(Base):
     """What was deleted for one request and the norms measured for it, written together with its batch."""
 
@@ -138,11 +140,6 @@ class RequestAuditRow(Base):
 
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
     batch_id: Mapped[UUID] = mapped_column(ForeignKey("batches.id"))
-    deleted: Mapped[int]
-    injected_norm_before: Mapped[float | None]
-    injected_norm_after: Mapped[float | None]
-    channel_norm_before: Mapped[float | None]
-    channel_norm_after: Mapped[float | None]
 
 
 class OutboxRow(Base):

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from projector.forgetting.status import RepairStatus
+from service.domain.figures import FIGURES, OF_REQUEST, BatchDetails, RepairFigures, RequestNorms, VersionFigures
 from service.domain.kinds import RequestKind, Target, ordered
 from service.domain.states import Guarantee, RequestStatus, Scope
 
@@ -123,9 +124,9 @@ class Lease:
     give_up_at: float
 
 
-@dataclass(frozen=True)
-class BatchRecord:
-    """What one update of the model did, as the audit keeps it."""
+@dataclass(frozen=True, kw_only=True)
+class BatchRecord(BatchDetails, VersionFigures, RepairFigures):
+    """What one update of the model did, as the audit keeps it; its repair may have ended in a later version."""
 
     id: UUID
     model: str
@@ -138,57 +139,17 @@ class BatchRecord:
     model_version_after: int
     weights_sha256_before: str
     weights_sha256_after: str
-    rank_before: int
     rank_after: int
-    directions_removed: int
-    lost_direction_norm_before: float | None
-    lost_direction_norm_after: float | None
-    #: |W_after - W_before|_F / |W_before|_F.
-    weight_change: float
-    #: |W - (B + M T)|_F / |W|_F, the arithmetic check of the coefficients.
-    coefficient_residual: float
-    #: How M+ was obtained: `downdate`, `decompose` or `refactorise`; `none` when no feature was deleted.
-    factor_method: str
+    #: Nodes that are left of the graph.
+    live_nodes: int = 0
     device: str
     #: Milliseconds by step of the batch.
     durations_ms: Mapping[str, float]
-    #: Recomputed from the surviving rows on disk; None until `completed`.
-    span_residual: float | None = None
-    #: Of the weights as they were when the batch began, to the optimum of the graph as it was: what training, or an
-    #: earlier repair, had left undone.
-    distance_bound_start_relative: float | None = None
-    distance_bound_before: float | None = None
-    distance_bound_after: float | None = None
-    distance_bound_before_relative: float | None = None
-    distance_bound_after_relative: float | None = None
-    #: How far its repair has come, which may end in a later version.
+    #: How far its repair has come.
     repair: RepairStatus = RepairStatus.NONE
-    #: Newton steps of the repair.
-    repair_iterations: int | None = None
-    #: |W_repaired - W_projected|_F / |W_projected|_F.
-    repair_weight_change: float | None = None
     #: The version in which the repair ended, the batch's own or a later one, and the digest of its weights.
     repair_version: int | None = None
     repair_weights_sha256: str | None = None
-    #: The relative bound up to which the repair counted as converged; None while none has ended.
-    repair_tolerance: float | None = None
-    #: How long a factor of the Hessian made before the batch may stay in memory after it (seconds); None where nothing
-    #: is repaired.
-    factor_age_s: float | None = None
-    #: Nodes that are left of the graph.
-    live_nodes: int = 0
-
-
-@dataclass(frozen=True)
-class RequestNorms:
-    """What a batch deleted for one request, and the norms measured for it; None where a norm does not exist."""
-
-    #: How many of the nodes or edges named this batch deleted for the request; the others were gone.
-    deleted: int
-    injected_norm_before: float | None
-    injected_norm_after: float | None
-    channel_norm_before: float | None
-    channel_norm_after: float | None
 
 
 @dataclass(frozen=True)
@@ -197,6 +158,11 @@ class RequestAudit:
 
     batch: BatchRecord
     norms: RequestNorms
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The value of every figure, by name."""
+        return {name: getattr(self.norms if name in OF_REQUEST else self.batch, name) for name in FIGURES}
 
 
 @dataclass(frozen=True)

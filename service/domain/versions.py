@@ -6,12 +6,13 @@ from datetime import datetime
 from uuid import UUID
 
 from projector.forgetting.status import RepairStatus
+from service.domain.figures import BatchDetails, RepairFigures, VersionFigures, values_of
 from service.domain.records import BatchRecord, Pointer
 from service.domain.states import Cause, ImportStatus
 
 
 @dataclass(frozen=True, kw_only=True)
-class Version:
+class Version(VersionFigures, RepairFigures):
     """One committed version: what made it, and what was measured of it."""
 
     #: That of its batch or of its import, where one of them is its cause.
@@ -42,25 +43,11 @@ class Version:
     deleted_nodes: int = 0
     deleted_features: int = 0
     deleted_edges: int = 0
-    #: Directions of the weights that only these had supported.
-    directions_removed: int = 0
-    #: Recomputed from the rows on disk; None until then.
-    span_residual: float | None = None
-    #: Bounds on |W - W_u|_F, W_u the optimum on the remaining graph, before repair and of the weights that this version
-    #: holds, and relative to |W|_F; None where there is no certificate, or W = 0.
-    distance_bound_before: float | None = None
-    distance_bound_after: float | None = None
-    distance_bound_before_relative: float | None = None
-    distance_bound_after_relative: float | None = None
     #: How far the repair of its weights has come, and the version in which it ended: its own, or a later one.
     repair: RepairStatus = RepairStatus.NONE
     repair_version: int | None = None
-    #: Newton steps, products with the Hessian, and |W - W_projected|_F / |W_projected|_F of a repair that ended here.
-    repair_iterations: int | None = None
+    #: Products with the Hessian of a repair that ended here.
     repair_products: int | None = None
-    repair_weight_change: float | None = None
-    #: The relative bound up to which it counted as converged.
-    repair_tolerance: float | None = None
 
     @property
     def own_repair(self) -> RepairStatus:
@@ -71,20 +58,6 @@ class Version:
     def pointer(self) -> Pointer:
         """It as the committed one."""
         return Pointer(self.model, self.number, self.fencing, self.folder, self.digest, self.weights_sha256)
-
-
-@dataclass(frozen=True)
-class BatchDetails:
-    """What is measured of a batch alone; see `BatchRecord`."""
-
-    rank_before: int
-    weight_change: float
-    coefficient_residual: float
-    lost_direction_norm_before: float | None
-    lost_direction_norm_after: float | None
-    factor_method: str
-    distance_bound_start_relative: float | None
-    factor_age_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -130,25 +103,13 @@ def batch_record(version: Version, details: BatchDetails, end: Version | None) -
         model_version_after=version.number,
         weights_sha256_before=version.weights_sha256_before,
         weights_sha256_after=version.weights_sha256,
-        rank_before=details.rank_before,
         rank_after=version.rank,
-        directions_removed=version.directions_removed,
-        lost_direction_norm_before=details.lost_direction_norm_before,
-        lost_direction_norm_after=details.lost_direction_norm_after,
-        weight_change=details.weight_change,
-        coefficient_residual=details.coefficient_residual,
-        factor_method=details.factor_method,
+        live_nodes=version.live_nodes,
         device=version.device,
         durations_ms=version.durations_ms,
-        span_residual=version.span_residual,
-        distance_bound_start_relative=details.distance_bound_start_relative,
-        distance_bound_before=version.distance_bound_before,
-        distance_bound_after=version.distance_bound_after,
-        distance_bound_before_relative=version.distance_bound_before_relative,
-        distance_bound_after_relative=version.distance_bound_after_relative,
         repair=version.repair,
-        factor_age_s=details.factor_age_s,
-        live_nodes=version.live_nodes,
+        **values_of(version, VersionFigures),
+        **values_of(details, BatchDetails),
     )
     return record if end is None else repaired_in(record, end)
 
@@ -161,12 +122,10 @@ def repaired_in(batch: BatchRecord, end: Version) -> BatchRecord:
     return replace(
         batch,
         repair=end.repair,
-        repair_iterations=end.repair_iterations,
-        repair_weight_change=end.repair_weight_change,
         repair_version=end.number,
         repair_weights_sha256=end.weights_sha256,
-        repair_tolerance=end.repair_tolerance,
         distance_bound_after=end.distance_bound_after,
         distance_bound_after_relative=end.distance_bound_after_relative,
         durations_ms=durations,
+        **values_of(end, RepairFigures),
     )

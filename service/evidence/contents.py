@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol
 from uuid import UUID
 
+from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import BatchRecord, RequestAudit, RequestNorms
+from service.domain.records import BatchRecord, RequestAudit
 from service.domain.versions import Recovery, Version
 from service.version import VERSION
 

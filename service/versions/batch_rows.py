@@ -10,30 +10,24 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base
+from service.db.base import Base, holds
 from service.db.rows import NORM_COLUMNS, QUEUED_COLUMNS, queued_request, request_norms
 from service.db.tables import RequestAuditRow, RequestRow
-from service.domain.records import BatchRecord, QueuedRequest, RequestNorms
+from service.domain.figures import BatchDetails, RequestNorms
+from service.domain.records import BatchRecord, QueuedRequest
 from service.domain.states import Cause, RequestStatus
-from service.domain.versions import BatchDetails, Version, batch_record
+from service.domain.versions import Version, batch_record
 from service.errors import Conflict
 from service.versions.versions import VersionRepository, VersionRow, joined_version_in, version_columns, version_in
 
 
+@holds(BatchDetails)
 class BatchRow(Base):
     """What is measured of a version whose cause is a batch, and of no other."""
 
     __tablename__ = "batches"
 
     id: Mapped[UUID] = mapped_column(ForeignKey("versions.id"), primary_key=True)
-    rank_before: Mapped[int]
-    weight_change: Mapped[float]
-    coefficient_residual: Mapped[float]
-    lost_direction_norm_before: Mapped[float | None]
-    lost_direction_norm_after: Mapped[float | None]
-    factor_method: Mapped[str]
-    distance_bound_start_relative: Mapped[float | None]
-    factor_age_s: Mapped[float | None]
 
 
 _BATCHES = BatchRow.__table__

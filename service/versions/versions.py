@@ -13,11 +13,13 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import FromClause
 
 from projector.forgetting.status import RepairStatus
-from service.db.base import Base
+from service.db.base import Base, holds
+from service.domain.figures import RepairFigures, VersionFigures
 from service.domain.states import Cause
 from service.domain.versions import Version
 
 
+@holds(VersionFigures, RepairFigures)
 class VersionRow(Base):
     """A version that was committed; `finished_at` is when nothing older was on the disk any more."""
 
@@ -42,18 +44,9 @@ class VersionRow(Base):
     deleted_nodes: Mapped[int]
     deleted_features: Mapped[int]
     deleted_edges: Mapped[int]
-    directions_removed: Mapped[int]
-    span_residual: Mapped[float | None]
-    distance_bound_before: Mapped[float | None]
-    distance_bound_after: Mapped[float | None]
-    distance_bound_before_relative: Mapped[float | None]
-    distance_bound_after_relative: Mapped[float | None]
     repair: Mapped[str]
     repair_version: Mapped[int | None] = mapped_column(BigInteger)
-    repair_iterations: Mapped[int | None]
     repair_products: Mapped[int | None]
-    repair_weight_change: Mapped[float | None]
-    repair_tolerance: Mapped[float | None]
     #: What holds of its own weights, for whoever reads the table.
     guarantee: Mapped[str] = mapped_column(
         Computed(

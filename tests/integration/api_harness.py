@@ -38,9 +38,10 @@ from service.db.transactions import transaction
 from service.deletions.deletions import Deletions
 from service.deletions.intake.intake import Intake
 from service.deletions.requests import RequestRepository
+from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind, Target
 from service.domain.lease_report import Check
-from service.domain.records import Pointer, RequestNorms, Tombstone
+from service.domain.records import Pointer, Tombstone
 from service.domain.snapshot import Snapshot
 from service.domain.states import Cause, Guarantee, Scope
 from service.drills.cohorts import CohortSearch

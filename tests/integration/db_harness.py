@@ -16,10 +16,11 @@ from service.db.engine import Connection, Engine, create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Accepted, Intake, NewRequest
 from service.deletions.requests import AppliedOutcome, RequestRepository
+from service.domain.figures import BatchDetails, RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import KeySlot, Pointer, RequestNorms, Targets
+from service.domain.records import KeySlot, Pointer, Targets
 from service.domain.states import Cause, EventType, Guarantee, Scope
-from service.domain.versions import BatchDetails, Version
+from service.domain.versions import Version
 from service.evidence.contents import ModelImported, Payload
 from service.evidence.events import EventRepository
 from service.imports.repository import ImportRepository

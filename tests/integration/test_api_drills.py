@@ -19,8 +19,8 @@ from service.db.rights import API_ROLE
 from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
 from service.domain.drills import MOST_LEFT, DrillTrigger
+from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import RequestNorms
 from service.domain.states import Scope
 from service.drills.repository import DrillOpen, DrillRepository
 from service.evidence.contents import AlreadyDeleted

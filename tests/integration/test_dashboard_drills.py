@@ -10,7 +10,7 @@ from api_harness import Api, serving
 from test_dashboard_access import SAME_ORIGIN, sign_in, token_in
 
 from projector.forgetting.canaries import Canaries
-from service.domain.records import RequestNorms
+from service.domain.figures import RequestNorms
 from service.domain.states import Scope
 from service.drills.cohorts import CohortSearch
 from service.publication.reader import Reader

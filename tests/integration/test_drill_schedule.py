@@ -21,7 +21,8 @@ from service.db.transactions import transaction
 from service.deletions.delivery.unclaimed import Queue
 from service.deletions.requests import RequestRepository
 from service.domain.drills import Drill, DrillTrigger
-from service.domain.records import ApiKey, RequestNorms
+from service.domain.figures import RequestNorms
+from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.drills.repository import DrillRepository
 from service.drills.schedule import DrillSchedule, ensure_schedule_key

@@ -9,8 +9,9 @@ from uuid import UUID
 from projector.forgetting.status import RepairStatus
 from service.audit.commitments import Commitments
 from service.audit.leaf import LoggedEvent, leaf_data
+from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import BatchRecord, DeletionRequest, RequestAudit, RequestNorms
+from service.domain.records import BatchRecord, DeletionRequest, RequestAudit
 from service.domain.states import OF_NO_REQUEST, Cause, EventType, Guarantee, RequestStatus
 from service.domain.versions import Recovery, Version
 from service.evidence.contents import (

@@ -10,8 +10,9 @@ from projector.forgetting.status import RepairStatus
 from service.audit_records.file import ExportFormat, head, lines
 from service.audit_records.queries import AuditEntry
 from service.deletions.answers import audit_answer
+from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import BatchRecord, DeletionRequest, RequestAudit, RequestNorms
+from service.domain.records import BatchRecord, DeletionRequest, RequestAudit
 from service.domain.states import RequestStatus
 
 #: As programs know them: one that is new comes between them or after them, and none goes or moves.

@@ -14,8 +14,9 @@ from projector.training.mlp import MlpRecord
 from service.batches.explanation import explain, frozen_parts, nothing_left
 from service.batches.outcomes import ended, guarantee, without_version
 from service.batches.pending_repairs import Pending
+from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import BatchRecord, RequestNorms
+from service.domain.records import BatchRecord
 from service.domain.states import Cause, Guarantee
 from tests.integration.db_harness import made
 

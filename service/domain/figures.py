@@ -1,0 +1,247 @@
+"""The figures of an audit: the records that hold them, and what each is called, means and is shown as.
+
+Columns of the database, fields of answers, columns of exports, rows of pages and of commands, and the table in the
+documents derive from here. `PYTHONPATH=. python -m docs.figures_table` writes the last; a test says so when it is due.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+#: Residuals, relative to |W|, above this are no rounding: the weights have left the span of the remaining nodes, or
+#: the coefficients no longer belong to the weights.
+MOST_RESIDUAL = 1e-8
+#: The same of the span residual between a batch and its repair: eps cond(X)^2 for a condition number of 1e5, the
+#: largest that the directions carried by the pseudo-inverse can have.
+MOST_UNREPAIRED = 2.3e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Bounds on |W - W_u|_F, W_u the optimum on the remaining graph; None without a certificate.
+
+    Before the repair of the weights and after it, and relative to |W|_F, where it is not 0.
+    """
+
+    distance_bound_before: float | None = None
+    distance_bound_after: float | None = None
+    distance_bound_before_relative: float | None = None
+    distance_bound_after_relative: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionFigures(Bounds):
+    """What is measured of every version, whatever made it: columns of `versions`."""
+
+    #: Directions of the weights that only what it lacks of what it was made from had supported.
+    directions_removed: int = 0
+    #: Recomputed from the rows on disk; None until then.
+    span_residual: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairFigures:
+    """What is measured of a repair: columns of `versions`, of the one in which it ended; None in all others."""
+
+    #: Newton steps.
+    repair_iterations: int | None = None
+    #: |W - W_projected|_F / |W_projected|_F.
+    repair_weight_change: float | None = None
+    #: The relative bound up to which it counted as converged.
+    repair_tolerance: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchDetails:
+    """What is measured of a version whose cause is a batch, and of no other: columns of `batches`."""
+
+    rank_before: int
+    #: |W_after - W_before|_F / |W_before|_F.
+    weight_change: float
+    #: |W - (B + M T)|_F / |W|_F, the arithmetic check of the coefficients.
+    coefficient_residual: float
+    lost_direction_norm_before: float | None
+    lost_direction_norm_after: float | None
+    #: How M+ was obtained: `downdate`, `decompose` or `refactorise`; `none` when no feature was deleted.
+    factor_method: str
+    #: Relative, of the weights as they were when the batch began, to the optimum of the graph as it was.
+    distance_bound_start_relative: float | None = None
+    #: Seconds; None where nothing is repaired.
+    factor_age_s: float | None = None
+
+
+@dataclass(frozen=True)
+class RequestNorms:
+    """What a batch deleted for one request, and the norms measured for it: columns of `request_audits`."""
+
+    #: How many of the nodes or edges named this batch deleted for the request; the others were gone.
+    deleted: int
+    #: None where a norm does not exist.
+    injected_norm_before: float | None
+    injected_norm_after: float | None
+    channel_norm_before: float | None
+    channel_norm_after: float | None
+
+
+class Question(StrEnum):
+    """What a reader asks of an audit, in the order in which pages answer."""
+
+    LEFT = "Is anything of it left in the weights?"
+    DISTANCE = "How far are the weights from retraining?"
+    MODEL = "Which model was changed?"
+
+
+class Form(StrEnum):
+    """How a value is written."""
+
+    NUMBER = "number"
+    #: A share, written as so many per cent.
+    PERCENT = "percent"
+    DIGEST = "digest"
+    TEXT = "text"
+    #: Several numbers, by name: no column of a file.
+    BY_STEP = "by step"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one figure is called, means and is shown as."""
+
+    label: str
+    #: One plain sentence, which stands alone.
+    meaning: str
+    #: A value, for the examples of the interface.
+    example: object = None
+    #: None where pages show it outside of their tables of figures.
+    question: Question | None = None
+    form: Form = Form.NUMBER
+    unit: str = ""
+    #: The most that rounding explains; None where a figure has no such limit.
+    limit: float | None = None
+    #: Whether receipts and `audit show` have it among the figures; some stand in rows of their own there.
+    in_receipts: bool = True
+    #: Whether answers of the interface have it; exports and events have all.
+    in_answers: bool = True
+
+
+_left = partial(Figure, question=Question.LEFT)
+_distance = partial(Figure, question=Question.DISTANCE)
+_share = partial(_distance, form=Form.PERCENT)
+_model = partial(Figure, question=Question.MODEL)
+_version = partial(_model, in_receipts=False)
+_digest = partial(_version, form=Form.DIGEST)
+
+#: By name, in the order of answers and exports.
+FIGURES: Mapping[str, Figure] = {
+    "model_version_before": _version("Model version before", "The version that the batch began with.", 6),
+    "model_version_after": _version("Model version after", "The version that it made; predictions name theirs.", 7),
+    "weights_sha256_before": _digest("Weights before", "SHA-256 of the weights that it began with.", "9f86" * 16),
+    "weights_sha256_after": _digest("Weights after", "SHA-256 of the weights that it made.", "6030" * 16),
+    "rank_before": _model("Rank before", "How many independent directions the nodes' features spanned.", 1431),
+    "rank_after": _model("Rank after", "How many those of the remaining nodes span.", 1431),
+    "directions_removed": _left(
+        "Directions removed",
+        "Directions that only the deleted nodes supported. 0 is common: what the bound says then decides.",
+        0,
+    ),
+    "live_nodes": Figure("Live nodes", "Nodes that are left of the graph.", in_answers=False),
+    "deleted": _model(
+        "Deleted for this request",
+        "Nodes or edges deleted for this request; others that it names were gone already.",
+        2,
+    ),
+    "injected_norm_before": _left(
+        "Weight on these nodes before",
+        "What the model had learned from these nodes alone: the weight that a faint marker only they carry would get.",
+        0.23,
+    ),
+    "injected_norm_after": _left(
+        "Weight on these nodes after",
+        "What is left of it: 0 by construction once they have left the graph. Span residual and bound are measured.",
+        0.0,
+    ),
+    "lost_direction_norm_before": _left(
+        "Weight along removed directions before", "How much of the weights pointed in the directions removed."
+    ),
+    "lost_direction_norm_after": _left(
+        "Weight along removed directions after", "What is left of it: rounding alone, about 10⁻¹⁵ of the weights."
+    ),
+    "channel_norm_before": _left(
+        "Weight on the test column before", "What the model gave to a marker put on these nodes before training."
+    ),
+    "channel_norm_after": _left(
+        "Weight on the test column after",
+        "What is left of it, read from the weights: 0 up to rounding means that the marker is forgotten.",
+    ),
+    "span_residual": _left(
+        "Span residual",
+        "Share of the weights that the rows left on disk do not explain: about 10⁻¹⁵, at most 10⁻⁸ once repaired.",
+        3e-15,
+        limit=MOST_UNREPAIRED,
+    ),
+    "weight_change": _share(
+        "Moved by the batch", "How much the whole update changed the weights, as a share of their size.", 0.011
+    ),
+    "distance_bound_start_relative": _share(
+        "Bound when it began",
+        "Most that the weights were away from the optimum then: what training or an earlier repair had left undone.",
+        3e-12,
+    ),
+    "distance_bound_before": _distance(
+        "Bound before repair, absolute", "The bound before repair in units of the weights.", 4.1, in_receipts=False
+    ),
+    "distance_bound_after": _distance(
+        "Bound after repair, absolute", "The bound after repair in units of the weights.", 2e-9, in_receipts=False
+    ),
+    "distance_bound_before_relative": _share(
+        "Bound before repair",
+        "Most that the weights were away from those of retraining, as a share of their size.",
+        0.2,
+    ),
+    "distance_bound_after_relative": _share(
+        "Bound after repair",
+        "Most that they are away from those of retraining since: proved from the gradient, without retraining.",
+        1e-10,
+    ),
+    "repair_iterations": _distance("Steps of repair", "How often the weights were re-optimised on what remains.", 3),
+    "repair_weight_change": _share(
+        "Moved by the repair", "How much the repair alone changed the weights, as a share of their size.", 0.011
+    ),
+    "repair_version": _version("Repaired in version", "The version in which the repair ended.", 7),
+    "repair_weights_sha256": _digest("Weights of that version", "SHA-256 of the weights repaired.", "6030" * 16),
+    "repair_tolerance": _share(
+        "Bound allowed", "Most that the bound after repair may be for the weights to count as retrained.", 1e-8
+    ),
+    "factor_age_s": _distance(
+        "Factor kept in memory",
+        "How long a factor of the loss' curvature made before may stay in memory, never on disk, to speed up repairs; "
+        "it does not influence what the weights converge to.",
+        60.0,
+        unit="s",
+    ),
+    "coefficient_residual": _model(
+        "Bookkeeping error",
+        "Rounding in Lethe's own books: it checks arithmetic, and proves nothing about forgetting.",
+        2e-14,
+        limit=MOST_RESIDUAL,
+    ),
+    "factor_method": Figure(
+        "Pseudo-inverse by",
+        "How it was obtained: `downdate`, `decompose`, `refactorise`; `none` when no feature was deleted.",
+        "downdate",
+        form=Form.TEXT,
+    ),
+    "durations_ms": Figure(
+        "Time by step", "How long each step took.", {"project": 1.9, "repair": 410.0}, form=Form.BY_STEP, unit="ms"
+    ),
+    "device": Figure("Device", "What the batch was computed on.", "cpu", form=Form.TEXT),
+}
+#: Those of a request of its own; the others are those of its batch.
+OF_REQUEST = frozenset(each.name for each in fields(RequestNorms))
+
+
+def values_of(record: object, *kinds: type[Any]) -> dict[str, Any]:
+    """What `record` holds of the figures of `kinds`, which it is made of, by name."""
+    return {each.name: getattr(record, each.name) for kind in kinds for each in fields(kind)}
