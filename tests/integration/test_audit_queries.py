@@ -18,13 +18,15 @@ from benchmarks.performance.audit_events import MODEL as GENERATED
 from benchmarks.performance.audit_events import NotEmpty, generate
 from projector.forgetting.status import RepairStatus
 from service.audit import merkle
-from service.audit_records.queries import SeriesPoint, SeriesStep, Summary
+from service.audit_records.file import COLUMNS
+from service.audit_records.queries import AuditFilters, SeriesPoint, SeriesStep, Summary
 from service.audit_records.summary import series, summary
 from service.audit_records.totals import fold
 from service.db import roles
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
+from service.domain.figures import FIGURES
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
 from service.evidence.contents import AlreadyDeleted
@@ -330,6 +332,23 @@ async def test_the_views_tell_what_the_queries_tell(world: AuditWorld) -> None:
     [(rows, audited)] = await world.rows("SELECT count(*), count(injected_norm_before) FROM audit_export")
     assert rows == found.requests
     assert [(audited,)] == await world.rows("SELECT count(injected_norm_before) FROM request_audits")
+
+
+async def test_the_view_of_requests_has_what_the_export_has(world: AuditWorld) -> None:
+    rows = {row.id: row._mapping for row in await world.rows("SELECT * FROM audit_export")}
+    entries = await world.found(AuditFilters(), limit=500)
+    assert len(rows) == len(entries) > 0
+    # What a person may have written, and what a view has of the request and of its batch's commit beside it.
+    assert set(COLUMNS) ^ set(next(iter(rows.values()))) == {
+        *("reference", "explanation", "failure"),
+        *("seconds_to_applied", "seconds_to_completed", "committed_at"),
+    }
+    for entry in entries:
+        figures = dict.fromkeys(FIGURES) if entry.audit is None else entry.audit.figures
+        row = rows[entry.request.id]
+        assert {name: row[name] for name in FIGURES if name in COLUMNS} == {
+            name: value for name, value in figures.items() if name in COLUMNS
+        }
 
 
 async def test_the_audit_role_reads_the_views_and_nothing_else(world: AuditWorld) -> None:
