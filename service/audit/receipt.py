@@ -10,7 +10,8 @@ from typing import Any
 from service.audit.canonical import Document
 from service.audit.checkpoint import VerifierKey
 from service.audit.model_events import in_words
-from service.domain.guarantees import FIGURES, GUARANTEES, NOTHING_LEFT, NOTHING_LEFT_UNKNOWN
+from service.domain.figures import RECEIPT
+from service.domain.guarantees import GUARANTEES, NOTHING_LEFT, NOTHING_LEFT_UNKNOWN
 from service.domain.states import EventType, Guarantee
 
 #: The first member of every receipt.
@@ -90,6 +91,6 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
         "weights_sha256_after": figures.get("weights_sha256_after"),
         "repair_version": figures.get("repair_version"),
         "repair_weights_sha256": figures.get("repair_weights_sha256"),
-        "figures": {name: figures[name] for name in FIGURES if figures.get(name) is not None},
+        "figures": {name: figures[name] for name in RECEIPT if figures.get(name) is not None},
         "since": [{"time": leaf["time"], "what": in_words(leaf["type"], leaf["details"])} for leaf in since],
     }

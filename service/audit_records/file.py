@@ -9,23 +9,18 @@ from typing import Any
 import orjson
 
 from service.audit_records.queries import AuditEntry
+from service.domain.figures import FIGURES, OF_REQUEST, Form
 
-#: Attributes of the request, of its batch and of its norms, in the order of the columns.
+#: Attributes of the request, in the order of the columns.
 _REQUEST = (
     *("id", "model", "status", "kind", "count", "reference", "received_at", "applied_at", "completed_at", "failed_at"),
     *("cancelled_at", "guarantee", "repair", "explanation", "failure", "already_deleted_by"),
 )
-_BATCH = (
-    *("model_version_before", "model_version_after", "weights_sha256_before", "weights_sha256_after", "rank_before"),
-    *("rank_after", "directions_removed", "live_nodes", "lost_direction_norm_before", "lost_direction_norm_after"),
-    *("span_residual", "weight_change", "distance_bound_start_relative", "distance_bound_before"),
-    *("distance_bound_after", "distance_bound_before_relative", "distance_bound_after_relative"),
-    *("repair_iterations", "repair_weight_change", "repair_version", "repair_weights_sha256"),
-    *("repair_tolerance", "factor_age_s"),
-    *("coefficient_residual", "factor_method", "device"),
+#: Those of the batch first.
+_FIGURES = sorted(
+    (name for name, each in FIGURES.items() if each.form is not Form.BY_STEP), key=OF_REQUEST.__contains__
 )
-_NORMS = ("deleted", "injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
-COLUMNS = (*_REQUEST, "batch_id", *_BATCH, *_NORMS)
+COLUMNS = (*_REQUEST, "batch_id", *_FIGURES)
 #: A spreadsheet takes text that begins like this for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -62,8 +57,8 @@ def _record(entry: AuditEntry) -> list[Any]:
     request = [getattr(entry.request, name) for name in _REQUEST]
     if entry.audit is None:
         return request + [None] * (len(COLUMNS) - len(request))
-    batch, norms = entry.audit.batch, entry.audit.norms
-    return [*request, batch.id, *(getattr(batch, name) for name in _BATCH), *(getattr(norms, name) for name in _NORMS)]
+    figures = entry.audit.figures
+    return [*request, entry.audit.batch.id, *(figures[name] for name in _FIGURES)]
 
 
 def _cell(value: Any) -> str:

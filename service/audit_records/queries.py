@@ -99,7 +99,7 @@ class Threshold:
     at_most: float | None = None
 
 
-class Figure(StrEnum):
+class Searched(StrEnum):
     """The figures that a search may have thresholds on."""
 
     INJECTED_NORM_BEFORE = "injected_norm_before"
@@ -123,7 +123,7 @@ class AuditFilters:
     until: datetime | None = None
     #: Exactly this one. Those of completed requests are found only when no `api_key_id` is given.
     reference: str | None = None
-    thresholds: Mapping[Figure, Threshold] = field(default_factory=dict)
+    thresholds: Mapping[Searched, Threshold] = field(default_factory=dict)
     #: Asked for with this API key.
     api_key_id: UUID | None = None
     #: Among these.

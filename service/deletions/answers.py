@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, get_type_hints
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from projector.forgetting.status import RepairStatus
 from service.deletions.examples import ACCEPTED, DELETION, PAGE, SEARCH
+from service.domain.figures import FIGURES, RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import DeletionRequest, RequestAudit, Targets
+from service.domain.records import BatchRecord, DeletionRequest, RequestAudit, Targets
 from service.domain.states import Guarantee, RequestStatus
 
 
@@ -58,54 +59,28 @@ class BatchAnswer(BaseModel):
     edges: int = Field(description="Edges deleted by themselves; those of deleted nodes are not counted.")
 
 
-class AuditAnswer(BaseModel):
+class _Audit(BaseModel):
     """What was measured, before and after; quantities that do not apply are null."""
 
     model_config = ConfigDict(protected_namespaces=())
 
     batch: BatchAnswer
-    model_version_before: int
-    model_version_after: int
-    weights_sha256_before: str
-    weights_sha256_after: str
-    rank_before: int
-    rank_after: int
-    directions_removed: int
-    deleted: int = Field(
-        description="How many of the nodes or edges named this batch deleted for this request; the others were gone."
+
+
+if TYPE_CHECKING:
+    AuditAnswer = _Audit
+else:
+    _HINTS = get_type_hints(BatchRecord) | get_type_hints(RequestNorms)
+    AuditAnswer = create_model(
+        "AuditAnswer",
+        __base__=_Audit,
+        __doc__=_Audit.__doc__,
+        **{
+            name: (_HINTS[name], Field(description=figure.meaning))
+            for name, figure in FIGURES.items()
+            if figure.in_answers
+        },
     )
-    injected_norm_before: float | None
-    injected_norm_after: float | None
-    lost_direction_norm_before: float | None
-    lost_direction_norm_after: float | None
-    channel_norm_before: float | None
-    channel_norm_after: float | None
-    span_residual: float | None
-    weight_change: float
-    distance_bound_start_relative: float | None = Field(
-        description="Bound on the distance of the weights to the optimum of the graph as it was when the batch began: "
-        "what training, or an earlier repair, had left undone, and a repair moves as well."
-    )
-    distance_bound_before: float | None
-    distance_bound_after: float | None
-    distance_bound_before_relative: float | None
-    distance_bound_after_relative: float | None
-    repair_iterations: int | None
-    repair_weight_change: float | None
-    repair_version: int | None = Field(description="The model version in which the repair ended.")
-    repair_weights_sha256: str | None = Field(description="Digest of the weights of that version.")
-    repair_tolerance: float | None = Field(
-        description="The relative bound up to which the repair counted as converged; null while none has ended."
-    )
-    factor_age_s: float | None = Field(
-        description="How long a factor of the loss' curvature made before the deletion may stay in memory after it, "
-        "never on disk and without influence on what the weights converge to (seconds); null where nothing is "
-        "repaired, or no factor is made."
-    )
-    coefficient_residual: float
-    factor_method: str = Field(description="How the pseudo-inverse was obtained; `none` when no feature was deleted.")
-    durations_ms: dict[str, float]
-    device: str
 
 
 class DeletionAnswer(BaseModel):
@@ -216,21 +191,4 @@ def deletion_answer(request: DeletionRequest, audit: RequestAudit | None, *, see
 
 def audit_answer(audit: RequestAudit) -> AuditAnswer:
     """The figures of a request's audit: those of its batch and its own norms."""
-    batch, norms = audit.batch, audit.norms
-    figures: dict[str, Any] = {
-        name: getattr(batch, name)
-        for name in AuditAnswer.model_fields
-        if name not in ("batch", "durations_ms") and hasattr(batch, name)
-    }
-    return AuditAnswer(
-        batch=BatchAnswer(
-            id=batch.id, requests=batch.requests, nodes=batch.nodes, features=batch.features, edges=batch.edges
-        ),
-        deleted=norms.deleted,
-        injected_norm_before=norms.injected_norm_before,
-        injected_norm_after=norms.injected_norm_after,
-        channel_norm_before=norms.channel_norm_before,
-        channel_norm_after=norms.channel_norm_after,
-        durations_ms=dict(batch.durations_ms),
-        **figures,
-    )
+    return AuditAnswer(batch=BatchAnswer.model_validate(audit.batch, from_attributes=True), **audit.figures)

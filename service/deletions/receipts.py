@@ -18,7 +18,7 @@ from service.db.engine import Connection, Engine
 from service.db.transactions import transaction
 from service.deletions.lookup import visible_to
 from service.deletions.requests import RequestRepository
-from service.domain.guarantees import FIGURES
+from service.domain.figures import RECEIPT
 from service.domain.kinds import RequestKind
 from service.domain.records import ApiKey
 from service.domain.states import RequestStatus
@@ -63,7 +63,7 @@ def receipt_page(document: Document) -> ReceiptPage:
     style = _style()
     tree = read(document["checkpoint"])
     rules = RequestKind(document["summary"]["kind"]).rules
-    html = _template().render(receipt=document, rules=rules, style=style, meanings=FIGURES, tree=tree)
+    html = _template().render(receipt=document, rules=rules, style=style, figures=RECEIPT, tree=tree)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'; "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from projector.forgetting.status import RepairStatus
-from service.audit_records.queries import Figure, Threshold
+from service.audit_records.queries import Searched, Threshold
 from service.domain.kinds import Names, RequestKind, Target, ordered
 from service.domain.states import Guarantee, RequestStatus
 from service.http.fields import Known, Magnitude, Moment, NodeIds, NodePair, Reference
@@ -105,9 +105,11 @@ class RecordFilters(BaseModel):
     span_residual_min: Magnitude | None = None
     span_residual_max: Magnitude | None = None
 
-    def thresholds(self) -> dict[Figure, Threshold]:
+    def thresholds(self) -> dict[Searched, Threshold]:
         """The thresholds on the figures that have one."""
-        named = {figure: Threshold(getattr(self, f"{figure}_min"), getattr(self, f"{figure}_max")) for figure in Figure}
+        named = {
+            figure: Threshold(getattr(self, f"{figure}_min"), getattr(self, f"{figure}_max")) for figure in Searched
+        }
         return {figure: threshold for figure, threshold in named.items() if threshold != Threshold()}
 
 

@@ -1,7 +1,7 @@
 """The figures of an audit: the records that hold them, and what each is called, means and is shown as.
 
 Columns of the database, fields of answers, columns of exports, rows of pages and of commands, and the table in the
-documents derive from here. `PYTHONPATH=. python -m docs.figures_table` writes the last; a test says so when it is due.
+documents derive from here: `python -m docs.figures_table` writes the last; a test says when it is due.
 """
 
 from collections.abc import Mapping
@@ -120,7 +120,7 @@ class Figure:
     unit: str = ""
     #: The most that rounding explains; None where a figure has no such limit.
     limit: float | None = None
-    #: Whether receipts and `audit show` have it among the figures; some stand in rows of their own there.
+    #: Whether receipts and `audit show` have it among the figures; they have some in rows of their own.
     in_receipts: bool = True
     #: Whether answers of the interface have it; exports and events have all.
     in_answers: bool = True
@@ -238,6 +238,8 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "device": Figure("Device", "What the batch was computed on.", "cpu", form=Form.TEXT),
 }
+#: Those that receipts and `audit show` give as figures.
+RECEIPT = {name: each for name, each in FIGURES.items() if each.question and each.in_receipts}
 #: Those of a request of its own; the others are those of its batch.
 OF_REQUEST = frozenset(each.name for each in fields(RequestNorms))
 

@@ -14,6 +14,7 @@ from prometheus_client import (
 
 from projector.forgetting.status import RepairStatus
 from service.domain.drills import Drill
+from service.domain.figures import MOST_RESIDUAL, MOST_UNREPAIRED
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord
 from service.domain.states import RequestStatus
@@ -21,12 +22,6 @@ from service.domain.states import RequestStatus
 _NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
 _STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
 _REPAIR_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
-#: Residuals, relative to |W|, above this are no rounding: the weights have left the span of the remaining nodes, or
-#: the coefficients no longer belong to the weights.
-MOST_RESIDUAL = 1e-8
-#: The same of the span residual between a batch and its repair: eps cond(X)^2 for a condition number of 1e5, the
-#: largest that the directions carried by the pseudo-inverse can have.
-MOST_UNREPAIRED = 2.3e-6
 _AGE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3600.0, 86_400.0)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from service.db import clock, lease, schema
 from service.db.engine import Engine
 from service.db.transactions import transaction
+from service.domain.figures import MOST_RESIDUAL
 from service.domain.lease_report import Check, Holder, Phase
 from service.errors import Unavailable
-from service.observability.metrics import MOST_RESIDUAL, most_span_residual
+from service.observability.metrics import most_span_residual
 from service.operation.readiness import NotReady, Probe, Probes
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring

@@ -10,7 +10,7 @@ from audit_world import UNTIL, AuditWorld, generated
 
 from projector.forgetting.status import RepairStatus
 from service.audit_records import search
-from service.audit_records.queries import AuditEntry, AuditFilters, Figure, Threshold
+from service.audit_records.queries import AuditEntry, AuditFilters, Searched, Threshold
 from service.audit_records.summary import export
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
@@ -29,19 +29,20 @@ FILTERS = {
         status=RequestStatus.FAILED, since=UNTIL - timedelta(days=6), until=UNTIL - timedelta(hours=30)
     ),
     "states that exclude each other": AuditFilters(guarantee=Guarantee.RETRAINED, repair=RepairStatus.NONE),
-    "norm before": AuditFilters(thresholds={Figure.INJECTED_NORM_BEFORE: Threshold(0.2, 0.6)}),
-    "norm after": AuditFilters(thresholds={Figure.INJECTED_NORM_AFTER: Threshold(at_least=1e-3)}),
-    "bound": AuditFilters(thresholds={Figure.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-6)}),
+    "norm before": AuditFilters(thresholds={Searched.INJECTED_NORM_BEFORE: Threshold(0.2, 0.6)}),
+    "norm after": AuditFilters(thresholds={Searched.INJECTED_NORM_AFTER: Threshold(at_least=1e-3)}),
+    "bound": AuditFilters(thresholds={Searched.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-6)}),
     "a converged repair with a large bound": AuditFilters(
-        repair=RepairStatus.CONVERGED, thresholds={Figure.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-6)}
+        repair=RepairStatus.CONVERGED,
+        thresholds={Searched.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-6)},
     ),
     "an edge with a norm": AuditFilters(
-        kind=RequestKind.EDGE, thresholds={Figure.INJECTED_NORM_BEFORE: Threshold(at_least=0)}
+        kind=RequestKind.EDGE, thresholds={Searched.INJECTED_NORM_BEFORE: Threshold(at_least=0)}
     ),
     "two thresholds": AuditFilters(
         thresholds={
-            Figure.DISTANCE_BOUND_BEFORE_RELATIVE: Threshold(at_most=0.03),
-            Figure.SPAN_RESIDUAL: Threshold(at_least=1.2e-15),
+            Searched.DISTANCE_BOUND_BEFORE_RELATIVE: Threshold(at_most=0.03),
+            Searched.SPAN_RESIDUAL: Threshold(at_least=1.2e-15),
         }
     ),
 }

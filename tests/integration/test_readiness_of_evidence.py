@@ -11,9 +11,10 @@ from redis.asyncio import Redis
 from projector.forgetting.status import RepairStatus
 from service.db import clock
 from service.db.transactions import transaction
+from service.domain.figures import MOST_RESIDUAL, MOST_UNREPAIRED
 from service.domain.lease_report import Check
 from service.domain.states import Cause
-from service.observability.metrics import MOST_RESIDUAL, MOST_UNREPAIRED, UnlearningMetrics
+from service.observability.metrics import UnlearningMetrics
 from service.operation.api_probes import api_probes
 from service.operation.readiness import Readiness
 from service.publication.reader import Reader

@@ -173,7 +173,7 @@ def test_the_evidence_gives_each_figure_a_meaning_and_hides_absent_ones(lethe: C
     ran = lethe("audit", "show", "r1")
     lines = {line.split("  ")[0]: line for line in ran.stdout.splitlines()}
     assert "0.2346" in lines["injected norm before"]
-    assert "weight the model had put on these nodes" in lines["injected norm before"]
+    assert "What the model had learned from these nodes alone" in lines["injected norm before"]
     assert "3e-15" in lines["span residual"]
     assert "channel norm before" not in lines
     assert "2026-03-02 09:15:04.120 UTC" in lines["received"]
@@ -197,7 +197,7 @@ def test_the_evidence_of_an_edge_counts_what_its_batch_deleted(lethe: CommandLin
     assert "3 requests, features of 1 node, 2 edges" in ran.stdout
     assert "graph_only" in ran.stdout
     assert "injected norm" not in ran.stdout
-    assert "2       nodes or edges deleted for this request" in ran.stdout
+    assert "2       Nodes or edges deleted for this request" in ran.stdout
 
 
 def test_the_evidence_of_a_queued_request_says_there_is_none_yet(lethe: CommandLine, stub: LetheStub) -> None:

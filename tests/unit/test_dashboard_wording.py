@@ -7,13 +7,12 @@ from uuid import UUID
 import pytest
 
 from projector.forgetting.status import RepairStatus
-from service.audit_records.queries import Figure, Threshold
+from service.audit_records.queries import Searched, Threshold
 from service.dashboard.words.clock import clock_of
 from service.dashboard.words.filters import list_filters
 from service.dashboard.words.formats import duration, number, percent
 from service.dashboard.words.timeline import is_final, timeline
-from service.dashboard.words.wording import FIGURES, WORDS
-from service.deletions.answers import AuditAnswer
+from service.dashboard.words.wording import WORDS
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, Guarantee, RequestStatus
@@ -95,15 +94,10 @@ def test_a_clock_tells_how_much_time_is_left(age: timedelta, tone: str, words: s
     assert 0.0 <= clock.share <= 1.0
 
 
-def test_every_state_and_every_figure_has_words() -> None:
+def test_every_state_has_words() -> None:
     for states in (RequestStatus, RequestKind, Guarantee, RepairStatus):
         for state in states:
             assert WORDS[state].meaning.endswith(".")
-    told = {name for group in FIGURES.values() for name in group}
-    assert told <= set(AuditAnswer.model_fields)
-    # The rest is told apart from the tables: the batch, its device, its times, and how the factor was made.
-    assert set(AuditAnswer.model_fields) - told == {"batch", "device", "durations_ms", "factor_method"}
-    assert all(figure.meaning.endswith(".") for group in FIGURES.values() for figure in group.values())
 
 
 def states_of(request: DeletionRequest, *events: EventType) -> list[tuple[str, str]]:
@@ -167,7 +161,7 @@ def test_filters_are_read_from_a_url() -> None:
         datetime(2026, 11, 1, tzinfo=UTC),
         datetime(2026, 11, 20, tzinfo=UTC),
     )
-    assert found.audit.thresholds == {Figure.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-9, at_most=0.5)}
+    assert found.audit.thresholds == {Searched.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-9, at_most=0.5)}
     # What a URL must never hold does not filter, were it there.
     assert (found.audit.reference, found.audit.ids) == (None, None)
     assert {field.name for field in fields(found.audit)} >= {"reference", "ids"}

@@ -3,14 +3,18 @@
 import csv
 import io
 import json
+from dataclasses import fields
 from datetime import UTC, datetime
 from uuid import UUID
 
+import msgspec
+
+from lethe_client.results import Audit
 from projector.forgetting.status import RepairStatus
 from service.audit_records.file import ExportFormat, head, lines
-from service.audit_records.queries import AuditEntry
-from service.deletions.answers import audit_answer
-from service.domain.figures import RequestNorms
+from service.audit_records.queries import AuditEntry, Searched
+from service.deletions.answers import AuditAnswer, audit_answer
+from service.domain.figures import FIGURES, RECEIPT, BatchDetails, RepairFigures, RequestNorms, VersionFigures
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord, DeletionRequest, RequestAudit
 from service.domain.states import RequestStatus
@@ -85,6 +89,36 @@ AUDIT = RequestAudit(
     ),
     RequestNorms(**{name: ANSWERED[name] for name in OF_REQUEST}),
 )
+
+
+def test_every_figure_that_a_record_holds_is_described_and_every_other_is_of_the_audit() -> None:
+    measured = {
+        each.name for kind in (VersionFigures, RepairFigures, BatchDetails, RequestNorms) for each in fields(kind)
+    }
+    assert measured <= FIGURES.keys()
+    assert set(Searched) <= measured
+    assert AUDIT.figures.keys() == FIGURES.keys()
+    assert {name: AUDIT.figures[name] for name in ANSWERED} == ANSWERED
+
+
+def test_every_figure_has_a_label_of_its_own_and_a_sentence() -> None:
+    assert len({figure.label for figure in FIGURES.values()}) == len(FIGURES)
+    assert all(figure.meaning.endswith(".") for figure in FIGURES.values())
+    # Receipts that were issued are verified against these.
+    assert {*ANSWERED, "live_nodes"} - RECEIPT.keys() == {
+        *("model_version_before", "model_version_after", "weights_sha256_before", "weights_sha256_after"),
+        *("repair_version", "repair_weights_sha256", "distance_bound_before", "distance_bound_after"),
+        *("factor_method", "durations_ms", "device", "live_nodes"),
+    }
+
+
+def test_the_client_has_every_figure_of_an_answer() -> None:
+    known = {each.name: each for each in msgspec.structs.fields(Audit)}
+    assert list(known) == list(AuditAnswer.model_fields)
+    for name, answered in AuditAnswer.model_fields.items():
+        if name not in ("batch", "durations_ms"):
+            # What a server of an earlier version does not answer with is None, though a newer one always has it.
+            assert known[name].type in (answered.annotation, answered.annotation | None), name
 
 
 def test_an_answer_has_every_figure_in_its_place() -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 from lethe_client import Audit, BatchSummary, Deletion
 from service.cli.console import note, number, stdout, table
 from service.cli.server import Home, Key, Url, connect
-from service.domain.guarantees import FIGURES
+from service.domain.figures import RECEIPT
 
 #: The timed steps of a batch, in order.
 _STEPS = ("project", "repair", "write", "swap", "erase", "verify")
@@ -90,10 +90,11 @@ def _facts(deletion: Deletion) -> list[tuple[str, str | None]]:
 def _figures(audit: Audit) -> list[tuple[str, str, str]]:
     """The figures that exist for this request, each with its meaning."""
     rows = []
-    for name, meaning in FIGURES.items():
+    for name, figure in RECEIPT.items():
         value = getattr(audit, name)
         if value is not None:
-            rows.append((name.replace("_", " "), str(value) if isinstance(value, int) else number(value), meaning))
+            text = str(value) if isinstance(value, int) else number(value)
+            rows.append((name.replace("_", " "), f"{text} {figure.unit}".rstrip(), figure.meaning))
     return rows
 
 

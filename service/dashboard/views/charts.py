@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.audit_records.queries import AuditEntry, AuditFilters, Figure, SeriesPoint, Threshold
+from service.audit_records.queries import AuditEntry, AuditFilters, Searched, SeriesPoint, Threshold
 from service.audit_records.summary import search, series
 from service.dashboard.pages import Page
 from service.dashboard.sessions import PATH, SignedIn
@@ -28,7 +28,7 @@ async def charts(request: Request, visitor: SignedIn) -> Response:
     async with transaction(services.engine) as connection:
         at = await now(connection)
         points = await series(connection, services.model, period.start(at), at, period.step)
-        measured = {Figure.INJECTED_NORM_BEFORE: Threshold(at_least=0.0)}
+        measured = {Searched.INJECTED_NORM_BEFORE: Threshold(at_least=0.0)}
         found = await search(connection, AuditFilters(since=period.start(at), thresholds=measured), None, NORMS)
     document = {
         "now": at.timestamp(),

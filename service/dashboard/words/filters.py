@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from projector.forgetting.status import RepairStatus
-from service.audit_records.queries import AuditFilters, Figure, Threshold
+from service.audit_records.queries import AuditFilters, Searched, Threshold
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
 
@@ -33,7 +33,7 @@ class Limit:
 
     name: str
     label: str
-    figure: Figure
+    figure: Searched
     #: Whether the figure must be at least, or at most, what is given.
     at_least: bool
 
@@ -46,11 +46,11 @@ CHOICES = (
 )
 DAYS = (("since", "Received from"), ("until", "Received until"))
 LIMITS = (
-    Limit("norm_before", "Weight before, at least", Figure.INJECTED_NORM_BEFORE, True),
-    Limit("norm_after", "Weight after, at least", Figure.INJECTED_NORM_AFTER, True),
-    Limit("bound", "Bound after, at least", Figure.DISTANCE_BOUND_AFTER_RELATIVE, True),
-    Limit("bound_most", "Bound after, at most", Figure.DISTANCE_BOUND_AFTER_RELATIVE, False),
-    Limit("residual", "Span residual, at least", Figure.SPAN_RESIDUAL, True),
+    Limit("norm_before", "Weight before, at least", Searched.INJECTED_NORM_BEFORE, True),
+    Limit("norm_after", "Weight after, at least", Searched.INJECTED_NORM_AFTER, True),
+    Limit("bound", "Bound after, at least", Searched.DISTANCE_BOUND_AFTER_RELATIVE, True),
+    Limit("bound_most", "Bound after, at most", Searched.DISTANCE_BOUND_AFTER_RELATIVE, False),
+    Limit("residual", "Span residual, at least", Searched.SPAN_RESIDUAL, True),
 )
 
 
@@ -71,7 +71,7 @@ def list_filters(query: Mapping[str, str]) -> ListFilters:
     faults: list[str] = []
     states: dict[str, StrEnum] = {}
     days: dict[str, date] = {}
-    thresholds: dict[Figure, Threshold] = {}
+    thresholds: dict[Searched, Threshold] = {}
     labels = {one.name: one.label for one in (*CHOICES, *LIMITS)} | dict(DAYS)
     for name, text in ((name, query.get(name, "").strip()) for name in labels):
         if not text:
