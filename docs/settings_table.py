@@ -11,7 +11,6 @@ from pydantic.fields import FieldInfo
 from service.settings import Settings, variable_name
 
 PAGE = Path(__file__).parent / "settings.md"
-BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
 
 def table() -> str:
@@ -36,13 +35,18 @@ def _values(field: FieldInfo) -> str:
     return f"{low} {high}".strip()
 
 
-def with_current_table(page: str) -> str:
-    """`page` with what stands between the two marks replaced; ValueError when a mark is missing."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def between_marks(page: str, name: str, text: str) -> str:
+    """`page` with what stands between the two marks of `name` replaced; ValueError when a mark is missing."""
+    before, begin, rest = page.partition(f"<!-- {name}: begin -->\n")
+    _, end, after = rest.partition(f"<!-- {name}: end -->\n")
     if not (begin and end):
-        raise ValueError(f"{PAGE.name} has no part between {BEGIN.strip()} and {END.strip()}")
-    return before + begin + table() + end + after
+        raise ValueError(f"the page has no part between two marks of {name}")
+    return before + begin + text + end + after
+
+
+def with_current_table(page: str) -> str:
+    """`page` with the table as it is now; ValueError when a mark is missing."""
+    return between_marks(page, "settings", table())
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class Figure:
     """What one figure is called, means and is shown as."""
 
     label: str
-    #: One plain sentence, which stands alone.
+    #: One or two plain sentences.
     meaning: str
     #: A value, for the examples of the interface.
     example: object = None
@@ -136,11 +136,15 @@ _digest = partial(_version, form=Form.DIGEST)
 #: By name, in the order of answers and exports.
 FIGURES: Mapping[str, Figure] = {
     "model_version_before": _version("Model version before", "The version that the batch began with.", 6),
-    "model_version_after": _version("Model version after", "The version that it made; predictions name theirs.", 7),
-    "weights_sha256_before": _digest("Weights before", "SHA-256 of the weights that it began with.", "9f86" * 16),
-    "weights_sha256_after": _digest("Weights after", "SHA-256 of the weights that it made.", "6030" * 16),
+    "model_version_after": _version(
+        "Model version after", "The version that the batch made; predictions name theirs.", 7
+    ),
+    "weights_sha256_before": _digest(
+        "Weights before", "SHA-256 of the weights that the batch began with.", "9f86" * 16
+    ),
+    "weights_sha256_after": _digest("Weights after", "SHA-256 of the weights that the batch made.", "6030" * 16),
     "rank_before": _model("Rank before", "How many independent directions the nodes' features spanned.", 1431),
-    "rank_after": _model("Rank after", "How many those of the remaining nodes span.", 1431),
+    "rank_after": _model("Rank after", "How many independent directions the remaining nodes' features span.", 1431),
     "directions_removed": _left(
         "Directions removed",
         "Directions that only the deleted nodes supported. 0 is common: what the bound says then decides.",
@@ -159,21 +163,21 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "injected_norm_after": _left(
         "Weight on these nodes after",
-        "What is left of it: 0 by construction once they have left the graph. Span residual and bound are measured.",
+        "The same afterwards: 0 by construction once they have left the graph. Span residual and bound are measured.",
         0.0,
     ),
     "lost_direction_norm_before": _left(
         "Weight along removed directions before", "How much of the weights pointed in the directions removed."
     ),
     "lost_direction_norm_after": _left(
-        "Weight along removed directions after", "What is left of it: rounding alone, about 10⁻¹⁵ of the weights."
+        "Weight along removed directions after", "The same afterwards: rounding alone, about 10⁻¹⁵ of the weights."
     ),
     "channel_norm_before": _left(
         "Weight on the test column before", "What the model gave to a marker put on these nodes before training."
     ),
     "channel_norm_after": _left(
         "Weight on the test column after",
-        "What is left of it, read from the weights: 0 up to rounding means that the marker is forgotten.",
+        "The same afterwards, read from the weights: 0 up to rounding means that the marker is forgotten.",
     ),
     "span_residual": _left(
         "Span residual",
@@ -186,7 +190,7 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "distance_bound_start_relative": _share(
         "Bound when it began",
-        "Most that the weights were away from the optimum then: what training or an earlier repair had left undone.",
+        "Most that the weights were away from the optimum before: what training or an earlier repair had left undone.",
         3e-12,
     ),
     "distance_bound_before": _distance(
@@ -202,7 +206,7 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "distance_bound_after_relative": _share(
         "Bound after repair",
-        "Most that they are away from those of retraining since: proved from the gradient, without retraining.",
+        "Most that the weights are away from those of retraining since, proved without retraining from the gradient.",
         1e-10,
     ),
     "repair_iterations": _distance("Steps of repair", "How often the weights were re-optimised on what remains.", 3),
@@ -210,7 +214,9 @@ FIGURES: Mapping[str, Figure] = {
         "Moved by the repair", "How much the repair alone changed the weights, as a share of their size.", 0.011
     ),
     "repair_version": _version("Repaired in version", "The version in which the repair ended.", 7),
-    "repair_weights_sha256": _digest("Weights of that version", "SHA-256 of the weights repaired.", "6030" * 16),
+    "repair_weights_sha256": _digest(
+        "Weights of that version", "SHA-256 of the weights in which it ended.", "6030" * 16
+    ),
     "repair_tolerance": _share(
         "Bound allowed", "Most that the bound after repair may be for the weights to count as retrained.", 1e-8
     ),
@@ -229,12 +235,16 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "factor_method": Figure(
         "Pseudo-inverse by",
-        "How it was obtained: `downdate`, `decompose`, `refactorise`; `none` when no feature was deleted.",
+        "How the pseudo-inverse was made: `downdate`, `decompose`, `refactorise`; `none` when no feature was deleted.",
         "downdate",
         form=Form.TEXT,
     ),
     "durations_ms": Figure(
-        "Time by step", "How long each step took.", {"project": 1.9, "repair": 410.0}, form=Form.BY_STEP, unit="ms"
+        "Time by step",
+        "How long each step of the batch took.",
+        {"project": 1.9, "repair": 410.0},
+        form=Form.BY_STEP,
+        unit="ms",
     ),
     "device": Figure("Device", "What the batch was computed on.", "cpu", form=Form.TEXT),
 }

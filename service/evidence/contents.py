@@ -5,21 +5,18 @@ No external id is among them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
-from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import BatchRecord, RequestAudit
+from service.domain.records import RequestAudit
 from service.domain.versions import Recovery, Version
 from service.version import VERSION
 
 #: The content of an event as its row has it: JSON values.
 Payload = Mapping[str, Any]
 
-_OF_BATCH = tuple(each.name for each in fields(BatchRecord))
-_OF_REQUEST = tuple(each.name for each in fields(RequestNorms))
 _OF_IMPORT = (
     *("span_residual", "repair_iterations", "repair_tolerance", "distance_bound_before", "distance_bound_after"),
     *("distance_bound_before_relative", "distance_bound_after_relative"),
@@ -44,13 +41,11 @@ class AuditFigures:
         """The figures of the batch and of the request."""
         # Not `asdict`: its deep copies cost more than all else that is done for a request of a batch of one-node
         # requests.
-        batch, norms = self.audit.batch, self.audit.norms
-        found: dict[str, Any] = {name: getattr(batch, name) for name in _OF_BATCH}
-        found |= {name: getattr(norms, name) for name in _OF_REQUEST}
+        found: dict[str, Any] = vars(self.audit.batch) | vars(self.audit.norms)
         found["software"] = f"lethe {VERSION}"
         found["batch"] = str(found.pop("id"))
         found["kind"] = self.kind.value
-        found["durations_ms"] = dict(batch.durations_ms)
+        found["durations_ms"] = dict(self.audit.batch.durations_ms)
         return found
 
 

@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer
 from prometheus_client import CollectorRegistry
 
-from docs.settings_table import with_current_table
+from docs import figures_table, settings_table
 from model_store.store import Store
 from service.api.application import build
 from service.cli.main import build as build_command_line
@@ -30,9 +31,10 @@ def document(request: pytest.FixtureRequest) -> Path:
     return path
 
 
-def test_the_settings_table_is_current() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text()
-    assert page == with_current_table(page), "run: python -m docs.settings_table"
+@pytest.mark.parametrize("table", [settings_table, figures_table], ids=lambda table: table.__name__)
+def test_a_table_that_is_made_is_current(table: ModuleType) -> None:
+    page = table.PAGE.read_text()
+    assert page == table.with_current_table(page), f"run: python -m {table.__name__}"
 
 
 def test_the_chunk_size_is_the_stores() -> None:
