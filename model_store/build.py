@@ -33,7 +33,7 @@ from projector.graph.graph import Graph, some, validate
 from projector.graph.node_ids import RULE, is_allowed
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, check_spec
-from projector.solvers.newton import LARGEST_FLOOR
+from projector.solvers.objective import LARGEST_FLOOR
 from projector.training.fit import Trained, TrainingProgress
 from projector.training.fitted import fit_graph
 from projector.training.mlp import MlpProgress, extract, public_nodes

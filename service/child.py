@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
-from projector.errors import ProjectorError
+from projector.errors import ExplainedError
 from service.cli.console import report
 from service.cli.failures import reported
-from service.errors import LetheError, Unavailable
+from service.errors import Unavailable
 from service.observability.logging import configure_logging
 from service.processes.listening import stopped_by_signals
 from service.processes.serve import Work
@@ -83,7 +83,7 @@ def _kept_running() -> Iterator[None]:
     except Unavailable as error:
         report(error.detail, error.remedy)
         raise SystemExit(MAY_PASS) from None
-    except (LetheError, ProjectorError):
+    except ExplainedError:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None and error.errno in _REFUSED_PATH:

@@ -28,7 +28,7 @@ from model_store.manifest import Manifest
 from model_store.replacement import ImportUnderWay, Replacement, clear_abandoned, copying_lock
 from model_store.store import Store
 from model_store.versions import VersionRef
-from projector.errors import ProjectorError
+from projector.errors import ExplainedError
 from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.batches.outcomes import without_version
@@ -38,7 +38,7 @@ from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import Pointer
 from service.domain.states import Cause, EventType
 from service.domain.versions import ModelImport, Version
-from service.errors import LeaseLost, LetheError, Unavailable
+from service.errors import LeaseLost, Unavailable
 from service.evidence.contents import ModelImported
 from service.evidence.events import EventRepository
 from service.failure_points import FailurePoint
@@ -175,7 +175,7 @@ class Importer:
             version = replace(version, span_residual=await context.run(partial(staged.span_residual, version)))
         except (LeaseLost, Unavailable):
             raise
-        except (LetheError, ProjectorError) as error:
+        except ExplainedError as error:
             await self._refuse(wanted, replacement, f"{error.detail} {error.remedy}", keeper)
             return None
         except Exception as error:  # noqa: BLE001 - whatever a model from outside brings about, the served one goes on

@@ -9,10 +9,9 @@ from uuid import uuid4
 
 import structlog
 
-from model_store.errors import StoreDamaged, StoreForeign
 from model_store.manifest import Manifest
 from model_store.store import Store
-from projector.errors import DeviceError
+from projector.errors import ExplainedError
 from service import failure_points
 from service.batches.batcher import BatchLimits, Take
 from service.batches.claims import Claims
@@ -22,7 +21,7 @@ from service.db import lease as leases
 from service.domain.lease_report import Check, Condition, Phase, Told
 from service.domain.records import Lease
 from service.domain.states import Cause, RepairPolicy
-from service.errors import LeaseLost, LetheError, Unavailable
+from service.errors import LeaseLost, Unavailable
 from service.failure_points import FailurePoint
 from service.imports.importer import Importer
 from service.imports.staged import Candidate
@@ -30,7 +29,6 @@ from service.publication.facts import Facts, VersionFacts
 from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream
 from service.recovery.unfinished import steps_of
-from service.unlearning.placement import RepairImpossible
 from service.unlearning.resident import Resident
 from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper, give_back, holding
@@ -172,7 +170,7 @@ class Unlearner:
             outage = as_outage(error)
             self._condition = Condition(Phase.FAILED, str(outage))
             await self._context.outage.pause(outage)
-        except (LetheError, StoreDamaged, StoreForeign, DeviceError, RepairImpossible) as error:
+        except ExplainedError as error:
             # Store and database contradict each other, a key is missing, a file is damaged, the device too small,
             # the model not to be repaired: trying again changes nothing.
             self._condition = Condition(Phase.FAILED, str(error))
