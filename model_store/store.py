@@ -23,7 +23,7 @@ from model_store import tombstones
 from model_store.base.base import Base, BaseStore, SpanChunk
 from model_store.base.erasure import Erasure
 from model_store.base.tables import NO_ROW
-from model_store.disk.checksummed import read_sealed, seal
+from model_store.disk.checksummed import checksummed, read_checksummed
 from model_store.disk.durable import (
     TRAIN_AGAIN,
     Together,
@@ -98,7 +98,7 @@ class Store:
         if unfinished.exists():
             remove_tree(unfinished)
         make_folder(unfinished)
-        manifest_bytes = seal(manifest.to_json(), indent=1)
+        manifest_bytes = checksummed(manifest, indent=1)
         manifest_sha256 = hashlib.sha256(manifest_bytes).hexdigest()
         write_file(unfinished / MANIFEST, [manifest_bytes])
         store = cls(unfinished, manifest, manifest_sha256)
@@ -120,7 +120,7 @@ class Store:
             raise StoreForeign(
                 f"{path} holds no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
             )
-        manifest = Manifest.read(read_sealed(manifest_path))
+        manifest = read_checksummed(manifest_path, Manifest)
         manifest.check(manifest_path)
         store = cls(path, manifest, hashlib.sha256(read_file(manifest_path)).hexdigest())
         store._base.check()
@@ -136,7 +136,7 @@ class Store:
             ref = VersionRef.parse(folder)
         except ValueError as error:
             raise damaged(path, "does not name a version: it is truncated or altered") from error
-        if end or self._versions.manifest(ref).digest != digest:
+        if end or self._versions.digest(ref) != digest:
             raise damaged(path, f"does not have the digest of version {ref.folder}")
         return ref
 
@@ -168,7 +168,7 @@ class Store:
 
     def version_digest(self, ref: VersionRef) -> str:
         """SHA-256, hex, of a version's manifest."""
-        return self._versions.manifest(ref).digest
+        return self._versions.digest(ref)
 
     def weights_sha256(self, ref: VersionRef) -> str:
         """SHA-256, hex, of a version's weights as row-major little-endian float64, features first, then labels."""

@@ -5,7 +5,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from model_store.disk.durable import make_folders, open_plain, sync_folder, write_file
+from model_store.disk.durable import make_folders, open_plain, sync, write_file
 from model_store.errors import StoreForeign
 from model_store.memory import free_memory
 from model_store.store import Store
@@ -60,7 +60,7 @@ def copy_model(source: Path, target: Path) -> Store:
             write_file(target / name, _blocks(descriptor))
         finally:
             os.close(descriptor)
-        sync_folder(folder)
+        sync(folder)
     return Store.open(target)
 
 

@@ -31,8 +31,7 @@ from model_store.base.erasure import Erasure, plan
 from model_store.base.index import Index
 from model_store.build import build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
-from model_store.disk.checksummed import seal
-from model_store.disk.durable import replace_file, sync_folder, together
+from model_store.disk.durable import replace_file, sync, together
 from model_store.store import Store
 from model_store.versions import VersionRef, VersionState
 from projector.forgetting.batch import Removal
@@ -111,12 +110,12 @@ class Model:
         with together() as changes:
             for name, (old, _) in contents.items():
                 changes.write(folder / f"{name}-old", [old.data])
-        sync_folder(folder)
+        sync(folder)
         started = time.perf_counter()
         with together() as changes:
             for name, (_, new) in contents.items():
                 changes.write(folder / f"{name}-new", [new.data])
-        replace_file(folder / index.file_name, seal(opened.closed().to_json()), temporary=".index")
+        replace_file(folder / index.file_name, opened.closed().to_bytes(), temporary=".index")
         with together() as changes:
             for name, (old, _) in contents.items():
                 changes.overwrite(folder / f"{name}-old", np.arange(len(old)), slot_bytes=old.shape[1], fill=0)

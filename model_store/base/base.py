@@ -23,7 +23,6 @@ from model_store.base.tables import (
     encode_graph,
     stored_features,
 )
-from model_store.disk.checksummed import seal
 from model_store.disk.durable import Together, make_folder, rename, replace_file, together
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.manifest import FeatureLayout, Manifest
@@ -84,7 +83,7 @@ class BaseStore:
         with together() as changes:
             tables = {name: write_table(self.folder, name, table, first, changes) for name, table in new.items()}
             index = Index(first, self._manifest_sha256, base.graph.nodes, chunk_rows, beta_version=0, tables=tables)
-            changes.write(self.folder / index.file_name, [seal(index.to_json())])
+            changes.write(self.folder / index.file_name, [index.to_bytes()])
             changes.name(self.folder)
 
     def check(self) -> None:
@@ -138,7 +137,7 @@ class BaseStore:
         """Overwrites in place what an erasure that was begun names."""
         if index.is_open:
             carry_out(index, self.folder, changes)
-            changes.write(self.folder / _closing(index), [seal(index.closed().to_json())])
+            changes.write(self.folder / _closing(index), [index.closed().to_bytes()])
 
     def end_erasure(self, index: Index, last: Together, *, fencing: int) -> None:
         """Once that is durable, removes what tells of it, and all else that nothing needs."""
@@ -204,7 +203,7 @@ class BaseStore:
         with together() as changes:
             for name, new in _beta_tables(beta, label_beta, index.chunk_rows).items():
                 index = index.with_table(name, write_table(self.folder, name, new, target, changes))
-            changes.write(self.folder / f".{index.file_name}", [seal(index.to_json())])
+            changes.write(self.folder / f".{index.file_name}", [index.to_bytes()])
             changes.name(self.folder)
         rename(self.folder / f".{index.file_name}", self.folder / index.file_name)
 
@@ -261,7 +260,7 @@ class BaseStore:
 
     def _install(self, index: Index) -> Index:
         name = index.file_name
-        replace_file(self.folder / name, seal(index.to_json()), temporary=f".{name}")
+        replace_file(self.folder / name, index.to_bytes(), temporary=f".{name}")
         return index
 
     def _tidy(self, index: Index, last: Together, fencing: int) -> None:

@@ -90,7 +90,7 @@ def unsealed(path: Path) -> dict[str, Any]:
 
 
 def seal(path: Path, document: Any) -> None:
-    """As `model_store.disk.checksummed.seal`, with NaN and infinities."""
+    """As `model_store.disk.checksummed.checksummed`, with NaN and infinities."""
     if isinstance(document, dict):
         document = document | {"sha256": _UNSEALED}
     text = json.dumps(document) + "\n"

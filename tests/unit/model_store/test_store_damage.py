@@ -11,7 +11,7 @@ from small_models import small_model
 from store_states import a_state, copied, read_everything
 
 from model_store.base.erasure import Erasure
-from model_store.disk.checksummed import seal
+from model_store.disk.checksummed import checksummed
 from model_store.errors import StoreDamaged, StoreForeign
 from model_store.store import Store
 from model_store.versions import VersionRef
@@ -120,7 +120,7 @@ def test_a_damaged_chunk_is_named(intact: Path, tmp_path: Path) -> None:
 def reseal(file: Path, **changes: object) -> None:
     document = json.loads(file.read_text()) | changes
     del document["sha256"]
-    file.write_bytes(seal(document))
+    file.write_bytes(checksummed(document))
 
 
 def test_documents_of_another_format_are_refused_naming_both_numbers(intact: Path, tmp_path: Path) -> None:
