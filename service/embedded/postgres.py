@@ -9,10 +9,11 @@ from typing import Any
 import psutil
 
 from service.embedded.account import server_account
-from service.embedded.home import Home, sync_folder
+from service.embedded.home import Home
 from service.embedded.plan import ServerPlan, environment
 from service.embedded.programs import find_postgres
 from service.errors import EmbeddedServerError
+from service.private_files import sync_folder
 
 #: Role and database of Lethe. The role is no superuser; it owns the tables, and may make roles and databases.
 ROLE = DATABASE = "lethe"

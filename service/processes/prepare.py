@@ -12,7 +12,7 @@ from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.drills.schedule import ensure_schedule_key
 from service.operation.key_folder import SLOTS, open_keyring, open_log_keys
-from service.processes.listening import write_private
+from service.private_files import write_private
 from service.recovery.agreement import require_own
 from service.settings import Settings
 from service.vault.request_keys import RequestKeys
@@ -45,7 +45,7 @@ def deliver(key: FirstKey, home: Path) -> None:
         _tell(f"The first API key, shown this once:\n  {key.text}")
         return
     path = home / "run" / "admin.key"
-    write_private(path, key.text)
+    write_private(path, key.text + "\n")
     _tell(f"The first API key is in {path}")
 
 

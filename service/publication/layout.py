@@ -28,8 +28,9 @@ from uuid import UUID
 
 import structlog
 
-from service.embedded.home import try_lock, write_private
+from service.embedded.home import try_lock
 from service.errors import StateMismatch
+from service.private_files import write_private
 
 #: Of everything here: whoever finds another number was made by another version of Lethe.
 FORMAT = 1
@@ -80,7 +81,6 @@ class Layout:
         for folder in (made.models, made.versions, made.readers):
             folder.mkdir(mode=0o700)
         write_private(made.path / _OWNER, str(home.resolve()))
-        (home / _NAMED_BY).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(home / _NAMED_BY, str(made.path))
         structlog.get_logger(__name__).info("publication.made", folder=str(made.path))
         if found is not None:
