@@ -1,22 +1,23 @@
 """The folder LETHE_HOME: who holds it, and the passwords kept in it."""
 
 import fcntl
-import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
 
 from service.errors import AlreadyRunning, ConfigurationError
 from service.private_files import write_private
 
 
-@dataclass(frozen=True)
-class Ports:
+class Ports(msgspec.Struct, frozen=True):
     """TCP ports of the private servers on 127.0.0.1; None for a server that is not private."""
 
     postgres: int | None
     valkey: int | None
+    #: The process that they are of.
+    pid: int = msgspec.field(default_factory=os.getpid)
 
 
 class Home:
@@ -54,15 +55,15 @@ class Home:
 
     def write_ports(self, ports: Ports) -> None:
         """Publish where the servers of this process listen, for other commands of the same user."""
-        write_private(self._ports_file, json.dumps({"pid": os.getpid(), **asdict(ports)}))
+        write_private(self._ports_file, msgspec.json.encode(ports).decode())
 
     def read_ports(self, pid: int) -> Ports | None:
         """Return where the servers of process `pid` listen, or None while that is not known."""
         try:
-            found = json.loads(self._ports_file.read_text())
+            found = msgspec.json.decode(self._ports_file.read_bytes(), type=Ports)
         except (FileNotFoundError, ValueError):
             return None
-        return Ports(found["postgres"], found["valkey"]) if found["pid"] == pid else None
+        return found if found.pid == pid else None
 
     def forget_ports(self) -> None:
         """Remove what `write_ports` wrote."""

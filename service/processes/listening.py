@@ -2,18 +2,32 @@
 
 import contextlib
 import errno
-import json
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
+
+import msgspec
 
 from service.errors import ConfigurationError
 from service.private_files import write_private
 
 _BACKLOG = 2048
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """What a running `serve` says of itself in LETHE_HOME/run/server.json."""
+
+    pid: int
+    url: str
+    #: The folder of the model that it serves.
+    model: str
+    started_at: datetime
+    #: Of the processes that it has started, by their names.
+    pids: dict[str, int]
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -71,9 +85,9 @@ def stopped_by_signals() -> Iterator[Callable[[Callable[[], None]], None]]:
 
 
 @contextlib.contextmanager
-def facts_file(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
+def facts_file(path: Path) -> Iterator[Callable[[ServerFacts], None]]:
     """Yield a function that replaces the facts in a file only this user can read; it goes with the end of the block."""
     try:
-        yield lambda facts: write_private(path, json.dumps(facts) + "\n")
+        yield lambda facts: write_private(path, msgspec.json.encode(facts).decode() + "\n")
     finally:
         path.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
 """What `lethe serve` is made of: private servers, one unlearner, and processes that answer requests on one socket."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -13,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import psutil
 
 from service.embedded import open_servers
@@ -21,7 +21,7 @@ from service.errors import AlreadyRunning
 from service.http.addresses import url_of
 from service.http.connections import REQUESTS_GRACE_S
 from service.observability.logging import configure_logging
-from service.processes.listening import facts_file, listen, stopped_by_signals
+from service.processes.listening import ServerFacts, facts_file, listen, stopped_by_signals
 from service.processes.supervisor import Child, Stage, Supervisor, run_once
 from service.publication.layout import Layout
 from service.settings import Settings, environment_without_settings
@@ -154,11 +154,11 @@ def end_orphans(facts: Path) -> None:
     """
     try:
         written = facts.stat().st_mtime
-        found = json.loads(facts.read_text())
-        if psutil.pid_exists(found["pid"]):
+        found = msgspec.json.decode(facts.read_bytes(), type=ServerFacts)
+        if psutil.pid_exists(found.pid):
             return
-        left = [psutil.Process(pid) for pid in found["pids"].values() if psutil.pid_exists(pid)]
-    except (OSError, ValueError, KeyError, TypeError, psutil.NoSuchProcess):
+        left = [psutil.Process(pid) for pid in found.pids.values() if psutil.pid_exists(pid)]
+    except (OSError, ValueError, psutil.NoSuchProcess):
         return
     orphans = []
     for process in left:
@@ -186,14 +186,9 @@ def _facts_of(settings: Settings) -> Path:
 @contextlib.contextmanager
 def _facts(settings: Settings, url: str) -> Iterator[Callable[[Mapping[str, int]], None]]:
     """Tell other commands where this Lethe is and, by the function yielded, what its processes are."""
-    facts = {
-        "url": url,
-        "pid": os.getpid(),
-        "model": str(settings.model_dir),
-        "started_at": datetime.now(UTC).isoformat(),
-    }
+    started_at = datetime.now(UTC)
     with facts_file(_facts_of(settings)) as write:
-        yield lambda pids: write({**facts, "pids": dict(pids)})
+        yield lambda pids: write(ServerFacts(os.getpid(), url, str(settings.model_dir), started_at, dict(pids)))
 
 
 def _ignore(pids: Mapping[str, int]) -> None:

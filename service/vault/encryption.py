@@ -3,6 +3,7 @@
 import os
 from uuid import UUID
 
+import msgspec
 import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -25,14 +26,8 @@ def seal(targets: Targets, key: bytes, request_id: UUID) -> bytes:
 
     Raises `InvalidRequest` for an id with half of a surrogate pair, which no encoding can hold.
     """
-    fields = {
-        "nodes": targets.nodes,
-        "edges": targets.edges,
-        "node_salts": None if targets.node_salts is None else dict(targets.node_salts),
-        "reference_salt": targets.reference_salt,
-    }
     try:
-        plain = orjson.dumps(fields)
+        plain = orjson.dumps(targets)
     except orjson.JSONEncodeError:
         raise InvalidRequest("An id is not valid Unicode text.", "Remove the unpaired surrogate from it.") from None
     nonce = os.urandom(_NONCE_BYTES)
@@ -48,10 +43,4 @@ def unseal(ciphertext: bytes, key: bytes, request_id: UUID) -> Targets:
             f"The encrypted targets of request {request_id} do not open with its key.",
             "The key file and the database are from different backups; restore the pair that belongs together.",
         ) from None
-    fields = orjson.loads(plain)
-    return Targets(
-        nodes=tuple(fields["nodes"]),
-        edges=tuple((first, second) for first, second in fields["edges"]),
-        node_salts=fields["node_salts"],
-        reference_salt=fields["reference_salt"],
-    )
+    return msgspec.json.decode(plain, type=Targets)

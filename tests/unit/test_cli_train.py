@@ -5,8 +5,10 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from command_line import CommandLine
@@ -20,6 +22,7 @@ from service.cli.running.serve import ensure_model
 from service.embedded.home import Home, HomeLock
 from service.errors import AlreadyRunning, ConfigurationError
 from service.operation.key_folder import SLOTS
+from service.processes.listening import ServerFacts
 from service.settings import Settings
 from service.vault.own_slots import OwnSlots
 
@@ -193,8 +196,8 @@ def test_an_import_meets_the_folder_that_a_running_service_serves(
 ) -> None:
     run = tmp_path / "home" / "run"
     run.mkdir(parents=True)
-    facts = {"pid": os.getpid(), "url": "http://127.0.0.1:1", "model": str(trained)}
-    (run / "server.json").write_text(json.dumps(facts))
+    facts = ServerFacts(os.getpid(), "http://127.0.0.1:1", str(trained), datetime.now(UTC), {})
+    (run / "server.json").write_bytes(msgspec.json.encode(facts))
     ran = lethe("model", "import", trained, "--home", "home")
     assert ran.status == 2
     assert "is the model that is served" in ran.stderr

@@ -10,9 +10,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from supervised import stub
@@ -21,6 +23,7 @@ from test_without_torch import imported_with
 from service.child import main as child_main
 from service.errors import AlreadyRunning, ConfigurationError, KeyMissing, LetheError, Unavailable
 from service.processes import serve
+from service.processes.listening import ServerFacts
 from service.processes.serve import child, default_workers, end_orphans, settings_for
 from service.processes.supervisor import Child, Restarts, Stage, _Process
 from service.settings import Settings
@@ -420,10 +423,11 @@ def test_what_a_killed_supervisor_has_left_is_ended_and_nothing_else(tmp_path: P
         gone.wait()
         facts = tmp_path / "server.json"
         pids = {"api-0": orphan.pid, "unlearner": other.pid, "api-1": gone.pid}
-        facts.write_text(json.dumps({"pid": os.getpid(), "pids": pids}))
+        said = ServerFacts(os.getpid(), "http://127.0.0.1:1", "model", datetime.now(UTC), pids)
+        facts.write_bytes(msgspec.json.encode(said))
         end_orphans(facts)
         assert (orphan.poll(), other.poll()) == (None, None), "their supervisor runs"
-        facts.write_text(json.dumps({"pid": gone.pid, "pids": pids}))
+        facts.write_bytes(msgspec.json.encode(msgspec.structs.replace(said, pid=gone.pid)))
         end_orphans(facts)
         assert not psutil.pid_exists(orphan.pid)
         assert other.poll() is None

@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 
 from service.cli.running.findings import Finding
-from service.cli.server import ServerFacts
 from service.db import clock, roles, schema
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.errors import KeyMissing, LetheError, Unavailable
 from service.operation.key_folder import VaultKeyRepository, open_request_keys
+from service.processes.listening import ServerFacts
 from service.queue.connection import connect
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
