@@ -115,12 +115,12 @@ class Manifest:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], *, source: str = "manifest.json") -> "Manifest":
-        """The manifest in a JSON object; StoreForeign, naming `source` and the field, when it is not one."""
+        """The manifest in a JSON object; NotAStore, naming `source` and the field, when it is not one."""
         return cls.read(Fields(document, source))
 
     @classmethod
     def read(cls, document: Fields) -> "Manifest":
-        """The manifest in a document whose digest has been checked; StoreForeign when it is not one."""
+        """The manifest in a document whose digest has been checked; NotAStore when it is not one."""
         document.check_format()
         column_scale = document.optional_integers("column_scale")
         manifest = cls(
@@ -152,7 +152,7 @@ class Manifest:
         return manifest
 
     def check(self, source: Path) -> None:
-        """Raises StoreForeign, naming the file `source` and the field, for values that no model has together."""
+        """Raises NotAStore, naming the file `source` and the field, for values that no model has together."""
         read = Fields({}, source)
         try:
             check_spec(self.spec)

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from model_store.disk.checksummed import read_sealed
+from model_store.disk.checksummed import read_checksummed
 
 MANIFEST = "manifest.json"
 
 
 def name_of(folder: Path) -> str:
-    """The name of the model in a folder. Raises StoreDamaged and StoreForeign."""
-    fields = read_sealed(folder / MANIFEST)
+    """The name of the model in a folder. Raises StoreDamaged and NotAStore."""
+    fields = read_checksummed(folder / MANIFEST)
     fields.check_format()
     return fields.text("name")

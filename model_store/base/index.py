@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.disk.checksummed import FORMAT, Document, Fields, read_sealed
+from model_store.disk.checksummed import FORMAT, Document, Fields, read_checksummed
 from model_store.disk.durable import damaged
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 
 #: Numbers of at most 18 digits fit the database's.
 _LABELLED = re.compile(
@@ -150,8 +150,8 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> "Index":
-        """The index in a file; StoreDamaged or StoreForeign, naming it, when there is none."""
-        document = read_sealed(path)
+        """The index in a file; StoreDamaged or NotAStore, naming it, when there is none."""
+        document = read_checksummed(path)
         document.check_format()
         index = cls(
             generation=read_generation(document, "generation"),
@@ -191,17 +191,17 @@ def labelled_files(folder: Path) -> Iterator[tuple[str, Generation, Path]]:
 
 
 def check_file_names(folder: Path) -> None:
-    """Raises StoreForeign for a file of `base/` that no Lethe wrote, and that erasure would leave alone."""
+    """Raises NotAStore for a file of `base/` that no Lethe wrote, and that erasure would leave alone."""
     known = {path for _, _, path in labelled_files(folder)}
     for path in sorted(folder.iterdir()):
         if path not in known and not path.name.startswith("."):
-            raise StoreForeign(
+            raise NotAStore(
                 f"{path} is no file of a model store, and erasure would not reach it.", "Move it out of the store."
             )
 
 
 def read_generation(document: Fields, name: str) -> Generation:
-    """The field `name` as a generation; StoreForeign when it is not one."""
+    """The field `name` as a generation; NotAStore when it is not one."""
     text = document.text(name)
     try:
         return Generation.parse(text)

@@ -1,6 +1,6 @@
 """Sealed JSON: documents that carry their own SHA-256, read strictly field by field.
 
-A sealed document is one JSON object whose `sha256` member is the digest of the whole file with that digest's 64
+A checksummed document is one JSON object whose `sha256` member is the digest of the whole file with that digest's 64
 characters written as zeros, so a change of any byte of the file shows.
 """
 
@@ -13,54 +13,54 @@ from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from model_store.disk.durable import TRAIN_AGAIN, damaged, read_file
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 
 #: The format of every document of a store that this version writes and reads.
 FORMAT = 3
 #: A JSON object as Python values.
 Document = Mapping[str, Any]
 
-_SEAL = "sha256"
+_DIGEST = "sha256"
 #: Whole numbers are kept in 64 bits, here and in the database.
 _LARGEST = 2**63 - 1
-_UNSEALED = "0" * 64
+_NO_DIGEST = "0" * 64
 _Enum = TypeVar("_Enum", bound=StrEnum)
 _OTHER_VERSION = f"It was written by another program or another version of Lethe; {TRAIN_AGAIN}"
 
 
-def seal(document: Document, *, indent: int | None = None) -> bytes:
+def checksummed(document: Document, *, indent: int | None = None) -> bytes:
     """The bytes of `document` with its digest; ValueError for NaN and infinities."""
     separators = (",", ":") if indent is None else None
-    text = json.dumps({**document, _SEAL: _UNSEALED}, indent=indent, separators=separators, allow_nan=False) + "\n"
+    text = json.dumps({**document, _DIGEST: _NO_DIGEST}, indent=indent, separators=separators, allow_nan=False) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
-    head, _, tail = text.rpartition(_UNSEALED)
+    head, _, tail = text.rpartition(_NO_DIGEST)
     return (head + digest + tail).encode()
 
 
-def read_sealed(path: Path) -> "Fields":
+def read_checksummed(path: Path) -> "Fields":
     """The document in `path`, its digest checked.
 
-    Raises StoreDamaged when the file is missing or altered, StoreForeign when it is no sealed document.
+    Raises StoreDamaged when the file is missing or altered, NotAStore when it is no checksummed document.
     """
     data = read_file(path)
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise damaged(path, "is not the JSON document that was written there: it is truncated or altered") from error
-    if not isinstance(document, dict) or _SEAL not in document:
-        raise StoreForeign(
+    if not isinstance(document, dict) or _DIGEST not in document:
+        raise NotAStore(
             f"{path} was not written by Lethe: it carries no digest of its own.", "Name the folder of a model store."
         )
-    if not _seal_holds(data, document[_SEAL]):
+    if not _digest_holds(data, document[_DIGEST]):
         raise damaged(path, "does not match the digest it carries")
-    return Fields({name: value for name, value in document.items() if name != _SEAL}, path)
+    return Fields({name: value for name, value in document.items() if name != _DIGEST}, path)
 
 
-def _seal_holds(data: bytes, digest: object) -> bool:
-    if not isinstance(digest, str) or len(digest) != len(_UNSEALED):
+def _digest_holds(data: bytes, digest: object) -> bool:
+    if not isinstance(digest, str) or len(digest) != len(_NO_DIGEST):
         return False
     head, found, tail = data.rpartition(digest.encode())
-    return bool(found) and hashlib.sha256(head + _UNSEALED.encode() + tail).hexdigest() == digest
+    return bool(found) and hashlib.sha256(head + _NO_DIGEST.encode() + tail).hexdigest() == digest
 
 
 def _is_text(value: object) -> TypeGuard[str]:
@@ -69,17 +69,17 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 
 class Fields:
-    """Reads the members of a JSON object one by one; StoreForeign for a missing, unknown or ill-typed one."""
+    """Reads the members of a JSON object one by one; NotAStore for a missing, unknown or ill-typed one."""
 
     def __init__(self, document: Document, source: Path | str) -> None:
         self._rest = dict(document)
         self._source = source
 
     def check_format(self) -> None:
-        """Raises StoreForeign unless the field `format` is the one that this version reads."""
+        """Raises NotAStore unless the field `format` is the one that this version reads."""
         found = self.integer("format")
         if found != FORMAT:
-            raise StoreForeign(
+            raise NotAStore(
                 f"{self._source} has format {found}; this version of Lethe reads format {FORMAT}.",
                 f"Use the version of Lethe that wrote it, or {TRAIN_AGAIN}",
             )
@@ -170,10 +170,10 @@ class Fields:
         return [Fields(item, f"{self._source}: {name}[{place}]") for place, item in enumerate(value)]
 
     def finish(self) -> None:
-        """Raises StoreForeign when members are left that nobody asked for."""
+        """Raises NotAStore when members are left that nobody asked for."""
         if self._rest:
             names = ", ".join(repr(name) for name in sorted(self._rest))
-            raise StoreForeign(f"{self._source}: unknown field(s) {names}.", _OTHER_VERSION)
+            raise NotAStore(f"{self._source}: unknown field(s) {names}.", _OTHER_VERSION)
 
     def _is_null(self, name: str) -> bool:
         if self._rest.get(name, 0) is None:
@@ -183,10 +183,10 @@ class Fields:
 
     def _take(self, name: str) -> Any:
         if name not in self._rest:
-            raise StoreForeign(f"{self._source}: field {name!r} is missing.", _OTHER_VERSION)
+            raise NotAStore(f"{self._source}: field {name!r} is missing.", _OTHER_VERSION)
         return self._rest.pop(name)
 
-    def wrong(self, name: str, expected: str, value: object) -> StoreForeign:
+    def wrong(self, name: str, expected: str, value: object) -> NotAStore:
         """The error for a field that is not what it must be."""
         shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
-        return StoreForeign(f"{self._source}: field {name!r} must be {expected}, not {shown}.", _OTHER_VERSION)
+        return NotAStore(f"{self._source}: field {name!r} must be {expected}, not {shown}.", _OTHER_VERSION)

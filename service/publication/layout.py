@@ -45,7 +45,7 @@ _MEMORY = Path("/dev/shm")
 _BLOCK = 1 << 20
 
 
-class PublicationForeign(StateMismatch):
+class OtherPublicationFormat(StateMismatch):
     """A publication of another format."""
 
 
@@ -155,7 +155,7 @@ def lock_reader(layout: Layout, reader: UUID) -> int:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What is said of a folder. Raises FileNotFoundError when it is gone, and PublicationForeign."""
+    """What is said of a folder. Raises FileNotFoundError when it is gone, and OtherPublicationFormat."""
     try:
         document: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
     except ValueError as error:
@@ -163,7 +163,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(errno.ENOENT, f"There is no manifest in {folder} any more") from error
     found = document.get("format")
     if found != FORMAT:
-        raise PublicationForeign(
+        raise OtherPublicationFormat(
             f"The publication {folder} has format {found}, and this process reads format {FORMAT}: another version of "
             "Lethe wrote it.",
             "Start all processes of Lethe from the same version.",

@@ -25,7 +25,7 @@ from service.publication.layout import (
     FORMAT,
     MANIFEST,
     Layout,
-    PublicationForeign,
+    OtherPublicationFormat,
     hidden,
     read_manifest,
     remove_folder,
@@ -153,7 +153,7 @@ class Publisher:
             stored, canaries, about = read_model(self.layout.models / said["model"])
             digests = {name: _file_digest(folder / name) for name in ("probabilities", "live")}
             sizes = {name: (self.layout.models / said["model"] / name).stat().st_size for name in about["sizes"]}
-        except (FileNotFoundError, PublicationForeign, KeyError, TypeError):
+        except (FileNotFoundError, OtherPublicationFormat, KeyError, TypeError):
             return False
         if about["boot"] != _boot() or (stored, canaries) != (model.facts, model.canaries):
             # Of a machine that has crashed since, it may be that not all has reached the disk.
@@ -193,8 +193,8 @@ class Publisher:
             "boot": _boot(),
             "facts": asdict(facts),
             "canaries": None if model.canaries is None else asdict(model.canaries),
-            "ids": _told(index),
-            "edges": _told(edges),
+            "ids": _parts(index),
+            "edges": _parts(edges),
             "sizes": {name: array.nbytes for name, array in arrays.items()},
         }
         _write_folder(self.layout.models / token, said, arrays)
@@ -277,7 +277,7 @@ def _without_forgotten(snapshot: Snapshot) -> NDArray[np.float64]:
     return snapshot.probabilities
 
 
-def _told(table: Places) -> dict[str, object]:
+def _parts(table: Places) -> dict[str, object]:
     return {"named": table.named, "key": table.key}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_line import CommandLine
 
-from model_store.disk.checksummed import seal
+from model_store.disk.checksummed import checksummed
 from model_store.errors import DatasetNotFound, StoreDamaged
 from model_store.store import Store
 from projector.network.spec import Combine, ModelSpec
@@ -169,7 +169,7 @@ def test_what_is_said_of_a_hostile_folder_can_be_printed(lethe: CommandLine, tra
     index = next(copy.glob("base/index-*.json"))
     document = json.loads(index.read_text())
     document["tables"]["nodes"]["arrays"]["\x1b[1m\ud800"] = {}
-    index.write_bytes(seal({name: value for name, value in document.items() if name != "sha256"}))
+    index.write_bytes(checksummed({name: value for name, value in document.items() if name != "sha256"}))
     ran = lethe("model", "import", copy, "--home", "home")
     assert ran.status == 1
     assert r"\x1b[1m\ud800" in ran.stderr

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from model_store.disk.checksummed import read_sealed, seal
-from model_store.errors import StoreDamaged, StoreForeign
+from model_store.disk.checksummed import checksummed, read_checksummed
+from model_store.errors import NotAStore, StoreDamaged
 from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, InjectedChannel, Manifest, TrainingRecord
 from projector.forgetting.canaries import Canaries
 from projector.network.diffusion import Diffusion
@@ -92,7 +92,7 @@ def inside(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 def test_a_missing_field_is_refused_by_name(path: tuple[str, ...]) -> None:
     document = through_text(MANIFEST.to_json())
     del inside(document, path)[path[-1]]
-    with pytest.raises(StoreForeign, match=f"'{path[-1]}' is missing"):
+    with pytest.raises(NotAStore, match=f"'{path[-1]}' is missing"):
         Manifest.from_json(document, source="m.json")
 
 
@@ -108,7 +108,7 @@ def test_a_field_of_another_type_is_refused_by_name(path: tuple[str, ...]) -> No
     for value in wrong_values(path):
         document = through_text(MANIFEST.to_json())
         inside(document, path)[path[-1]] = value
-        with pytest.raises(StoreForeign, match=path[-1]):
+        with pytest.raises(NotAStore, match=path[-1]):
             Manifest.from_json(document, source="m.json")
 
 
@@ -118,49 +118,49 @@ def test_a_field_of_another_type_is_refused_by_name(path: tuple[str, ...]) -> No
 def test_an_unknown_field_is_refused_by_name(path: tuple[str, ...]) -> None:
     document = through_text(MANIFEST.to_json())
     inside(document, (*path, "x"))["flux_capacity"] = 1
-    with pytest.raises(StoreForeign, match="flux_capacity"):
+    with pytest.raises(NotAStore, match="flux_capacity"):
         Manifest.from_json(document, source="m.json")
 
 
 def test_another_format_is_refused_naming_both_numbers() -> None:
     document = {**MANIFEST.to_json(), "format": 7}
-    with pytest.raises(StoreForeign, match=r"m\.json has format 7.*reads format 3"):
+    with pytest.raises(NotAStore, match=r"m\.json has format 7.*reads format 3"):
         Manifest.from_json(document, source="m.json")
 
 
 def test_a_time_without_offset_is_refused() -> None:
     document = {**MANIFEST.to_json(), "created_at": "2026-03-01T12:00:00"}
-    with pytest.raises(StoreForeign, match="created_at"):
+    with pytest.raises(NotAStore, match="created_at"):
         Manifest.from_json(document)
 
 
 def test_figures_that_json_cannot_hold_are_refused_when_written() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        seal(replace(MANIFEST, condition_number=math.inf).to_json())
+        checksummed(replace(MANIFEST, condition_number=math.inf).to_json())
 
 
 def test_a_sealed_document_is_plain_json_that_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
-    path.write_bytes(seal(MANIFEST.to_json(), indent=1))
+    path.write_bytes(checksummed(MANIFEST.to_json(), indent=1))
     assert json.loads(path.read_text())["name"] == "cora"
-    assert Manifest.read(read_sealed(path)) == MANIFEST
+    assert Manifest.read(read_checksummed(path)) == MANIFEST
 
 
 def test_every_flipped_bit_of_a_sealed_document_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
-    sealed = seal(MANIFEST.to_json())
+    sealed = checksummed(MANIFEST.to_json())
     for place in range(len(sealed)):
         altered = bytearray(sealed)
         altered[place] ^= 1 << (place % 8)
         path.write_bytes(altered)
-        with pytest.raises((StoreDamaged, StoreForeign), match=r"m\.json"):
-            read_sealed(path)
+        with pytest.raises((StoreDamaged, NotAStore), match=r"m\.json"):
+            read_checksummed(path)
 
 
 def test_every_truncation_of_a_sealed_document_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
-    sealed = seal(MANIFEST.to_json())
+    sealed = checksummed(MANIFEST.to_json())
     for length in range(len(sealed)):
         path.write_bytes(sealed[:length])
-        with pytest.raises((StoreDamaged, StoreForeign), match=r"m\.json"):
-            read_sealed(path)
+        with pytest.raises((StoreDamaged, NotAStore), match=r"m\.json"):
+            read_checksummed(path)

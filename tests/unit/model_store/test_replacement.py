@@ -86,7 +86,7 @@ def test_a_crash_of_one_that_has_taken_the_new_model_away_is_mended(
     assert not staged.replaced.exists()
 
 
-@pytest.mark.parametrize("step", ["plan", "replace_file", "carry_out", "seal"])
+@pytest.mark.parametrize("step", ["plan", "replace_file", "carry_out", "checksummed"])
 def test_an_erasure_that_goes_on_after_its_model_was_replaced_changes_nothing_of_the_new_one(
     staged: Replacement, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -96,7 +96,7 @@ def test_an_erasure_that_goes_on_after_its_model_was_replaced_changes_nothing_of
     original = getattr(base, step)
 
     def overtaken(*arguments: Any, **named: Any) -> Any:
-        if step == "seal" and arguments[0]["tables"]["nodes"]["erasing"]:
+        if step == "checksummed" and arguments[0]["tables"]["nodes"]["erasing"]:
             # That of the index that is open; the next is of the one that is closed.
             return original(*arguments, **named)
         monkeypatch.setattr(base, step, original)
