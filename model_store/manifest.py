@@ -108,7 +108,7 @@ class Manifest:
         return injected_columns(self.injected_channels, self.canaries)
 
     def check(self, source: Path) -> None:
-        """Raises StoreForeign, naming the file `source` and the field, for values that no model has together."""
+        """Raises NotAStore, naming the file `source` and the field, for values that no model has together."""
         try:
             check_spec(self.spec)
         except TrainingError as error:

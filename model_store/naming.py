@@ -14,5 +14,5 @@ class _Named:
 
 
 def name_of(folder: Path) -> str:
-    """The name of the model in a folder. Raises StoreDamaged and StoreForeign."""
+    """The name of the model in a folder. Raises StoreDamaged and NotAStore."""
     return read_checksummed(folder / MANIFEST, _Named, whole=False).name

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from model_store import tombstones
 from model_store.disk.durable import make_folders, remove_tree, rename, sync
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 from model_store.store import Store
 from model_store.untrusted_folder import require_plain
 from projector.errors import GraphError, ProjectorError
@@ -46,7 +46,7 @@ class Replacement:
     def stage(self, provide: Callable[[Path], Store]) -> Store:
         """Makes what `provide` writes to the folder given to it the staged model, checked and durable.
 
-        Raises StoreForeign or StoreDamaged when it is not a model with every digest right.
+        Raises NotAStore or StoreDamaged when it is not a model with every digest right.
         """
         make_folders(self.served.parent)
         try:
@@ -97,7 +97,7 @@ class Replacement:
 def check_store(folder: Path) -> Store:
     """The model in a folder from anywhere, every array of which has been read and matches its digest.
 
-    Raises StoreForeign or StoreDamaged, also for what digests do not tell: links and devices, files that are too large
+    Raises NotAStore or StoreDamaged, also for what digests do not tell: links and devices, files that are too large
     to be read, and a graph that nobody could have trained on.
     """
     require_plain(folder)
@@ -108,7 +108,7 @@ def check_store(folder: Path) -> Store:
     try:
         validate_live(base.graph, state.live)
     except GraphError as error:
-        raise StoreForeign(f"{folder} holds a graph that is none of a model. {error.detail}", error.remedy) from error
+        raise NotAStore(f"{folder} holds a graph that is none of a model. {error.detail}", error.remedy) from error
     return store
 
 

@@ -37,7 +37,7 @@ from model_store.disk.durable import (
     together,
     write_file,
 )
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.naming import MANIFEST
 from model_store.tombstones import Kept, KeptTombstone
@@ -76,7 +76,7 @@ class Store:
         `weights` are (blocks, d, C) and `label_weights` (label_hops, C, C), `beta` and `label_beta` the span
         coefficients (blocks, n, C) and (label_hops, n, C); `public` (n,) masks the nodes that are never deleted.
 
-        Raises StoreForeign when `path` exists and is not an empty folder, GraphError for a graph that does not pass
+        Raises NotAStore when `path` exists and is not an empty folder, GraphError for a graph that does not pass
         `validate`, ValueError when the arrays are not of the manifest's sizes.
         """
         validate(graph)
@@ -92,7 +92,7 @@ class Store:
         if not 0 < chunk_rows <= NO_ROW:
             raise ValueError(f"chunk_rows must lie in [1, {NO_ROW}], not {chunk_rows}")
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            raise StoreForeign(f"{path} exists and is not an empty folder.", "Name another folder, or remove it first.")
+            raise NotAStore(f"{path} exists and is not an empty folder.", "Name another folder, or remove it first.")
         unfinished = path.parent / f".{path.name}.creating"
         make_folders(path.parent)
         if unfinished.exists():
@@ -113,11 +113,11 @@ class Store:
     def open(cls, path: Path) -> "Store":
         """The model in a folder, its manifests and the sizes of its files checked.
 
-        Raises StoreForeign when there is no model, StoreDamaged naming the file when one is missing or altered.
+        Raises NotAStore when there is no model, StoreDamaged naming the file when one is missing or altered.
         """
         manifest_path = path / MANIFEST
         if not manifest_path.exists() and not any((path / name).exists() for name in (_CURRENT, _BASE, _VERSIONS)):
-            raise StoreForeign(
+            raise NotAStore(
                 f"{path} holds no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
             )
         manifest = read_checksummed(manifest_path, Manifest)
@@ -163,7 +163,7 @@ class Store:
                 return
 
     def versions(self) -> list[VersionRef]:
-        """All versions on disk, oldest first; StoreForeign names a file that is none."""
+        """All versions on disk, oldest first; NotAStore names a file that is none."""
         return self._versions.refs()
 
     def version_digest(self, ref: VersionRef) -> str:
@@ -178,7 +178,7 @@ class Store:
         """A version's state, verified, also against the digest of its manifest when given."""
         state = self._versions.read(ref, digest=digest)
         if wrong := _unfit(self.manifest, state):
-            raise StoreForeign(
+            raise NotAStore(
                 f"{self.folder_of(ref)} holds {wrong}, which is none of a version of {self.manifest.name}.",
                 f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
             )

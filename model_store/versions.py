@@ -23,7 +23,7 @@ from model_store.disk.durable import (
     sync,
     write_file,
 )
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 from projector.errors import ProjectorError
 
 _FOLDER = re.compile(r"(?P<version>0|[1-9]\d{0,17})-(?P<fencing>0|[1-9]\d{0,17})", re.ASCII)
@@ -127,7 +127,7 @@ class Versions:
         self.manifest_sha256 = manifest_sha256
 
     def refs(self) -> list[VersionRef]:
-        """All versions, oldest first; StoreForeign names a file that is none."""
+        """All versions, oldest first; NotAStore names a file that is none."""
         if not self.folder.is_dir():
             raise damaged(self.folder, "is missing")
         return sorted(_ref(path) for path in self.folder.iterdir() if not path.name.startswith("."))
@@ -158,7 +158,7 @@ class Versions:
         return hashlib.sha256(manifest_bytes).hexdigest()
 
     def read(self, ref: VersionRef, *, digest: str | None) -> VersionState:
-        """A version's state; StoreDamaged or StoreForeign, naming the file, when it is not as written.
+        """A version's state; StoreDamaged or NotAStore, naming the file, when it is not as written.
 
         `digest`, when given, is what the version's manifest must have as SHA-256.
         """
@@ -174,7 +174,7 @@ class Versions:
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise damaged(path, "is no file of plain tensors") from error
         if set(tensors) != _TENSORS:
-            raise StoreForeign(
+            raise NotAStore(
                 f"{path} holds {', '.join(sorted(tensors))}.", f"Restore it from a backup, or {TRAIN_AGAIN}"
             )
         return VersionState(
@@ -186,7 +186,7 @@ class Versions:
         )
 
     def manifest(self, ref: VersionRef) -> VersionManifest:
-        """The manifest of a version; StoreDamaged or StoreForeign, naming it, when it is not as written."""
+        """The manifest of a version; StoreDamaged or NotAStore, naming it, when it is not as written."""
         path = self.folder / ref.folder / _MANIFEST
         manifest = read_checksummed(path, VersionManifest)
         if manifest.files.keys() != {_STATE}:
@@ -194,7 +194,7 @@ class Versions:
         if manifest.ref != ref:
             raise damaged(path, f"is that of version {manifest.ref.folder}")
         if manifest.manifest_sha256 != self.manifest_sha256:
-            raise StoreForeign(f"{path} belongs to another model.", "Put back the folder of this model's version.")
+            raise NotAStore(f"{path} belongs to another model.", "Put back the folder of this model's version.")
         return manifest
 
     def digest(self, ref: VersionRef) -> str:
@@ -264,6 +264,6 @@ def _ref(path: Path) -> VersionRef:
     try:
         return VersionRef.parse(path.name)
     except ValueError as error:
-        raise StoreForeign(
+        raise NotAStore(
             f"{path} is no version of a model, and erasure would not reach it.", "Move it out of the store."
         ) from error

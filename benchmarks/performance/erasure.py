@@ -41,7 +41,7 @@ from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 from service.unlearning.stored_state import version_state
-from service.versions.debris import Leftovers
+from service.versions.to_erase import ToErase
 
 _FENCING = 1
 _PLACEMENT = Placement("cpu", RepairPolicy.ALWAYS)
@@ -56,7 +56,7 @@ class Model:
         base, state = self.store.load_base(), self.store.read_version(self._ref)
         self.resident = Resident.load(self.store.manifest, base, state, self._ref.version, _PLACEMENT)
         self.degrees = np.diff(base.graph.adjacency.indptr)
-        self._leftovers = Leftovers(self.store.manifest.nodes, np.empty((0, 2), dtype=np.int64))
+        self._to_erase = ToErase(self.store.manifest.nodes, np.empty((0, 2), dtype=np.int64))
         self._synced = os.open(folder.parent / "synced", os.O_RDWR | os.O_CREAT, 0o600)
         os.pwrite(self._synced, bytes(4096), 0)
         os.fsync(self._synced)
@@ -128,8 +128,8 @@ class Model:
 
     def _erase(self, digest: str) -> VersionState:
         committed = self.store.read_version(self._ref, digest=digest)
-        self.store.erase(self._leftovers.erasure(committed), fencing=_FENCING, keep=self._ref)
-        self._leftovers.erased(committed)
+        self.store.erase(self._to_erase.erasure(committed), fencing=_FENCING, keep=self._ref)
+        self._to_erase.erased(committed)
         return committed
 
 

@@ -24,7 +24,7 @@ from model_store.base.tables import (
     stored_features,
 )
 from model_store.disk.durable import Together, make_folder, rename, replace_file, together
-from model_store.errors import StoreDamaged, StoreForeign
+from model_store.errors import NotAStore, StoreDamaged
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.versions import StoreConflict
 from projector.graph.graph import Graph
@@ -87,7 +87,7 @@ class BaseStore:
             changes.name(self.folder)
 
     def check(self) -> None:
-        """Raises StoreDamaged or StoreForeign for a file that is missing, of another size, or not the store's."""
+        """Raises StoreDamaged or NotAStore for a file that is missing, of another size, or not the store's."""
         self._steadily(self._check)
 
     def load(self) -> Base:
@@ -129,7 +129,7 @@ class BaseStore:
         An erasure that was interrupted is finished first. Raises StoreConflict when a writer with a higher fencing
         number has changed the base, IndexError for a row that the graph does not have.
         """
-        index = self._settle(fencing)
+        index = self._resolve_open_index(fencing)
         opened = plan(BaseArrays(self.folder, index), erasure, self._manifest.feature_layout, _next(index, fencing))
         return index if opened is None else self._install(opened)
 
@@ -149,14 +149,14 @@ class BaseStore:
     def tidy(self, *, fencing: int) -> None:
         """Removes files that nothing needs, written under numbers up to `fencing`; raises StoreConflict as `erase`."""
         with together() as last:
-            self._tidy(self._settle(fencing), last, fencing)
+            self._tidy(self._resolve_open_index(fencing), last, fencing)
 
     def claim(self, *, fencing: int) -> None:
         """Makes the index one of the caller's, so that none counts that an earlier writer writes from here on.
 
         Raises StoreConflict as `erase` does.
         """
-        index = self._settle(fencing)
+        index = self._resolve_open_index(fencing)
         if index.generation.fencing < fencing:
             index = self._install(replace(index, generation=_next(index, fencing)))
         with together() as last:
@@ -190,7 +190,7 @@ class BaseStore:
         Those before stay on the disk until the next erasure. The rows of deleted nodes, and in `beta` those of nodes
         whose features were deleted, must be zero. Raises StoreConflict as `erase` does, ValueError for another shape.
         """
-        index = self._settle(fencing)
+        index = self._resolve_open_index(fencing)
         spec, nodes, classes = self._manifest.spec, self._manifest.nodes, len(self._manifest.classes)
         for name, array, blocks in (
             ("beta", beta, len(spec.block_hops)),
@@ -238,14 +238,14 @@ class BaseStore:
     def _index(self) -> Index:
         index = Index.latest(self.folder)
         if index.manifest_sha256 != self._manifest_sha256:
-            raise StoreForeign(
+            raise NotAStore(
                 f"{self.folder / index.file_name} belongs to another model than the manifest beside it.",
                 "Put back the model's own files.",
             )
         check_index(index, self._manifest, self.folder / index.file_name)
         return index
 
-    def _settle(self, fencing: int) -> Index:
+    def _resolve_open_index(self, fencing: int) -> Index:
         """The index to change, after an interrupted erasure has been finished."""
         index = self._index()
         if index.generation.fencing > fencing:

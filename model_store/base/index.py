@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from model_store.disk.checksummed import checksummed, read_checksummed, wrong
 from model_store.disk.durable import damaged
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 
 #: Numbers of at most 18 digits fit the database's.
 _LABELLED = re.compile(
@@ -153,7 +153,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> "Index":
-        """The index in a file; StoreDamaged or StoreForeign, naming it, when there is none."""
+        """The index in a file; StoreDamaged or NotAStore, naming it, when there is none."""
         found = read_checksummed(path, _IndexFile)
         try:
             generation = Generation.parse(found.generation)
@@ -190,11 +190,11 @@ def labelled_files(folder: Path) -> Iterator[tuple[str, Generation, Path]]:
 
 
 def check_file_names(folder: Path) -> None:
-    """Raises StoreForeign for a file of `base/` that no Lethe wrote, and that erasure would leave alone."""
+    """Raises NotAStore for a file of `base/` that no Lethe wrote, and that erasure would leave alone."""
     known = {path for _, _, path in labelled_files(folder)}
     for path in sorted(folder.iterdir()):
         if path not in known and not path.name.startswith("."):
-            raise StoreForeign(
+            raise NotAStore(
                 f"{path} is no file of a model store, and erasure would not reach it.", "Move it out of the store."
             )
 
@@ -221,7 +221,7 @@ class _IndexFile:
 
 
 def _table(path: Path, table_name: str, found: _TableFile) -> Table:
-    """What a file says of a table; StoreForeign when its parts do not go together."""
+    """What a file says of a table; NotAStore when its parts do not go together."""
     starts, slots = np.asarray(found.starts, dtype=np.int64), np.asarray(found.erasing, dtype=np.int64)
     end = int(starts[-1]) if starts.size else 0
     if slots.size and (slots[0] < 0 or slots[-1] >= end or (np.diff(slots) <= 0).any()):

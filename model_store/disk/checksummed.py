@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from model_store.disk.durable import TRAIN_AGAIN, damaged, read_file
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 
 #: The format of every document of a store that this version writes and reads.
 FORMAT = 3
@@ -57,35 +57,35 @@ def checksummed(document: object, *, indent: int | None = None) -> bytes:
 def read_checksummed(path: Path, kind: type[_T], *, whole: bool = True) -> _T:
     """The dataclass `kind` that `path` holds, its digest checked; all of it unless not `whole`.
 
-    Raises StoreDamaged when the file is missing or altered, StoreForeign when it is no such document of this format.
+    Raises StoreDamaged when the file is missing or altered, NotAStore when it is no such document of this format.
     """
     data = read_file(path)
     try:
         header = msgspec.json.decode(data, type=_Header)
         if header.sha256 is None:
-            raise StoreForeign(
+            raise NotAStore(
                 f"{path} was not written by Lethe: it carries no digest of its own.",
                 "Name the folder of a model store.",
             )
         if not _digest_holds(data, header.sha256):
             raise damaged(path, "does not match the digest it carries")
         if header.format != FORMAT:
-            raise StoreForeign(
+            raise NotAStore(
                 f"{path} has format {header.format!s:.20}; this version of Lethe reads format {FORMAT}.",
                 f"Use the version of Lethe that wrote it, or {TRAIN_AGAIN}",
             )
         exact = _exact(kind, whole=whole, bases=(_Header,))  # type: ignore[arg-type]  # a class can be hashed
         found = msgspec.json.decode(data, type=exact)
     except msgspec.ValidationError as error:
-        raise StoreForeign(f"{path}: {error}.", _OTHER_VERSION) from error
+        raise NotAStore(f"{path}: {error}.", _OTHER_VERSION) from error
     except (ValueError, RecursionError) as error:
         raise damaged(path, "is not the JSON document that was written there: it is truncated or altered") from error
     return msgspec.convert(found, kind, from_attributes=True)
 
 
-def wrong(source: Path, name: str, expected: str, value: object) -> StoreForeign:
+def wrong(source: Path, name: str, expected: str, value: object) -> NotAStore:
     """The error for a member that is not what it must be."""
-    return StoreForeign(f"{source}: field {name!r} must be {expected}, not {value!r:.60}.", _OTHER_VERSION)
+    return NotAStore(f"{source}: field {name!r} must be {expected}, not {value!r:.60}.", _OTHER_VERSION)
 
 
 def _digest_holds(data: bytes, digest: object) -> bool:

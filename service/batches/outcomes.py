@@ -37,7 +37,7 @@ def ended(pending: Pending, end: Version, manifest: Manifest) -> RepairEnd:
     return _ended(pending, repaired_in(pending.batch, end), manifest)
 
 
-def without_version(pending: Pending, status: RepairStatus, reason: str, manifest: Manifest) -> RepairEnd:
+def repair_given_up(pending: Pending, status: RepairStatus, reason: str, manifest: Manifest) -> RepairEnd:
     """What is told of one request whose repair ended without a version: NOT_CONVERGED, or NONE when nobody wants it."""
     return _ended(pending, replace(pending.batch, repair=status), manifest, reason)
 

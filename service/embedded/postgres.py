@@ -165,9 +165,9 @@ class Postgres:
         except (OSError, subprocess.SubprocessError) as error:
             raise EmbeddedServerError(f"{argv[0]} cannot be run: {error}.", "Set DATABASE_URL instead.") from error
         if done.returncode != 0:
-            told = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
+            printed = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
             raise EmbeddedServerError(
-                f"Preparing Postgres' data in {folder} failed:\n{told}\n",
+                f"Preparing Postgres' data in {folder} failed:\n{printed}\n",
                 "Mend what it names (often a full disk), or set DATABASE_URL to a server of your own.",
             )
 

@@ -58,7 +58,7 @@ class RequestKeyRepository:
         forgotten = update(RequestRow).where(RequestRow.id == _any(ids), RequestRow.ciphertext.is_(None))
         await self._conn.execute(forgotten.values(key_file=null(), key_place=null()))
 
-    async def tell_orphaned(self) -> None:
+    async def notify_orphaned(self) -> None:
         """Have the unlearner look for keys of requests that were not stored, once this transaction is committed."""
         await self._conn.execute(select(func.pg_notify(KEYS_CHANNEL, ORPHANED)))
 

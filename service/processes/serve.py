@@ -69,7 +69,7 @@ def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
             stages.append(_unlearning(settings))
         supervisor = Supervisor(
             stages,
-            on_ready=lambda: _tell("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
+            on_ready=lambda: _print("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
             on_start=_ignore if bound is None else stack.enter_context(_facts(settings, url_of(bound))),
         )
         hand_over(supervisor.stop)
@@ -123,7 +123,7 @@ def child(work: Work, settings: Settings, name: str = "", listener: socket.socke
         # -P: a folder named `service` where the user happens to be must not stand in for ours.
         command=(sys.executable, "-P", "-m", _PROGRAM, name or work),
         environment=environment_without_settings() | _where_lethe_is(),
-        told={"work": work, "settings": settings_for(work, settings)},
+        handover={"work": work, "settings": settings_for(work, settings)},
         listener=listener,
     )
 
@@ -139,12 +139,14 @@ def _where_lethe_is() -> dict[str, str]:
 
 def settings_for(work: Work, settings: Settings) -> dict[str, Any]:
     """All settings, as they are told to the process that does `work`: `database_url` is the one of its own login."""
-    told = settings.told()
+    handover = settings.as_handover()
     if work in ("api", "unlearner"):
-        own = told.get(f"{work}_database_url")
-        told |= {name: None for name in ("api_database_url", "unlearner_database_url", "admin_key") if name in told}
-        told["database_url"] = own or told["database_url"]
-    return told
+        own = handover.get(f"{work}_database_url")
+        handover |= {
+            name: None for name in ("api_database_url", "unlearner_database_url", "admin_key") if name in handover
+        }
+        handover["database_url"] = own or handover["database_url"]
+    return handover
 
 
 def end_orphans(facts: Path) -> None:
@@ -199,6 +201,6 @@ def _greeting(url: str) -> str:
     return f"Lethe is ready.\n  Dashboard  {url}/dashboard\n  API        {url}\n  Docs       {url}/docs"
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

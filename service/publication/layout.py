@@ -46,7 +46,7 @@ _BLOCK = 1 << 20
 _Manifest = TypeVar("_Manifest", ModelManifest, VersionManifest)
 
 
-class PublicationForeign(StateMismatch):
+class OtherPublicationFormat(StateMismatch):
     """A publication of another format."""
 
 
@@ -155,12 +155,12 @@ def lock_reader(layout: Layout, reader: UUID) -> int:
 
 
 def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
-    """What is said of a folder. Raises FileNotFoundError when it is gone, and PublicationForeign."""
+    """What is said of a folder. Raises FileNotFoundError when it is gone, and OtherPublicationFormat."""
     data = (folder / MANIFEST).read_bytes()
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise PublicationForeign(
+        raise OtherPublicationFormat(
             f"The publication {folder} is not of format {FORMAT}, which this process reads: another version of Lethe "
             f"wrote it ({error}).",
             "Start all processes of Lethe from the same version.",

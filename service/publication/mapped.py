@@ -52,7 +52,7 @@ class View:
 def open_view(layout: Layout, folder: str, before: View | None = None) -> View:
     """The version in a folder; what it has in common with the one `before` is not mapped again.
 
-    Raises FileNotFoundError when it is not there (any more), OSError, and PublicationForeign.
+    Raises FileNotFoundError when it is not there (any more), OSError, and OtherPublicationFormat.
     """
     path = layout.version(folder)
     said = read_manifest(path, VersionManifest)

@@ -24,7 +24,7 @@ from service.publication.index import BLANK_BYTE, edge_entries, edge_places, edg
 from service.publication.layout import (
     MANIFEST,
     Layout,
-    PublicationForeign,
+    OtherPublicationFormat,
     hidden,
     read_manifest,
     remove_folder,
@@ -151,7 +151,7 @@ class Publisher:
             about = read_manifest(self.layout.models / said.model, ModelManifest)
             digests = {name: _file_digest(folder / name) for name in ("probabilities", "live")}
             sizes = {name: (self.layout.models / said.model / name).stat().st_size for name in about.sizes}
-        except (FileNotFoundError, PublicationForeign):
+        except (FileNotFoundError, OtherPublicationFormat):
             return False
         if about.boot != _boot() or (about.facts, about.canaries) != (model.facts, model.canaries):
             # Of a machine that has crashed since, it may be that not all has reached the disk.

@@ -59,7 +59,7 @@ from service.publication.writer import Publisher
 from service.queue.connection import connect
 from service.services import Services
 from service.settings import Settings
-from service.tombstones.lookup import Tombstones
+from service.tombstones.lookup import TombstoneLookup
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
@@ -249,7 +249,7 @@ async def serving(
             publisher, VersionRef(1, 1), published_model(nodes, snapshot, classes=CLASSES, canaries=canaries), snapshot
         )
         serve(reader, publisher, VersionRef(1, 1))
-        tombstones = Tombstones(engine, keyring, model)
+        tombstones = TombstoneLookup(engine, keyring, model)
         cohort_search = CohortSearch(lambda: canaries, reader.knows, tombstones)
         limits, most = RateLimits(redis, keyring.cursor_key), configured.max_nodes_per_request
         api = Api(

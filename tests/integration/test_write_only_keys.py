@@ -23,7 +23,7 @@ from service.domain.kinds import RequestKind
 from service.domain.states import Scope
 from service.vault.keyring import Keyring
 
-#: Told alike, whatever is wrong.
+#: LeaseReport alike, whatever is wrong.
 UNKNOWN = (404, "unknown-targets")
 
 

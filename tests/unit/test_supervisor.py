@@ -187,7 +187,7 @@ def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
 
     ours, theirs = socket.socketpair()
     bound = socket.create_server(("127.0.0.1", 0))
-    told = {"work": "api", "settings": Settings(home=tmp_path).told(), "listener": bound.detach()}
+    told = {"work": "api", "settings": Settings(home=tmp_path).as_handover(), "listener": bound.detach()}
     monkeypatch.setattr("service.processes.api.run", answer)
     monkeypatch.setattr("service.child.configure_logging", lambda *_, **__: None)
     monkeypatch.setattr(sys, "argv", ["service.child", "api-0", str(theirs.detach())])
@@ -397,7 +397,7 @@ def test_no_setting_is_in_the_environment_or_among_the_arguments_of_a_child(
     monkeypatch.setenv("lethe_admin_key", SECRETS["admin_key"])
     monkeypatch.setenv("LETHE_HOME", str(tmp_path))
     made = child("api", Settings(redis_url=SECRETS["redis_url"]), "api-0")
-    assert made.told["settings"]["database_url"] == SECRETS["database_url"]
+    assert made.handover["settings"]["database_url"] == SECRETS["database_url"]
     assert not [name for name in made.environment if name.upper() in ("DATABASE_URL", "LETHE_ADMIN_KEY", "LETHE_HOME")]
     assert not [text for text in [*made.command, *made.environment.values(), repr(made)] if "of-the-" in text]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from model_store.disk.checksummed import checksummed, read_checksummed
-from model_store.errors import StoreDamaged, StoreForeign
+from model_store.errors import NotAStore, StoreDamaged
 from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, InjectedChannel, Manifest, TrainingRecord
 from projector.forgetting.canaries import Canaries
 from projector.network.diffusion import Diffusion
@@ -107,7 +107,7 @@ def inside(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 def test_a_missing_field_is_refused_by_name(read: Read, path: tuple[str, ...]) -> None:
     document = document_of(MANIFEST)
     del inside(document, path)[path[-1]]
-    with pytest.raises(StoreForeign, match=rf"m\.json: .*missing required field `{path[-1]}`"):
+    with pytest.raises(NotAStore, match=rf"m\.json: .*missing required field `{path[-1]}`"):
         read(document)
 
 
@@ -123,7 +123,7 @@ def test_a_field_of_another_type_is_refused_by_name(read: Read, path: tuple[str,
     for value in wrong_values(path):
         document = document_of(MANIFEST)
         inside(document, path)[path[-1]] = value
-        with pytest.raises(StoreForeign, match=path[-1]):
+        with pytest.raises(NotAStore, match=path[-1]):
             read(document)
 
 
@@ -133,19 +133,19 @@ def test_a_field_of_another_type_is_refused_by_name(read: Read, path: tuple[str,
 def test_an_unknown_field_is_refused_by_name(read: Read, path: tuple[str, ...]) -> None:
     document = document_of(MANIFEST)
     inside(document, (*path, "x"))["flux_capacity"] = 1
-    with pytest.raises(StoreForeign, match="flux_capacity"):
+    with pytest.raises(NotAStore, match="flux_capacity"):
         read(document)
 
 
 def test_another_format_is_refused_naming_both_numbers(read: Read) -> None:
     document = {**document_of(MANIFEST), "format": 7}
-    with pytest.raises(StoreForeign, match=r"m\.json has format 7.*reads format 3"):
+    with pytest.raises(NotAStore, match=r"m\.json has format 7.*reads format 3"):
         read(document)
 
 
 def test_a_time_without_offset_is_refused(read: Read) -> None:
     document = {**document_of(MANIFEST), "created_at": "2026-03-01T12:00:00"}
-    with pytest.raises(StoreForeign, match="created_at"):
+    with pytest.raises(NotAStore, match="created_at"):
         read(document)
 
 
@@ -168,7 +168,7 @@ def test_every_flipped_bit_of_a_checksummed_document_is_noticed(tmp_path: Path) 
         altered = bytearray(written)
         altered[place] ^= 1 << (place % 8)
         path.write_bytes(altered)
-        with pytest.raises((StoreDamaged, StoreForeign), match=r"m\.json"):
+        with pytest.raises((StoreDamaged, NotAStore), match=r"m\.json"):
             read_checksummed(path, Manifest)
 
 
@@ -177,5 +177,5 @@ def test_every_truncation_of_a_checksummed_document_is_noticed(tmp_path: Path) -
     written = checksummed(MANIFEST)
     for length in range(len(written)):
         path.write_bytes(written[:length])
-        with pytest.raises((StoreDamaged, StoreForeign), match=r"m\.json"):
+        with pytest.raises((StoreDamaged, NotAStore), match=r"m\.json"):
             read_checksummed(path, Manifest)
