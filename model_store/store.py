@@ -38,8 +38,9 @@ from model_store.disk.durable import (
     write_file,
 )
 from model_store.errors import NotAStore
-from model_store.manifest import FeatureLayout, Manifest
+from model_store.manifest import Manifest
 from model_store.naming import MANIFEST
+from model_store.sizes import check_sizes, unfit
 from model_store.tombstones import Kept, KeptTombstone
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
 from projector.graph.graph import Graph, validate
@@ -88,7 +89,7 @@ class Store:
             rank=manifest.rank,
         )
         base = Base(graph, beta, label_beta, public)
-        _check_sizes(manifest, base, first)
+        check_sizes(manifest, base, first)
         if not 0 < chunk_rows <= NO_ROW:
             raise ValueError(f"chunk_rows must lie in [1, {NO_ROW}], not {chunk_rows}")
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
@@ -177,7 +178,7 @@ class Store:
     def read_version(self, ref: VersionRef, *, digest: str | None = None) -> VersionState:
         """A version's state, verified, also against the digest of its manifest when given."""
         state = self._versions.read(ref, digest=digest)
-        if wrong := _unfit(self.manifest, state):
+        if wrong := unfit(self.manifest, state):
             raise NotAStore(
                 f"{self.folder_of(ref)} holds {wrong}, which is none of a version of {self.manifest.name}.",
                 f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
@@ -367,47 +368,3 @@ def _overtaken(ref: VersionRef, current: VersionRef) -> StoreConflict:
         f"CURRENT names version {current.folder}, which is later than {ref.folder}.",
         "Another unlearner has gone on; read the database's pointer again.",
     )
-
-
-def _unfit(manifest: Manifest, state: VersionState) -> str | None:
-    """What of a version's state is not that of such a model."""
-    blocks, label_blocks = len(manifest.spec.block_hops), manifest.spec.label_hops
-    nodes, classes = manifest.nodes, len(manifest.classes)
-    shapes = {"features": (blocks, manifest.features, classes), "labels": (label_blocks, classes, classes)}
-    for name, shape in shapes.items():
-        for part, array in vars(getattr(state, name)).items():
-            if array.shape != shape or array.dtype != np.float64:
-                return f"{name}.{part} as {array.dtype} of shape {array.shape}"
-            if not np.isfinite(array).all():
-                return f"{name}.{part} with values that are not finite"
-    for name, mask in (("live", state.live), ("featured", state.featured)):
-        if mask.shape != (nodes,):
-            return f"{name} of shape {mask.shape}"
-    if state.rank > manifest.features:
-        return f"a rank of {state.rank}"
-    return None
-
-
-def _check_sizes(manifest: Manifest, base: Base, first: VersionState) -> None:
-    graph, blocks, label_blocks = base.graph, len(manifest.spec.block_hops), manifest.spec.label_hops
-    nodes, classes = manifest.nodes, len(manifest.classes)
-    public_nodes = 0 if manifest.mlp is None else manifest.mlp.public_nodes
-    layout = FeatureLayout.DENSE if isinstance(graph.features, np.ndarray) else FeatureLayout.CSR
-    checks = {
-        "nodes": (manifest.nodes, graph.nodes),
-        "edges": (manifest.edges, graph.edges),
-        "features": (manifest.features, graph.num_features),
-        "classes": (manifest.classes, graph.class_names),
-        "feature_layout": (manifest.feature_layout, layout),
-        "feature_dtype": (manifest.feature_dtype, graph.features.dtype.name),
-        "beta": ((blocks, nodes, classes), base.beta.shape),
-        "label_beta": ((label_blocks, nodes, classes), base.label_beta.shape),
-        "weights": ((blocks, manifest.features, classes), first.features.weights.shape),
-        "label_weights": ((label_blocks, classes, classes), first.labels.weights.shape),
-        "public": (((nodes,), public_nodes), (base.public.shape, int(base.public.sum()))),
-    }
-    wrong = [
-        f"{name}: {said} in the manifest, {found} given" for name, (said, found) in checks.items() if said != found
-    ]
-    if wrong:
-        raise ValueError("; ".join(wrong))

@@ -23,8 +23,9 @@ from service.domain.versions import Version
 from service.failure_points import FailurePoint
 from service.unlearning.prepared import PreparedRepair
 from service.versions.context import Context
+from service.versions.new_version import CauseSteps, NewVersion
 from service.versions.stopwatch import Stopwatch
-from service.versions.writer import CauseSteps, NewVersion, VersionWriter
+from service.versions.writer import VersionWriter
 
 #: Longest work between two looks for new requests (seconds).
 _SLICE_S = 0.25

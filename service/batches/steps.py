@@ -23,8 +23,9 @@ from service.tombstones.repository import TombstoneRepository
 from service.unlearning.prepared import Prepared
 from service.versions.batch_rows import Batch, BatchRepository
 from service.versions.context import Context
+from service.versions.new_version import CauseSteps, NewVersion
 from service.versions.stopwatch import Stopwatch
-from service.versions.writer import CauseSteps, NewVersion, VersionWriter
+from service.versions.writer import VersionWriter
 
 
 class BatchSteps(CauseSteps):

@@ -47,8 +47,9 @@ from service.imports.repository import ImportRepository
 from service.imports.staged import Candidate, ImportRefused, Staged
 from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper
+from service.versions.new_version import NO_EDGES, CauseSteps
 from service.versions.stopwatch import Stopwatch
-from service.versions.writer import NO_EDGES, CauseSteps, VersionWriter
+from service.versions.writer import VersionWriter
 
 #: Longest repair of a staged model between two looks for new requests (seconds).
 _SLICE_S = 0.25

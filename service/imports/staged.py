@@ -18,8 +18,8 @@ from service.imports.deleted_parts import DeletedParts
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
+from service.versions.new_version import NewVersion
 from service.versions.published import published_model
-from service.versions.writer import NewVersion
 
 
 class ImportRefused(LetheError):

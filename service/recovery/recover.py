@@ -55,11 +55,12 @@ from service.versions.batch_rows import BatchRepository
 from service.versions.commit import pointer_to
 from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper
+from service.versions.new_version import CauseSteps, NewVersion
 from service.versions.pointers import PointerRepository
 from service.versions.published import published_model
 from service.versions.stopwatch import Stopwatch
 from service.versions.versions import VersionRepository
-from service.versions.writer import CauseSteps, NewVersion, VersionWriter
+from service.versions.writer import VersionWriter
 
 _KEY_LOST = (
     "What this request names cannot be read any more: the key of its encrypted id list was lost, and a recovery went "

@@ -10,7 +10,8 @@ from service.domain.versions import Version
 from service.imports.importer import ImportSteps
 from service.versions.batch_rows import BatchRepository
 from service.versions.context import Context
-from service.versions.writer import CauseSteps, VersionWriter
+from service.versions.new_version import CauseSteps
+from service.versions.writer import VersionWriter
 
 
 async def steps_of_cause(context: Context, writer: VersionWriter, store: Store, version: Version) -> CauseSteps:

@@ -13,11 +13,9 @@ come.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar
-from uuid import UUID, uuid4
 
 import numpy as np
 import structlog
@@ -28,85 +26,27 @@ from model_store.manifest import Manifest
 from model_store.store import Store
 from model_store.tombstones import KeptTombstone
 from model_store.versions import VersionRef, VersionState
-from projector.forgetting.batch import ModelState
-from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.boottime import boottime
-from service.db.engine import Connection
 from service.db.transactions import CommitUnanswered, fenced_transaction
 from service.domain.records import Lease, Pointer
-from service.domain.snapshot import Snapshot
 from service.domain.states import Cause
 from service.domain.versions import Version
 from service.failure_points import FailurePoint
 from service.publication.layout import LIFE_S
-from service.publication.writer import PublishedModel
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.resident import Resident
 from service.unlearning.stored_state import version_state
 from service.versions.commit import pointer_moved
 from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper
+from service.versions.new_version import CauseSteps, NewVersion
 from service.versions.pointers import PointerRepository
 from service.versions.published import committed_facts, published_model, version_facts
 from service.versions.stopwatch import Stopwatch
 from service.versions.to_erase import ToErase
 from service.versions.versions import VersionRepository
-
-NO_EDGES = np.empty((0, 2), dtype=np.int64)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class NewVersion:
-    """A version computed beside the committed one, with what was measured of it."""
-
-    id: UUID = field(default_factory=uuid4)
-    state: ModelState
-    #: Between its live nodes, each counted once.
-    edges: int
-    #: What the repair of its weights came to, or their bound without one.
-    outcome: RepairOutcome
-    #: Whether its span coefficients are those of its own weights, and not yet on the disk.
-    rebuilt: bool
-    requests: int = 0
-    #: Nodes, nodes of which the features alone went, and edges by themselves.
-    deleted: tuple[int, int, int] = (0, 0, 0)
-    #: The latter, (k, 2), where they are still in the graph on the disk.
-    deleted_edges: NDArray[np.int64] = field(default_factory=lambda: NO_EDGES)
-    directions_removed: int = 0
-    #: The number, where it does not follow that of the version before.
-    number: int | None = None
-    #: What it predicts, for readers.
-    snapshot: Snapshot
-    #: Of a model that is not the one before: what all of its versions have in common.
-    model: PublishedModel | None = None
-    #: Makes it the state on the device.
-    replace_state: Callable[[], None]
-
-
-class CauseSteps:
-    """What one cause adds to the steps that every version takes; nothing, unless it says otherwise."""
-
-    cause: ClassVar[Cause]
-
-    def written(self, ref: VersionRef) -> None:
-        """At the end of step 5, on the executor."""
-
-    async def record(self, connection: Connection, version: Version) -> None:
-        """In step 6: the rows of its own beside the version's, in the same transaction."""
-
-    async def apply(self, version: Version) -> None:
-        """Step 8."""
-
-    def erase(self) -> None:
-        """In step 9, on the executor: what else leaves the disk."""
-
-    async def complete(self, connection: Connection, version: Version) -> None:
-        """In step 10: the rows of its own, in the transaction that finishes the version's."""
-
-    async def done(self, version: Version) -> None:
-        """After step 10."""
 
 
 class VersionWriter:
