@@ -6,7 +6,7 @@ from model_store.manifest import Manifest
 from projector.forgetting.status import RepairStatus
 from service.batches.explanation import explain
 from service.batches.pending_repairs import Pending, RepairEnd
-from service.deletions.requests import AppliedOutcome
+from service.deletions.moves import AppliedOutcome
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord, QueuedRequest, RequestAudit, RequestNorms
 from service.domain.states import Guarantee

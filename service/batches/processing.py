@@ -14,6 +14,7 @@ from service.batches.public_requests import refused_for_public
 from service.batches.resolve import CommittedGraph, DecryptedRequest, Deletion, Resolution, absent, resolve
 from service.batches.steps import BatchPreparation, BatchSteps
 from service.db.transactions import fenced_transaction, transaction
+from service.deletions.moves import RequestMoves
 from service.deletions.requests import RequestRepository
 from service.domain.records import QueuedRequest
 from service.domain.versions import Version
@@ -76,7 +77,7 @@ class Processor:
         All at one moment, whatever there is to delete: when a request can no longer be cancelled tells nothing of it.
         """
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
-            taken = await RequestRepository(connection).take([request.id for request in batch])
+            taken = await RequestMoves(connection).take([request.id for request in batch])
         return [request for request in batch if request.id in taken]
 
     async def _fail(self, failures: Mapping[UUID, str]) -> None:
@@ -86,7 +87,7 @@ class Processor:
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             for request, failure in failures.items():
                 with self._unless_ended():
-                    await RequestRepository(connection).mark_failed(request, failure)
+                    await RequestMoves(connection).mark_failed(request, failure)
 
     async def _complete_gone(self, resolution: Resolution) -> None:
         """Ends the requests that have nothing to delete, with the batch that took them.
@@ -100,7 +101,7 @@ class Processor:
         if not resolution.deletions and not self._deferred.issuperset(settled):
             await self._wait_as_a_batch(settled)
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
-            requests = RequestRepository(connection)
+            requests = RequestMoves(connection)
             for each, gone in resolution.already_deleted:
                 with self._unless_ended():
                     kind = each.request.kind

@@ -12,6 +12,7 @@ from service.batches.pending_repairs import PendingRepairs
 from service.batches.resolve import Deletion
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
+from service.deletions.moves import RequestMoves
 from service.deletions.requests import RequestRepository
 from service.domain.records import BatchRecord, RequestAudit, RequestNorms, Tombstone
 from service.domain.states import Cause, RequestStatus
@@ -56,7 +57,7 @@ class BatchSteps(CauseSteps):
         record, manifest = self._record_of(version), self._writer.manifest
         outcomes = [applied(record, self._batch.norms[one.id], one, manifest) for one in self._batch.requests.values()]
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
-            await RequestRepository(connection).mark_applied(version.id, outcomes)
+            await RequestMoves(connection).mark_applied(version.id, outcomes)
             if version.repair in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED):
                 repairs = PendingRepairs(connection)
                 concerned = await repairs.concerned(version.model, version.repair)
@@ -72,7 +73,7 @@ class BatchSteps(CauseSteps):
         record, norms = self._record_of(version), self._batch.norms
         requests = self._batch.requests.values()
         contents = {one.id: AuditFigures(one.kind, RequestAudit(record, norms[one.id])) for one in requests}
-        await RequestRepository(connection).mark_completed(contents)
+        await RequestMoves(connection).mark_completed(contents)
 
     async def done(self, version: Version) -> None:
         """Their keys are destroyed, and the batch is counted."""

@@ -34,7 +34,7 @@ class EventRepository:
         self._conn = conn
 
     async def append(self, request_id: UUID, event_type: EventType, content: Content) -> int:
-        """Add an event and return its number; `RequestRepository.mark_*` do this themselves."""
+        """Add an event and return its number; `RequestMoves.mark_*` do this themselves."""
         [number] = await self.append_many(event_type, {request_id: content})
         return number
 

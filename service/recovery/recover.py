@@ -34,6 +34,7 @@ from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
+from service.deletions.moves import RequestMoves
 from service.deletions.requests import RequestRepository
 from service.domain.kinds import Part
 from service.domain.records import Tombstone
@@ -275,7 +276,7 @@ class Recoverer:
                 if found is None or found[0].batch_id is not None:
                     continue
                 try:
-                    failed += await RequestRepository(connection).mark_failed(request_id, _KEY_LOST)
+                    failed += await RequestMoves(connection).mark_failed(request_id, _KEY_LOST)
                 except Conflict as conflict:
                     self._log.info("request.ended_meanwhile", reason=conflict.title)
         return failed

@@ -37,7 +37,7 @@ from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.deletions.deletions import Deletions
 from service.deletions.intake.intake import Intake
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind, Target
 from service.domain.lease_report import Check
 from service.domain.records import Pointer, RequestNorms, Tombstone
@@ -173,7 +173,7 @@ class Api:
         self._batches += 1
         record, one = made(1 + self._batches), UUID(str(request_id))
         async with transaction(self.engine) as connection:
-            requests = RequestRepository(connection)
+            requests = RequestMoves(connection)
             await committed(connection, record, {one: norms})
             await requests.mark_applied(record.id, [outcome(one)])
             await VersionRepository(connection).finish(record.id, span_residual=1e-15, durations_ms={})
@@ -193,7 +193,7 @@ class Api:
     async def complete_without_work(self, accepted: dict[str, Any], by: UUID | str) -> None:
         """Take a queued request, of which all was deleted `by` another, to `completed`, as the unlearner does."""
         async with transaction(self.engine) as connection:
-            await RequestRepository(connection).mark_completed_without_work(
+            await RequestMoves(connection).mark_completed_without_work(
                 UUID(accepted["id"]),
                 AlreadyDeleted(RequestKind.NODE, (UUID(str(by)),)),
                 nothing_left(RequestKind.NODE, named=accepted["count"], with_node=0, by=[UUID(str(by))]),

@@ -15,7 +15,7 @@ from service.access.api_keys import ApiKeyRepository
 from service.db.engine import Connection, Engine, create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Accepted, Intake, NewRequest
-from service.deletions.requests import AppliedOutcome, RequestRepository
+from service.deletions.moves import AppliedOutcome, RequestMoves
 from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Pointer, RequestNorms, Targets
 from service.domain.states import Cause, EventType, Guarantee, Scope
@@ -103,7 +103,7 @@ class Database:
         """The id of a batch in which `ids` were applied."""
         batch_id = await self.batch(ids, version)
         async with transaction(self.engine) as conn:
-            await RequestRepository(conn).mark_applied(batch_id, [outcome(request_id) for request_id in ids])
+            await RequestMoves(conn).mark_applied(batch_id, [outcome(request_id) for request_id in ids])
         return batch_id
 
 

@@ -13,7 +13,8 @@ from projector.forgetting.status import RepairStatus
 from service.audit.canonical import parse_canonical
 from service.batches.pending_repairs import Pending, PendingRepairs, RepairEnd
 from service.db.transactions import transaction
-from service.deletions.requests import AppliedOutcome, RequestRepository
+from service.deletions.moves import AppliedOutcome, RequestMoves
+from service.deletions.requests import RequestRepository
 from service.domain.states import Cause, EventType, Guarantee
 from service.domain.versions import Version, repaired_in
 from service.evidence.events import EventRepository
@@ -56,9 +57,9 @@ async def applied(database: Database, state: RepairStatus, number: int, *nodes: 
     outcome = AppliedOutcome(request, Guarantee.SPAN, state, "Its repair goes on.", Said())
     async with transaction(database.engine) as connection:
         await committed(connection, version, {request: NORMS})
-        await RequestRepository(connection).mark_applied(version.id, [outcome])
+        await RequestMoves(connection).mark_applied(version.id, [outcome])
         await VersionRepository(connection).finish(version.id, span_residual=1e-15, durations_ms={})
-        await RequestRepository(connection).mark_completed({request: Said()})
+        await RequestMoves(connection).mark_completed({request: Said()})
     return request
 
 
@@ -158,7 +159,7 @@ async def test_a_batch_whose_repair_converged_has_its_event_beside_the_applied_o
     outcome = AppliedOutcome(request, Guarantee.RETRAINED, CONVERGED, "x", Said(n=1))
     async with transaction(database.engine) as connection:
         await committed(connection, record, {request: NORMS})
-        requests = RequestRepository(connection)
+        requests = RequestMoves(connection)
         assert await requests.mark_applied(record.id, [outcome]) == [request]
         assert await requests.mark_applied(record.id, [outcome]) == []
         events = await EventRepository(connection).of_request(request)

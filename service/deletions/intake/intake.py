@@ -32,7 +32,7 @@ from service.deletions.intake.callers import (
 from service.deletions.intake.depth import QueueDepth
 from service.deletions.intake.refusals import refusal, shutting_down
 from service.deletions.intake.statements import IdempotencyKey, NewRow, StoredRequest
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.records import DeletionRequest, Targets
 from service.drills.repository import DrillOpen, DrillRepository
 from service.errors import Conflict, LetheError, Unavailable
@@ -111,14 +111,14 @@ class Intake:
         Raises `NotFound`, `Conflict`, `Unavailable`.
         """
         async with transaction(self._engine) as conn:
-            cancelled = await RequestRepository(conn).cancel(request_id, api_key_id)
+            cancelled = await RequestMoves(conn).cancel(request_id, api_key_id)
         failure_points.reached(FailurePoint.CANCELLED)
         return cancelled
 
     async def retry(self, request_id: UUID) -> DeletionRequest:
         """Queue a failed request again; raises `NotFound`, `Unavailable`, and `Conflict` when that is not possible."""
         async with transaction(self._engine) as conn:
-            request = await RequestRepository(conn).retry(request_id)
+            request = await RequestMoves(conn).retry(request_id)
             slot = await RequestKeyRepository(conn).slot(request_id)
             if self._keys.get(request_id, slot) is None:
                 raise Conflict(
