@@ -33,11 +33,11 @@ from projector.graph.graph import Graph, some, validate
 from projector.graph.node_ids import RULE, is_allowed
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, check_spec
-from projector.solvers.newton import LARGEST_FLOOR
+from projector.solvers.objective import LARGEST_FLOOR
 from projector.training.fit import Trained, TrainingProgress
 from projector.training.fitted import fit_graph
 from projector.training.mlp import MlpProgress, extract, public_nodes
-from projector.training.pretrained import ForeignWeights, WeightsError
+from projector.training.pretrained import PretrainedWeights, WeightsError
 from projector.training.scaling import CONDITION_LIMIT
 
 #: One epoch of the MLP, then one step of the solver after another.
@@ -90,7 +90,7 @@ def build_model(
     public: Collection[str] = (),
     device: str = "cpu",
     progress: Callable[[BuildProgress], None] | None = None,
-    foreign: ForeignWeights | None = None,
+    pretrained: PretrainedWeights | None = None,
     scratch: Path | None = None,
 ) -> BuiltModel:
     """Rescales the features where their Gram matrix needs it, trains, and computes span coefficients, on `device`.
@@ -100,14 +100,14 @@ def build_model(
 
     `dataset` and `split` are recorded, as are `injected_channels` and `canaries`, which `inject_channel` and
     `add_canaries` have added to `graph`; injected channels are never rescaled, so that a row of W can be compared with
-    the sum of its coefficients. With `foreign`
+    the sum of its coefficients. With `pretrained`
     weights, for the features of `graph`, training starts there and goes to the optimum whatever solver is named; they
     cannot be those of an MLP trained here. `scratch` is the folder for the temporary file of minibatches
     (default: the system's for temporary files).
 
     Raises GraphError, TrainingError, DeviceError as `train` does, DeviceError also before any work when that needs more
     memory than there is, RankError when the Gram matrix cannot tell the rank of the features, and WeightsError when
-    `foreign` does not belong to this graph and specification.
+    `pretrained` does not belong to this graph and specification.
     """
     _check_name(name)
     validate(graph)
@@ -119,7 +119,7 @@ def build_model(
     warnings: list[str] = []
     mlp = None
     if spec.mlp_width:
-        _check_own_weights(foreign)
+        _check_own_weights(pretrained)
         extracted = extract(graph, spec, declared, injected_columns(injected_channels, canaries), progress)
         graph, mlp = extracted.graph, extracted.record
         injected_channels, canaries = _moved(injected_channels, canaries, to=spec.mlp_width)
@@ -127,7 +127,7 @@ def build_model(
     fitted = fit_graph(
         graph,
         spec,
-        pretrained=foreign,
+        pretrained=pretrained,
         fixed=[channel.column for channel in injected_channels],
         device=device,
         progress=progress,
@@ -192,8 +192,8 @@ def _check_name(name: str) -> None:
         raise TrainingError(f"No model can be named {name!r}.", f"Give a --name of {RULE}.")
 
 
-def _check_own_weights(foreign: ForeignWeights | None) -> None:
-    if foreign is not None:
+def _check_own_weights(pretrained: PretrainedWeights | None) -> None:
+    if pretrained is not None:
         raise WeightsError(
             "Weights trained elsewhere cannot be those of the outputs of an MLP that is trained here.",
             "Give the outputs of the MLP they were trained on as the features, and ask for none.",
@@ -210,7 +210,7 @@ def _check_classes(graph: Graph) -> None:
 
 
 def _distance(start: Tensor, trained: Trained) -> str:
-    """How far training has moved foreign weights, for the operator."""
+    """How far training has moved pretrained weights, for the operator."""
     parts = (trained.weights, trained.label_weights)
     W = torch.cat([part.reshape(-1, start.shape[1]) for part in parts])
     share = float(torch.linalg.norm(W - start)) / max(float(torch.linalg.norm(start)), np.finfo(np.float64).tiny)

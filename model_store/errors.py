@@ -11,5 +11,5 @@ class StoreDamaged(ProjectorError):
     """A file of the store is missing, truncated or altered; the detail names it."""
 
 
-class StoreForeign(ProjectorError):
+class NotAStore(ProjectorError):
     """A folder or file that is not a model store of a format this version reads."""

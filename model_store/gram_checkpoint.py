@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from model_store.disk.durable import rename
+from projector.errors import ProjectorError
 from projector.forgetting.gram import Gram, accepted
 from projector.graph.features import FeatureMatrix
 
@@ -33,8 +34,11 @@ _STEP_BYTES = 16 << 20
 _PROBES, _ROUNDING = 4, 1e-9
 
 
-class CheckpointUnusable(Exception):
+class CheckpointUnusable(ProjectorError):
     """A checkpoint that is not used; the message names the file and says why."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, "What it kept is computed and written again.")
 
 
 def write_steps(folder: Path, gram: Gram, *, version_digest: str) -> Iterator[None]:

@@ -1,13 +1,12 @@
 """The manifest of a model: what it is, what it was trained on and how well; fixed when the model is made."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, get_type_hints
 
-from model_store.disk.checksummed import FORMAT, Document, Fields
+from model_store.disk.checksummed import wrong
 from projector.errors import TrainingError
 from projector.forgetting.canaries import PREFIX, Canaries
 from projector.graph.node_ids import RULE, is_allowed
@@ -70,7 +69,7 @@ class Manifest:
     """What a model is. The quantities are those of the import; deletions do not change them."""
 
     name: str
-    #: UTC.
+    #: With its offset from UTC.
     created_at: datetime
     #: The dataset's name or path, and its split (`full` or `public`).
     dataset: str
@@ -108,58 +107,15 @@ class Manifest:
         """The feature columns that were added to the dataset's: those of injected channels and of canaries."""
         return injected_columns(self.injected_channels, self.canaries)
 
-    def to_json(self) -> Document:
-        """The manifest as a JSON object; `from_json` restores an equal one."""
-        document = asdict(self)
-        return {"format": FORMAT, **document, "created_at": self.created_at.astimezone(UTC).isoformat()}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any], *, source: str = "manifest.json") -> "Manifest":
-        """The manifest in a JSON object; StoreForeign, naming `source` and the field, when it is not one."""
-        return cls.read(Fields(document, source))
-
-    @classmethod
-    def read(cls, document: Fields) -> "Manifest":
-        """The manifest in a document whose digest has been checked; StoreForeign when it is not one."""
-        document.check_format()
-        column_scale = document.optional_integers("column_scale")
-        manifest = cls(
-            name=_name(document),
-            created_at=_time(document),
-            dataset=document.text("dataset"),
-            split=document.text("split"),
-            spec=_spec(document.section("spec")),
-            nodes=document.integer("nodes"),
-            edges=document.integer("edges"),
-            features=document.integer("features"),
-            feature_layout=document.choice("feature_layout", FeatureLayout),
-            feature_dtype=document.choice("feature_dtype", FeatureDtype),
-            classes=tuple(document.texts("classes")),
-            rank=document.integer("rank"),
-            sigma_ref_squared=document.number("sigma_ref_squared"),
-            rank_tolerance=document.number("rank_tolerance"),
-            condition_number=document.number("condition_number"),
-            accuracy=_accuracy(document.section("accuracy")),
-            training=_training(document.section("training")),
-            diffusion=_diffusion(document.optional_section("diffusion")),
-            column_scale=None if column_scale is None else tuple(column_scale),
-            injected_channels=tuple(_channel(item) for item in document.list_of_sections("injected_channels")),
-            canaries=_canaries(document.optional_section("canaries")),
-            mlp=_mlp(document.optional_section("mlp")),
-            warnings=tuple(document.texts("warnings")),
-        )
-        document.finish()
-        return manifest
-
     def check(self, source: Path) -> None:
-        """Raises StoreForeign, naming the file `source` and the field, for values that no model has together."""
-        read = Fields({}, source)
+        """Raises NotAStore, naming the file `source` and the field, for values that no model has together."""
         try:
             check_spec(self.spec)
         except TrainingError as error:
-            raise read.wrong("spec", "settings of a model", error.detail) from error
+            raise wrong(source, "spec", "settings of a model", error.detail) from error
         held = self.canaries
         expected = {
+            "name": (is_allowed(self.name), RULE, self.name),
             "nodes": (self.nodes >= 1, "at least 1", self.nodes),
             "features": (self.features >= 1, "at least 1", self.features),
             "classes": (
@@ -196,99 +152,9 @@ class Manifest:
         }
         for name, (holds, allowed, value) in expected.items():
             if not holds:
-                raise read.wrong(name, allowed, value)
+                raise wrong(source, name, allowed, value)
 
 
 def injected_columns(channels: Iterable[InjectedChannel], canaries: Canaries | None) -> tuple[int, ...]:
     """The feature columns of injected channels, and after them those of canaries."""
     return (*(channel.column for channel in channels), *(() if canaries is None else canaries.columns))
-
-
-def _name(read: Fields) -> str:
-    name = read.text("name")
-    if not is_allowed(name):
-        raise read.wrong("name", RULE, name)
-    return name
-
-
-def _time(read: Fields) -> datetime:
-    text = read.text("created_at")
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise read.wrong("created_at", "a time in ISO 8601", text) from error
-    if time.tzinfo is None:
-        raise read.wrong("created_at", "a time with its offset from UTC", text)
-    return time.astimezone(UTC)
-
-
-def _spec(read: Fields) -> ModelSpec:
-    hints = get_type_hints(ModelSpec)
-    values: dict[str, Any] = {}
-    for field in fields(ModelSpec):
-        kind = hints[field.name]
-        if kind is bool:
-            values[field.name] = read.boolean(field.name)
-        elif kind is float:
-            values[field.name] = read.number(field.name)
-        elif kind is int:
-            values[field.name] = read.integer(field.name)
-        else:
-            values[field.name] = read.choice(field.name, kind)
-    read.finish()
-    return ModelSpec(**values)
-
-
-def _accuracy(read: Fields) -> Accuracy:
-    accuracy = Accuracy(
-        train=read.optional_number("train"), val=read.optional_number("val"), test=read.optional_number("test")
-    )
-    read.finish()
-    return accuracy
-
-
-def _training(read: Fields) -> TrainingRecord:
-    training = TrainingRecord(
-        relative_gradient=read.number("relative_gradient"),
-        identity_error=read.number("identity_error"),
-        iterations=read.integer("iterations"),
-        seconds=read.number("seconds"),
-        device=read.text("device"),
-    )
-    read.finish()
-    return training
-
-
-def _diffusion(read: Fields | None) -> Diffusion | None:
-    if read is None:
-        return None
-    diffusion = Diffusion(sigma_h=read.number("sigma_h"), sigma_z=read.number("sigma_z"))
-    read.finish()
-    return diffusion
-
-
-def _channel(read: Fields) -> InjectedChannel:
-    channel = InjectedChannel(column=read.integer("column"), nodes=read.integer("nodes"))
-    read.finish()
-    return channel
-
-
-def _canaries(read: Fields | None) -> Canaries | None:
-    if read is None:
-        return None
-    canaries = Canaries(
-        cohorts=read.integer("cohorts"),
-        nodes=read.integer("nodes"),
-        first_column=read.integer("first_column"),
-        tag=read.text("tag"),
-    )
-    read.finish()
-    return canaries
-
-
-def _mlp(read: Fields | None) -> MlpRecord | None:
-    if read is None:
-        return None
-    mlp = MlpRecord(width=read.integer("width"), public_nodes=read.integer("public_nodes"))
-    read.finish()
-    return mlp

@@ -11,13 +11,13 @@ from safetensors.numpy import load_file
 
 from model_store.disk import untrusted_arrays
 from model_store.disk.untrusted_arrays import ArraysUnreadable
-from projector.training.pretrained import ForeignWeights, WeightsError
+from projector.training.pretrained import PretrainedWeights, WeightsError
 
 _WEIGHTS, _LABEL_WEIGHTS = "W", "label_W"
 _REMEDY = f"Save the weights as one array {_WEIGHTS!r} of shape (blocks, features, classes)."
 
 
-def read_weights(path: Path) -> ForeignWeights:
+def read_weights(path: Path) -> PretrainedWeights:
     """The array `W`, and `label_W` where there is label reuse, of a `.safetensors` or `.npz` file.
 
     Raises WeightsError when there is no such file, or it holds something else; pickled objects are refused.
@@ -26,7 +26,7 @@ def read_weights(path: Path) -> ForeignWeights:
     if _WEIGHTS not in arrays:
         raise WeightsError(f"{path} holds no array {_WEIGHTS!r}.", _REMEDY)
     label_weights = arrays.get(_LABEL_WEIGHTS)
-    return ForeignWeights(
+    return PretrainedWeights(
         _numbers(path, _WEIGHTS, arrays[_WEIGHTS]),
         None if label_weights is None else _numbers(path, _LABEL_WEIGHTS, label_weights),
     )

@@ -7,12 +7,12 @@ import numpy as np
 
 from model_store.build import build_model
 from model_store.store import Store
-from projector.training.pretrained import ForeignWeights, WeightsError
+from projector.training.pretrained import PretrainedWeights, WeightsError
 from projector.training.scaling import rescale
 
 
-def with_weights(source: Path, foreign: ForeignWeights, target: Path) -> Store:
-    """Writes to `target` the model in `source` with the foreign weights, trained on to the optimum.
+def with_weights(source: Path, pretrained: PretrainedWeights, target: Path) -> Store:
+    """Writes to `target` the model in `source` with the pretrained weights, trained on to the optimum.
 
     Raises WeightsError when they do not belong to it, or when nodes have been deleted from it; otherwise as
     `build_model`.
@@ -34,6 +34,6 @@ def with_weights(source: Path, foreign: ForeignWeights, target: Path) -> Store:
         split=manifest.split,
         injected_channels=manifest.injected_channels,
         canaries=manifest.canaries,
-        foreign=foreign,
+        pretrained=pretrained,
     )
     return built.write(target)

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from model_store import tombstones
-from model_store.disk.durable import make_folders, remove_tree, rename, sync_folder
-from model_store.errors import StoreForeign
+from model_store.disk.durable import make_folders, remove_tree, rename, sync
+from model_store.errors import NotAStore
 from model_store.store import Store
 from model_store.untrusted_folder import require_plain
 from projector.errors import GraphError, ProjectorError
@@ -46,7 +46,7 @@ class Replacement:
     def stage(self, provide: Callable[[Path], Store]) -> Store:
         """Makes what `provide` writes to the folder given to it the staged model, checked and durable.
 
-        Raises StoreForeign or StoreDamaged when it is not a model with every digest right.
+        Raises NotAStore or StoreDamaged when it is not a model with every digest right.
         """
         make_folders(self.served.parent)
         try:
@@ -54,8 +54,8 @@ class Replacement:
             check_store(self.copying)
             for folder, _, files in os.walk(self.copying):
                 for name in files:
-                    _sync_file(Path(folder) / name)
-                sync_folder(Path(folder))
+                    sync(Path(folder) / name)
+                sync(Path(folder))
             rename(self.copying, self.staged)
         finally:
             shutil.rmtree(self.copying, ignore_errors=True)
@@ -91,13 +91,13 @@ class Replacement:
     def _remove(self, folder: Path) -> None:
         if folder.exists():
             remove_tree(folder)
-            sync_folder(folder.parent)
+            sync(folder.parent)
 
 
 def check_store(folder: Path) -> Store:
     """The model in a folder from anywhere, every array of which has been read and matches its digest.
 
-    Raises StoreForeign or StoreDamaged, also for what digests do not tell: links and devices, files that are too large
+    Raises NotAStore or StoreDamaged, also for what digests do not tell: links and devices, files that are too large
     to be read, and a graph that nobody could have trained on.
     """
     require_plain(folder)
@@ -108,7 +108,7 @@ def check_store(folder: Path) -> Store:
     try:
         validate_live(base.graph, state.live)
     except GraphError as error:
-        raise StoreForeign(f"{folder} holds a graph that is none of a model. {error.detail}", error.remedy) from error
+        raise NotAStore(f"{folder} holds a graph that is none of a model. {error.detail}", error.remedy) from error
     return store
 
 
@@ -133,7 +133,7 @@ def clear_abandoned(served: Path, *, wanted: Collection[str]) -> None:
     for stage, import_id in _beside(served):
         if import_id not in wanted:
             remove_tree(served.resolve().with_name(f".{served.resolve().name}.{stage}-{import_id}"))
-            sync_folder(served.resolve().parent)
+            sync(served.resolve().parent)
 
 
 @contextmanager
@@ -162,11 +162,3 @@ def _beside(served: Path) -> list[tuple[str, str]]:
     names = sorted(path.name for path in served.parent.iterdir() if path.name.startswith(prefix))
     found = (_FOLDER.fullmatch(name.removeprefix(prefix)) for name in names)
     return [(match["stage"], match["id"]) for match in found if match]
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

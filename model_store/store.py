@@ -23,7 +23,7 @@ from model_store import tombstones
 from model_store.base.base import Base, BaseStore, SpanChunk
 from model_store.base.erasure import Erasure
 from model_store.base.tables import NO_ROW
-from model_store.disk.checksummed import read_sealed, seal
+from model_store.disk.checksummed import checksummed, read_checksummed
 from model_store.disk.durable import (
     TRAIN_AGAIN,
     Together,
@@ -37,9 +37,10 @@ from model_store.disk.durable import (
     together,
     write_file,
 )
-from model_store.errors import StoreForeign
-from model_store.manifest import FeatureLayout, Manifest
+from model_store.errors import NotAStore
+from model_store.manifest import Manifest
 from model_store.naming import MANIFEST
+from model_store.sizes import check_sizes, unfit
 from model_store.tombstones import Kept, KeptTombstone
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
 from projector.graph.graph import Graph, validate
@@ -76,7 +77,7 @@ class Store:
         `weights` are (blocks, d, C) and `label_weights` (label_hops, C, C), `beta` and `label_beta` the span
         coefficients (blocks, n, C) and (label_hops, n, C); `public` (n,) masks the nodes that are never deleted.
 
-        Raises StoreForeign when `path` exists and is not an empty folder, GraphError for a graph that does not pass
+        Raises NotAStore when `path` exists and is not an empty folder, GraphError for a graph that does not pass
         `validate`, ValueError when the arrays are not of the manifest's sizes.
         """
         validate(graph)
@@ -88,17 +89,17 @@ class Store:
             rank=manifest.rank,
         )
         base = Base(graph, beta, label_beta, public)
-        _check_sizes(manifest, base, first)
+        check_sizes(manifest, base, first)
         if not 0 < chunk_rows <= NO_ROW:
             raise ValueError(f"chunk_rows must lie in [1, {NO_ROW}], not {chunk_rows}")
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            raise StoreForeign(f"{path} exists and is not an empty folder.", "Name another folder, or remove it first.")
+            raise NotAStore(f"{path} exists and is not an empty folder.", "Name another folder, or remove it first.")
         unfinished = path.parent / f".{path.name}.creating"
         make_folders(path.parent)
         if unfinished.exists():
             remove_tree(unfinished)
         make_folder(unfinished)
-        manifest_bytes = seal(manifest.to_json(), indent=1)
+        manifest_bytes = checksummed(manifest, indent=1)
         manifest_sha256 = hashlib.sha256(manifest_bytes).hexdigest()
         write_file(unfinished / MANIFEST, [manifest_bytes])
         store = cls(unfinished, manifest, manifest_sha256)
@@ -113,14 +114,14 @@ class Store:
     def open(cls, path: Path) -> "Store":
         """The model in a folder, its manifests and the sizes of its files checked.
 
-        Raises StoreForeign when there is no model, StoreDamaged naming the file when one is missing or altered.
+        Raises NotAStore when there is no model, StoreDamaged naming the file when one is missing or altered.
         """
         manifest_path = path / MANIFEST
         if not manifest_path.exists() and not any((path / name).exists() for name in (_CURRENT, _BASE, _VERSIONS)):
-            raise StoreForeign(
+            raise NotAStore(
                 f"{path} holds no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
             )
-        manifest = Manifest.read(read_sealed(manifest_path))
+        manifest = read_checksummed(manifest_path, Manifest)
         manifest.check(manifest_path)
         store = cls(path, manifest, hashlib.sha256(read_file(manifest_path)).hexdigest())
         store._base.check()
@@ -136,7 +137,7 @@ class Store:
             ref = VersionRef.parse(folder)
         except ValueError as error:
             raise damaged(path, "does not name a version: it is truncated or altered") from error
-        if end or self._versions.manifest(ref).digest != digest:
+        if end or self._versions.digest(ref) != digest:
             raise damaged(path, f"does not have the digest of version {ref.folder}")
         return ref
 
@@ -163,12 +164,12 @@ class Store:
                 return
 
     def versions(self) -> list[VersionRef]:
-        """All versions on disk, oldest first; StoreForeign names a file that is none."""
+        """All versions on disk, oldest first; NotAStore names a file that is none."""
         return self._versions.refs()
 
     def version_digest(self, ref: VersionRef) -> str:
         """SHA-256, hex, of a version's manifest."""
-        return self._versions.manifest(ref).digest
+        return self._versions.digest(ref)
 
     def weights_sha256(self, ref: VersionRef) -> str:
         """SHA-256, hex, of a version's weights as row-major little-endian float64, features first, then labels."""
@@ -177,8 +178,8 @@ class Store:
     def read_version(self, ref: VersionRef, *, digest: str | None = None) -> VersionState:
         """A version's state, verified, also against the digest of its manifest when given."""
         state = self._versions.read(ref, digest=digest)
-        if wrong := _unfit(self.manifest, state):
-            raise StoreForeign(
+        if wrong := unfit(self.manifest, state):
+            raise NotAStore(
                 f"{self.folder_of(ref)} holds {wrong}, which is none of a version of {self.manifest.name}.",
                 f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
             )
@@ -367,47 +368,3 @@ def _overtaken(ref: VersionRef, current: VersionRef) -> StoreConflict:
         f"CURRENT names version {current.folder}, which is later than {ref.folder}.",
         "Another unlearner has gone on; read the database's pointer again.",
     )
-
-
-def _unfit(manifest: Manifest, state: VersionState) -> str | None:
-    """What of a version's state is not that of such a model."""
-    blocks, label_blocks = len(manifest.spec.block_hops), manifest.spec.label_hops
-    nodes, classes = manifest.nodes, len(manifest.classes)
-    shapes = {"features": (blocks, manifest.features, classes), "labels": (label_blocks, classes, classes)}
-    for name, shape in shapes.items():
-        for part, array in vars(getattr(state, name)).items():
-            if array.shape != shape or array.dtype != np.float64:
-                return f"{name}.{part} as {array.dtype} of shape {array.shape}"
-            if not np.isfinite(array).all():
-                return f"{name}.{part} with values that are not finite"
-    for name, mask in (("live", state.live), ("featured", state.featured)):
-        if mask.shape != (nodes,):
-            return f"{name} of shape {mask.shape}"
-    if state.rank > manifest.features:
-        return f"a rank of {state.rank}"
-    return None
-
-
-def _check_sizes(manifest: Manifest, base: Base, first: VersionState) -> None:
-    graph, blocks, label_blocks = base.graph, len(manifest.spec.block_hops), manifest.spec.label_hops
-    nodes, classes = manifest.nodes, len(manifest.classes)
-    public_nodes = 0 if manifest.mlp is None else manifest.mlp.public_nodes
-    layout = FeatureLayout.DENSE if isinstance(graph.features, np.ndarray) else FeatureLayout.CSR
-    checks = {
-        "nodes": (manifest.nodes, graph.nodes),
-        "edges": (manifest.edges, graph.edges),
-        "features": (manifest.features, graph.num_features),
-        "classes": (manifest.classes, graph.class_names),
-        "feature_layout": (manifest.feature_layout, layout),
-        "feature_dtype": (manifest.feature_dtype, graph.features.dtype.name),
-        "beta": ((blocks, nodes, classes), base.beta.shape),
-        "label_beta": ((label_blocks, nodes, classes), base.label_beta.shape),
-        "weights": ((blocks, manifest.features, classes), first.features.weights.shape),
-        "label_weights": ((label_blocks, classes, classes), first.labels.weights.shape),
-        "public": (((nodes,), public_nodes), (base.public.shape, int(base.public.sum()))),
-    }
-    wrong = [
-        f"{name}: {said} in the manifest, {found} given" for name, (said, found) in checks.items() if said != found
-    ]
-    if wrong:
-        raise ValueError("; ".join(wrong))

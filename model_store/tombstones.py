@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_store.disk.durable import remove_file, replace_file, sync_folder
+from model_store.disk.durable import remove_file, replace_file, sync
 
 _RECORD_BYTES = 64
 _TITLE = b"lethe tombstones, format 2\n".ljust(40, b"\0")
@@ -120,7 +120,7 @@ def replace(folder: Path, tombstones: Collection[KeptTombstone], *, fencing: int
         if earlier < fencing:
             remove_file(path)
     remove_unfinished(folder, below_fencing=fencing)
-    sync_folder(folder)
+    sync(folder)
 
 
 def remove_unfinished(folder: Path, *, below_fencing: int) -> None:
@@ -138,7 +138,7 @@ def carry(source: Path, target: Path) -> None:
     for number, path in _files(target).items():
         if number not in wanted:
             remove_file(path)
-    sync_folder(target)
+    sync(target)
 
 
 def _path(folder: Path, fencing: int) -> Path:
@@ -160,7 +160,7 @@ def _give_way(folder: Path, fencing: int) -> bool:
     if max(_files(folder), default=fencing) <= fencing:
         return False
     remove_file(_path(folder, fencing))
-    sync_folder(folder)
+    sync(folder)
     return True
 
 

@@ -5,8 +5,8 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from model_store.disk.durable import make_folders, open_plain, sync_folder, write_file
-from model_store.errors import StoreForeign
+from model_store.disk.durable import make_folders, open_plain, sync, write_file
+from model_store.errors import NotAStore
 from model_store.memory import free_memory
 from model_store.store import Store
 
@@ -20,7 +20,7 @@ _DEPTH = 3
 
 
 def require_plain(folder: Path, *, free_bytes: Callable[[], int | None] = free_memory) -> None:
-    """Raises StoreForeign for a folder that cannot be read without harm; nothing in it is opened.
+    """Raises NotAStore for a folder that cannot be read without harm; nothing in it is opened.
 
     It may hold files and folders alone, no links, pipes, sockets or devices, and no more bytes than can be read into
     the memory that `free_bytes` tells of.
@@ -28,14 +28,14 @@ def require_plain(folder: Path, *, free_bytes: Callable[[], int | None] = free_m
     try:
         files = list(_files(folder))
     except OSError as error:
-        raise StoreForeign(
+        raise NotAStore(
             f"{error.filename or folder} cannot be looked into ({error.strerror}).",
             "Give the folder that `./lethe train` wrote, and see that this user may read all of it.",
         ) from error
     needed = sum(status.st_size * (_PER_JSON_BYTE if path.suffix == ".json" else _PER_BYTE) for path, status in files)
     free = free_bytes()
     if free is not None and needed > free:
-        raise StoreForeign(
+        raise NotAStore(
             f"{folder} holds files that take {needed:,} bytes of memory to read, and {free:,} are free.",
             "Import it on a machine with more memory, if its files are as large as its graph.",
         )
@@ -44,11 +44,11 @@ def require_plain(folder: Path, *, free_bytes: Callable[[], int | None] = free_m
 def copy_model(source: Path, target: Path) -> Store:
     """A copy, in the new folder `target`, of the model in `source`: of its current version and no other file.
 
-    Raises StoreForeign and StoreDamaged as `Store.open`, and StoreForeign when an erasure was interrupted in it.
+    Raises NotAStore and StoreDamaged as `Store.open`, and NotAStore when an erasure was interrupted in it.
     """
     store = Store.open(source)
     if store.is_erasing():
-        raise StoreForeign(
+        raise NotAStore(
             f"What was deleted from the model in {source} is not erased from it yet.",
             "Serve it, which finishes that, and import it then.",
         )
@@ -60,12 +60,12 @@ def copy_model(source: Path, target: Path) -> Store:
             write_file(target / name, _blocks(descriptor))
         finally:
             os.close(descriptor)
-        sync_folder(folder)
+        sync(folder)
     return Store.open(target)
 
 
 def _files(folder: Path, depth: int = _DEPTH) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every file below `folder`; StoreForeign for what is neither file nor folder, and for folders too deep."""
+    """Every file below `folder`; NotAStore for what is neither file nor folder, and for folders too deep."""
     for path in sorted(folder.iterdir()):
         status = path.lstat()
         if stat.S_ISREG(status.st_mode):
@@ -73,7 +73,7 @@ def _files(folder: Path, depth: int = _DEPTH) -> Iterator[tuple[Path, os.stat_re
         elif stat.S_ISDIR(status.st_mode) and depth > 1:
             yield from _files(path, depth - 1)
         else:
-            raise StoreForeign(
+            raise NotAStore(
                 f"{path} is {_kind(status.st_mode)}, and no file of a model store.",
                 "Give the folder as `./lethe train` wrote it.",
             )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from model_store.disk.checksummed import FORMAT, read_sealed, seal
+from model_store.disk.checksummed import checksummed, read_checksummed, wrong
 from model_store.disk.durable import (
     TRAIN_AGAIN,
     Together,
@@ -20,10 +20,10 @@ from model_store.disk.durable import (
     read_file,
     remove_tree,
     rename,
-    sync_folder,
+    sync,
     write_file,
 )
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 from projector.errors import ProjectorError
 
 _FOLDER = re.compile(r"(?P<version>0|[1-9]\d{0,17})-(?P<fencing>0|[1-9]\d{0,17})", re.ASCII)
@@ -95,11 +95,12 @@ class VersionState:
 class VersionManifest:
     """The manifest of one version."""
 
-    ref: VersionRef
+    version: int
+    fencing: int
     #: SHA-256, hex, of the store's manifest.json.
     manifest_sha256: str
-    #: SHA-256, hex, of state.safetensors.
-    state_sha256: str
+    #: SHA-256, hex, of each other file.
+    files: dict[str, str]
     #: SHA-256, hex, of the weights' bytes, features first, then labels (float64, little-endian, row-major).
     weights_sha256: str
     rank: int
@@ -108,8 +109,11 @@ class VersionManifest:
     beta_version: int
     #: Edges between live nodes, each counted once.
     edges: int
-    #: SHA-256, hex, of this manifest's own file.
-    digest: str
+
+    @property
+    def ref(self) -> VersionRef:
+        """Which version it is of."""
+        return VersionRef(self.version, self.fencing)
 
 
 class Versions:
@@ -123,7 +127,7 @@ class Versions:
         self.manifest_sha256 = manifest_sha256
 
     def refs(self) -> list[VersionRef]:
-        """All versions, oldest first; StoreForeign names a file that is none."""
+        """All versions, oldest first; NotAStore names a file that is none."""
         if not self.folder.is_dir():
             raise damaged(self.folder, "is missing")
         return sorted(_ref(path) for path in self.folder.iterdir() if not path.name.startswith("."))
@@ -132,49 +136,45 @@ class Versions:
         """Writes a version, durably and in one step, over an unused one of that name; returns its digest."""
         tensors = _tensors(state)
         state_bytes = save(tensors)
-        manifest = seal(
-            {
-                "format": FORMAT,
-                "version": ref.version,
-                "fencing": ref.fencing,
-                "manifest_sha256": self.manifest_sha256,
-                "files": {_STATE: hashlib.sha256(state_bytes).hexdigest()},
-                "weights_sha256": hashlib.sha256(
-                    tensors["features.weights"].tobytes() + tensors["labels.weights"].tobytes()
-                ).hexdigest(),
-                "rank": state.rank,
-                "beta_version": beta_version,
-                "edges": edges,
-            },
-            indent=1,
+        weights = tensors["features.weights"].tobytes() + tensors["labels.weights"].tobytes()
+        manifest = VersionManifest(
+            version=ref.version,
+            fencing=ref.fencing,
+            manifest_sha256=self.manifest_sha256,
+            files={_STATE: hashlib.sha256(state_bytes).hexdigest()},
+            weights_sha256=hashlib.sha256(weights).hexdigest(),
+            rank=state.rank,
+            beta_version=beta_version,
+            edges=edges,
         )
+        manifest_bytes = checksummed(manifest, indent=1)
         self.discard(ref)
         unfinished = self._temporary(ref)
         make_folder(unfinished)
         write_file(unfinished / _STATE, [state_bytes])
-        write_file(unfinished / _MANIFEST, [manifest])
-        sync_folder(unfinished)
+        write_file(unfinished / _MANIFEST, [manifest_bytes])
+        sync(unfinished)
         rename(unfinished, self.folder / ref.folder)
-        return hashlib.sha256(manifest).hexdigest()
+        return hashlib.sha256(manifest_bytes).hexdigest()
 
     def read(self, ref: VersionRef, *, digest: str | None) -> VersionState:
-        """A version's state; StoreDamaged or StoreForeign, naming the file, when it is not as written.
+        """A version's state; StoreDamaged or NotAStore, naming the file, when it is not as written.
 
         `digest`, when given, is what the version's manifest must have as SHA-256.
         """
         manifest = self.manifest(ref)
-        if digest is not None and manifest.digest != digest:
+        if digest is not None and self.digest(ref) != digest:
             raise damaged(self.folder / ref.folder / _MANIFEST, f"does not have the expected digest {digest}")
         path = self.folder / ref.folder / _STATE
         data = read_file(path)
-        if hashlib.sha256(data).hexdigest() != manifest.state_sha256:
+        if hashlib.sha256(data).hexdigest() != manifest.files[_STATE]:
             raise damaged(path, f"does not match the digest in {_MANIFEST} beside it")
         try:
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise damaged(path, "is no file of plain tensors") from error
         if set(tensors) != _TENSORS:
-            raise StoreForeign(
+            raise NotAStore(
                 f"{path} holds {', '.join(sorted(tensors))}.", f"Restore it from a backup, or {TRAIN_AGAIN}"
             )
         return VersionState(
@@ -186,28 +186,21 @@ class Versions:
         )
 
     def manifest(self, ref: VersionRef) -> VersionManifest:
-        """The manifest of a version; StoreDamaged or StoreForeign, naming it, when it is not as written."""
+        """The manifest of a version; StoreDamaged or NotAStore, naming it, when it is not as written."""
         path = self.folder / ref.folder / _MANIFEST
-        document = read_sealed(path)
-        document.check_format()
-        files = document.section("files")
-        manifest = VersionManifest(
-            ref=VersionRef(document.integer("version"), document.integer("fencing")),
-            manifest_sha256=document.text("manifest_sha256"),
-            state_sha256=files.text(_STATE),
-            weights_sha256=document.text("weights_sha256"),
-            rank=document.integer("rank"),
-            beta_version=document.integer("beta_version"),
-            edges=document.integer("edges"),
-            digest=hashlib.sha256(read_file(path)).hexdigest(),
-        )
-        files.finish()
-        document.finish()
+        manifest = read_checksummed(path, VersionManifest)
+        if manifest.files.keys() != {_STATE}:
+            raise wrong(path, "files", f"the digest of {_STATE}", manifest.files)
         if manifest.ref != ref:
             raise damaged(path, f"is that of version {manifest.ref.folder}")
         if manifest.manifest_sha256 != self.manifest_sha256:
-            raise StoreForeign(f"{path} belongs to another model.", "Put back the folder of this model's version.")
+            raise NotAStore(f"{path} belongs to another model.", "Put back the folder of this model's version.")
         return manifest
+
+    def digest(self, ref: VersionRef) -> str:
+        """SHA-256, hex, of the manifest of a version. Raises as `manifest`."""
+        self.manifest(ref)
+        return hashlib.sha256(read_file(self.folder / ref.folder / _MANIFEST)).hexdigest()
 
     def fencing(self) -> int:
         """The highest fencing number under which a version was written or begun."""
@@ -271,6 +264,6 @@ def _ref(path: Path) -> VersionRef:
     try:
         return VersionRef.parse(path.name)
     except ValueError as error:
-        raise StoreForeign(
+        raise NotAStore(
             f"{path} is no version of a model, and erasure would not reach it.", "Move it out of the store."
         ) from error

@@ -1,13 +1,17 @@
 """Errors of the mathematics; each ends in what the user can do."""
 
 
-class ProjectorError(Exception):
-    """Base of the errors of `projector` and what is built on it: what was wrong (`detail`), what to do (`remedy`)."""
+class ExplainedError(Exception):
+    """Base of every typed error, also of the service's: what was wrong (`detail`), what to do (`remedy`)."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(f"{detail} {remedy}")
         self.detail = detail
         self.remedy = remedy
+
+
+class ProjectorError(ExplainedError):
+    """Base of the errors of `projector` and of what is built on it."""
 
 
 class GraphError(ProjectorError):

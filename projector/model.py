@@ -29,7 +29,7 @@ from projector.network.blocks import by_block, side_by_side
 from projector.network.spec import ModelSpec, check_spec
 from projector.training.fit import TrainingProgress
 from projector.training.fitted import Fitted, fit_graph
-from projector.training.pretrained import ForeignWeights
+from projector.training.pretrained import PretrainedWeights
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def fit(
     pretrained = None
     if weights is not None:
         labels = None if label_weights is None else np.asarray(label_weights, dtype=np.float64)
-        pretrained = ForeignWeights(np.asarray(weights, dtype=np.float64), labels)
+        pretrained = PretrainedWeights(np.asarray(weights, dtype=np.float64), labels)
     fitted = fit_graph(known, spec, pretrained=pretrained, device=device, progress=progress)
     return Model(_held(fitted, device), fitted.graph, fitted.exponents)
 

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
-from projector.errors import ProjectorError
+from projector.errors import ExplainedError
 from service.cli.console import report
 from service.cli.failures import reported
-from service.errors import LetheError, Unavailable
+from service.errors import Unavailable
 from service.observability.logging import configure_logging
 from service.processes.listening import stopped_by_signals
 from service.processes.serve import Work
@@ -33,16 +33,16 @@ def main() -> None:
     """Do what the supervisor asks for; ends with status 1 when there is no supervisor."""
     name, descriptor = sys.argv[1], int(sys.argv[2])
     channel = _adopted(descriptor)
-    told = _read(channel)
-    settings, work = Settings(**told["settings"]), told["work"]
-    listener = _adopted(told["listener"]) if "listener" in told else None
+    handover = _read(channel)
+    settings, work = Settings(**handover["settings"]), handover["work"]
+    listener = _adopted(handover["listener"]) if "listener" in handover else None
     configure_logging(settings.log_format, settings.log_level, process=name)
     with reported():
         _do(work, settings, name, listener, lambda: channel.sendall(READY))
 
 
 def _do(
-    work: Work, settings: Settings, name: str, listener: socket.socket | None, tell_ready: Callable[[], None]
+    work: Work, settings: Settings, name: str, listener: socket.socket | None, notify_ready: Callable[[], None]
 ) -> None:
     match work:
         case "train":
@@ -61,13 +61,13 @@ def _do(
             from service.processes.unlearner import run as unlearn
 
             with _kept_running():
-                unlearn(settings, tell_ready)
+                unlearn(settings, notify_ready)
         case "api":
             from service.processes.api import run as answer
 
             assert listener is not None
             with _kept_running():
-                answer(settings, listener, tell_ready, name)
+                answer(settings, listener, notify_ready, name)
         case _:
             assert_never(work)
 
@@ -83,7 +83,7 @@ def _kept_running() -> Iterator[None]:
     except Unavailable as error:
         report(error.detail, error.remedy)
         raise SystemExit(MAY_PASS) from None
-    except (LetheError, ProjectorError):
+    except ExplainedError:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None and error.errno in _REFUSED_PATH:
@@ -104,8 +104,8 @@ def _read(channel: socket.socket) -> dict[str, Any]:
         line = lines.readline()
     if not line.endswith(b"\n"):
         raise SystemExit(1)  # the supervisor has died meanwhile
-    told: dict[str, Any] = json.loads(line)
-    return told
+    handover: dict[str, Any] = json.loads(line)
+    return handover
 
 
 if __name__ == "__main__":

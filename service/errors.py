@@ -2,12 +2,14 @@
 
 from typing import Any, ClassVar
 
+from projector.errors import ExplainedError
 
-class LetheError(Exception):
-    """Base of every error that reaches a user.
 
-    `detail` says what was wrong with this case, `remedy` what the user can do; `extra` holds further
-    members of the problem document. Subclasses fix the HTTP status, the type's slug and the title.
+class LetheError(ExplainedError):
+    """Base of the service's own errors.
+
+    `extra` holds further members of the problem document. Subclasses fix the HTTP status, the type's slug and the
+    title.
     """
 
     status: ClassVar[int] = 500
@@ -15,9 +17,7 @@ class LetheError(Exception):
     title: ClassVar[str] = "Internal error"
 
     def __init__(self, detail: str, remedy: str, **extra: Any) -> None:
-        super().__init__(f"{detail} {remedy}")
-        self.detail = detail
-        self.remedy = remedy
+        super().__init__(detail, remedy)
         self.extra = extra
 
 

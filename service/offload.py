@@ -10,6 +10,6 @@ _Made = TypeVar("_Made")
 _MANY = 200
 
 
-async def aside(count: int, work: Callable[[], _Made]) -> _Made:
+async def offload(count: int, work: Callable[[], _Made]) -> _Made:
     """What `work` makes of `count` named nodes; many are worked on in a thread, so that nobody else has to wait."""
     return work() if count < _MANY else await asyncio.to_thread(work)

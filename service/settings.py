@@ -145,7 +145,7 @@ class Settings(BaseSettings):
 
     @field_validator("repair_tolerance", mode="wrap")
     @classmethod
-    def _tellable(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    def _serialisable(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         """Say why there is a smallest tolerance and a largest."""
         try:
             return validate(value)
@@ -190,7 +190,7 @@ class Settings(BaseSettings):
         """The time after which the next drill runs by itself; None when none does."""
         return timedelta(days=self.drill_every) if self.drill_every else None
 
-    def told(self) -> dict[str, Any]:
+    def as_handover(self) -> dict[str, Any]:
         """Every value as JSON can hold it, secrets too: for a process on its descriptor, and for nothing else."""
         key = self.admin_key
         return self.model_dump(mode="json") | {"admin_key": None if key is None else key.get_secret_value()}

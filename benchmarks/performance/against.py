@@ -32,7 +32,7 @@ def work(dataset: str) -> None:
     from model_store.build import build_model
     from model_store.datasets.load import default_data_dirs, load_dataset
     from projector.forgetting.batch import Removal
-    from projector.forgetting.repair import Repair
+    from projector.forgetting.repair import RepairRun
     from projector.network.spec import ModelSpec
     from service.domain.states import RepairPolicy
     from service.unlearning.placement import Placement
@@ -45,7 +45,7 @@ def work(dataset: str) -> None:
         version = store.read_version(store.current())
         placement = Placement(torch.device("cpu"), RepairPolicy.ALWAYS)
         resident = Resident.load(store.manifest, store.load_base(), version, 0, placement)
-    if resident.upkeep_due:
+    if resident.prefactor_due:
         resident.preconditioner_cache.advance(math.inf)
     print(
         f"{graph.nodes:,} nodes, {graph.num_features:,} features, rank {resident.committed.state.features.gram.rank:,}"
@@ -59,7 +59,7 @@ def work(dataset: str) -> None:
         batch = time.process_time() - began
         began = time.process_time()
         objective = projected.live_graph.objective(resident.committed.regularization)
-        repair = Repair(projected.state, objective, projected.training_rows, resident.preconditioner)
+        repair = RepairRun(projected.state, objective, projected.training_rows, resident.preconditioner)
         repair.advance()
         repair.repaired()
         print(batch * 1000, (time.process_time() - began) * 1000)

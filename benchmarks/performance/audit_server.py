@@ -36,7 +36,7 @@ from service.publication.reader import Reader
 from service.queue.connection import connect
 from service.services import Services
 from service.settings import Settings
-from service.tombstones.lookup import Tombstones
+from service.tombstones.lookup import TombstoneLookup
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
 from service.vault.own_slots import OwnSlots
@@ -54,7 +54,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
     install_dashboard(app)
     with OwnSlots.open(home / "keys" / "requests") as own_slots:
         intake = Intake(engine, own_slots, max_queued_nodes=None)
-        tombstones, metrics = Tombstones(engine, keyring, MODEL), IntakeMetrics(registry)
+        tombstones, metrics = TombstoneLookup(engine, keyring, MODEL), IntakeMetrics(registry)
         cohorts = CohortSearch(lambda: None, lambda node: False, tombstones)
         settings, reader = Settings(home=home), Reader()
         # Whose one key is right; nothing is counted.

@@ -27,7 +27,7 @@ from projector.forgetting.status import RepairStatus
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Intake, NewRequest
-from service.deletions.requests import AppliedOutcome, RequestRepository
+from service.deletions.moves import AppliedOutcome, RequestMoves
 from service.domain.figures import BatchDetails, RequestNorms
 from service.domain.kinds import RequestKind
 from service.domain.records import RequestAudit, Targets
@@ -85,11 +85,11 @@ class Writer:
         content = AuditFigures(RequestKind.NODE, RequestAudit(batch_record(version, _DETAILS, None), _NORMS))
         outcomes = [AppliedOutcome(one, Guarantee.SPAN, RepairStatus.NONE, _WORDS, content) for one in ids]
         async with transaction(self._engine) as connection:
-            await RequestRepository(connection).mark_applied(version.id, outcomes)
+            await RequestMoves(connection).mark_applied(version.id, outcomes)
         started.append(time.perf_counter())
         async with transaction(self._engine) as connection:
             await VersionRepository(connection).finish(version.id, span_residual=1e-15, durations_ms={})
-            await RequestRepository(connection).mark_completed(dict.fromkeys(ids, content))
+            await RequestMoves(connection).mark_completed(dict.fromkeys(ids, content))
         started.append(time.perf_counter())
         return {step: (end - begin) * 1000 for step, begin, end in zip(_STEPS, started[:-1], started[1:], strict=True)}
 

@@ -31,8 +31,7 @@ from model_store.base.erasure import Erasure, plan
 from model_store.base.index import Index
 from model_store.build import build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
-from model_store.disk.checksummed import seal
-from model_store.disk.durable import replace_file, sync_folder, together
+from model_store.disk.durable import replace_file, sync, together
 from model_store.store import Store
 from model_store.versions import VersionRef, VersionState
 from projector.forgetting.batch import Removal
@@ -42,7 +41,7 @@ from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 from service.unlearning.stored_state import version_state
-from service.versions.debris import Leftovers
+from service.versions.to_erase import ToErase
 
 _FENCING = 1
 _PLACEMENT = Placement("cpu", RepairPolicy.ALWAYS)
@@ -57,7 +56,7 @@ class Model:
         base, state = self.store.load_base(), self.store.read_version(self._ref)
         self.resident = Resident.load(self.store.manifest, base, state, self._ref.version, _PLACEMENT)
         self.degrees = np.diff(base.graph.adjacency.indptr)
-        self._leftovers = Leftovers(self.store.manifest.nodes, np.empty((0, 2), dtype=np.int64))
+        self._to_erase = ToErase(self.store.manifest.nodes, np.empty((0, 2), dtype=np.int64))
         self._synced = os.open(folder.parent / "synced", os.O_RDWR | os.O_CREAT, 0o600)
         os.pwrite(self._synced, bytes(4096), 0)
         os.fsync(self._synced)
@@ -111,12 +110,12 @@ class Model:
         with together() as changes:
             for name, (old, _) in contents.items():
                 changes.write(folder / f"{name}-old", [old.data])
-        sync_folder(folder)
+        sync(folder)
         started = time.perf_counter()
         with together() as changes:
             for name, (_, new) in contents.items():
                 changes.write(folder / f"{name}-new", [new.data])
-        replace_file(folder / index.file_name, seal(opened.closed().to_json()), temporary=".index")
+        replace_file(folder / index.file_name, opened.closed().to_bytes(), temporary=".index")
         with together() as changes:
             for name, (old, _) in contents.items():
                 changes.overwrite(folder / f"{name}-old", np.arange(len(old)), slot_bytes=old.shape[1], fill=0)
@@ -129,8 +128,8 @@ class Model:
 
     def _erase(self, digest: str) -> VersionState:
         committed = self.store.read_version(self._ref, digest=digest)
-        self.store.erase(self._leftovers.erasure(committed), fencing=_FENCING, keep=self._ref)
-        self._leftovers.erased(committed)
+        self.store.erase(self._to_erase.erasure(committed), fencing=_FENCING, keep=self._ref)
+        self._to_erase.erased(committed)
         return committed
 
 

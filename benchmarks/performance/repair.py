@@ -25,7 +25,7 @@ from model_store.build import build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.forgetting.batch import Removal
 from projector.forgetting.optimum import stacked
-from projector.forgetting.repair import Repair
+from projector.forgetting.repair import RepairRun
 from projector.forgetting.status import TOLERANCE
 from projector.network.spec import LossKind, ModelSpec
 from projector.solvers.newton import Newton
@@ -65,7 +65,7 @@ def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: in
     upkeep, project, repair, scratch, counts, bounds, errors = [], [], [], [], [], [], []
     for _ in range(repeats):
         began = clock(device)
-        if resident.upkeep_due:
+        if resident.prefactor_due:
             resident.preconditioner_cache.advance(math.inf)
         upkeep.append(clock(device) - began)
         nodes = rng.choice(np.flatnonzero(resident.committed.state.live), size=size, replace=False)
@@ -75,7 +75,7 @@ def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: in
         project.append(clock(device) - began)
         objective = projected.live_graph.objective(resident.committed.regularization)
         began = clock(device)
-        fixed = Repair(projected.state, objective, projected.training_rows, resident.preconditioner)
+        fixed = RepairRun(projected.state, objective, projected.training_rows, resident.preconditioner)
         fixed.advance()
         state, outcome = fixed.repaired()
         repair.append(clock(device) - began)

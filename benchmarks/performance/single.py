@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.performance.commit_floor import CommitFloor
 from benchmarks.performance.lethe_process import HEADERS
 from benchmarks.performance.lethe_world import Events, World
-from model_store.disk.durable import make_folder, rename, sync_folder, write_file
+from model_store.disk.durable import make_folder, rename, sync, write_file
 
 #: What the service is given, and the floor holds.
 MAX_WAIT_MS = 20
@@ -90,7 +90,7 @@ async def waits(place: World) -> list[float]:
             make_folder(unfinished)
             for name, content in files.items():
                 write_file(unfinished / name, [content])
-            sync_folder(unfinished)
+            sync(unfinished)
             rename(unfinished, folder / str(number))
             await floor.commit(1, [request])
             write_file(folder / ".CURRENT", [str(number).encode()])

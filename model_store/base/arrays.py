@@ -68,7 +68,7 @@ class BaseArrays:
             raw[table.erasing[left:right] - first] = array.blank
         for chunk in chunks:
             part = raw[table.starts[chunk] - first : table.starts[chunk + 1] - first]
-            if digest_of(part) != array.digests[chunk]:
+            if digest_of(part) != array.digest(chunk):
                 raise damaged(path, f"does not match the digest of its chunk {chunk}")
         return raw
 
@@ -112,6 +112,6 @@ def write_table(folder: Path, name: str, new: NewTable, generation: Generation, 
             dtype=array.values.dtype.str,
             width=width,
             blank=array.blank,
-            digests=tuple(digest_of(chunk) for chunk in chunks),
+            digests="".join(map(digest_of, chunks)),
         )
     return Table(new.starts, arrays)

@@ -23,9 +23,8 @@ from model_store.base.tables import (
     encode_graph,
     stored_features,
 )
-from model_store.disk.checksummed import seal
 from model_store.disk.durable import Together, make_folder, rename, replace_file, together
-from model_store.errors import StoreDamaged, StoreForeign
+from model_store.errors import NotAStore, StoreDamaged
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.versions import StoreConflict
 from projector.graph.graph import Graph
@@ -84,11 +83,11 @@ class BaseStore:
         with together() as changes:
             tables = {name: write_table(self.folder, name, table, first, changes) for name, table in new.items()}
             index = Index(first, self._manifest_sha256, base.graph.nodes, chunk_rows, beta_version=0, tables=tables)
-            changes.write(self.folder / index.file_name, [seal(index.to_json())])
+            changes.write(self.folder / index.file_name, [index.to_bytes()])
             changes.name(self.folder)
 
     def check(self) -> None:
-        """Raises StoreDamaged or StoreForeign for a file that is missing, of another size, or not the store's."""
+        """Raises StoreDamaged or NotAStore for a file that is missing, of another size, or not the store's."""
         self._steadily(self._check)
 
     def load(self) -> Base:
@@ -130,7 +129,7 @@ class BaseStore:
         An erasure that was interrupted is finished first. Raises StoreConflict when a writer with a higher fencing
         number has changed the base, IndexError for a row that the graph does not have.
         """
-        index = self._settle(fencing)
+        index = self._resolve_open_index(fencing)
         opened = plan(BaseArrays(self.folder, index), erasure, self._manifest.feature_layout, _next(index, fencing))
         return index if opened is None else self._install(opened)
 
@@ -138,7 +137,7 @@ class BaseStore:
         """Overwrites in place what an erasure that was begun names."""
         if index.is_open:
             carry_out(index, self.folder, changes)
-            changes.write(self.folder / _closing(index), [seal(index.closed().to_json())])
+            changes.write(self.folder / _closing(index), [index.closed().to_bytes()])
 
     def end_erasure(self, index: Index, last: Together, *, fencing: int) -> None:
         """Once that is durable, removes what tells of it, and all else that nothing needs."""
@@ -150,14 +149,14 @@ class BaseStore:
     def tidy(self, *, fencing: int) -> None:
         """Removes files that nothing needs, written under numbers up to `fencing`; raises StoreConflict as `erase`."""
         with together() as last:
-            self._tidy(self._settle(fencing), last, fencing)
+            self._tidy(self._resolve_open_index(fencing), last, fencing)
 
     def claim(self, *, fencing: int) -> None:
         """Makes the index one of the caller's, so that none counts that an earlier writer writes from here on.
 
         Raises StoreConflict as `erase` does.
         """
-        index = self._settle(fencing)
+        index = self._resolve_open_index(fencing)
         if index.generation.fencing < fencing:
             index = self._install(replace(index, generation=_next(index, fencing)))
         with together() as last:
@@ -191,7 +190,7 @@ class BaseStore:
         Those before stay on the disk until the next erasure. The rows of deleted nodes, and in `beta` those of nodes
         whose features were deleted, must be zero. Raises StoreConflict as `erase` does, ValueError for another shape.
         """
-        index = self._settle(fencing)
+        index = self._resolve_open_index(fencing)
         spec, nodes, classes = self._manifest.spec, self._manifest.nodes, len(self._manifest.classes)
         for name, array, blocks in (
             ("beta", beta, len(spec.block_hops)),
@@ -204,7 +203,7 @@ class BaseStore:
         with together() as changes:
             for name, new in _beta_tables(beta, label_beta, index.chunk_rows).items():
                 index = index.with_table(name, write_table(self.folder, name, new, target, changes))
-            changes.write(self.folder / f".{index.file_name}", [seal(index.to_json())])
+            changes.write(self.folder / f".{index.file_name}", [index.to_bytes()])
             changes.name(self.folder)
         rename(self.folder / f".{index.file_name}", self.folder / index.file_name)
 
@@ -239,14 +238,14 @@ class BaseStore:
     def _index(self) -> Index:
         index = Index.latest(self.folder)
         if index.manifest_sha256 != self._manifest_sha256:
-            raise StoreForeign(
+            raise NotAStore(
                 f"{self.folder / index.file_name} belongs to another model than the manifest beside it.",
                 "Put back the model's own files.",
             )
         check_index(index, self._manifest, self.folder / index.file_name)
         return index
 
-    def _settle(self, fencing: int) -> Index:
+    def _resolve_open_index(self, fencing: int) -> Index:
         """The index to change, after an interrupted erasure has been finished."""
         index = self._index()
         if index.generation.fencing > fencing:
@@ -261,7 +260,7 @@ class BaseStore:
 
     def _install(self, index: Index) -> Index:
         name = index.file_name
-        replace_file(self.folder / name, seal(index.to_json()), temporary=f".{name}")
+        replace_file(self.folder / name, index.to_bytes(), temporary=f".{name}")
         return index
 
     def _tidy(self, index: Index, last: Together, fencing: int) -> None:

@@ -140,15 +140,15 @@ def _erasing(base: BaseArrays, name: str, slots: NDArray[np.int64]) -> Table:
     table = base.index.tables[name]
     slots = np.unique(slots)
     changed: list[NDArray[np.int64]] = [_no_rows()]
-    digests = {array: list(stored.digests) for array, stored in table.arrays.items()}
+    digests = {array: [*map(stored.digest, range(table.chunks))] for array, stored in table.arrays.items()}
     for chunk in np.unique(table.chunk_of(slots)).tolist():
         local = slots_within(slots, table, chunk)
         after = _digests_after(base, table, name, chunk, local)
-        if any(after[array] != stored.digests[chunk] for array, stored in table.arrays.items()):
+        if any(after[array] != stored.digest(chunk) for array, stored in table.arrays.items()):
             changed.append(local + table.starts[chunk])
             for array, digest in after.items():
                 digests[array][chunk] = digest
-    arrays = {array: replace(stored, digests=tuple(digests[array])) for array, stored in table.arrays.items()}
+    arrays = {array: replace(stored, digests="".join(digests[array])) for array, stored in table.arrays.items()}
     return Table(table.starts, arrays, np.concatenate(changed))
 
 

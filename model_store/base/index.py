@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.disk.checksummed import FORMAT, Document, Fields, read_sealed
+from model_store.disk.checksummed import checksummed, read_checksummed, wrong
 from model_store.disk.durable import damaged
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 
 #: Numbers of at most 18 digits fit the database's.
 _LABELLED = re.compile(
@@ -62,13 +62,17 @@ class StoredArray:
     width: int
     #: The byte that fills a blanked slot: 0 or 255.
     blank: int
-    #: Hex SHA-256 of each chunk.
-    digests: tuple[str, ...]
+    #: Hex SHA-256 of each chunk, one after the other.
+    digests: str
 
     @property
     def slot_bytes(self) -> int:
         """Bytes per slot."""
         return int(np.dtype(self.dtype).itemsize) * self.width
+
+    def digest(self, chunk: int) -> str:
+        """Hex SHA-256 of a chunk."""
+        return self.digests[_HEX * chunk : _HEX * (chunk + 1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,32 +140,27 @@ class Index:
         """The same index with one table replaced."""
         return replace(self, tables={**self.tables, name: table})
 
-    def to_json(self) -> Document:
-        """The index as a JSON object; the digests of an array are one string."""
-        return {
-            "format": FORMAT,
-            "generation": str(self.generation),
-            "manifest_sha256": self.manifest_sha256,
-            "nodes": self.nodes,
-            "chunk_rows": self.chunk_rows,
-            "beta_version": self.beta_version,
-            "tables": {name: _table_to_json(table) for name, table in self.tables.items()},
+    def to_bytes(self) -> bytes:
+        """The index as it is written."""
+        tables = {
+            name: _TableFile(tuple(table.starts.tolist()), dict(table.arrays), tuple(table.erasing.tolist()))
+            for name, table in self.tables.items()
         }
+        generation = str(self.generation)
+        return checksummed(
+            _IndexFile(generation, self.manifest_sha256, self.nodes, self.chunk_rows, self.beta_version, tables)
+        )
 
     @classmethod
     def read(cls, path: Path) -> "Index":
-        """The index in a file; StoreDamaged or StoreForeign, naming it, when there is none."""
-        document = read_sealed(path)
-        document.check_format()
-        index = cls(
-            generation=read_generation(document, "generation"),
-            manifest_sha256=document.text("manifest_sha256"),
-            nodes=document.integer("nodes"),
-            chunk_rows=document.integer("chunk_rows"),
-            beta_version=document.integer("beta_version"),
-            tables={name: _read_table(name, table) for name, table in document.sections("tables").items()},
-        )
-        document.finish()
+        """The index in a file; StoreDamaged or NotAStore, naming it, when there is none."""
+        found = read_checksummed(path, _IndexFile)
+        try:
+            generation = Generation.parse(found.generation)
+        except ValueError as error:
+            raise wrong(path, "generation", "a generation", found.generation) from error
+        tables = {name: _table(path, name, table) for name, table in found.tables.items()}
+        index = cls(generation, found.manifest_sha256, found.nodes, found.chunk_rows, found.beta_version, tables)
         if index.file_name != path.name:
             raise damaged(path, f"holds the index that belongs in {index.file_name}")
         return index
@@ -191,68 +190,48 @@ def labelled_files(folder: Path) -> Iterator[tuple[str, Generation, Path]]:
 
 
 def check_file_names(folder: Path) -> None:
-    """Raises StoreForeign for a file of `base/` that no Lethe wrote, and that erasure would leave alone."""
+    """Raises NotAStore for a file of `base/` that no Lethe wrote, and that erasure would leave alone."""
     known = {path for _, _, path in labelled_files(folder)}
     for path in sorted(folder.iterdir()):
         if path not in known and not path.name.startswith("."):
-            raise StoreForeign(
+            raise NotAStore(
                 f"{path} is no file of a model store, and erasure would not reach it.", "Move it out of the store."
             )
 
 
-def read_generation(document: Fields, name: str) -> Generation:
-    """The field `name` as a generation; StoreForeign when it is not one."""
-    text = document.text(name)
-    try:
-        return Generation.parse(text)
-    except ValueError as error:
-        raise document.wrong(name, "a generation", text) from error
+@dataclass(frozen=True)
+class _TableFile:
+    """A table as it is written."""
+
+    starts: tuple[int, ...]
+    arrays: dict[str, StoredArray]
+    erasing: tuple[int, ...]
 
 
-def _table_to_json(table: Table) -> Document:
-    arrays = {
-        name: {
-            "file": array.file,
-            "dtype": array.dtype,
-            "width": array.width,
-            "blank": array.blank,
-            "digests": "".join(array.digests),
-        }
-        for name, array in table.arrays.items()
-    }
-    return {"starts": table.starts.tolist(), "arrays": arrays, "erasing": table.erasing.tolist()}
+@dataclass(frozen=True)
+class _IndexFile:
+    """An index as it is written."""
+
+    generation: str
+    manifest_sha256: str
+    nodes: int
+    chunk_rows: int
+    beta_version: int
+    tables: dict[str, _TableFile]
 
 
-def _read_table(table_name: str, document: Fields) -> Table:
-    table = Table(
-        starts=np.asarray(document.integers("starts"), dtype=np.int64),
-        arrays={
-            name: _read_array(f"{table_name}.{name}", array) for name, array in document.sections("arrays").items()
-        },
-        erasing=np.asarray(document.integers("erasing"), dtype=np.int64),
-    )
-    slots = table.erasing
-    if slots.size and (slots[0] < 0 or slots[-1] >= table.slots or (np.diff(slots) <= 0).any()):
-        raise document.wrong("erasing", f"slots below {table.slots}, one after the other", slots.tolist())
-    document.finish()
-    for name, array in table.arrays.items():
-        if len(array.digests) != table.chunks:
-            raise document.wrong(name, f"an array of {table.chunks} chunks", f"{len(array.digests)} digests")
-    return table
-
-
-def _read_array(stem: str, document: Fields) -> StoredArray:
-    digests, file = document.text("digests"), document.text("file")
-    labelled = _LABELLED.fullmatch(file)
-    # A file of this very folder: a path would have reading, and worse, erasing reach out of the store.
-    if labelled is None or labelled["stem"] != stem or labelled["suffix"] or "/" in file:
-        raise document.wrong("file", f"the name {stem}-<number>-<fencing>", file)
-    array = StoredArray(
-        file=file,
-        dtype=document.text("dtype"),
-        width=document.integer("width"),
-        blank=document.integer("blank"),
-        digests=tuple(digests[place : place + _HEX] for place in range(0, len(digests), _HEX)),
-    )
-    document.finish()
-    return array
+def _table(path: Path, table_name: str, found: _TableFile) -> Table:
+    """What a file says of a table; NotAStore when its parts do not go together."""
+    starts, slots = np.asarray(found.starts, dtype=np.int64), np.asarray(found.erasing, dtype=np.int64)
+    end = int(starts[-1]) if starts.size else 0
+    if slots.size and (slots[0] < 0 or slots[-1] >= end or (np.diff(slots) <= 0).any()):
+        raise wrong(path, f"{table_name}.erasing", f"slots below {end}, one after the other", found.erasing)
+    for name, array in found.arrays.items():
+        stem, chunks = f"{table_name}.{name}", len(found.starts) - 1
+        labelled = _LABELLED.fullmatch(array.file)
+        # A file of this very folder: a path would have reading, and worse, erasing reach out of the store.
+        if labelled is None or labelled["stem"] != stem or labelled["suffix"] or "/" in array.file:
+            raise wrong(path, f"{stem}.file", f"the name {stem}-<number>-<fencing>", array.file)
+        if len(array.digests) != _HEX * chunks:
+            raise wrong(path, f"{stem}.digests", f"those of {chunks} chunks", array.digests)
+    return Table(starts, found.arrays, slots)

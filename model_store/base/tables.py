@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from model_store.base.arrays import BaseArrays, NewArray, NewTable
 from model_store.base.index import Index
 from model_store.disk.durable import TRAIN_AGAIN, damaged
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 from model_store.manifest import FeatureLayout, Manifest
 from projector.graph.graph import Features, Graph, one_hot
 
@@ -69,7 +69,7 @@ def encode_graph(
 
 
 def check_index(index: Index, manifest: Manifest, path: Path) -> None:
-    """Raises StoreForeign, naming the file `path` of the index, unless its tables are those of such a model."""
+    """Raises NotAStore, naming the file `path` of the index, unless its tables are those of such a model."""
     chunk_rows, nodes = index.chunk_rows, manifest.nodes
     if index.nodes != nodes or nodes == 0 or not 0 < chunk_rows <= NO_ROW:
         raise _unfit(path, f"{index.nodes} nodes in chunks of {chunk_rows}")
@@ -113,8 +113,8 @@ def _layouts(manifest: Manifest) -> dict[str, tuple[dict[str, tuple[str, int, in
     }
 
 
-def _unfit(path: Path, what: str) -> StoreForeign:
-    return StoreForeign(f"{path} tells of {what}, which is none of the model in its manifest.", _ALTERED)
+def _unfit(path: Path, what: str) -> NotAStore:
+    return NotAStore(f"{path} tells of {what}, which is none of the model in its manifest.", _ALTERED)
 
 
 def encode_beta(beta: NDArray[np.float64], chunk_rows: int) -> NewTable:

@@ -85,7 +85,9 @@ def read_torch_geometric(path: Path) -> RawGraph:
         with torch.serialization.safe_globals([Data, GlobalStorage, DataEdgeAttr, DataTensorAttr]):
             data = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise GraphError(f"{path} cannot be read as a saved torch-geometric Data: {_told(error)}.", _PLAIN) from error
+        raise GraphError(
+            f"{path} cannot be read as a saved torch-geometric Data: {_first_line(error)}.", _PLAIN
+        ) from error
     if isinstance(data, tuple | list):
         raise GraphError(
             f"{path} holds a {type(data).__name__} of {len(data)}, as a whole dataset is saved, and no Data.",
@@ -141,7 +143,7 @@ def _require_saved_by_torch(path: Path) -> None:
         raise GraphError(error.detail, error.remedy) from error
 
 
-def _told(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """What torch says, in a line without the codes of a terminal."""
     unsafe = _UNSAFE.search(str(error))
     if unsafe is not None:

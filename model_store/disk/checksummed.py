@@ -1,192 +1,113 @@
-"""Sealed JSON: documents that carry their own SHA-256, read strictly field by field.
+"""Checksummed JSON: documents that carry their own SHA-256, read as the dataclasses they were written from.
 
-A sealed document is one JSON object whose `sha256` member is the digest of the whole file with that digest's 64
+A checksummed document is one JSON object whose `sha256` member is the digest of the whole file with that digest's 64
 characters written as zeros, so a change of any byte of the file shows.
 """
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping
-from enum import StrEnum
+from dataclasses import fields
+from datetime import UTC, datetime
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from types import UnionType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from model_store.disk.durable import TRAIN_AGAIN, damaged, read_file
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 
 #: The format of every document of a store that this version writes and reads.
 FORMAT = 3
-#: A JSON object as Python values.
-Document = Mapping[str, Any]
 
-_SEAL = "sha256"
-#: Whole numbers are kept in 64 bits, here and in the database.
-_LARGEST = 2**63 - 1
-_UNSEALED = "0" * 64
-_Enum = TypeVar("_Enum", bound=StrEnum)
+_UNDECIDED = "0" * 64
+_T = TypeVar("_T")
+#: Whole numbers are kept in 64 bits, here and in the database; negative ones occur in lists alone.
+_COUNT = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_WHOLE = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_TIME = Annotated[datetime, msgspec.Meta(tz=True)]
 _OTHER_VERSION = f"It was written by another program or another version of Lethe; {TRAIN_AGAIN}"
 
 
-def seal(document: Document, *, indent: int | None = None) -> bytes:
-    """The bytes of `document` with its digest; ValueError for NaN and infinities."""
-    separators = (",", ":") if indent is None else None
-    text = json.dumps({**document, _SEAL: _UNSEALED}, indent=indent, separators=separators, allow_nan=False) + "\n"
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    head, _, tail = text.rpartition(_UNSEALED)
-    return (head + digest + tail).encode()
+class _Header(msgspec.Struct):
+    """What every document has besides its own members."""
+
+    sha256: object = None
+    format: object = None
 
 
-def read_sealed(path: Path) -> "Fields":
-    """The document in `path`, its digest checked.
+def checksummed(document: object, *, indent: int | None = None) -> bytes:
+    """The bytes of a dataclass, or of a mapping, with format and digest; ValueError for NaN and infinities."""
+    # What else occurs are numpy's numbers of double precision.
+    members = msgspec.to_builtins(document, builtin_types=(datetime,), enc_hook=float)
+    text = json.dumps(
+        {"format": FORMAT, **members, "sha256": _UNDECIDED},
+        indent=indent,
+        separators=(",", ":") if indent is None else None,
+        allow_nan=False,
+        default=lambda time: time.astimezone(UTC).isoformat(),
+    )
+    digest = hashlib.sha256(f"{text}\n".encode()).hexdigest()
+    head, _, tail = text.rpartition(_UNDECIDED)
+    return f"{head}{digest}{tail}\n".encode()
 
-    Raises StoreDamaged when the file is missing or altered, StoreForeign when it is no sealed document.
+
+def read_checksummed(path: Path, kind: type[_T], *, whole: bool = True) -> _T:
+    """The dataclass `kind` that `path` holds, its digest checked; all of it unless not `whole`.
+
+    Raises StoreDamaged when the file is missing or altered, NotAStore when it is no such document of this format.
     """
     data = read_file(path)
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, "is not the JSON document that was written there: it is truncated or altered") from error
-    if not isinstance(document, dict) or _SEAL not in document:
-        raise StoreForeign(
-            f"{path} was not written by Lethe: it carries no digest of its own.", "Name the folder of a model store."
-        )
-    if not _seal_holds(data, document[_SEAL]):
-        raise damaged(path, "does not match the digest it carries")
-    return Fields({name: value for name, value in document.items() if name != _SEAL}, path)
-
-
-def _seal_holds(data: bytes, digest: object) -> bool:
-    if not isinstance(digest, str) or len(digest) != len(_UNSEALED):
-        return False
-    head, found, tail = data.rpartition(digest.encode())
-    return bool(found) and hashlib.sha256(head + _UNSEALED.encode() + tail).hexdigest() == digest
-
-
-def _is_text(value: object) -> TypeGuard[str]:
-    # An escape in JSON may stand for half of a character, which no file and no terminal takes.
-    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= one <= "\udfff" for one in value))
-
-
-class Fields:
-    """Reads the members of a JSON object one by one; StoreForeign for a missing, unknown or ill-typed one."""
-
-    def __init__(self, document: Document, source: Path | str) -> None:
-        self._rest = dict(document)
-        self._source = source
-
-    def check_format(self) -> None:
-        """Raises StoreForeign unless the field `format` is the one that this version reads."""
-        found = self.integer("format")
-        if found != FORMAT:
-            raise StoreForeign(
-                f"{self._source} has format {found}; this version of Lethe reads format {FORMAT}.",
+        header = msgspec.json.decode(data, type=_Header)
+        if header.sha256 is None:
+            raise NotAStore(
+                f"{path} was not written by Lethe: it carries no digest of its own.",
+                "Name the folder of a model store.",
+            )
+        if not _digest_holds(data, header.sha256):
+            raise damaged(path, "does not match the digest it carries")
+        if header.format != FORMAT:
+            raise NotAStore(
+                f"{path} has format {header.format!s:.20}; this version of Lethe reads format {FORMAT}.",
                 f"Use the version of Lethe that wrote it, or {TRAIN_AGAIN}",
             )
+        exact = _exact(kind, whole=whole, bases=(_Header,))  # type: ignore[arg-type]  # a class can be hashed
+        found = msgspec.json.decode(data, type=exact)
+    except msgspec.ValidationError as error:
+        raise NotAStore(f"{path}: {error}.", _OTHER_VERSION) from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, "is not the JSON document that was written there: it is truncated or altered") from error
+    return msgspec.convert(found, kind, from_attributes=True)
 
-    def integer(self, name: str) -> int:
-        """A whole number of at least 0, of 63 bits."""
-        value = self._take(name)
-        if type(value) is not int or not 0 <= value <= _LARGEST:
-            raise self.wrong(name, "a whole number of at least 0", value)
-        return value
 
-    def number(self, name: str) -> float:
-        """A finite number; whole ones are turned into floats."""
-        value = self._take(name)
-        if type(value) is int and abs(value) <= _LARGEST:
-            return float(value)
-        if type(value) is not float or not math.isfinite(value):
-            raise self.wrong(name, "a number", value)
-        return value
+def wrong(source: Path, name: str, expected: str, value: object) -> NotAStore:
+    """The error for a member that is not what it must be."""
+    return NotAStore(f"{source}: field {name!r} must be {expected}, not {value!r:.60}.", _OTHER_VERSION)
 
-    def optional_number(self, name: str) -> float | None:
-        """A number or null."""
-        return None if self._is_null(name) else self.number(name)
 
-    def boolean(self, name: str) -> bool:
-        """true or false."""
-        value = self._take(name)
-        if type(value) is not bool:
-            raise self.wrong(name, "true or false", value)
-        return value
-
-    def text(self, name: str) -> str:
-        """A string that UTF-8 can encode."""
-        value = self._take(name)
-        if not _is_text(value):
-            raise self.wrong(name, "a string", value)
-        return value
-
-    def choice(self, name: str, kind: type[_Enum]) -> _Enum:
-        """A member of the enumeration `kind`, by its value."""
-        value = self._take(name)
-        try:
-            return kind(value)
-        except ValueError as error:
-            raise self.wrong(name, "one of " + ", ".join(kind), value) from error
-
-    def integers(self, name: str) -> list[int]:
-        """A list of whole numbers of 64 bits, negative ones included."""
-        value = self._take(name)
-        if not isinstance(value, list | tuple) or not all(
-            type(item) is int and abs(item) <= _LARGEST for item in value
-        ):
-            raise self.wrong(name, "a list of whole numbers", value)
-        return list(value)
-
-    def optional_integers(self, name: str) -> list[int] | None:
-        """A list of whole numbers, or null."""
-        return None if self._is_null(name) else self.integers(name)
-
-    def texts(self, name: str) -> list[str]:
-        """A list of strings."""
-        value = self._take(name)
-        if not isinstance(value, list | tuple) or not all(map(_is_text, value)):
-            raise self.wrong(name, "a list of strings", value)
-        return list(value)
-
-    def section(self, name: str) -> "Fields":
-        """A nested object, to be read with its own `finish`."""
-        value = self._take(name)
-        if not isinstance(value, dict):
-            raise self.wrong(name, "an object", value)
-        return Fields(value, f"{self._source}: {name}")
-
-    def optional_section(self, name: str) -> "Fields | None":
-        """A nested object, or null."""
-        return None if self._is_null(name) else self.section(name)
-
-    def sections(self, name: str) -> dict[str, "Fields"]:
-        """An object whose members are objects."""
-        section = self.section(name)
-        return {member: section.section(member) for member in list(section._rest)}
-
-    def list_of_sections(self, name: str) -> list["Fields"]:
-        """A list of objects."""
-        value = self._take(name)
-        if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
-            raise self.wrong(name, "a list of objects", value)
-        return [Fields(item, f"{self._source}: {name}[{place}]") for place, item in enumerate(value)]
-
-    def finish(self) -> None:
-        """Raises StoreForeign when members are left that nobody asked for."""
-        if self._rest:
-            names = ", ".join(repr(name) for name in sorted(self._rest))
-            raise StoreForeign(f"{self._source}: unknown field(s) {names}.", _OTHER_VERSION)
-
-    def _is_null(self, name: str) -> bool:
-        if self._rest.get(name, 0) is None:
-            del self._rest[name]
-            return True
+def _digest_holds(data: bytes, digest: object) -> bool:
+    if not isinstance(digest, str) or len(digest) != len(_UNDECIDED):
         return False
+    head, found, tail = data.rpartition(digest.encode())
+    return bool(found) and hashlib.sha256(head + _UNDECIDED.encode() + tail).hexdigest() == digest
 
-    def _take(self, name: str) -> Any:
-        if name not in self._rest:
-            raise StoreForeign(f"{self._source}: field {name!r} is missing.", _OTHER_VERSION)
-        return self._rest.pop(name)
 
-    def wrong(self, name: str, expected: str, value: object) -> StoreForeign:
-        """The error for a field that is not what it must be."""
-        shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
-        return StoreForeign(f"{self._source}: field {name!r} must be {expected}, not {shown}.", _OTHER_VERSION)
+@cache
+def _exact(kind: type[Any], *, whole: bool = True, bases: tuple[type, ...] = ()) -> type[Any]:
+    """A dataclass as what msgspec checks to the letter: no member may be missing, and none is unknown if `whole`."""
+    hints = get_type_hints(kind)
+    members = [(field.name, _exact_hint(hints[field.name], _COUNT)) for field in fields(kind)]
+    return msgspec.defstruct(kind.__name__, members, bases=bases, kw_only=True, forbid_unknown_fields=whole)
+
+
+def _exact_hint(hint: Any, number: Any) -> Any:
+    if hasattr(hint, "__dataclass_fields__"):
+        return _exact(hint)
+    origin = get_origin(hint)
+    if origin is None:
+        return {int: number, datetime: _TIME}.get(hint, hint)
+    inner = tuple(_exact_hint(each, _WHOLE if origin is tuple else number) for each in get_args(hint))
+    return reduce(or_, inner) if origin is UnionType else origin[inner]

@@ -205,7 +205,7 @@ def replace_file(path: Path, data: bytes, *, temporary: str) -> None:
 def rename(source: Path, target: Path) -> None:
     """Renames within one folder, over any file of the new name, and syncs the folder."""
     source.rename(target)
-    sync_folder(target.parent)
+    sync(target.parent)
 
 
 def blank(descriptor: int, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
@@ -272,12 +272,12 @@ def make_folders(path: Path) -> None:
     if not path.exists():
         make_folders(path.parent)
         make_folder(path)
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """Makes the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """Makes what a file holds, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -15,7 +15,7 @@ from projector.forgetting.certificate import Certificate, certifiable, certify
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.optimum import stacked
 from projector.forgetting.preconditioner import FACTOR_AGE_S, Preconditioner
-from projector.forgetting.repair import Repair, RepairOutcome
+from projector.forgetting.repair import RepairOutcome, RepairRun
 from projector.forgetting.status import TOLERANCE, RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.solvers.objective import Objective
@@ -88,7 +88,7 @@ class Forgotten:
     live_graph: LiveGraph
     training_rows: TrainingRows
     #: The repair, finished or not; None where there was to be none.
-    repair: Repair | None
+    repair: RepairRun | None
     #: Logits of every node, (n, C), where they are known.
     logits: Tensor | None
     #: How much of the time went into the repair (seconds).
@@ -121,7 +121,7 @@ def forget(model: HeldModel, removals: Sequence[Removal], repair: RepairPlan | N
         outcome = _unrepaired(objective, live_graph, state, logits)
     else:
         preconditioner = None if model.preconditioner is None else model.preconditioner.outdated(repair.factor_age_s)
-        run = Repair(
+        run = RepairRun(
             state, objective, rows, preconditioner,
             free=repair.free, tolerance=repair.tolerance,
         )  # fmt: skip
@@ -141,7 +141,7 @@ def require_finite(state: ModelState) -> None:
         raise NotFinite("The batch leads to weights or coefficients that are not finite; it was not applied.")
 
 
-def _finished(run: Repair, plan: RepairPlan, began: float) -> bool:
+def _finished(run: RepairRun, plan: RepairPlan, began: float) -> bool:
     until = began + plan.budget_s
     if plan.progress is None:
         return run.advance(until)

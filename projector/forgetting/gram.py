@@ -42,7 +42,7 @@ _PROBES = 4
 #: Batches of at least this share of d are decomposed at once: about where the two cost the same, for d = 129 to 1,433.
 _LARGE_BATCH = 0.75
 #: A downdated M settles the rank when no eigenvalue is within this factor of the cutoff, on either side.
-_SETTLED = 1e-3
+_UNDECIDED = 1e-3
 
 
 class FactorMethod(StrEnum):
@@ -210,8 +210,8 @@ def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDA
     M = symmetrise(torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0))
     spectrum = Spectrum(M, *torch.linalg.eigh(M))
     cutoff = gram.rank_tolerance * gram.sigma_ref_squared
-    unsettled = (spectrum.eigenvalues > cutoff * _SETTLED) & (spectrum.eigenvalues < cutoff / _SETTLED)
-    if bool(unsettled.any()):
+    undecided = (spectrum.eigenvalues > cutoff * _UNDECIDED) & (spectrum.eigenvalues < cutoff / _UNDECIDED)
+    if bool(undecided.any()):
         return None
     fresh = from_spectrum(spectrum, gram.sigma_ref_squared, gram.rank_tolerance)
     if not accepted(fresh):

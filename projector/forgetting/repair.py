@@ -65,7 +65,7 @@ class RepairOutcome:
     without_preconditioner: str | None = None
 
 
-class Repair:
+class RepairRun:
     """One repair; `advance` goes on with it, `repaired` gives the state it has reached."""
 
     def __init__(

@@ -22,12 +22,10 @@ from projector.errors import TrainingError
 from projector.network.losses import LinearMap
 from projector.solvers.class_curvature import ClassCurvature
 from projector.solvers.line_search import step_length
-from projector.solvers.objective import Objective, Point
+from projector.solvers.objective import LARGEST_FLOOR, Objective, Point
 from projector.solvers.preconditioners import AdaptiveBlocks
 from projector.solvers.single_precision import SinglePrecision
 
-#: A relative gradient above this is not an optimum, whatever stopped the iteration.
-LARGEST_FLOOR = 1e-8
 MAX_ITERATIONS = 200
 _MAX_CG_STEPS = 5_000
 #: The smallest share of a gradient that is solved for, in double and in single precision.

@@ -8,6 +8,8 @@ from torch import Tensor
 from projector.network.losses import LinearMap, Loss
 from projector.network.representation import Representation
 
+#: A relative gradient above this is not an optimum, whatever stopped the iteration.
+LARGEST_FLOOR = 1e-8
 _EPSILON = torch.finfo(torch.float64).eps
 
 

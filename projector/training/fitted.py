@@ -14,7 +14,7 @@ from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec, SolverKind
 from projector.solvers.descent import RowStoreFactory, rows_in_memory
 from projector.training.fit import Trained, TrainingProgress, train
-from projector.training.pretrained import ForeignWeights, starting_point, train_on
+from projector.training.pretrained import PretrainedWeights, starting_point, train_on
 from projector.training.scaling import well_scaled
 
 
@@ -42,7 +42,7 @@ def fit_graph(
     graph: Graph,
     spec: ModelSpec,
     *,
-    pretrained: ForeignWeights | None = None,
+    pretrained: PretrainedWeights | None = None,
     fixed: Sequence[int] = (),
     device: str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,

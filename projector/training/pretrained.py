@@ -26,11 +26,11 @@ _REMEDY = "Give the weights as one array of shape (blocks, features, classes)."
 
 
 class WeightsError(ProjectorError):
-    """Foreign weights that cannot be read, or that do not belong to this graph and specification."""
+    """Pretrained weights that cannot be read, or that do not belong to this graph and specification."""
 
 
 @dataclass(frozen=True, eq=False)
-class ForeignWeights:
+class PretrainedWeights:
     """Weights for the features as they are in the dataset."""
 
     #: W, (blocks, d, C) float64.
@@ -40,23 +40,27 @@ class ForeignWeights:
 
 
 def starting_point(
-    foreign: ForeignWeights, spec: ModelSpec, graph: Graph, exponents: NDArray[np.int64] | None, gram: Gram
+    pretrained: PretrainedWeights, spec: ModelSpec, graph: Graph, exponents: NDArray[np.int64] | None, gram: Gram
 ) -> Tensor:
-    """The foreign weights as W (p, C), on the device of `gram`, exactly within the span.
+    """The pretrained weights as W (p, C), on the device of `gram`, exactly within the span.
 
     `graph` is the one to train on, column j of its features being the dataset's times 2**exponents[j], and `gram`
     that of its features. Raises WeightsError when the weights are of another shape or outside the span of the
     features by more than `SPAN_TOLERANCE`.
     """
     _check_trainable(spec)
-    _check_shapes(foreign, spec, graph)
-    W = foreign.weights if exponents is None else foreign.weights * np.exp2(-exponents.astype(np.float64))[:, None]
+    _check_shapes(pretrained, spec, graph)
+    W = (
+        pretrained.weights
+        if exponents is None
+        else pretrained.weights * np.exp2(-exponents.astype(np.float64))[:, None]
+    )
     blocks = torch.from_numpy(np.ascontiguousarray(W)).to(gram.M.device)
     within = torch.stack([gram.M_pinv @ (gram.M @ block) for block in blocks])
     _check_span("features", blocks, within)
     parts = [within.reshape(-1, graph.num_classes)]
-    if foreign.label_weights is not None:
-        labels = torch.from_numpy(np.ascontiguousarray(foreign.label_weights)).to(gram.M.device)
+    if pretrained.label_weights is not None:
+        labels = torch.from_numpy(np.ascontiguousarray(pretrained.label_weights)).to(gram.M.device)
         present = np.zeros(graph.num_classes)
         present[np.unique(graph.labels[graph.train_mask])] = 1.0
         within = labels * torch.from_numpy(present).to(labels.device)[None, :, None]
@@ -77,8 +81,8 @@ def _check_trainable(spec: ModelSpec) -> None:
             raise WeightsError(f"The specification has {reason}.", "Train this model with `./lethe train`.")
 
 
-def _check_shapes(foreign: ForeignWeights, spec: ModelSpec, graph: Graph) -> None:
-    found, expected = foreign.weights.shape, (len(spec.block_hops), graph.num_features, graph.num_classes)
+def _check_shapes(pretrained: PretrainedWeights, spec: ModelSpec, graph: Graph) -> None:
+    found, expected = pretrained.weights.shape, (len(spec.block_hops), graph.num_features, graph.num_classes)
     names = ("blocks", "features", "classes")
     wrong = [
         f"{has} {name} where the model has {needs}"
@@ -90,7 +94,7 @@ def _check_shapes(foreign: ForeignWeights, spec: ModelSpec, graph: Graph) -> Non
             f"The weights are for {' and '.join(wrong)}: they are of another graph or another specification.",
             f"Give weights of shape {expected}, or the dataset and settings they were trained with.",
         )
-    labels = None if foreign.label_weights is None else foreign.label_weights.shape
+    labels = None if pretrained.label_weights is None else pretrained.label_weights.shape
     needed = (spec.label_hops, graph.num_classes, graph.num_classes) if spec.label_hops else None
     if labels != needed:
         raise WeightsError(

@@ -9,7 +9,7 @@ from starlette.types import Lifespan
 from service.api import audit, deletions, docs, drills, health, log, model, predictions, receipts
 from service.http import problems
 from service.http.metrics import HttpMetrics
-from service.http.middleware import Answer, Boundary
+from service.http.middleware import Answer, OuterMiddleware
 from service.observability.access import AccessLog
 from service.version import VERSION
 
@@ -67,7 +67,7 @@ def build(
         app.include_router(router)
     docs.install(app)
     app.add_middleware(
-        Boundary,
+        OuterMiddleware,
         max_body_bytes=max_body_bytes,
         observe=_observer(registry, access_log),
     )

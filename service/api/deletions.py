@@ -30,7 +30,7 @@ from service.domain.states import Scope
 from service.errors import Conflict, InvalidRequest, NotFound
 from service.http.problem_responses import LOCATION, problems
 from service.http.replies import reply
-from service.offload import aside
+from service.offload import offload
 from service.services import services_of
 
 
@@ -122,7 +122,7 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
         if body.cursor is not None:
             raise InvalidRequest("A search by nodes has no pages.", "Leave out `cursor`.")
         found = await found_by_node(deletions, body.nodes, filters, caller)
-        return await aside(len(body.nodes), lambda: reply(found))
+        return await offload(len(body.nodes), lambda: reply(found))
     entries, next_cursor = await found_page(deletions, body, filters, caller)
     shown = [deletion_answer(entry.request, entry.audit, sees_references=sees_references(caller)) for entry in entries]
     return reply(SearchAnswer(found=[], not_found=[], deletions=shown, next_cursor=next_cursor))

@@ -16,7 +16,7 @@ from service.domain.states import Scope
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
 from service.http.problem_responses import problems
 from service.http.replies import reply_record
-from service.offload import aside
+from service.offload import offload
 from service.publication.reader import Prediction
 from service.services import services_of
 
@@ -95,11 +95,11 @@ async def predict_many(request: Request, body: PredictRequest, caller: Caller) -
             max_nodes=limit,
         )
     count = len(body.nodes)
-    version, predictions, missing = await aside(count, lambda: services.reader.predict_many(body.nodes))
+    version, predictions, missing = await offload(count, lambda: services.reader.predict_many(body.nodes))
     deleted: set[str] = set()
     if missing and Scope.DELETIONS_READ in caller.scopes:
         deleted = {*await services.deletions.tombstones.deleted_nodes(missing)}
-    return await aside(count, lambda: _listed(version, predictions, missing, deleted))
+    return await offload(count, lambda: _listed(version, predictions, missing, deleted))
 
 
 def _listed(

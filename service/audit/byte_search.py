@@ -37,7 +37,7 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Trace:
     """A pattern in a file."""
 
     path: Path
@@ -110,7 +110,7 @@ class Search:
     def __len__(self) -> int:
         return len(self._patterns)
 
-    def file(self, path: Path) -> Iterator[Finding]:
+    def file(self, path: Path) -> Iterator[Trace]:
         """Every place where a pattern begins. Raises OSError when the file cannot be read to its end."""
         with path.open("rb") as file:
             kept, start = b"", 0
@@ -123,7 +123,7 @@ class Search:
                 start += len(data) - len(kept)
             yield from self._within(path, kept, start)
 
-    def _within(self, path: Path, data: bytes, start: int) -> Iterator[Finding]:
+    def _within(self, path: Path, data: bytes, start: int) -> Iterator[Trace]:
         raw = np.frombuffer(data, dtype=np.uint8)
         if raw.size < LEAST_BYTES or not self._patterns:
             return
@@ -137,11 +137,11 @@ class Search:
             offset = int(places[at])
             for pattern in self._patterns[first[at] : last[at]]:
                 if data.startswith(pattern.content, offset):
-                    yield Finding(path, start + offset, pattern.what, len(pattern.content))
+                    yield Trace(path, start + offset, pattern.what, len(pattern.content))
 
 
 @dataclass(frozen=True, eq=False)
-class OwnRows:
+class StoredRows:
     """The rows of features that a model holds for nodes which nobody asks about: theirs, whatever they are equal to."""
 
     #: (n,) bool.
@@ -150,7 +150,7 @@ class OwnRows:
     file: Path | None
     row_bytes: int
 
-    def explain(self, finding: Finding) -> bool:
+    def explain(self, finding: Trace) -> bool:
         """Whether a finding lies within the features of one of these nodes."""
         if self.file is None or finding.path.resolve() != self.file.resolve():
             return False

@@ -14,7 +14,7 @@ from service.domain.records import Targets
 _BYTES = 32
 
 #: The commitments of a leaf, in hex: one per node, or a pair per edge, its ends in the order of their ids.
-Subjects = list[str] | list[list[str]]
+CommitmentList = list[str] | list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def commit(targets: Targets, reference: str | None) -> Commitments:
     return Commitments(subjects, commitment(targets.reference_salt, reference))
 
 
-def listed(kind: RequestKind, subjects: bytes) -> Subjects:
+def listed(kind: RequestKind, subjects: bytes) -> CommitmentList:
     """The commitments that `Commitments.subjects` joins, as a leaf lists them."""
     digests = [subjects[start : start + _BYTES].hex() for start in range(0, len(subjects), _BYTES)]
     if kind.rules.names is Names.NODES:

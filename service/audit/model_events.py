@@ -15,7 +15,7 @@ OF_THE_MODEL = (EventType.IMPORTED, EventType.RECOVERED)
 
 
 @dataclass(frozen=True)
-class Told:
+class ModelEvent:
     """An event of no request, for people."""
 
     #: Of its leaf.
@@ -24,31 +24,31 @@ class Told:
     what: str
 
     @classmethod
-    def of(cls, leaf: Mapping[str, Any]) -> "Told":
+    def of(cls, leaf: Mapping[str, Any]) -> "ModelEvent":
         """What a leaf tells."""
         return cls(leaf["index"], datetime.fromisoformat(leaf["time"]), in_words(leaf["type"], leaf["details"]))
 
 
 def in_words(event_type: str, details: Mapping[str, Any]) -> str:
-    """A sentence for an event of `OF_NO_REQUEST`; of what is no such event, its type and content as they are."""
-    told = dict(details)
+    """A sentence for an event of `MODEL_EVENTS`; of what is no such event, its type and content as they are."""
+    said = dict(details)
     if event_type == EventType.IMPORTED:
         return (
-            f"a newly trained model took the place of {told.get('model')}: version {told.get('model_version_before')} "
-            f"to {told.get('model_version_after')}; earlier requests had deleted, and it had again and lost before it "
-            f"was served: {_counts(told, 'excluded_')}"
+            f"a newly trained model took the place of {said.get('model')}: version {said.get('model_version_before')} "
+            f"to {said.get('model_version_after')}; earlier requests had deleted, and it had again and lost before it "
+            f"was served: {_counts(said, 'excluded_')}"
         )
     if event_type == EventType.RECOVERED:
-        database = told.get("database_before") or "without any"
+        database = said.get("database_before") or "without any"
         return (
-            f"`lethe recover` went on with version {told.get('model_version_after')} of {told.get('model')} from what "
-            f"there was, a store (version {told.get('store_before')}) and a database (version {database}); deleted "
-            f"again: {_counts(told, '')}; deleted by requests that this database does not know: "
-            f"{told.get('unknown_nodes')} nodes"
+            f"`lethe recover` went on with version {said.get('model_version_after')} of {said.get('model')} from what "
+            f"there was, a store (version {said.get('store_before')}) and a database (version {database}); deleted "
+            f"again: {_counts(said, '')}; deleted by requests that this database does not know: "
+            f"{said.get('unknown_nodes')} nodes"
         )
     if event_type == EventType.LOG_KEY_ADDED:
-        return f"from here on checkpoints are signed with key {told.get('number')} as well, {told.get('public_key')}"
-    return f"{event_type}: {told}"
+        return f"from here on checkpoints are signed with key {said.get('number')} as well, {said.get('public_key')}"
+    return f"{event_type}: {said}"
 
 
 def _counts(details: Mapping[str, Any], prefix: str) -> str:

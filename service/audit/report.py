@@ -6,7 +6,7 @@ from service.audit.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
-class Finding:
+class Fault:
     """One thing that is not as it was logged and signed."""
 
     #: The leaf concerned, counted from 0; None when it is no single one.
@@ -21,13 +21,13 @@ class Finding:
 class Report:
     """The outcome of one verification; nothing was found wrong when `findings` is empty."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Fault] = field(default_factory=list)
     #: Leaves that were checked.
     leaves: int = 0
     #: Checkpoints whose signature is a trusted key's and good.
     signed: int = 0
     #: What the leaves tell that no request asked for: index, and a sentence.
-    told: list[tuple[int, str]] = field(default_factory=list)
+    model_events: list[tuple[int, str]] = field(default_factory=list)
     #: The newest trusted checkpoint.
     checkpoint: Checkpoint | None = None
 
@@ -38,4 +38,4 @@ class Report:
 
     def find(self, index: int | None, what: str) -> None:
         """Add a finding."""
-        self.findings.append(Finding(index, what))
+        self.findings.append(Fault(index, what))

@@ -127,7 +127,7 @@ class _Verification:
             self.report.find(index, "its text was changed: it is not canonical JSON any more")
             return None
         if leaf.get("request_id") is None:
-            self.report.told.append((index, in_words(leaf["type"], leaf["details"])))
+            self.report.model_events.append((index, in_words(leaf["type"], leaf["details"])))
         if leaf.get("index") != index:
             self.report.find(index, f"it was logged as leaf {leaf.get('index')}: it was moved")
         event: Document | None = record["event"]

@@ -62,13 +62,13 @@ def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: 
     since: list[Document] = [entry["leaf"] for entry in document["since"]]
     for entry in document["since"]:
         _verify_entry(entry, None, report.checkpoint, report)
-    for told in (leaves, [leaves[0], *since]):
-        places = [leaf["index"] for leaf in told]
+    for chain in (leaves, [leaves[0], *since]):
+        places = [leaf["index"] for leaf in chain]
         if places != sorted(set(places)):
             report.find(None, "the leaves are not in their order")
     if any(leaf["details"]["model"] != leaves[0]["request"]["model"] for leaf in since):
         report.find(None, "it tells what befell another model")
-    report.told = [(leaf["index"], in_words(leaf["type"], leaf["details"])) for leaf in since]
+    report.model_events = [(leaf["index"], in_words(leaf["type"], leaf["details"])) for leaf in since]
     # As JSON: to Python, true is 1.
     if canonical(document["summary"]) != canonical(summary(leaves, since)):
         report.find(None, "the summary does not say what the leaves say")

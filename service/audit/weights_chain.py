@@ -35,12 +35,12 @@ class WeightsChains:
             return
         if event in _OF_BATCH or event in (EventType.IMPORTED, EventType.RECOVERED):
             try:
-                told = _Told.read(EventType(event), details)
+                reported = _Reported.read(EventType(event), details)
             except ValueError as error:
                 yield str(error)
                 return
-            if told is not None:
-                yield from self._chains.setdefault(details["model"], _Chain(details["model"])).take(index, told)
+            if reported is not None:
+                yield from self._chains.setdefault(details["model"], _Chain(details["model"])).take(index, reported)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Version:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Reported:
     """What one event tells of versions."""
 
     event: EventType
@@ -77,7 +77,7 @@ class _Told:
     repaired: _Version | None
 
     @classmethod
-    def read(cls, event: EventType, details: Mapping[str, Any]) -> "_Told | None":
+    def read(cls, event: EventType, details: Mapping[str, Any]) -> "_Reported | None":
         """None for an event that tells of no version; raises ValueError."""
         after = _Version.read(details, _AFTER)
         if after is None:
@@ -96,31 +96,37 @@ class _Chain:
     def __init__(self, model: str) -> None:
         self._model = model
         #: Digest of every version that was told of, and the leaf that told it first.
-        self._told: dict[int, tuple[bytes, int]] = {}
+        self._digests: dict[int, tuple[bytes, int]] = {}
         #: The newest version; every model begins with 0.
         self._newest = 0
         #: The newest one before the recoveries that came last; a batch after it may still have to be applied.
         self._before_recovery: int | None = None
         self._contradicted: set[int] = set()
 
-    def take(self, index: int, told: _Told) -> Iterator[str]:
+    def take(self, index: int, reported: _Reported) -> Iterator[str]:
         """What does not fit in the next event."""
-        yield from self._place(told)
-        for version in (told.before, told.after, told.repaired):
+        yield from self._place(reported)
+        for version in (reported.before, reported.after, reported.repaired):
             if version is not None:
                 yield from self._compare(index, version)
 
-    def _place(self, told: _Told) -> Iterator[str]:
+    def _place(self, reported: _Reported) -> Iterator[str]:
         """Whether the event comes where its version was made, or after it."""
-        number = told.after.number
-        if told.event is EventType.RECOVERED:
+        number = reported.after.number
+        if reported.event is EventType.RECOVERED:
             yield from self._recover(number)
-        elif told.event is EventType.IMPORTED or (told.event is EventType.APPLIED and number not in self._told):
-            yield from self._make(number, late=told.event is EventType.APPLIED)
-        elif number not in self._told:
+        elif reported.event is EventType.IMPORTED or (
+            reported.event is EventType.APPLIED and number not in self._digests
+        ):
+            yield from self._make(number, late=reported.event is EventType.APPLIED)
+        elif number not in self._digests:
             yield f"no leaf before it tells that version {number} of {self._model} was applied"
-        if told.repaired is not None and told.repaired.number != number and told.repaired.number not in self._told:
-            yield from self._make(told.repaired.number, late=False)
+        if (
+            reported.repaired is not None
+            and reported.repaired.number != number
+            and reported.repaired.number not in self._digests
+        ):
+            yield from self._make(reported.repaired.number, late=False)
 
     def _recover(self, number: int) -> Iterator[str]:
         if number <= self._newest:
@@ -144,7 +150,7 @@ class _Chain:
         self._before_recovery = None
 
     def _compare(self, index: int, version: _Version) -> Iterator[str]:
-        digest, at = self._told.setdefault(version.number, (version.digest, index))
+        digest, at = self._digests.setdefault(version.number, (version.digest, index))
         if digest != version.digest and version.number not in self._contradicted:
             self._contradicted.add(version.number)
             yield f"it gives version {version.number} of {self._model} other weights than leaf {at} does"

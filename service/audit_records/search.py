@@ -12,15 +12,14 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, DateTime, Row, Select, Uuid, func, literal, select, true, tuple_
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import ColumnElement, DateTime, Row, Select, func, literal, select, true, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
 
 from service.audit_records.queries import AuditEntry, AuditFilters
 from service.audit_records.search_row import RequestSearchRow
 from service.audit_records.totals import AuditCountRow
-from service.db.arrays import unnested
+from service.db.arrays import any_of, unnested
 from service.db.rows import NORM_COLUMNS, REQUEST_COLUMNS, deletion_request, request_norms
 from service.db.tables import RequestAuditRow, RequestRow
 from service.db.transactions import transaction
@@ -84,7 +83,7 @@ async def _page(conn: AsyncConnection, ids: Sequence[UUID], limit: int) -> Page:
         select(*REQUEST_COLUMNS, *BATCH_COLUMNS, *NORM_COLUMNS)
         .select_from(RequestRow)
         .join(RequestAuditRow, RequestAuditRow.request_id == RequestRow.id, isouter=True)
-        .where(RequestRow.id == func.any(literal(list(ids), ARRAY(Uuid()))))
+        .where(RequestRow.id == any_of(ids))
         .order_by(RequestRow.received_at.desc(), RequestRow.id.desc())
     )
     query = with_batch(query, RequestAuditRow.batch_id, isouter=True)
@@ -210,7 +209,7 @@ def _placed(rows: _Searched, filters: AuditFilters, cursor: PageCursor | None) -
     if filters.until is not None:
         yield rows.received_at < filters.until
     if filters.ids is not None:
-        yield rows.request_id == func.any(literal(list(filters.ids), ARRAY(Uuid())))
+        yield rows.request_id == any_of(filters.ids)
     if cursor is not None:
         place = tuple_(literal(cursor.received_at), literal(cursor.id))
         yield place > tuple_(rows.received_at, rows.request_id)

@@ -21,7 +21,7 @@ class BatchLimits:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class QueuedWork:
     """A request that has been claimed and waits for its batch."""
 
     request_id: UUID
@@ -45,7 +45,7 @@ class Wait:
     seconds: float | None
 
 
-def decide(waiting: Sequence[Waiting], limits: BatchLimits, now: float) -> Take | Wait:
+def decide(waiting: Sequence[QueuedWork], limits: BatchLimits, now: float) -> Take | Wait:
     """Take the longest run of the oldest requests that fits `max_nodes`, once it is full or old enough.
 
     Args:
@@ -64,7 +64,7 @@ def decide(waiting: Sequence[Waiting], limits: BatchLimits, now: float) -> Take 
     return Wait(remaining)
 
 
-def _fitting(waiting: Sequence[Waiting], max_nodes: int) -> int:
+def _fitting(waiting: Sequence[QueuedWork], max_nodes: int) -> int:
     nodes = 0
     for taken, request in enumerate(waiting):
         nodes += request.nodes
@@ -73,5 +73,5 @@ def _fitting(waiting: Sequence[Waiting], max_nodes: int) -> int:
     return len(waiting)
 
 
-def _nodes(waiting: Sequence[Waiting]) -> int:
+def _nodes(waiting: Sequence[QueuedWork]) -> int:
     return sum(request.nodes for request in waiting)

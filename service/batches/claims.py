@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 
 from service import failure_points
-from service.batches.batcher import BatchLimits, Take, Wait, Waiting, decide
+from service.batches.batcher import BatchLimits, QueuedWork, Take, Wait, decide
 from service.db import clock
 from service.db.engine import Engine
 from service.db.transactions import transaction
@@ -66,7 +66,7 @@ class Claims:
 
     def decide(self) -> Take | Wait:
         """Whether there is a batch by now, and of how many requests."""
-        waiting = [Waiting(each.request.id, each.request.count, each.arrived_at) for each in self._held]
+        waiting = [QueuedWork(each.request.id, each.request.count, each.arrived_at) for each in self._held]
         return decide(waiting, self._limits, time.monotonic())
 
     def first(self, count: int) -> list[QueuedRequest]:

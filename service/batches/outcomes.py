@@ -6,7 +6,7 @@ from model_store.manifest import Manifest
 from projector.forgetting.status import RepairStatus
 from service.batches.explanation import explain
 from service.batches.pending_repairs import Pending, RepairEnd
-from service.deletions.requests import AppliedOutcome
+from service.deletions.moves import AppliedOutcome
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord, QueuedRequest, RequestAudit
@@ -38,7 +38,7 @@ def ended(pending: Pending, end: Version, manifest: Manifest) -> RepairEnd:
     return _ended(pending, repaired_in(pending.batch, end), manifest)
 
 
-def without_version(pending: Pending, status: RepairStatus, reason: str, manifest: Manifest) -> RepairEnd:
+def repair_given_up(pending: Pending, status: RepairStatus, reason: str, manifest: Manifest) -> RepairEnd:
     """What is told of one request whose repair ended without a version: NOT_CONVERGED, or NONE when nobody wants it."""
     return _ended(pending, replace(pending.batch, repair=status), manifest, reason)
 

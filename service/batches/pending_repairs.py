@@ -48,7 +48,7 @@ class RepairEnd:
     content: Content
 
 
-class RepairRepository:
+class PendingRepairs:
     """What repairs change of requests and of their batches' versions, in the caller's transaction."""
 
     def __init__(self, conn: AsyncConnection) -> None:
@@ -126,8 +126,8 @@ class RepairRepository:
         found = set((await self._conn.execute(moved)).scalars())
         ended = [end for end in ends if end.request_id in found]
         for batch in {end.batch.id: end.batch for end in ended}.values():
-            told = {"repair": batch.repair.value, "repair_version": batch.repair_version}
-            await self._conn.execute(update(VersionRow).where(VersionRow.id == batch.id).values(told))
+            ended_by = {"repair": batch.repair.value, "repair_version": batch.repair_version}
+            await self._conn.execute(update(VersionRow).where(VersionRow.id == batch.id).values(ended_by))
         for has_converged, event in ((True, EventType.REPAIRED), (False, EventType.NOT_REPAIRED)):
             of_them = [end for end in ended if (end.batch.repair is RepairStatus.CONVERGED) is has_converged]
             await EventRepository(self._conn).append_many(event, {end.request_id: end.content for end in of_them})

@@ -11,16 +11,17 @@ import torch
 
 from service.batches.explanation import nothing_left
 from service.batches.public_requests import refused_for_public
-from service.batches.resolve import Claimed, Deletion, Present, Resolution, absent, resolve
-from service.batches.steps import Batches, BatchSteps
+from service.batches.resolve import CommittedGraph, DecryptedRequest, Deletion, Resolution, absent, resolve
+from service.batches.steps import BatchPreparation, BatchSteps
 from service.db.transactions import fenced_transaction, transaction
+from service.deletions.moves import RequestMoves
 from service.deletions.requests import RequestRepository
 from service.domain.records import QueuedRequest
 from service.domain.versions import Version
 from service.errors import Conflict
 from service.evidence.contents import AlreadyDeleted
-from service.tombstones.lookup import Tombstones
-from service.vault.decrypt import opened
+from service.tombstones.lookup import TombstoneLookup
+from service.vault.decrypt import decrypt_targets
 from service.versions.batch_rows import BatchRepository, RequestsWithdrawn
 from service.versions.context import Context
 from service.versions.stopwatch import Stopwatch
@@ -41,8 +42,8 @@ class Processor:
     def __init__(self, context: Context, writer: VersionWriter) -> None:
         self._context = context
         self._writer = writer
-        self._batches = Batches(context, writer)
-        self._tombstones = Tombstones(context.engine, context.keyring, context.model)
+        self._batches = BatchPreparation(context, writer)
+        self._tombstones = TombstoneLookup(context.engine, context.keyring, context.model)
         #: What the last batch left for this one.
         self._deferred: frozenset[UUID] = frozenset()
         self._log = structlog.get_logger(__name__)
@@ -54,7 +55,7 @@ class Processor:
         resident = self._writer.resident
         refused = refused_for_public(claimed, resident.committed.public)
         claimed = [each for each in claimed if each.request.id not in refused]
-        present = Present(
+        present = CommittedGraph(
             resident.committed.rows,
             resident.committed.state.features.in_span,
             resident.committed.live_graph.propagator.edges,
@@ -66,7 +67,7 @@ class Processor:
         unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
         await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)
         await self._apply(resolution.deletions)
-        await self._settle(resolution)
+        await self._complete_gone(resolution)
         self._deferred = frozenset(each.request.id for each in resolution.deferred)
         return self._deferred
 
@@ -76,7 +77,7 @@ class Processor:
         All at one moment, whatever there is to delete: when a request can no longer be cancelled tells nothing of it.
         """
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
-            taken = await RequestRepository(connection).take([request.id for request in batch])
+            taken = await RequestMoves(connection).take([request.id for request in batch])
         return [request for request in batch if request.id in taken]
 
     async def _fail(self, failures: Mapping[UUID, str]) -> None:
@@ -86,9 +87,9 @@ class Processor:
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             for request, failure in failures.items():
                 with self._unless_ended():
-                    await RequestRepository(connection).mark_failed(request, failure)
+                    await RequestMoves(connection).mark_failed(request, failure)
 
-    async def _settle(self, resolution: Resolution) -> None:
+    async def _complete_gone(self, resolution: Resolution) -> None:
         """Ends the requests that have nothing to delete, with the batch that took them.
 
         Where nothing else was in it, after as long as a batch takes, if any is of a key that may only write: that sees
@@ -100,7 +101,7 @@ class Processor:
         if not resolution.deletions and not self._deferred.issuperset(settled):
             await self._wait_as_a_batch(settled)
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
-            requests = RequestRepository(connection)
+            requests = RequestMoves(connection)
             for each, gone in resolution.already_deleted:
                 with self._unless_ended():
                     kind = each.request.kind
@@ -137,7 +138,7 @@ class Processor:
             await self._apply(part)
         if committed is not None:
             # It is committed and cannot be given up: again until it is done.
-            await self._context.outlast(partial(self._writer.finish, *committed, watch))
+            await self._context.retry(partial(self._writer.finish, *committed, watch))
 
     async def _commit(
         self, deletions: Sequence[Deletion], watch: Stopwatch
@@ -166,14 +167,14 @@ class Processor:
             return None, ([each for each in deletions if each.claimed.request.id not in withdrawn.ids],)
         return (version, steps), ()
 
-    def _open(self, batch: Sequence[QueuedRequest]) -> tuple[list[Claimed], list[UUID]]:
+    def _open(self, batch: Sequence[QueuedRequest]) -> tuple[list[DecryptedRequest], list[UUID]]:
         """The requests with their targets, and those whose targets cannot be opened any more."""
-        claimed: list[Claimed] = []
+        claimed: list[DecryptedRequest] = []
         unreadable: list[UUID] = []
         for request in batch:
-            targets = opened(request, self._context.request_keys)
+            targets = decrypt_targets(request, self._context.request_keys)
             if targets is None:
                 unreadable.append(request.id)
             else:
-                claimed.append(Claimed(request, targets))
+                claimed.append(DecryptedRequest(request, targets))
         return claimed, unreadable

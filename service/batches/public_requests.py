@@ -3,10 +3,10 @@
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
-from service.batches.resolve import Claimed
+from service.batches.resolve import DecryptedRequest
 
 
-def refused_for_public(claimed: Sequence[Claimed], public: Collection[str]) -> dict[UUID, str]:
+def refused_for_public(claimed: Sequence[DecryptedRequest], public: Collection[str]) -> dict[UUID, str]:
     """The requests that name public nodes, or edges between two of them, each with the reason; nothing of them is done.
 
     An edge with one public end is the other end's to delete. The API refuses such requests; one can still come here

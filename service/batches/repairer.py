@@ -14,8 +14,8 @@ import structlog
 
 from projector.forgetting.status import RepairStatus
 from service import failure_points
-from service.batches.outcomes import ended, without_version
-from service.batches.pending_repairs import RepairRepository
+from service.batches.outcomes import ended, repair_given_up
+from service.batches.pending_repairs import PendingRepairs
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.states import Cause, RepairPolicy
@@ -23,8 +23,9 @@ from service.domain.versions import Version
 from service.failure_points import FailurePoint
 from service.unlearning.prepared import PreparedRepair
 from service.versions.context import Context
+from service.versions.new_version import CauseSteps, NewVersion
 from service.versions.stopwatch import Stopwatch
-from service.versions.writer import NewVersion, OwnSteps, VersionWriter
+from service.versions.writer import VersionWriter
 
 #: Longest work between two looks for new requests (seconds).
 _SLICE_S = 0.25
@@ -34,7 +35,7 @@ _FAILED = (
 _SWITCHED_OFF = "The repair was given up before it ended: the operator has turned repair off for this model."
 
 
-class RepairSteps(OwnSteps):
+class RepairSteps(CauseSteps):
     """What a repair adds to the steps of every version."""
 
     cause: ClassVar[Cause] = Cause.REPAIR
@@ -45,7 +46,7 @@ class RepairSteps(OwnSteps):
 
     async def record(self, connection: Connection, version: Version) -> None:
         """All whom it concerns are told."""
-        repairs = RepairRepository(connection)
+        repairs = PendingRepairs(connection)
         concerned = await repairs.concerned(version.model, version.repair)
         await repairs.end([ended(one, version, self._writer.manifest) for one in concerned])
 
@@ -58,14 +59,14 @@ class RepairSteps(OwnSteps):
 
 
 class Repairer:
-    """Carries on the repair of one model, and the upkeep for the next one, a slice at a time."""
+    """Carries on the repair of one model, and the factor for the next one, a slice at a time."""
 
     def __init__(self, context: Context, writer: VersionWriter) -> None:
         self._context = context
         self._writer = writer
         #: What the repair of a version has cost so far.
         self._watch, self._watched_version = Stopwatch(), -1
-        #: The version of which repair or upkeep could not be computed.
+        #: The version of which repair or the next factor could not be computed.
         self._failed_version: int | None = None
         self._log = structlog.get_logger(__name__)
 
@@ -73,7 +74,7 @@ class Repairer:
     def due(self) -> bool:
         """Whether there is something to do in idle time."""
         resident = self._writer.resident
-        is_due = resident.repairing is not None or resident.upkeep_due
+        is_due = resident.repair_in_progress is not None or resident.prefactor_due
         return self._failed_version != resident.committed.state.version and is_due
 
     async def step(self) -> None:
@@ -83,7 +84,7 @@ class Repairer:
         Unavailable and LeaseLost when the repair cannot be committed, which loses nothing of it.
         """
         resident = self._writer.resident
-        repairing = resident.repairing is not None
+        repairing = resident.repair_in_progress is not None
         if self._watched_version != resident.committed.state.version:
             self._watch, self._watched_version = Stopwatch(), resident.committed.state.version
         until = time.monotonic() + _SLICE_S
@@ -98,7 +99,7 @@ class Repairer:
                 await self._failed()
             else:
                 self._failed_version = resident.committed.state.version
-                self._log.exception("repair.upkeep_failed")
+                self._log.exception("repair.prefactor_failed")
             return
         if prepared is not None:
             failure_points.reached(FailurePoint.COMPUTED, Cause.REPAIR)
@@ -108,13 +109,13 @@ class Repairer:
         """At the start of a session: the repair that requests wait for goes on, or is given up when none is wanted."""
         resident = self._writer.resident
         async with transaction(self._context.engine) as connection:
-            pending = await RepairRepository(connection).count_pending(self._context.model)
-        if not pending and resident.repairing is not None:
+            pending = await PendingRepairs(connection).count_pending(self._context.model)
+        if not pending and resident.repair_in_progress is not None:
             # An earlier session has given it up.
             self._failed_version = resident.committed.state.version
         elif pending and self._context.placement.policy is RepairPolicy.NEVER:
             await self._give_up(RepairStatus.NONE, _SWITCHED_OFF)
-        elif pending and resident.repairing is None:
+        elif pending and resident.repair_in_progress is None:
             try:
                 await self._context.run(resident.begin_repair)
             except Exception:  # noqa: BLE001 - as in `step`
@@ -124,7 +125,7 @@ class Repairer:
         """A finished repair becomes a version, and is taken to its end: committed, it cannot be given up."""
         writer, context, watch = self._writer, self._context, self._watch
         async with transaction(context.engine) as connection:
-            waiting = await RepairRepository(connection).concerned(context.model, prepared.outcome.status)
+            waiting = await PendingRepairs(connection).concerned(context.model, prepared.outcome.status)
 
         new = NewVersion(
             state=prepared.state,
@@ -138,19 +139,19 @@ class Repairer:
         steps = RepairSteps(context, writer)
         version = await writer.write(new, steps, watch)
         await writer.commit(version, new, steps, watch)
-        await context.outlast(partial(writer.finish, version, steps, watch))
+        await context.retry(partial(writer.finish, version, steps, watch))
 
     async def _failed(self) -> None:
         """Inside an except clause: the repair of the committed version cannot be computed."""
         self._failed_version = self._writer.resident.committed.state.version
         self._log.exception("repair.failed")
         self._context.metrics.repaired(RepairStatus.NOT_CONVERGED, seconds=None)
-        await self._context.outlast(partial(self._give_up, RepairStatus.NOT_CONVERGED, _FAILED))
+        await self._context.retry(partial(self._give_up, RepairStatus.NOT_CONVERGED, _FAILED))
 
     async def _give_up(self, status: RepairStatus, reason: str) -> None:
         """Tells every request that waits for a repair that there will be none."""
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
-            repairs = RepairRepository(connection)
+            repairs = PendingRepairs(connection)
             pending = await repairs.pending(self._context.model)
-            await repairs.end([without_version(one, status, reason, self._writer.manifest) for one in pending])
+            await repairs.end([repair_given_up(one, status, reason, self._writer.manifest) for one in pending])
         self._log.warning("repair.given_up", requests=len(pending), reason=reason)

@@ -26,7 +26,7 @@ _WIDEST_FIRST = tuple(Part)
 
 
 @dataclass(frozen=True)
-class Claimed:
+class DecryptedRequest:
     """A queued request with its targets opened."""
 
     request: QueuedRequest
@@ -44,7 +44,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, eq=False)
-class Present:
+class CommittedGraph:
     """What the committed version has."""
 
     #: External id -> row, live nodes only.
@@ -86,7 +86,7 @@ class Present:
 class Deletion:
     """A request that has something to delete in this batch."""
 
-    claimed: Claimed
+    claimed: DecryptedRequest
     #: What it deletes, in no other deletion of the batch: external ids of nodes, or pairs of them.
     targets: tuple[Target, ...]
     #: The same for the numerical core.
@@ -94,7 +94,7 @@ class Deletion:
 
 
 @dataclass(frozen=True)
-class Gone:
+class DeletedEarlier:
     """Why a request has nothing left to do."""
 
     #: The requests that deleted what it names, in the order of what it names, as far as they are known.
@@ -110,15 +110,15 @@ class Resolution:
     #: The earliest first.
     deletions: tuple[Deletion, ...]
     #: Requests with nothing left to do.
-    already_deleted: tuple[tuple[Claimed, Gone], ...]
+    already_deleted: tuple[tuple[DecryptedRequest, DeletedEarlier], ...]
     #: Requests of which something goes with others of this batch. They wait until that is applied: were the others
     #: withdrawn instead, what was left to them would be deleted by nobody.
-    deferred: tuple[Claimed, ...]
+    deferred: tuple[DecryptedRequest, ...]
     #: Requests that name what this model has never had, with how much of it.
     unknown: Mapping[UUID, int]
 
 
-def absent(claimed: Sequence[Claimed], present: Present) -> dict[Part, set[Target]]:
+def absent(claimed: Sequence[DecryptedRequest], present: CommittedGraph) -> dict[Part, set[Target]]:
     """What `claimed` name that is not there, nodes and ends of edges included: `resolve` needs their tombstones."""
     missing: dict[Part, set[Target]] = {part: set() for part in Part}
     for each in claimed:
@@ -129,12 +129,12 @@ def absent(claimed: Sequence[Claimed], present: Present) -> dict[Part, set[Targe
     return missing
 
 
-def resolve(claimed: Sequence[Claimed], present: Present, deleted_by: DeletedBy) -> Resolution:
+def resolve(claimed: Sequence[DecryptedRequest], present: CommittedGraph, deleted_by: DeletedBy) -> Resolution:
     """Sorts `claimed`, the earliest first, by what there is to do; `deleted_by` has all that is `absent`."""
     taken: dict[Part, set[Target]] = {part: set() for part in Part}
     deletions: dict[UUID, Deletion] = {}
-    already: list[tuple[Claimed, Gone]] = []
-    deferred: list[Claimed] = []
+    already: list[tuple[DecryptedRequest, DeletedEarlier]] = []
+    deferred: list[DecryptedRequest] = []
     unknown: dict[UUID, int] = {}
     for each in sorted(claimed, key=lambda one: _WIDEST_FIRST.index(one.part)):
         there, gone = _sorted(each, present, deleted_by)
@@ -149,13 +149,13 @@ def resolve(claimed: Sequence[Claimed], present: Present, deleted_by: DeletedBy)
         else:
             with_node = sum(target not in deleted_by[each.part] for target in gone)
             by = [request for request in gone.values() if request is not None]
-            already.append((each, Gone(tuple(dict.fromkeys(by)), with_node)))
+            already.append((each, DeletedEarlier(tuple(dict.fromkeys(by)), with_node)))
     by_age = tuple(deletions[each.request.id] for each in claimed if each.request.id in deletions)
     return Resolution(by_age, tuple(already), tuple(deferred), unknown)
 
 
 def _sorted(
-    each: Claimed, present: Present, deleted_by: DeletedBy
+    each: DecryptedRequest, present: CommittedGraph, deleted_by: DeletedBy
 ) -> tuple[tuple[Target, ...], dict[Target, UUID | None]]:
     """What a request names that is there, and what is gone with the request that deleted it."""
     there: list[Target] = []

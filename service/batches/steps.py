@@ -8,10 +8,11 @@ import structlog
 from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.batches.outcomes import applied, ended
-from service.batches.pending_repairs import RepairRepository
+from service.batches.pending_repairs import PendingRepairs
 from service.batches.resolve import Deletion
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
+from service.deletions.moves import RequestMoves
 from service.deletions.requests import RequestRepository
 from service.domain.figures import BatchDetails, RequestNorms
 from service.domain.records import BatchRecord, RequestAudit, Tombstone
@@ -19,16 +20,17 @@ from service.domain.states import Cause, RequestStatus
 from service.domain.versions import Version, batch_record
 from service.evidence.contents import AuditFigures
 from service.failure_points import FailurePoint
-from service.tombstones.kept import as_kept
+from service.tombstones.kept import for_store
 from service.tombstones.repository import TombstoneRepository
 from service.unlearning.prepared import Prepared
 from service.versions.batch_rows import Batch, BatchRepository
 from service.versions.context import Context
+from service.versions.new_version import CauseSteps, NewVersion
 from service.versions.stopwatch import Stopwatch
-from service.versions.writer import NewVersion, OwnSteps, VersionWriter
+from service.versions.writer import VersionWriter
 
 
-class BatchSteps(OwnSteps):
+class BatchSteps(CauseSteps):
     """What a batch adds to the steps of every version."""
 
     cause = Cause.BATCH
@@ -53,26 +55,26 @@ class BatchSteps(OwnSteps):
 
         A repair that ended in this batch has ended for all earlier requests that it concerns as well.
         """
-        record, manifest = self._told(version), self._writer.manifest
+        record, manifest = self._record_of(version), self._writer.manifest
         outcomes = [applied(record, self._batch.norms[one.id], one, manifest) for one in self._batch.requests.values()]
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
-            await RequestRepository(connection).mark_applied(version.id, outcomes)
+            await RequestMoves(connection).mark_applied(version.id, outcomes)
             if version.repair in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED):
-                repairs = RepairRepository(connection)
+                repairs = PendingRepairs(connection)
                 concerned = await repairs.concerned(version.model, version.repair)
                 await repairs.end([ended(one, version, manifest) for one in concerned])
             failure_points.reached(FailurePoint.APPLYING, self.cause)
         failure_points.reached(FailurePoint.APPLIED, self.cause)
         async with transaction(self._context.engine) as connection:
             tombstones = await TombstoneRepository(connection).of_requests(self._batch.requests)
-        await self._context.run(partial(self._writer.keep_tombstones, as_kept(tombstones, self._context.keyring)))
+        await self._context.run(partial(self._writer.keep_tombstones, for_store(tombstones, self._context.keyring)))
 
     async def complete(self, connection: Connection, version: Version) -> None:
         """The requests are `completed`, and their ciphertexts dropped."""
-        record, norms = self._told(version), self._batch.norms
+        record, norms = self._record_of(version), self._batch.norms
         requests = self._batch.requests.values()
         contents = {one.id: AuditFigures(one.kind, RequestAudit(record, norms[one.id])) for one in requests}
-        await RequestRepository(connection).mark_completed(contents)
+        await RequestMoves(connection).mark_completed(contents)
 
     async def done(self, version: Version) -> None:
         """Their keys are destroyed, and the batch is counted."""
@@ -81,17 +83,17 @@ class BatchSteps(OwnSteps):
         async with transaction(self._context.engine) as connection:
             ages = await RequestRepository(connection).ages_in_batch(version.id)
         metrics = self._context.metrics
-        metrics.completed(self._told(version))
+        metrics.completed(self._record_of(version))
         for to_applied, to_completed in ages:
             metrics.reached(RequestStatus.APPLIED, to_applied)
             metrics.reached(RequestStatus.COMPLETED, to_completed)
 
-    def _told(self, version: Version) -> BatchRecord:
+    def _record_of(self, version: Version) -> BatchRecord:
         end = version if version.repair_version == version.number else None
         return batch_record(version, self._batch.details, end)
 
 
-class Batches:
+class BatchPreparation:
     """Computes batches on one model under one lease: step 4."""
 
     def __init__(self, context: Context, writer: VersionWriter) -> None:
@@ -108,7 +110,7 @@ class Batches:
         context, resident = self._context, self._writer.resident
         removals = [deletion.removal for deletion in deletions]
         # In a stream of batches whose repairs do not fit into the budget, none is delayed by the attempt.
-        hopeless = resident.repairing is not None and not self._fitted
+        hopeless = resident.repair_in_progress is not None and not self._fitted
         prepare = partial(resident.prepare, removals, budget_s=0.0 if hopeless else context.repair_budget_s)
         prepared = await watch.time("project", prepare, context.executor)
         if not hopeless:

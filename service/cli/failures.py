@@ -4,9 +4,9 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 
-from projector.errors import ProjectorError
+from projector.errors import ExplainedError
 from service.cli.console import report
-from service.errors import AlreadyRunning, ConfigurationError, LetheError
+from service.errors import AlreadyRunning, ConfigurationError
 
 #: What torch says of every sparse tensor; it means nothing to whoever reads the terminal.
 _HARMLESS = ("Sparse CSR tensor support is in beta", "Sparse invariant checks")
@@ -19,13 +19,10 @@ def reported() -> Iterator[None]:
         warnings.filterwarnings("ignore", message, UserWarning)
     try:
         yield
-    except LetheError as error:
+    except ExplainedError as error:
         report(error.detail, error.remedy)
         usage = isinstance(error, ConfigurationError) and not isinstance(error, AlreadyRunning)
         raise SystemExit(2 if usage else 1) from None
-    except ProjectorError as error:
-        report(error.detail, error.remedy)
-        raise SystemExit(1) from None
     except OSError as error:
         if error.filename is None:
             raise

@@ -1,15 +1,15 @@
 """Where a running Lethe is, and the key to talk to it."""
 
-import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from lethe_client import LetheClient
 from service.errors import ConfigurationError
+from service.processes.listening import ServerFacts
 from service.settings import Settings, load_settings
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -44,26 +44,15 @@ Key = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class ServerFacts:
-    """What a running `serve` says of itself in LETHE_HOME/run/server.json."""
-
-    pid: int
-    url: str
-    #: The folder of the model that it serves.
-    model: Path
-
-
 def read_facts(home: Path) -> ServerFacts | None:
     """The facts of the `serve` that runs in `home`; None when none runs there, or they may not be read."""
     try:
-        found = json.loads((home / "run" / "server.json").read_text())
-        facts = ServerFacts(int(found["pid"]), str(found["url"]), Path(found["model"]))
+        facts = msgspec.json.decode((home / "run" / "server.json").read_bytes(), type=ServerFacts)
         os.kill(facts.pid, 0)
     except PermissionError as error:
         # From kill: it runs, as another user. From the file: that user keeps it to itself.
         return facts if error.filename is None else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return None
     return facts
 
@@ -75,7 +64,7 @@ def settings_of(home: Path, model: Path | None = None) -> Settings:
     choose it.
     """
     facts = read_facts(home)
-    return load_settings(home=home, model=model or (facts.model if facts else None))
+    return load_settings(home=home, model=model or (Path(facts.model) if facts else None))
 
 
 def connect(url: str | None, key: str | None, home: Path) -> LetheClient:

@@ -31,7 +31,7 @@ class LoginNeeded(Exception):
     """Nobody is signed in, or not any more."""
 
 
-class ForeignForm(LetheError):
+class ForgedForm(LetheError):
     """A form that no page of this session made."""
 
     status = 403
@@ -57,13 +57,13 @@ SignedIn = Annotated[Session, Depends(signed_in)]
 async def form_of(request: Request, form_token: str) -> dict[str, str]:
     """The fields of a form sent to the dashboard.
 
-    Raises ForeignForm unless a page of this origin sent it with the token it was given.
+    Raises ForgedForm unless a page of this origin sent it with the token it was given.
     """
     if not _same_origin(request):
-        raise ForeignForm("The form was sent by another site.", "Open the dashboard itself, and try again there.")
+        raise ForgedForm("The form was sent by another site.", "Open the dashboard itself, and try again there.")
     if not form_token:
         raise _too_old()
-    too_large = ForeignForm("The form is larger than any of the dashboard's.", "Go back and try again.")
+    too_large = ForgedForm("The form is larger than any of the dashboard's.", "Go back and try again.")
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -79,8 +79,8 @@ async def form_of(request: Request, form_token: str) -> dict[str, str]:
     return fields
 
 
-def _too_old() -> ForeignForm:
-    return ForeignForm(
+def _too_old() -> ForgedForm:
+    return ForgedForm(
         "The page that this form belongs to is too old.", "Go back, load the page again, and repeat what you did."
     )
 

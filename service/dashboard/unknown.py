@@ -26,11 +26,11 @@ def install(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        told = _TOLD.get(HTTPStatus(error.status_code))
+        words = _TOLD.get(HTTPStatus(error.status_code))
         is_browser = "text/html" in request.headers.get("accept", "")
-        if told is None or not is_browser or not request.scope["path"].startswith(f"{PATH}/"):
+        if words is None or not is_browser or not request.scope["path"].startswith(f"{PATH}/"):
             return await otherwise(request, error)
-        page = error_page(error.status_code, *told, _REMEDY)
+        page = error_page(error.status_code, *words, _REMEDY)
         allowed = (await otherwise(request, error)).headers.get("allow")
         if allowed is not None:
             page.headers["Allow"] = allowed

@@ -19,7 +19,7 @@ async def fence(conn: AsyncConnection, lease: Lease) -> None:
         raise lost(lease)
 
 
-async def settle(conn: AsyncConnection, lease: Lease) -> None:
+async def wait_for_writers(conn: AsyncConnection, lease: Lease) -> None:
     """Wait until no earlier fenced transaction is still being committed, so that what is read next is final.
 
     For after an unanswered commit. Raises `LeaseLost` when the lease was taken over, or `Unavailable` from the

@@ -14,13 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from projector.forgetting.status import RepairProgress
 from service.boottime import boottime
-from service.db.fencing import fence, held, lost, settle
+from service.db.fencing import fence, held, lost, wait_for_writers
 from service.db.tables import LeaseRow
 from service.db.transactions import transaction
-from service.domain.lease_report import Check, Condition, Holder, Phase, Told
+from service.domain.lease_report import Check, Condition, Holder, LeaseReport, Phase
 from service.domain.records import Lease
 
-__all__ = ["acquire", "fence", "holder", "release", "renew", "settle"]
+__all__ = ["acquire", "fence", "holder", "release", "renew", "wait_for_writers"]
 
 #: The share of a lease's time after which its holder must not start a write.
 _USABLE_SHARE = 2 / 3
@@ -37,7 +37,7 @@ async def acquire(engine: AsyncEngine, name: str, holder: str, ttl_seconds: floa
     """
     asked_at = boottime()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=ttl_seconds))
-    begun = {"holder": holder, "expires_at": expires_at, **_columns(Told(Condition(Phase.LOADING)))}
+    begun = {"holder": holder, "expires_at": expires_at, **_columns(LeaseReport(Condition(Phase.LOADING)))}
     taken = insert(LeaseRow).values(name=name, fencing=above + 1, **begun)
     taken = taken.on_conflict_do_update(
         index_elements=[LeaseRow.name],
@@ -51,14 +51,14 @@ async def acquire(engine: AsyncEngine, name: str, holder: str, ttl_seconds: floa
     return Lease(name, holder, fencing, ttl_seconds, asked_at + ttl_seconds * _USABLE_SHARE)
 
 
-async def renew(engine: AsyncEngine, lease: Lease, told: Told | None = None) -> Lease:
+async def renew(engine: AsyncEngine, lease: Lease, report: LeaseReport | None = None) -> Lease:
     """Return `lease` with its full time from now, and tell what its holder is at; None leaves what was told.
 
     Raises `LeaseLost` when it has run out, and `Unavailable`.
     """
     asked_at = boottime()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=lease.ttl_seconds))
-    values: dict[str, Any] = {"expires_at": expires_at} | ({} if told is None else _columns(told))
+    values: dict[str, Any] = {"expires_at": expires_at} | ({} if report is None else _columns(report))
     renewed = update(LeaseRow).where(held(lease)).values(values).returning(LeaseRow.fencing)
     async with transaction(engine) as conn:
         if await conn.scalar(renewed) is None:
@@ -70,8 +70,8 @@ async def renew(engine: AsyncEngine, lease: Lease, told: Told | None = None) -> 
 async def release(engine: AsyncEngine, lease: Lease) -> None:
     """Let another holder take the lease at once; does nothing when it is lost already. Raises `Unavailable`."""
     async with transaction(engine) as conn:
-        told = _columns(Told(Condition(Phase.STOPPED)))
-        await conn.execute(update(LeaseRow).where(held(lease)).values(expires_at=func.clock_timestamp(), **told))
+        report = _columns(LeaseReport(Condition(Phase.STOPPED)))
+        await conn.execute(update(LeaseRow).where(held(lease)).values(expires_at=func.clock_timestamp(), **report))
 
 
 async def holder(conn: AsyncConnection, name: str) -> Holder | None:
@@ -86,25 +86,25 @@ async def holder(conn: AsyncConnection, name: str) -> Holder | None:
     found = (await conn.execute(query)).one_or_none()
     if found is None:
         return None
-    told = Told(
+    report = LeaseReport(
         Condition(Phase(found.phase), found.reason),
         None if found.repair_progress is None else RepairProgress(**found.repair_progress),
         found.device,
         tuple(Check(**check) for check in found.checks),
     )
-    return Holder(told, found.is_held, None if found.served_s is None else float(found.served_s))
+    return Holder(report, found.is_held, None if found.served_s is None else float(found.served_s))
 
 
-def _columns(told: Told) -> dict[str, Any]:
+def _columns(report: LeaseReport) -> dict[str, Any]:
     """What a holder tells, as it is stored: whatever it says, no renewal fails for it."""
     columns: dict[str, Any] = {
-        "phase": told.condition.phase.value,
-        "reason": None if told.condition.reason is None else _storable(told.condition.reason),
-        "repair_progress": None if told.repair is None else _progress(told.repair),
-        "device": told.device,
-        "checks": [asdict(check) | {"detail": _storable(check.detail)} for check in told.checks],
+        "phase": report.condition.phase.value,
+        "reason": None if report.condition.reason is None else _storable(report.condition.reason),
+        "repair_progress": None if report.repair is None else _progress(report.repair),
+        "device": report.device,
+        "checks": [asdict(check) | {"detail": _storable(check.detail)} for check in report.checks],
     }
-    if told.condition.phase is Phase.SERVING:
+    if report.condition.phase is Phase.SERVING:
         columns["served_at"] = func.clock_timestamp()
     return columns
 

@@ -25,7 +25,7 @@ async def upgrade(url: str, belongs: Callable[[AsyncConnection], Awaitable[None]
     """Apply the migrations, and give the application's role its rights on what there is then.
 
     `belongs` looks into the database as it then is, and raises when it is not the one it should be: nothing of it has
-    changed in that case. Starters that collide take turns. Raises `Unavailable`, `SchemaForeign`, and
+    changed in that case. Starters that collide take turns. Raises `Unavailable`, `UnknownSchema`, and
     `ConfigurationError` when there is something to apply that the login has no right to.
     """
     try:

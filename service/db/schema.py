@@ -37,7 +37,7 @@ _FOREIGN = text("""
 """)
 
 
-class SchemaForeign(LetheError):
+class UnknownSchema(LetheError):
     """The database has a schema that this version of Lethe neither has nor can bring to its own."""
 
     slug: ClassVar[str] = "schema-foreign"
@@ -73,7 +73,7 @@ async def revision_of(connection: AsyncConnection) -> str | None:
 
 
 async def require_current(engine: AsyncEngine) -> None:
-    """Raise `SchemaForeign` or `ConfigurationError` for a database of another version, `Unavailable` in an outage.
+    """Raise `UnknownSchema` or `ConfigurationError` for a database of another version, `Unavailable` in an outage.
 
     `ConfigurationError` too for a login that may not look.
     """
@@ -98,12 +98,12 @@ async def require_current(engine: AsyncEngine) -> None:
 
 
 async def require_ours(connection: AsyncConnection) -> None:
-    """Raise `SchemaForeign` for a database that no migration of this version leads on from, or another program's."""
+    """Raise `UnknownSchema` for a database that no migration of this version leads on from, or another program's."""
     revision = await revision_of(connection)
     _require_known(revision)
     foreign = await connection.scalar(_FOREIGN) if revision is None else None
     if foreign is not None:
-        raise SchemaForeign(
+        raise UnknownSchema(
             f"The database has tables that no Lethe has made, such as {foreign!r}: it is another program's.",
             "Nothing was changed. Name an empty database in DATABASE_URL.",
         )
@@ -115,16 +115,16 @@ def head() -> str:
 
 
 def _require_known(revision: str | None) -> None:
-    """Raise `SchemaForeign` for the revision of a database that no migration of this version leads on from."""
+    """Raise `UnknownSchema` for the revision of a database that no migration of this version leads on from."""
     if revision is None or revision in _revisions():
         return
     if _UNRELEASED.fullmatch(revision):
-        raise SchemaForeign(
+        raise UnknownSchema(
             f"The database has the schema {revision}, of a Lethe before 0.1.0, which no released version goes on from.",
             "Export what it holds with the Lethe that made it. Then name an empty database in DATABASE_URL and a fresh "
             "LETHE_HOME, train the model on data without what was deleted, and serve it.",
         )
-    raise SchemaForeign(
+    raise UnknownSchema(
         f"The database has the schema {revision}, which this version of Lethe does not know: a later one made it, or "
         "another program.",
         "Use that version or one after it, restore a backup of this version's database and LETHE_HOME, or name an "

@@ -7,7 +7,7 @@ from service.db.engine import Engine
 from service.deletions.intake.intake import Intake
 from service.observability.metrics import IntakeMetrics
 from service.publication.reader import Reader
-from service.tombstones.lookup import Tombstones
+from service.tombstones.lookup import TombstoneLookup
 from service.vault.keyring import Keyring
 
 
@@ -19,7 +19,7 @@ class Deletions:
     model: str
     engine: Engine
     reader: Reader
-    tombstones: Tombstones
+    tombstones: TombstoneLookup
     keyring: Keyring
     intake: Intake
     limits: RateLimits

@@ -15,7 +15,7 @@ from service.domain.kinds import Names, Target, parts_of
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.errors import BodyTooLarge
-from service.offload import aside
+from service.offload import offload
 from service.vault.cursors import decode, encode
 
 
@@ -74,7 +74,7 @@ async def found_by_node(
     ids = {request_id for by_node in deleted_by for request_id in by_node.values() if request_id is not None}
     async with transaction(deletions.engine) as connection:
         page = await search(connection, replace(filters, ids=ids), None, len(ids))
-    return await aside(len(named), lambda: _answer(named, deleted_by, page.entries, caller))
+    return await offload(len(named), lambda: _answer(named, deleted_by, page.entries, caller))
 
 
 def _answer(

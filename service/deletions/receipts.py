@@ -109,12 +109,12 @@ async def _receipt(connection: Connection, request_id: UUID) -> Document | None:
 
 async def model_events_after(log: LogRepository, model: str, after: int) -> list[StoredLeaf]:
     """The leaves, in order, of what befell a model after the leaf `after` and no request asked for."""
-    return [leaf for leaf in reversed(await log.of_no_request(after=after)) if _is_of(model, leaf)]
+    return [leaf for leaf in reversed(await log.model_events(after=after)) if _is_of(model, leaf)]
 
 
 def _is_of(model: str, leaf: StoredLeaf) -> bool:
-    told = parse_canonical(leaf.data)
-    return told["type"] in OF_THE_MODEL and told["details"]["model"] == model
+    event = parse_canonical(leaf.data)
+    return event["type"] in OF_THE_MODEL and event["details"]["model"] == model
 
 
 @functools.cache

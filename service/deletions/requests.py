@@ -1,19 +1,13 @@
-"""Deletion requests: looking them up, and moving them from one state to the next."""
+"""Deletion requests, looked up."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, exists, func, literal, null, select, text, union_all, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import exists, func, literal, select, union_all, update
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.dml import ReturningUpdate
 
-from projector.forgetting.status import RepairStatus
-from service.db.arrays import unnested
-from service.db.notifications import OUTBOX_CHANNEL
+from service.db.arrays import any_of
 from service.db.rows import (
     NORM_COLUMNS,
     QUEUED_COLUMNS,
@@ -24,33 +18,12 @@ from service.db.rows import (
 )
 from service.db.tables import ApiKeyRow, OutboxRow, RequestAuditRow, RequestRow
 from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit
-from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus, Scope
-from service.errors import Conflict, NotFound
-from service.evidence.contents import AlreadyDeleted, Content, Failed
-from service.evidence.events import EventRepository
-from service.evidence.log import LogRepository
+from service.domain.states import AUDITED, RequestStatus, Scope
 from service.versions.batch_rows import BATCH_COLUMNS, batch_in, with_batch
 
 
-@dataclass(frozen=True)
-class AppliedOutcome:
-    """What to record of one request when its batch is applied."""
-
-    request_id: UUID
-    guarantee: Guarantee
-    repair: RepairStatus
-    explanation: str
-    #: Of its `applied` event, and of the `repaired` one beside it where the batch's repair has converged.
-    content: Content
-
-
 class RequestRepository:
-    """The table `requests` in the caller's transaction.
-
-    Each `mark_*` writes the event that belongs to the move. Repeating one that was committed changes nothing and writes
-    nothing, so that start-up recovery may; a move that `TRANSITIONS` forbids raises `Conflict`. Those of requests that
-    somebody else may end at the same time take their turn at the log before they lock the request.
-    """
+    """The table `requests` in the caller's transaction, read."""
 
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
@@ -88,30 +61,16 @@ class RequestRepository:
         """Return those of `ids` that are queued and in no batch, oldest first."""
         query = (
             select(*QUEUED_COLUMNS)
-            .where(RequestRow.id == _any(ids), RequestRow.model == model)
+            .where(RequestRow.id == any_of(ids), RequestRow.model == model)
             .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
             .order_by(RequestRow.received_at, RequestRow.id)
         )
         return [queued_request(row) for row in await self._conn.execute(query)]
 
-    async def take(self, ids: Collection[UUID]) -> set[UUID]:
-        """Keep those of `ids` that are still queued from being cancelled, and return them.
-
-        Lost with a crash of Postgres, at which nothing is lost: they are taken up again.
-        """
-        await self._conn.execute(text("SET LOCAL synchronous_commit = off"))
-        taken = (
-            update(RequestRow)
-            .where(RequestRow.id == _any(ids), RequestRow.status == RequestStatus.QUEUED)
-            .where(RequestRow.batch_id.is_(None))
-            .values(taken_at=func.now())
-        )
-        return set((await self._conn.execute(taken.returning(RequestRow.id))).scalars())
-
     async def all_may_know(self, ids: Collection[UUID]) -> bool:
         """Whether the keys of all these requests may know what is deleted."""
         query = select(func.bool_and(ApiKeyRow.scopes.contains([Scope.DELETIONS_READ.value])))
-        query = query.join(RequestRow, RequestRow.api_key_id == ApiKeyRow.id).where(RequestRow.id == _any(ids))
+        query = query.join(RequestRow, RequestRow.api_key_id == ApiKeyRow.id).where(RequestRow.id == any_of(ids))
         return bool(await self._conn.scalar(query))
 
     async def ages_in_batch(self, batch_id: UUID) -> list[tuple[float, float]]:
@@ -161,122 +120,6 @@ class RequestRepository:
         query = query.where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED)
         return {key: int(count) for key, count in await self._conn.execute(query.group_by(RequestRow.api_key_id))}
 
-    async def mark_applied(self, batch_id: UUID, outcomes: Sequence[AppliedOutcome]) -> list[UUID]:
-        """Move requests of a batch to `applied`; returns those that were not there before.
-
-        Raises `Conflict` when one is neither queued in this batch nor past it.
-        """
-        rows = unnested(
-            "outcome",
-            request_id=(Uuid(), [outcome.request_id for outcome in outcomes]),
-            guarantee=(Text(), [outcome.guarantee.value for outcome in outcomes]),
-            repair=(Text(), [outcome.repair.value for outcome in outcomes]),
-            explanation=(Text(), [outcome.explanation for outcome in outcomes]),
-        )
-        moved = await self._moved(
-            update(RequestRow)
-            .where(RequestRow.id == rows.c.request_id, RequestRow.batch_id == batch_id)
-            .where(RequestRow.status == RequestStatus.QUEUED)
-            .values(
-                status=RequestStatus.APPLIED,
-                applied_at=func.now(),
-                guarantee=rows.c.guarantee,
-                repair=rows.c.repair,
-                explanation=rows.c.explanation,
-            )
-            .returning(RequestRow.id)
-        )
-        contents = {outcome.request_id: outcome.content for outcome in outcomes}
-        others = contents.keys() - moved
-        await self._require(others, RequestStatus.APPLIED, AUDITED, batch_id)
-        recorded = await self._record(EventType.APPLIED, contents, moved)
-        repaired = {one.request_id: one.content for one in outcomes if one.repair is RepairStatus.CONVERGED}
-        await self._record(EventType.REPAIRED, repaired, moved)
-        return recorded
-
-    async def mark_completed(self, contents: Mapping[UUID, Content]) -> list[UUID]:
-        """Move applied requests to `completed` and drop their ciphertexts; returns those that were not there before.
-
-        After the commit the caller destroys their keys. Raises `Conflict` when one is neither applied nor completed.
-        """
-        moved = await self._moved(
-            update(RequestRow)
-            .where(RequestRow.id == _any(contents), RequestRow.status == RequestStatus.APPLIED)
-            .values(status=RequestStatus.COMPLETED, completed_at=func.now(), ciphertext=null())
-            .returning(RequestRow.id)
-        )
-        await self._require(contents.keys() - moved, RequestStatus.COMPLETED, (RequestStatus.COMPLETED,))
-        return await self._record(EventType.COMPLETED, contents, moved)
-
-    async def mark_completed_without_work(self, request_id: UUID, content: AlreadyDeleted, explanation: str) -> bool:
-        """Complete a queued request all of whose targets an earlier one deleted; False when it was completed before.
-
-        After the commit the caller destroys its key. Raises `Conflict` when it is in a batch, failed or cancelled.
-        """
-        await LogRepository(self._conn).take_turn()
-        moved = await self._moved(
-            update(RequestRow)
-            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
-            .where(RequestRow.status == RequestStatus.QUEUED)
-            .values(
-                status=RequestStatus.COMPLETED,
-                completed_at=func.now(),
-                ciphertext=null(),
-                already_deleted_by=content.by[0] if content.by else None,
-                explanation=explanation,
-            )
-            .returning(RequestRow.id)
-        )
-        await self._require({request_id} - moved, RequestStatus.COMPLETED, (RequestStatus.COMPLETED,))
-        return bool(await self._record(EventType.COMPLETED, {request_id: content}, moved))
-
-    async def mark_failed(self, request_id: UUID, failure: str) -> bool:
-        """Fail a queued request for its own data, saying why; False when it had failed before.
-
-        Its ciphertext stays, so that it can be tried again. Raises `Conflict` when it is in a batch or finished.
-        """
-        await LogRepository(self._conn).take_turn()
-        moved = await self._moved(
-            update(RequestRow)
-            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
-            .where(RequestRow.status == RequestStatus.QUEUED)
-            .values(status=RequestStatus.FAILED, failed_at=func.now(), failure=failure)
-            .returning(RequestRow.id)
-        )
-        await self._require({request_id} - moved, RequestStatus.FAILED, (RequestStatus.FAILED,))
-        return bool(await self._record(EventType.FAILED, {request_id: Failed()}, moved))
-
-    async def cancel(self, request_id: UUID, api_key_id: UUID | None) -> DeletionRequest:
-        """Cancel a queued request that nobody has taken up; use `Intake.cancel`, which destroys its key as well.
-
-        Raises `NotFound` when it is unknown or, if a key is given, not its own; `Conflict` when it is too late.
-        """
-        cancelled = await self._conn.scalar(select(func.request_cancel(request_id, literal(api_key_id, Uuid()))))
-        found = await self.get(request_id, api_key_id)
-        if found is None:
-            raise NotFound(f"There is no deletion request {request_id}.", "Check the id.")
-        if cancelled:
-            return found[0]
-        if found[0].status is RequestStatus.QUEUED:
-            raise Conflict(
-                f"Request {request_id} is being applied.", "It cannot be cancelled any more; wait for it to complete."
-            )
-        raise Conflict(f"Request {request_id} is {found[0].status}.", "Only a queued request can be cancelled.")
-
-    async def retry(self, request_id: UUID) -> DeletionRequest:
-        """Queue a failed request again, as if it had just been accepted; use `Intake.retry`, which looks for its key.
-
-        Raises `NotFound` when it is unknown, `Conflict` when it has not failed.
-        """
-        queued = await self._conn.scalar(select(func.request_retry(request_id)))
-        found = await self.get(request_id)
-        if found is None:
-            raise NotFound(f"There is no deletion request {request_id}.", "Check the id.")
-        if not queued:
-            raise Conflict(f"Request {request_id} is {found[0].status}.", "Only a failed request can be tried again.")
-        await self._conn.execute(select(func.pg_notify(OUTBOX_CHANNEL, "")))
-        return found[0]
-
     async def _audit(self, request: DeletionRequest) -> RequestAudit | None:
         if request.status not in AUDITED or request.batch_id is None:
             return None
@@ -284,41 +127,3 @@ class RequestRepository:
         query = with_batch(query, RequestAuditRow.batch_id).where(RequestAuditRow.request_id == request.id)
         row = (await self._conn.execute(query)).one()
         return RequestAudit(batch=batch_in(row), norms=request_norms(row))
-
-    async def _moved(self, move: ReturningUpdate[Any]) -> set[UUID]:
-        return set((await self._conn.execute(move)).scalars())
-
-    async def _require(
-        self,
-        ids: Collection[UUID],
-        target: RequestStatus,
-        allowed: tuple[RequestStatus, ...],
-        batch_id: UUID | None = None,
-    ) -> None:
-        """Raise `Conflict` unless each of `ids` has an allowed status (and is in the batch, if one is given)."""
-        if not ids:
-            return
-        query = select(RequestRow.id, RequestRow.status, RequestRow.batch_id).where(RequestRow.id == _any(ids))
-        found = {row.id: row for row in await self._conn.execute(query)}
-        for request_id in ids:
-            row = found.get(request_id)
-            if row is None:
-                raise Conflict(f"There is no request {request_id}.", "Database and caller disagree; restart Lethe.")
-            if row.status not in allowed or (batch_id is not None and row.batch_id != batch_id):
-                raise Conflict(
-                    f"Request {request_id} is {row.status} (batch {row.batch_id}) and cannot become {target}.",
-                    "Read its state again.",
-                )
-
-    async def _record(
-        self, event_type: EventType, contents: Mapping[UUID, Content], moved: Collection[UUID]
-    ) -> list[UUID]:
-        """Append an event to each moved request, in the order of `contents`, and return them in that order."""
-        new = {request_id: content for request_id, content in contents.items() if request_id in moved}
-        if new:
-            await EventRepository(self._conn).append_many(event_type, new)
-        return list(new)
-
-
-def _any(ids: Collection[UUID]) -> Any:
-    return func.any(literal(list(ids), ARRAY(Uuid())))

@@ -75,16 +75,16 @@ async def submit(
     kind = RequestKind(body.kind)
     subjects = body.named
     _check(deletions, subjects)
-    is_told = Scope.DELETIONS_READ in caller.scopes
+    may_know = Scope.DELETIONS_READ in caller.scopes
     digest = None if idempotency_key is None else deletions.keyring.body_digest(_canonical(body))
     if idempotency_key is not None and digest is not None:
         # Before it is judged: what it named may be gone by now, by itself or by others.
         first = await deletions.intake.find(caller.id, idempotency_key, digest)
         if first is not None:
-            return await _replay(deletions, first, kind, subjects, is_told=is_told)
+            return await _replay(deletions, first, kind, subjects, may_know=may_know)
     earlier: Mapping[Target, UUID | None] = {}
     try:
-        if is_told:
+        if may_know:
             earlier = await deleted_earlier(deletions, kind, subjects)
         else:
             async with deletions.limits.attempt(PROBES, str(caller.id), UnknownTargets):
@@ -106,7 +106,7 @@ async def submit(
     )
     if accepted.replayed:
         # It was asked for twice at the same moment.
-        return await _replay(deletions, accepted, kind, subjects, is_told=is_told)
+        return await _replay(deletions, accepted, kind, subjects, may_know=may_know)
     already_deleted = {_label(subject): earlier[subject] for subject in subjects if subject in earlier}
     return Submission(accepted.request, accepted.targets, already_deleted)
 
@@ -153,13 +153,13 @@ def _canonical(body: DeletionBody) -> bytes:
 
 
 async def _replay(
-    deletions: Deletions, accepted: Accepted, kind: RequestKind, subjects: Sequence[Target], *, is_told: bool
+    deletions: Deletions, accepted: Accepted, kind: RequestKind, subjects: Sequence[Target], *, may_know: bool
 ) -> Submission:
     """The answer of the first time: what this very request deleted is not `already_deleted`.
 
     How far the request has come since, and what else is gone, is told to a key with deletions:read alone.
     """
-    if not is_told:
+    if not may_know:
         asked = replace(accepted.request, status=RequestStatus.QUEUED)
         return Submission(asked, accepted.targets, {}, replayed=True)
     earlier = await deleted_earlier(deletions, kind, subjects)

@@ -38,7 +38,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Told:
+class LeaseReport:
     """What the holder of a lease tells processes that do not share its memory."""
 
     condition: Condition
@@ -54,7 +54,7 @@ class Told:
 class Holder:
     """What is known of a lease: what its last holder told, and whether it is held still."""
 
-    told: Told
+    report: LeaseReport
     is_held: bool
     #: Seconds since a holder last said that it serves; None when none ever has.
     served_s: float | None

@@ -34,7 +34,7 @@ class RepairPolicy(StrEnum):
 
 
 class EventType(StrEnum):
-    """What an audit event reports: of one request or, for those of `OF_NO_REQUEST`, of the model or the log."""
+    """What an audit event reports: of one request or, for those of `MODEL_EVENTS`, of the model or the log."""
 
     APPLIED = "applied"
     REPAIRED = "repaired"
@@ -86,7 +86,7 @@ class Scope(StrEnum):
 
 
 #: Events that tell what no request asked for.
-OF_NO_REQUEST = (EventType.IMPORTED, EventType.RECOVERED, EventType.LOG_KEY_ADDED)
+MODEL_EVENTS = (EventType.IMPORTED, EventType.RECOVERED, EventType.LOG_KEY_ADDED)
 
 #: The states in which a request has an audit, unless an earlier request had left it nothing to do.
 AUDITED = (RequestStatus.APPLIED, RequestStatus.COMPLETED)

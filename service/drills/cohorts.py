@@ -6,7 +6,7 @@ from itertools import groupby
 
 from projector.forgetting.canaries import Canaries
 from service.domain.kinds import Part
-from service.tombstones.lookup import Tombstones
+from service.tombstones.lookup import TombstoneLookup
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class CohortSearch:
     """Looks the canaries up in the graph and among the tombstones."""
 
     def __init__(
-        self, canaries: Callable[[], Canaries | None], knows: Callable[[str], bool], tombstones: Tombstones
+        self, canaries: Callable[[], Canaries | None], knows: Callable[[str], bool], tombstones: TombstoneLookup
     ) -> None:
         """`canaries` are those of the served model, `knows` says whether an id is a live node of it.
 

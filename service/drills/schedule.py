@@ -49,7 +49,7 @@ class DrillSchedule:
         self._interval = interval
         self._holds_lease = holds_lease
         self._outage = Outage("drills", Backoff(), rng or random.Random())
-        self._told: str | None = None
+        self._logged: str | None = None
         self._log = structlog.get_logger(__name__)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -71,9 +71,9 @@ class DrillSchedule:
         except Unavailable:
             raise
         except LetheError as error:
-            self._tell(error)
+            self._log_once(error)
             return None
-        self._told = None
+        self._logged = None
         self._log.info("drill.started", cohort=started.drill.cohort)
         return started.drill
 
@@ -93,11 +93,11 @@ class DrillSchedule:
             raise KeyMissing("Drills have no key of their own.", "Start Lethe again, or run `./lethe migrate`.")
         return found
 
-    def _tell(self, error: LetheError) -> None:
+    def _log_once(self, error: LetheError) -> None:
         # One that is under way, somebody else's perhaps, is nothing to worry about: the next look comes after it.
-        if isinstance(error, DrillOpen) or error.detail == self._told:
+        if isinstance(error, DrillOpen) or error.detail == self._logged:
             return
-        self._told = error.detail
+        self._logged = error.detail
         self._log.warning("drill.not_started", reason=error.detail, remedy=error.remedy)
 
 

@@ -149,7 +149,7 @@ class Drills:
 
 def _used_up(cohorts: Cohorts) -> str:
     """What became of the cohorts, in a sentence that names those that were deleted in part."""
-    told = f"All {cohorts.total} cohorts of canaries are used."
+    text = f"All {cohorts.total} cohorts of canaries are used."
     if cohorts.partly_deleted:
-        told += f" Of {ranges(cohorts.partly_deleted)} a part was deleted by other requests, so no drill can use them."
-    return told
+        text += f" Of {ranges(cohorts.partly_deleted)} a part was deleted by other requests, so no drill can use them."
+    return text

@@ -28,7 +28,7 @@ _MAX_RESTARTS = 20
 _STEADY_SECONDS = 60.0
 
 
-class Server:
+class GuardedServer:
     """One server of the plan and, while it runs, its process."""
 
     def __init__(self, plan: dict[str, Any], lock: int) -> None:
@@ -109,7 +109,7 @@ class Guardian:
     """Starts, watches and stops the servers of one plan."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
-        self._servers = [Server(server, plan["lock"]) for server in plan["servers"]]
+        self._servers = [GuardedServer(server, plan["lock"]) for server in plan["servers"]]
         self._stop_seconds: list[float] = plan["stop_seconds"]
         self._parent: int = plan["parent"]
         self._watching = False
@@ -142,7 +142,7 @@ class Guardian:
                     return 1
         return 0
 
-    def _look_after(self, server: Server) -> bool:
+    def _look_after(self, server: GuardedServer) -> bool:
         """Notice an end, restart when due; False when the whole start has failed."""
         code = server.ended()
         if code is not None:
@@ -155,7 +155,7 @@ class Guardian:
             server.schedule_restart()
         return True
 
-    def _start(self, server: Server) -> bool:
+    def _start(self, server: GuardedServer) -> bool:
         try:
             pid = server.start()
         except (OSError, subprocess.SubprocessError) as error:

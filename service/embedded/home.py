@@ -1,21 +1,23 @@
 """The folder LETHE_HOME: who holds it, and the passwords kept in it."""
 
 import fcntl
-import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
+
 from service.errors import AlreadyRunning, ConfigurationError
+from service.private_files import write_private
 
 
-@dataclass(frozen=True)
-class Ports:
+class Ports(msgspec.Struct, frozen=True):
     """TCP ports of the private servers on 127.0.0.1; None for a server that is not private."""
 
     postgres: int | None
     valkey: int | None
+    #: The process that they are of.
+    pid: int = msgspec.field(default_factory=os.getpid)
 
 
 class Home:
@@ -53,15 +55,15 @@ class Home:
 
     def write_ports(self, ports: Ports) -> None:
         """Publish where the servers of this process listen, for other commands of the same user."""
-        write_private(self._ports_file, json.dumps({"pid": os.getpid(), **asdict(ports)}))
+        write_private(self._ports_file, msgspec.json.encode(ports).decode())
 
     def read_ports(self, pid: int) -> Ports | None:
         """Return where the servers of process `pid` listen, or None while that is not known."""
         try:
-            found = json.loads(self._ports_file.read_text())
+            found = msgspec.json.decode(self._ports_file.read_bytes(), type=Ports)
         except (FileNotFoundError, ValueError):
             return None
-        return Ports(found["postgres"], found["valkey"]) if found["pid"] == pid else None
+        return found if found.pid == pid else None
 
     def forget_ports(self) -> None:
         """Remove what `write_ports` wrote."""
@@ -107,25 +109,3 @@ def try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace a small file, readable by its owner only, atomically and durably."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,8 +24,8 @@ _LOG_ROTATE_BYTES = 8 << 20
 class StartFailed(Exception):
     """A server ended before it was ready, or did not get ready in time."""
 
-    def __init__(self, server: Server, told: str, *, timed_out: bool = False) -> None:
-        super().__init__(told)
+    def __init__(self, server: Server, reason: str, *, timed_out: bool = False) -> None:
+        super().__init__(reason)
         self.server = server
         self.timed_out = timed_out
 
@@ -59,7 +59,7 @@ class Launch:
             "stop_seconds": _STOP_SECONDS,
             "servers": [server.plan(ports[server.name]).as_json() for server in servers],
         }
-        self._tell(json.dumps(plan))
+        self._send(json.dumps(plan))
 
     def wait_until_ready(self) -> None:
         """Return when all servers serve; raises StartFailed."""
@@ -73,7 +73,7 @@ class Launch:
                 waiting.pop(0)
             elif time.monotonic() > deadline:
                 raise StartFailed(server, f"It was not ready in {_START_SECONDS:.0f} s.", timed_out=True)
-        self._tell("watch")
+        self._send("watch")
 
     def stop(self) -> None:
         """Stop the servers and the guardian, and wait for their end."""
@@ -86,7 +86,7 @@ class Launch:
             self.process.kill()  # the kernel, or the next start, sees to the servers
             self.process.wait()
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # noticed where the reports are read
                 self.process.stdin.write(line.encode() + b"\n")
@@ -98,16 +98,16 @@ class Launch:
             if event["event"] == "started":
                 self._pids[name] = event["pid"]
                 continue
-            told = event.get("error") or f"It ended with status {event['code']}."
-            raise StartFailed(self._servers[name], f"{told}\n{self._logs[name].added()}")
+            reason = event.get("error") or f"It ended with status {event['code']}."
+            raise StartFailed(self._servers[name], f"{reason}\n{self._logs[name].added()}")
 
     def _reports(self) -> Iterator[dict[str, Any]]:
         if self.process.stdout is None or not select.select([self.process.stdout], [], [], 0.01)[0]:
             return
         received = self.process.stdout.read(65_536)  # the guardian writes each short line in one piece
         if not received:
-            told = f"The guardian ended.\n{self._logs['guardian'].added()}"
-            raise StartFailed(next(iter(self._servers.values())), told)
+            reason = f"The guardian ended.\n{self._logs['guardian'].added()}"
+            raise StartFailed(next(iter(self._servers.values())), reason)
         for line in received.splitlines():
             yield json.loads(line)
 

@@ -54,7 +54,7 @@ def take_over(home: Home, servers: Sequence[Server]) -> int:
     """
     descriptor = os.open(home.servers_lock_file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        _stop_leftovers(home, servers, lambda: try_lock(descriptor))
+        _stop_orphans(home, servers, lambda: try_lock(descriptor))
         for server in servers:
             server.clear_stale_files()
     except BaseException:
@@ -63,7 +63,7 @@ def take_over(home: Home, servers: Sequence[Server]) -> int:
     return descriptor
 
 
-def _stop_leftovers(home: Home, servers: Sequence[Server], is_free: Callable[[], bool]) -> None:
+def _stop_orphans(home: Home, servers: Sequence[Server], is_free: Callable[[], bool]) -> None:
     def gone() -> bool:
         return is_free() and not any(server.main_process() for server in servers)
 

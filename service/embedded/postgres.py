@@ -9,10 +9,11 @@ from typing import Any
 import psutil
 
 from service.embedded.account import server_account
-from service.embedded.home import Home, sync_folder
+from service.embedded.home import Home
 from service.embedded.plan import ServerPlan, environment
 from service.embedded.programs import find_postgres
 from service.errors import EmbeddedServerError
+from service.private_files import sync_folder
 
 #: Role and database of Lethe. The role is no superuser; it owns the tables, and may make roles and databases.
 ROLE = DATABASE = "lethe"
@@ -164,9 +165,9 @@ class Postgres:
         except (OSError, subprocess.SubprocessError) as error:
             raise EmbeddedServerError(f"{argv[0]} cannot be run: {error}.", "Set DATABASE_URL instead.") from error
         if done.returncode != 0:
-            told = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
+            printed = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
             raise EmbeddedServerError(
-                f"Preparing Postgres' data in {folder} failed:\n{told}\n",
+                f"Preparing Postgres' data in {folder} failed:\n{printed}\n",
                 "Mend what it names (often a full disk), or set DATABASE_URL to a server of your own.",
             )
 

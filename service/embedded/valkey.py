@@ -85,9 +85,9 @@ class Valkey:
         damaged = self.folder / "appendonlydir"
         if not damaged.exists():
             return False
-        aside = self.folder / "appendonlydir.damaged"
-        shutil.rmtree(aside, ignore_errors=True)
-        damaged.rename(aside)
+        damaged_copy = self.folder / "appendonlydir.damaged"
+        shutil.rmtree(damaged_copy, ignore_errors=True)
+        damaged.rename(damaged_copy)
         _logger.warning("Valkey could not load its append-only file; set aside, starting empty")
         return True
 

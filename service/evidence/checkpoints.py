@@ -87,7 +87,7 @@ class CheckpointRepository:
         for number, signer in signers.items() if known else ():
             if number not in known:
                 added = LogKeyAdded(number, str(signer.public))
-                await EventRepository(self._conn).append_of_no_request(EventType.LOG_KEY_ADDED, added)
+                await EventRepository(self._conn).append_model_event(EventType.LOG_KEY_ADDED, added)
 
 
 def _forked(before: Checkpoint, size: int) -> LogForked:

@@ -34,7 +34,7 @@ class EventRepository:
         self._conn = conn
 
     async def append(self, request_id: UUID, event_type: EventType, content: Content) -> int:
-        """Add an event and return its number; `RequestRepository.mark_*` do this themselves."""
+        """Add an event and return its number; `RequestMoves.mark_*` do this themselves."""
         [number] = await self.append_many(event_type, {request_id: content})
         return number
 
@@ -60,8 +60,8 @@ class EventRepository:
         await log.append(numbers)
         return numbers
 
-    async def append_of_no_request(self, event_type: EventType, content: Content) -> int:
-        """Add an event of `OF_NO_REQUEST` and its leaf; return its number. Raises `NotCanonical`."""
+    async def append_model_event(self, event_type: EventType, content: Content) -> int:
+        """Add an event of `MODEL_EVENTS` and its leaf; return its number. Raises `NotCanonical`."""
         log = LogRepository(self._conn)
         await log.take_turn()
         inserted = insert(EventRow).values(type=event_type.value, payload=content.document()).returning(EventRow.id)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
-from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Text, and_, func, insert, literal, select
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Text, and_, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.audit.commitments import Commitments
@@ -26,7 +25,7 @@ from service.audit.merkle import (
     proof,
     subtrees,
 )
-from service.db.arrays import unnested
+from service.db.arrays import any_of, unnested
 from service.db.rows import REQUEST_COLUMNS, deletion_request
 from service.db.tables import EventRow, LeafRow, LogNodeRow, RequestRow
 from service.domain.states import EventType
@@ -124,7 +123,7 @@ class LogRepository:
         )
         return [StoredLeaf(row.place, row.data.encode(), row.hash) for row in await self._conn.execute(query)]
 
-    async def of_no_request(self, *, after: int = -1, limit: int | None = None) -> list[StoredLeaf]:
+    async def model_events(self, *, after: int = -1, limit: int | None = None) -> list[StoredLeaf]:
         """Return up to `limit` leaves of events that no request asked for, after the leaf `after`, newest first."""
         query = (
             select(_PLACE, LeafRow.data, LeafRow.hash)
@@ -146,9 +145,7 @@ class LogRepository:
         found: dict[Subtree, bytes] = {}
         positions = [subtree.position for subtree in wanted if subtree.level == 0]
         if positions:
-            query = select(_PLACE, LeafRow.hash).where(
-                LeafRow.index == func.any(literal(positions, ARRAY(BigInteger())))
-            )
+            query = select(_PLACE, LeafRow.hash).where(LeafRow.index == any_of(positions, BigInteger()))
             found |= {Subtree(0, row.place): row.hash for row in await self._conn.execute(query)}
         inner = [subtree for subtree in wanted if subtree.level > 0]
         if inner:
@@ -174,7 +171,7 @@ class LogRepository:
             .add_columns(*_EVENT_COLUMNS)
             .select_from(EventRow)
             .outerjoin(RequestRow, RequestRow.id == EventRow.request_id)
-            .where(EventRow.id == func.any(literal(list(ids), ARRAY(BigInteger()))))
+            .where(EventRow.id == any_of(ids, BigInteger()))
             .order_by(EventRow.id)
         )
         return [

@@ -53,7 +53,7 @@ class Connections:
         self._waiting: dict[Member, None] = {}
         self._of: Counter[str] = Counter()
         self._sweeping = False
-        self._told_at = float("-inf")
+        self._warned_at = float("-inf")
         self._cut: Counter[str] = Counter()
         self._log = structlog.stdlib.get_logger(__name__)
 
@@ -123,8 +123,8 @@ class Connections:
         now = loop.time()
         for connection in tuple(self._open):
             connection.look(now)
-        if self._cut and now - self._told_at >= _LOG_EVERY_S:
-            self._told_at = now
+        if self._cut and now - self._warned_at >= _LOG_EVERY_S:
+            self._warned_at = now
             self._log.warning("connections.cut", **self._cut)
             self._cut.clear()
 

@@ -37,7 +37,7 @@ class Answer:
     seconds: float
 
 
-class Boundary:
+class OuterMiddleware:
     """ASGI middleware around the whole application."""
 
     def __init__(

@@ -21,7 +21,7 @@ _PAGE = 20_000
 
 
 @dataclass(frozen=True, eq=False)
-class Tombstoned:
+class DeletedParts:
     """What of a graph was deleted earlier, by row."""
 
     #: Nodes, (m,) int64.
@@ -32,22 +32,22 @@ class Tombstoned:
     edges: NDArray[np.int64]
 
     @classmethod
-    def nothing(cls) -> "Tombstoned":
+    def nothing(cls) -> "DeletedParts":
         """Of a graph of which nothing was deleted."""
         none = np.empty(0, dtype=np.int64)
         return cls(none, none, none.reshape(0, 2))
 
-    def and_also(self, other: "Tombstoned") -> "Tombstoned":
+    def and_also(self, other: "DeletedParts") -> "DeletedParts":
         """What either names; they have nothing in common."""
-        return Tombstoned(
+        return DeletedParts(
             np.concatenate([self.nodes, other.nodes]),
             np.concatenate([self.feature_rows, other.feature_rows]),
             np.concatenate([self.edges, other.edges]),
         )
 
-    def within(self, live: NDArray[np.bool_], featured: NDArray[np.bool_]) -> "Tombstoned":
+    def within(self, live: NDArray[np.bool_], featured: NDArray[np.bool_]) -> "DeletedParts":
         """What of it is part of a version with these `live` and `featured` nodes, each (n,), on the disk or not."""
-        return Tombstoned(
+        return DeletedParts(
             nodes=self.nodes[live[self.nodes]],
             feature_rows=self.feature_rows[(live & featured)[self.feature_rows]],
             edges=self.edges[np.all(live[self.edges], axis=1)],
@@ -78,9 +78,9 @@ class Tombstoned:
         return removals
 
 
-async def find_tombstoned(
+async def find_deleted_parts(
     engine: Engine, keyring: Keyring, model: str, graph: Graph, own: Collection[Tombstone] = ()
-) -> Tombstoned:
+) -> DeletedParts:
     """What of `graph` requests to `model` have deleted; rows that are erased already are left out.
 
     `own` are tombstones that the database is about to be told of. Raises KeyMissing when a key is not here that
@@ -107,7 +107,7 @@ async def find_tombstoned(
     pairs = [(graph.node_ids[first], graph.node_ids[second]) for first, second in _edges(graph, nodes).tolist()]
     cut = await find(Part.EDGES, pairs)
     gone = [[rows[first], rows[second]] for first, second in pairs if (first, second) in cut]
-    return Tombstoned(
+    return DeletedParts(
         nodes, _sorted([rows[node] for node in featureless]), np.array(gone, dtype=np.int64).reshape(-1, 2)
     )
 

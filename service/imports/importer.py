@@ -28,27 +28,28 @@ from model_store.manifest import Manifest
 from model_store.replacement import ImportUnderWay, Replacement, clear_abandoned, copying_lock
 from model_store.store import Store
 from model_store.versions import VersionRef
-from projector.errors import ProjectorError
+from projector.errors import ExplainedError
 from projector.forgetting.status import RepairStatus
 from service import failure_points
-from service.batches.outcomes import without_version
-from service.batches.pending_repairs import RepairRepository
+from service.batches.outcomes import repair_given_up
+from service.batches.pending_repairs import PendingRepairs
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.records import Pointer
 from service.domain.states import Cause, EventType
 from service.domain.versions import ModelImport, Version
-from service.errors import LeaseLost, LetheError, Unavailable
+from service.errors import LeaseLost, Unavailable
 from service.evidence.contents import ModelImported
 from service.evidence.events import EventRepository
 from service.failure_points import FailurePoint
-from service.imports.deleted_parts import Tombstoned, find_tombstoned
+from service.imports.deleted_parts import DeletedParts, find_deleted_parts
 from service.imports.repository import ImportRepository
 from service.imports.staged import Candidate, ImportRefused, Staged
 from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper
+from service.versions.new_version import NO_EDGES, CauseSteps
 from service.versions.stopwatch import Stopwatch
-from service.versions.writer import NO_EDGES, OwnSteps, VersionWriter
+from service.versions.writer import VersionWriter
 
 #: Longest repair of a staged model between two looks for new requests (seconds).
 _SLICE_S = 0.25
@@ -62,16 +63,16 @@ _LONGEST_REST_S = 300.0
 _REPLACED = "The repair was given up before it ended: a newly trained model has taken this one's place."
 
 
-def refuse_deleted(tombstoned: Tombstoned) -> ImportRefused:
+def refuse_deleted(deleted_parts: DeletedParts) -> ImportRefused:
     """The refusal of a model that contains what was deleted."""
     return ImportRefused(
-        f"The model contains what was deleted at users' requests: {tombstoned}.",
+        f"The model contains what was deleted at users' requests: {deleted_parts}.",
         "Train it on data without them, or import it with --exclude-deleted, which deletes them from it before it is "
         "served.",
     )
 
 
-class ImportSteps(OwnSteps):
+class ImportSteps(CauseSteps):
     """What an import adds to the steps of every version."""
 
     cause = Cause.IMPORT
@@ -91,10 +92,10 @@ class ImportSteps(OwnSteps):
     async def record(self, connection: Connection, version: Version) -> None:
         """The import is committed and logged; whoever waits for a repair of the replaced model is told."""
         await ImportRepository(connection).commit(version.id)
-        await EventRepository(connection).append_of_no_request(EventType.IMPORTED, ModelImported(version))
-        repairs = RepairRepository(connection)
+        await EventRepository(connection).append_model_event(EventType.IMPORTED, ModelImported(version))
+        repairs = PendingRepairs(connection)
         pending = await repairs.pending(version.model)
-        await repairs.end([without_version(one, RepairStatus.NONE, _REPLACED, self._replaced) for one in pending])
+        await repairs.end([repair_given_up(one, RepairStatus.NONE, _REPLACED, self._replaced) for one in pending])
 
     def erase(self) -> None:
         """The replaced model."""
@@ -175,7 +176,7 @@ class Importer:
             version = replace(version, span_residual=await context.run(partial(staged.span_residual, version)))
         except (LeaseLost, Unavailable):
             raise
-        except (LetheError, ProjectorError) as error:
+        except ExplainedError as error:
             await self._refuse(wanted, replacement, f"{error.detail} {error.remedy}", keeper)
             return None
         except Exception as error:  # noqa: BLE001 - whatever a model from outside brings about, the served one goes on
@@ -222,7 +223,7 @@ class Importer:
                 f"None of the {len(known)} nodes that are served is in the model: it is of another graph.",
                 "Serve it from a LETHE_HOME of its own, or give its nodes the ids they have here.",
             )
-        self._check(wanted, store, base, await self._tombstoned(base))
+        self._check(wanted, store, base, await self._deleted_parts(base))
         return await self._context.run(lambda: Staged.load(store, base, self._context.placement))
 
     async def _is_ready(self, under_way: _UnderWay, pointer: Pointer) -> bool:
@@ -234,21 +235,21 @@ class Importer:
         if not await self._context.run(lambda: staged.advance(until)):
             return False
         if under_way.seen != pointer.version:
-            tombstoned = await self._tombstoned(staged.base)
-            self._check(under_way.wanted, staged.store, staged.base, tombstoned)
-            await self._context.run(lambda: staged.exclude(tombstoned))
+            deleted_parts = await self._deleted_parts(staged.base)
+            self._check(under_way.wanted, staged.store, staged.base, deleted_parts)
+            await self._context.run(lambda: staged.exclude(deleted_parts))
             under_way.seen = pointer.version
         return await self._context.run(lambda: staged.advance(until))
 
-    async def _tombstoned(self, base: Base) -> Tombstoned:
+    async def _deleted_parts(self, base: Base) -> DeletedParts:
         context = self._context
-        return await find_tombstoned(context.engine, context.keyring, context.model, base.graph)
+        return await find_deleted_parts(context.engine, context.keyring, context.model, base.graph)
 
-    def _check(self, wanted: ModelImport, store: Store, base: Base, tombstoned: Tombstoned) -> None:
+    def _check(self, wanted: ModelImport, store: Store, base: Base, deleted_parts: DeletedParts) -> None:
         """Raises ImportRefused for a model that must not be served for what is `tombstoned` in it."""
-        if tombstoned and not wanted.exclude_deleted:
-            raise refuse_deleted(tombstoned)
-        public = int(base.public[np.concatenate([tombstoned.nodes, tombstoned.feature_rows])].sum())
+        if deleted_parts and not wanted.exclude_deleted:
+            raise refuse_deleted(deleted_parts)
+        public = int(base.public[np.concatenate([deleted_parts.nodes, deleted_parts.feature_rows])].sum())
         if store.manifest.spec.mlp_width and public:
             raise ImportRefused(
                 f"{public} of the deleted nodes are declared public, and the model's MLP was trained on them.",

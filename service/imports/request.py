@@ -9,7 +9,7 @@ from model_store.replacement import Replacement, copying_lock
 from model_store.store import Store
 from service.db.engine import Engine
 from service.db.transactions import CommitUnanswered, transaction
-from service.imports.deleted_parts import find_tombstoned
+from service.imports.deleted_parts import find_deleted_parts
 from service.imports.importer import refuse_deleted
 from service.imports.repository import ImportRepository
 from service.vault.keyring import Keyring
@@ -41,9 +41,9 @@ async def request_import(
             store = await asyncio.to_thread(replacement.stage, provide)
             if not exclude_deleted:
                 base = await asyncio.to_thread(store.load_base)
-                tombstoned = await find_tombstoned(engine, keyring, model, base.graph)
-                if tombstoned:
-                    raise refuse_deleted(tombstoned)
+                deleted_parts = await find_deleted_parts(engine, keyring, model, base.graph)
+                if deleted_parts:
+                    raise refuse_deleted(deleted_parts)
             async with transaction(engine) as connection:
                 await ImportRepository(connection).ask(import_id, model, exclude_deleted=exclude_deleted)
         except CommitUnanswered:

@@ -14,12 +14,12 @@ from projector.forgetting.status import RepairStatus
 from service.domain.records import Pointer
 from service.domain.versions import Version
 from service.errors import LetheError
-from service.imports.deleted_parts import Tombstoned
+from service.imports.deleted_parts import DeletedParts
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
+from service.versions.new_version import NewVersion
 from service.versions.published import published_model
-from service.versions.writer import NewVersion
 
 
 class ImportRefused(LetheError):
@@ -46,7 +46,7 @@ class Staged:
 
     def __init__(self, store: Store, base: Base, resident: Resident) -> None:
         """Use `Staged.load`."""
-        self._excluded = Tombstoned.nothing()
+        self._excluded = DeletedParts.nothing()
         self._directions_removed = 0
         self._outcomes: list[RepairOutcome] = []
         self.resident = resident
@@ -68,10 +68,10 @@ class Staged:
             )
         return cls(store, base, Resident.load(store.manifest, base, state, trained.version, placement))
 
-    def exclude(self, tombstoned: Tombstoned) -> None:
+    def exclude(self, deleted_parts: DeletedParts) -> None:
         """Takes out what is tombstoned and still there; under the policy `always` its repair is then under way."""
         state, present = self.resident.committed.state, self.resident.committed.live_graph.propagator.edges
-        new = tombstoned.within(state.live, state.features.in_span)
+        new = deleted_parts.within(state.live, state.features.in_span)
         new = replace(new, edges=new.edges[present.contain(new.edges)])
         if not new:
             return
@@ -84,7 +84,7 @@ class Staged:
     @property
     def is_repaired(self) -> bool:
         """Whether no repair is under way."""
-        return self.resident.repairing is None
+        return self.resident.repair_in_progress is None
 
     def advance(self, until: float) -> bool:
         """Goes on with the repair until `time.monotonic()` reaches `until`; returns whether none is under way."""

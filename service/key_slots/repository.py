@@ -5,13 +5,12 @@ destroys the key, and a trigger notifies `KEYS_CHANNEL`; once the key is destroy
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, Uuid, func, literal, null, select, text, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import Select, func, null, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from service.db.arrays import any_of
 from service.db.rows import key_slot
 from service.db.tables import RequestRow
 from service.db.transactions import transaction
@@ -55,10 +54,10 @@ class RequestKeyRepository:
         Lost with a crash of Postgres, at which nothing is lost: an empty slot is emptied again.
         """
         await self._conn.execute(text("SET LOCAL synchronous_commit = off"))
-        forgotten = update(RequestRow).where(RequestRow.id == _any(ids), RequestRow.ciphertext.is_(None))
+        forgotten = update(RequestRow).where(RequestRow.id == any_of(ids), RequestRow.ciphertext.is_(None))
         await self._conn.execute(forgotten.values(key_file=null(), key_place=null()))
 
-    async def tell_orphaned(self) -> None:
+    async def notify_orphaned(self) -> None:
         """Have the unlearner look for keys of requests that were not stored, once this transaction is committed."""
         await self._conn.execute(select(func.pg_notify(KEYS_CHANNEL, ORPHANED)))
 
@@ -86,14 +85,10 @@ async def orphaned(engine: AsyncEngine, held: Mapping[UUID, KeySlot]) -> dict[UU
     """
     async with transaction(engine) as conn:
         await exclude_writers(conn)
-        query = _slots().where(RequestRow.id == _any(held), RequestRow.ciphertext.is_not(None))
+        query = _slots().where(RequestRow.id == any_of(held), RequestRow.ciphertext.is_not(None))
         needed = {row.id: key_slot(row) for row in await conn.execute(query)}
     return {request_id: slot for request_id, slot in held.items() if needed.get(request_id) != slot}
 
 
 def _slots() -> Select[UUID, int | None, int | None]:
     return select(RequestRow.id, RequestRow.key_file, RequestRow.key_place)
-
-
-def _any(ids: Collection[UUID]) -> Any:
-    return func.any(literal(list(ids), ARRAY(Uuid())))

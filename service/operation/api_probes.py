@@ -117,33 +117,33 @@ def holder_probes(engine: Engine, model: str) -> Probes:
         found = await _holder(engine, model)
         if found.is_held:
             return "held"
-        told = f"No unlearner holds the lease.{_served(found)}"
+        text = f"No unlearner holds the lease.{_served(found)}"
         if _is_away(found):
-            raise NotReady(told, "Start one, or see in its log why it does not go on.")
-        return told
+            raise NotReady(text, "Start one, or see in its log why it does not go on.")
+        return text
 
     async def unlearns() -> str:
         found = await _holder(engine, model)
-        phase, reason = found.told.condition.phase, found.told.condition.reason
-        told = f"The unlearner is {phase.value}. {reason or ''}".rstrip()
+        phase, reason = found.report.condition.phase, found.report.condition.reason
+        text = f"The unlearner is {phase.value}. {reason or ''}".rstrip()
         if not found.is_held:
-            told = f"There is no unlearner.{_served(found)}"
+            text = f"There is no unlearner.{_served(found)}"
         elif phase is Phase.SERVING:
             return phase.value if reason is None else f"{phase.value}. {reason}"
         if _is_away(found) or (found.is_held and phase in (Phase.FAILED, Phase.HELD_UP)):
-            raise NotReady(told, _WAIT)
-        return told
+            raise NotReady(text, _WAIT)
+        return text
 
     return [("lease", held), ("unlearner", unlearns)]
 
 
-async def told_checks(engine: Engine, model: str) -> tuple[Check, ...]:
+async def reported_checks(engine: Engine, model: str) -> tuple[Check, ...]:
     """What the unlearner has found of what it alone can look at; nothing of one that is gone, or of an outage."""
     try:
         found = await _holder(engine, model)
     except NotReady:
         return ()
-    return found.told.checks if found.is_held else ()
+    return found.report.checks if found.is_held else ()
 
 
 async def _holder(engine: Engine, model: str) -> Holder:

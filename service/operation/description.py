@@ -55,10 +55,10 @@ def model_description(
             # The newest may not have been measured yet, and the one before it may be the one that is served.
             made = await VersionRepository(connection).latest(model, limit=3)
             holder = await lease.holder(connection, model)
-        told = facts()
-        if pointer is None or told is None:
+        known = facts()
+        if pointer is None or known is None:
             raise Unavailable("The model is still being loaded.", "Try again in a moment; /readyz says when it is.")
-        trained, served = told.model, told.served
+        trained, served = known.model, known.served
         # One committed while this was read is not served yet.
         after = next((one for one in made if one.number_before == served.version), None)
         weights = pointer.weights_sha256 if after is None else after.weights_sha256_before
@@ -94,5 +94,5 @@ def model_description(
 
 def _progress(holder: Holder | None) -> RepairProgress:
     """How far the unlearner last said that the repair has come: nowhere, until it has said anything of it."""
-    told = None if holder is None else holder.told.repair
-    return RepairProgress(0, 0, None) if told is None else told
+    known = None if holder is None else holder.report.repair
+    return RepairProgress(0, 0, None) if known is None else known

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from service.audit_records.totals import fold
-from service.batches.pending_repairs import RepairRepository
+from service.batches.pending_repairs import PendingRepairs
 from service.db.transactions import transaction
-from service.deletions.delivery.unclaimed import Queue
+from service.deletions.delivery.unclaimed import ClaimWatch
 from service.deletions.requests import RequestRepository
 from service.domain.states import RequestStatus
 from service.drills.repository import DrillRepository
@@ -25,7 +25,7 @@ _INTERVAL_S = 5.0
 async def keep_gauges(
     metrics: UnlearningMetrics,
     drills: Drills,
-    queue: Queue,
+    queue: ClaimWatch,
     served: Callable[[], VersionFacts | None],
     drill_interval: timedelta | None,
     stop: asyncio.Event,
@@ -40,7 +40,7 @@ async def keep_gauges(
         with contextlib.suppress(Unavailable):
             async with transaction(engine) as connection:
                 metrics.queued(await RequestRepository(connection).queued_nodes(model))
-                metrics.pending(await RepairRepository(connection).count_pending(model))
+                metrics.pending(await PendingRepairs(connection).count_pending(model))
                 repository = DrillRepository(connection)
                 completed = await repository.last(model, RequestStatus.COMPLETED)
                 metrics.drilled(completed, await repository.last(model, RequestStatus.COMPLETED, RequestStatus.FAILED))

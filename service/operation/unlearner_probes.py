@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import torch
 
-from service.deletions.delivery.unclaimed import Queue
+from service.deletions.delivery.unclaimed import ClaimWatch
 from service.domain.lease_report import Check, Condition, Phase
 from service.errors import Unavailable
 from service.operation.readiness import NotReady, Probes, Readiness
@@ -17,7 +17,7 @@ MOST_STALL_S = 60.0
 _LOOK_S = 2.0
 
 
-def unlearner_probes(*, queue: Queue, key_files: Callable[[], None], device: torch.device) -> Probes:
+def unlearner_probes(*, queue: ClaimWatch, key_files: Callable[[], None], device: torch.device) -> Probes:
     """`key_files` looks for the files of the unlearner's keys, and raises LetheError when one is not there."""
 
     async def queue_is_usable() -> str:
@@ -28,10 +28,10 @@ def unlearner_probes(*, queue: Queue, key_files: Callable[[], None], device: tor
         if stall is None:
             return "usable"
         waits = f"The oldest request waits for {stall.oldest_s:.0f} s." if stall.oldest_s else "No request waits."
-        told = f"For {stall.lasts_s:.0f} s nobody could claim a request. {waits} {stall.reason}"
+        text = f"For {stall.lasts_s:.0f} s nobody could claim a request. {waits} {stall.reason}"
         if stall.lasts_s > MOST_STALL_S:
-            raise NotReady(told, stall.remedy)
-        return told
+            raise NotReady(text, stall.remedy)
+        return text
 
     async def keys() -> str:
         await asyncio.to_thread(key_files)
@@ -62,9 +62,9 @@ def condition_probes(condition: Callable[[], Condition]) -> Probes:
     return [("lease", lease), ("unlearner", unlearner)]
 
 
-async def keep_looking(readiness: Readiness, tell: Callable[[tuple[Check, ...]], None], stop: asyncio.Event) -> None:
-    """Look again and again, and `tell` what was found, until `stop`."""
+async def keep_looking(readiness: Readiness, report: Callable[[tuple[Check, ...]], None], stop: asyncio.Event) -> None:
+    """Look again and again, and `report` what was found, until `stop`."""
     while not stop.is_set():
-        tell(await readiness())
+        report(await readiness())
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _LOOK_S)

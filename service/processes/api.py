@@ -23,7 +23,7 @@ from service.http.server import Server, server_config
 from service.observability.access import AccessLog
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics, new_registry
-from service.operation.api_probes import api_probes, holder_probes, told_checks
+from service.operation.api_probes import api_probes, holder_probes, reported_checks
 from service.operation.description import model_description
 from service.operation.key_folder import SLOTS, open_keyring
 from service.operation.readiness import Readiness
@@ -35,21 +35,21 @@ from service.queue.connection import connect
 from service.queue.stream import DeletionStream
 from service.services import Services
 from service.settings import Settings
-from service.tombstones.lookup import Tombstones
+from service.tombstones.lookup import TombstoneLookup
 from service.vault.own_slots import OwnSlots
 
 #: Seconds until a Redis that does not answer is left alone, and failed attempts are counted here.
 _COUNTING_S = 0.5
 
 
-def run(settings: Settings, bound: socket.socket, tell_ready: Callable[[], None], name: str) -> None:
-    """Answer on `bound` until SIGTERM; `tell_ready` is called once everything works, `name` is this process' own.
+def run(settings: Settings, bound: socket.socket, notify_ready: Callable[[], None], name: str) -> None:
+    """Answer on `bound` until SIGTERM; `notify_ready` is called once everything works, `name` is this process' own.
 
     Raises what kept it from starting, or from going on.
     """
     with stopped_by_signals() as hand_over:
         server = Server()
-        app = create_app(settings, name, on_failure=server.fail, on_ready=tell_ready)
+        app = create_app(settings, name, on_failure=server.fail, on_ready=notify_ready)
         hand_over(server.stop)
         server.serve(server_config(app, settings.proxies), bound)
 
@@ -113,7 +113,7 @@ async def _answering(
         stack.push_async_callback(intake.close)
         reader, keys, metrics = Reader(), key_memory(engine, keyring), IntakeMetrics(registry)
         follower = Follower(engine, reader, settings.home, model)
-        tombstones = Tombstones(engine, keyring, model)
+        tombstones = TombstoneLookup(engine, keyring, model)
         cohorts = CohortSearch(lambda: reader.canaries, reader.knows, tombstones)
 
         def key_files() -> None:
@@ -133,7 +133,7 @@ async def _answering(
             [*own, *holder_probes(engine, model)],
             timeout_s=settings.readiness_timeout_s,
             state=lambda: reader.view,
-            others=lambda: told_checks(engine, model),
+            others=lambda: reported_checks(engine, model),
         )
         exposition = Exposition(registry, name, settings.home / "run" / "metrics")
         await stack.enter_async_context(exposition.shared())

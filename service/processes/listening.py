@@ -2,18 +2,32 @@
 
 import contextlib
 import errno
-import json
-import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
+import msgspec
+
 from service.errors import ConfigurationError
+from service.private_files import write_private
 
 _BACKLOG = 2048
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """What a running `serve` says of itself in LETHE_HOME/run/server.json."""
+
+    pid: int
+    url: str
+    #: The folder of the model that it serves.
+    model: str
+    started_at: datetime
+    #: Of the processes that it has started, by their names.
+    pids: dict[str, int]
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -71,21 +85,9 @@ def stopped_by_signals() -> Iterator[Callable[[Callable[[], None]], None]]:
 
 
 @contextlib.contextmanager
-def facts_file(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
+def facts_file(path: Path) -> Iterator[Callable[[ServerFacts], None]]:
     """Yield a function that replaces the facts in a file only this user can read; it goes with the end of the block."""
     try:
-        yield lambda facts: write_private(path, json.dumps(facts))
+        yield lambda facts: write_private(path, msgspec.json.encode(facts).decode() + "\n")
     finally:
         path.unlink(missing_ok=True)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file of mode 0600 in a folder of mode 0700, replaced in one step."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

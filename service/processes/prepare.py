@@ -12,7 +12,7 @@ from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.drills.schedule import ensure_schedule_key
 from service.operation.key_folder import SLOTS, open_keyring, open_log_keys
-from service.processes.listening import write_private
+from service.private_files import write_private
 from service.recovery.agreement import require_own
 from service.settings import Settings
 from service.vault.request_keys import RequestKeys
@@ -42,13 +42,13 @@ async def prepare(settings: Settings) -> FirstKey | None:
 def deliver(key: FirstKey, home: Path) -> None:
     """Show a key that was made just now, once: on the terminal, or in a file only this user can read."""
     if sys.stdout.isatty():
-        _tell(f"The first API key, shown this once:\n  {key.text}")
+        _print(f"The first API key, shown this once:\n  {key.text}")
         return
     path = home / "run" / "admin.key"
-    write_private(path, key.text)
-    _tell(f"The first API key is in {path}")
+    write_private(path, key.text + "\n")
+    _print(f"The first API key is in {path}")
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -1,7 +1,6 @@
 """What `lethe serve` is made of: private servers, one unlearner, and processes that answer requests on one socket."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -13,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import psutil
 
 from service.embedded import open_servers
@@ -21,7 +21,7 @@ from service.errors import AlreadyRunning
 from service.http.addresses import url_of
 from service.http.connections import REQUESTS_GRACE_S
 from service.observability.logging import configure_logging
-from service.processes.listening import facts_file, listen, stopped_by_signals
+from service.processes.listening import ServerFacts, facts_file, listen, stopped_by_signals
 from service.processes.supervisor import Child, Stage, Supervisor, run_once
 from service.publication.layout import Layout
 from service.settings import Settings, environment_without_settings
@@ -69,7 +69,7 @@ def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
             stages.append(_unlearning(settings))
         supervisor = Supervisor(
             stages,
-            on_ready=lambda: _tell("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
+            on_ready=lambda: _print("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
             on_start=_ignore if bound is None else stack.enter_context(_facts(settings, url_of(bound))),
         )
         hand_over(supervisor.stop)
@@ -123,7 +123,7 @@ def child(work: Work, settings: Settings, name: str = "", listener: socket.socke
         # -P: a folder named `service` where the user happens to be must not stand in for ours.
         command=(sys.executable, "-P", "-m", _PROGRAM, name or work),
         environment=environment_without_settings() | _where_lethe_is(),
-        told={"work": work, "settings": settings_for(work, settings)},
+        handover={"work": work, "settings": settings_for(work, settings)},
         listener=listener,
     )
 
@@ -139,12 +139,14 @@ def _where_lethe_is() -> dict[str, str]:
 
 def settings_for(work: Work, settings: Settings) -> dict[str, Any]:
     """All settings, as they are told to the process that does `work`: `database_url` is the one of its own login."""
-    told = settings.told()
+    handover = settings.as_handover()
     if work in ("api", "unlearner"):
-        own = told.get(f"{work}_database_url")
-        told |= {name: None for name in ("api_database_url", "unlearner_database_url", "admin_key") if name in told}
-        told["database_url"] = own or told["database_url"]
-    return told
+        own = handover.get(f"{work}_database_url")
+        handover |= {
+            name: None for name in ("api_database_url", "unlearner_database_url", "admin_key") if name in handover
+        }
+        handover["database_url"] = own or handover["database_url"]
+    return handover
 
 
 def end_orphans(facts: Path) -> None:
@@ -154,11 +156,11 @@ def end_orphans(facts: Path) -> None:
     """
     try:
         written = facts.stat().st_mtime
-        found = json.loads(facts.read_text())
-        if psutil.pid_exists(found["pid"]):
+        found = msgspec.json.decode(facts.read_bytes(), type=ServerFacts)
+        if psutil.pid_exists(found.pid):
             return
-        left = [psutil.Process(pid) for pid in found["pids"].values() if psutil.pid_exists(pid)]
-    except (OSError, ValueError, KeyError, TypeError, psutil.NoSuchProcess):
+        left = [psutil.Process(pid) for pid in found.pids.values() if psutil.pid_exists(pid)]
+    except (OSError, ValueError, psutil.NoSuchProcess):
         return
     orphans = []
     for process in left:
@@ -186,14 +188,9 @@ def _facts_of(settings: Settings) -> Path:
 @contextlib.contextmanager
 def _facts(settings: Settings, url: str) -> Iterator[Callable[[Mapping[str, int]], None]]:
     """Tell other commands where this Lethe is and, by the function yielded, what its processes are."""
-    facts = {
-        "url": url,
-        "pid": os.getpid(),
-        "model": str(settings.model_dir),
-        "started_at": datetime.now(UTC).isoformat(),
-    }
+    started_at = datetime.now(UTC)
     with facts_file(_facts_of(settings)) as write:
-        yield lambda pids: write({**facts, "pids": dict(pids)})
+        yield lambda pids: write(ServerFacts(os.getpid(), url, str(settings.model_dir), started_at, dict(pids)))
 
 
 def _ignore(pids: Mapping[str, int]) -> None:
@@ -204,6 +201,6 @@ def _greeting(url: str) -> str:
     return f"Lethe is ready.\n  Dashboard  {url}/dashboard\n  API        {url}\n  Docs       {url}/docs"
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -1,8 +1,8 @@
 """Processes that are kept running: started, started again when they die, and stopped in order.
 
 A child gets two things besides its command: a *channel*, a socket of which the number of the descriptor is the last
-argument, and, where it serves, the listening socket. On the channel comes one line of JSON, what the child is told
-(`Child.told`: secrets too, which are neither in an environment nor among arguments), and goes back one line, `ready`.
+argument, and, where it serves, the listening socket. On the channel comes one line of JSON, what the child is
+told (`Child.handover`: secrets too, which are neither in an environment nor among arguments), and back goes `ready`.
 What it prints of its own failure is on its standard error. See `service/child.py` for the other side.
 
 Nothing here needs torch, a database or a web stack: the process that supervises is small and is there in no time.
@@ -51,7 +51,7 @@ class Child:
     command: Sequence[str]
     environment: Mapping[str, str]
     #: What it is told on its channel, secrets included.
-    told: Mapping[str, Any]
+    handover: Mapping[str, Any]
     #: The socket that it answers on; the child finds its descriptor's number under `listener` in what it is told.
     listener: socket.socket | None = None
 
@@ -94,7 +94,9 @@ class _Process:
     def start(self) -> None:
         """Start the process and tell it what it is to know; OSError when that is not possible."""
         listener = self.child.listener
-        told = dict(self.child.told) if listener is None else {**self.child.told, "listener": listener.fileno()}
+        handover = (
+            dict(self.child.handover) if listener is None else {**self.child.handover, "listener": listener.fileno()}
+        )
         ours, theirs = socket.socketpair()
         self._channel = ours
         self.restart_at = None
@@ -103,7 +105,7 @@ class _Process:
             self._process = launch((*self.child.command, str(theirs.fileno())), self.child.environment, descriptors)
         self._started_at = time.monotonic()
         with contextlib.suppress(BrokenPipeError):  # it ended at once, which is noticed where ends are
-            ours.sendall(json.dumps(told).encode() + b"\n")
+            ours.sendall(json.dumps(handover).encode() + b"\n")
 
     @property
     def pid(self) -> int | None:
@@ -200,7 +202,7 @@ class Supervisor:
                 # The last stage to be stopped is what the others need.
                 for process in reversed(self._processes):
                     process.start()
-                self._tell_pids()
+                self._report_pids()
                 while not self._stopping:
                     _wait(wakeup, self._processes, self._next_restart())
                     self._look_after()
@@ -216,12 +218,12 @@ class Supervisor:
             if status > 0 and status != MAY_PASS and not process.has_been_ready:
                 raise SystemExit(status)
             delay = process.schedule_restart()
-            _logger.warning("%s %s; starting it again in %.1f s", process.child.name, _told(status), delay)
+            _logger.warning("%s %s; starting it again in %.1f s", process.child.name, _ended(status), delay)
         due = [process for process in self._processes if _is_due(process)]
         if due and not self._stopping:
             for process in due:
                 self._start_again(process)
-            self._tell_pids()
+            self._report_pids()
         if not self._announced and all(process.ready for process in self._processes):
             self._announced = True
             self._on_ready()
@@ -236,7 +238,7 @@ class Supervisor:
     def _next_restart(self) -> float | None:
         return min((process.restart_at for process in self._processes if process.restart_at is not None), default=None)
 
-    def _tell_pids(self) -> None:
+    def _report_pids(self) -> None:
         self._on_start({process.child.name: process.pid for process in self._processes if process.pid is not None})
 
     def _drain(self, wakeup: socket.socket) -> None:
@@ -282,7 +284,7 @@ def run_once(child: Child, grace_s: float) -> None:
         raise SystemExit(status)
     if status < 0:
         raise ChildKilled(
-            f"The process {child.name!r} {_told(status)}.",
+            f"The process {child.name!r} {_ended(status)}.",
             "Where memory is short, the system ends processes so. Start again once that is mended.",
         )
 
@@ -306,7 +308,7 @@ def _is_due(process: _Process) -> bool:
     return process.restart_at is not None and time.monotonic() >= process.restart_at
 
 
-def _told(status: int) -> str:
+def _ended(status: int) -> str:
     return f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
 
 

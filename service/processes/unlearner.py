@@ -19,7 +19,7 @@ from service.batches.batcher import BatchLimits
 from service.db import rights, roles, schema
 from service.deletions.delivery.relay import Relay
 from service.deletions.delivery.sweeper import Sweeper
-from service.deletions.delivery.unclaimed import Queue
+from service.deletions.delivery.unclaimed import ClaimWatch
 from service.deletions.intake.intake import Intake
 from service.domain.lease_report import Check, Phase
 from service.domain.states import RepairPolicy
@@ -47,24 +47,24 @@ from service.queue.connection import connect
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
 from service.settings import Settings
-from service.tombstones.lookup import Tombstones
+from service.tombstones.lookup import TombstoneLookup
 from service.unlearning.placement import Placement
 from service.vault.own_slots import OwnSlots
 from service.versions.context import Context
 from service.worker.unlearner import Unlearner
 
 
-def run(settings: Settings, tell_ready: Callable[[], None]) -> None:
-    """Unlearn until SIGTERM; `tell_ready` is called once it serves, which a standby does not.
+def run(settings: Settings, notify_ready: Callable[[], None]) -> None:
+    """Unlearn until SIGTERM; `notify_ready` is called once it serves, which a standby does not.
 
     Raises what kept it from starting, or from going on.
     """
     with stopped_by_signals() as hand_over:
-        asyncio.run(_run(settings, tell_ready, hand_over))
+        asyncio.run(_run(settings, notify_ready, hand_over))
 
 
 async def _run(
-    settings: Settings, tell_ready: Callable[[], None], hand_over: Callable[[Callable[[], None]], None]
+    settings: Settings, notify_ready: Callable[[], None], hand_over: Callable[[Callable[[], None]], None]
 ) -> None:
     loop, ended, failures = asyncio.get_running_loop(), asyncio.Event(), list[BaseException]()
 
@@ -78,7 +78,7 @@ async def _run(
         failures.append(error)
         ended.set()
 
-    async with unlearning(settings, on_failure=fail, on_ready=tell_ready):
+    async with unlearning(settings, on_failure=fail, on_ready=notify_ready):
         await ended.wait()
     if failures:
         raise failures[0]
@@ -133,12 +133,12 @@ async def unlearning(
         limits = BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000)
         unlearner = Unlearner(context, store, stream, limits=limits, lease_ttl_s=settings.lease_ttl_s)
         relay, sweeper = Relay(engine, stream), Sweeper(engine, stream)
-        queue = Queue(engine, stream, (relay.outage, unlearner.claiming, sweeper.outage))
+        queue = ClaimWatch(engine, stream, (relay.outage, unlearner.claiming, sweeper.outage))
         # Drills that run by themselves are asked for like any others.
         slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, request_keys.folder))
         intake = Intake(engine, slots, max_queued_nodes=settings.max_queued_nodes)
         stack.push_async_callback(intake.close)
-        tombstones = Tombstones(engine, keyring, model)
+        tombstones = TombstoneLookup(engine, keyring, model)
         cohorts = CohortSearch(lambda: unlearner.manifest.canaries, unlearner.knows, tombstones)
         drills = Drills(engine, model, intake, keyring, cohorts, IntakeMetrics(registry))
         keys = key_memory(engine, keyring)

@@ -1,6 +1,14 @@
 """What is told of a model besides its predictions: of each import, and of each version."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import msgspec
+
+from projector.forgetting.canaries import Canaries
+
+#: Of a publication: whoever finds another number was made by another version of Lethe.
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -47,3 +55,35 @@ class Facts:
 
     model: ModelFacts
     served: VersionFacts
+
+
+class Hashing(msgspec.Struct, frozen=True):
+    """How entries are spread over a table of `index`."""
+
+    #: How many places a hash can name; a few more follow them.
+    named: int
+    #: Where the hash begins.
+    key: int
+
+
+class ModelManifest(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
+    """What is written beside the files of an import."""
+
+    #: Of the machine, since it last started.
+    boot: str
+    facts: ModelFacts
+    canaries: Canaries | None
+    ids: Hashing
+    edges: Hashing
+    #: Bytes of each file.
+    sizes: Mapping[str, int]
+
+
+class VersionManifest(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
+    """What is written beside the files of a version."""
+
+    #: The folder of the import that it is of.
+    model: str
+    facts: VersionFacts
+    #: Hex digest of each file.
+    sha256: Mapping[str, str]

@@ -14,7 +14,7 @@ from service.db import reader_leases
 from service.db.engine import Engine
 from service.db.notifications import Listening, listen
 from service.errors import Unavailable
-from service.publication.layout import LIFE_S, Layout, PublicationForeign, lock_reader
+from service.publication.layout import LIFE_S, Layout, OtherPublicationFormat, lock_reader
 from service.publication.mapped import View, open_view
 from service.publication.reader import Reader
 from service.queue.backoff import Backoff
@@ -58,7 +58,8 @@ class Follower:
     async def follow(self, connection: Listening) -> None:
         """Serve the committed version and renew the lease on it.
 
-        Raises FileNotFoundError while the unlearner has published nothing, Unavailable, PublicationForeign, OSError.
+        Raises FileNotFoundError while the unlearner has published nothing, Unavailable, OSError and
+        OtherPublicationFormat.
         """
         while True:
             view, asked_at = self._reader.view, boottime()
@@ -88,7 +89,7 @@ class Follower:
                         else:
                             self.outage.over()
                             await connection.wait(LIFE_S / _RENEWALS)
-            except PublicationForeign as error:
+            except OtherPublicationFormat as error:
                 await self._pause(Unavailable(error.detail, error.remedy))
             except (Unavailable, OSError) as error:
                 await self._pause(error)

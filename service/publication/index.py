@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from service.publication.facts import Hashing
+
 #: What blank places are filled with. No mixture of it with an entry has the bytes of a place never used, all 0xFF.
 BLANK_BYTE = 0xAA
 _FREE = -1
@@ -35,16 +37,13 @@ class IdIndex:
     offsets: memoryview
     #: int32: rows, by the hash of the id.
     places: memoryview
-    #: How many places a hash can name; a few more follow them.
-    named: int
-    #: Where the hash begins.
-    key: int
+    hashing: Hashing
 
     def find(self, node: str) -> int | None:
         """The row of an id, deleted or not; None for one that is not there."""
         text = node.encode("utf-8", "surrogatepass")
         places, offsets, nodes = self.places, self.offsets, len(self.offsets) - 1
-        place = _id_place(text, self.key, self.named)
+        place = _id_place(text, self.hashing)
         while (row := places[place]) != _FREE:
             if 0 <= row < nodes and self.ids[offsets[row] : offsets[row + 1]].rstrip(b"\0") == text:
                 return row
@@ -58,13 +57,12 @@ class EdgeIndex:
 
     #: int64: edges, by their hash.
     places: NDArray[np.int64]
-    named: int
-    key: int
+    hashing: Hashing
 
     def contain(self, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of `pairs` (k, 2) of rows is an edge, in either order, (k,) bool."""
         wanted = edge_entries(pairs)
-        place = _edge_places(wanted, self.key, self.named)
+        place = _edge_places(wanted, self.hashing)
         found = np.zeros(len(wanted), dtype=np.bool_)
         open_ = np.arange(len(wanted))
         while open_.size:
@@ -80,8 +78,7 @@ class Places:
     """A table as it is written."""
 
     places: NDArray[np.signedinteger]
-    named: int
-    key: int
+    hashing: Hashing
 
 
 def id_bytes(rows: Mapping[str, int], nodes: int) -> tuple[bytes, NDArray[np.int64]]:
@@ -102,19 +99,19 @@ def id_places(rows: Mapping[str, int]) -> Places:
     """The table of ids. Raises ValueError when two have the same row."""
     if len(set(rows.values())) != len(rows):
         raise ValueError("two ids have the same row")
-    key, named = secrets.randbits(32), _places(len(rows))
+    hashing = _hashing(len(rows))
     homes = np.fromiter(
-        (_id_place(node.encode("utf-8", "surrogatepass"), key, named) for node in rows), np.int64, len(rows)
+        (_id_place(node.encode("utf-8", "surrogatepass"), hashing) for node in rows), np.int64, len(rows)
     )
     entries = np.fromiter(rows.values(), np.int32, len(rows))
-    return Places(_spread(homes, entries, named), named, key)
+    return Places(_spread(homes, entries, hashing.named), hashing)
 
 
 def edge_places(pairs: NDArray[np.int64]) -> Places:
     """The table of edges, (m, 2) rows, each named once."""
     entries = edge_entries(pairs)
-    key, named = secrets.randbits(32), _places(len(entries))
-    return Places(_spread(_edge_places(entries, key, named), entries, named), named, key)
+    hashing = _hashing(len(entries))
+    return Places(_spread(_edge_places(entries, hashing), entries, hashing.named), hashing)
 
 
 def edge_entries(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -129,21 +126,21 @@ def edge_rows(entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
     return entries >> 32, entries & 0xFFFFFFFF
 
 
-def _places(entries: int) -> int:
-    return int(_PLACES * entries) + 1
+def _hashing(entries: int) -> Hashing:
+    return Hashing(named=int(_PLACES * entries) + 1, key=secrets.randbits(32))
 
 
-def _id_place(text: bytes, key: int, named: int) -> int:
+def _id_place(text: bytes, hashing: Hashing) -> int:
     """Where an id may stand first: its CRC, which is fast and need not resist anyone, scaled."""
-    return zlib.crc32(text, key) * named >> 32
+    return zlib.crc32(text, hashing.key) * hashing.named >> 32
 
 
-def _edge_places(entries: NDArray[np.int64], key: int, named: int) -> NDArray[np.int64]:
+def _edge_places(entries: NDArray[np.int64], hashing: Hashing) -> NDArray[np.int64]:
     """Where each entry may stand first, (k,): splitmix64 of it, scaled."""
-    mixed = entries.astype(np.uint64) ^ np.uint64(key)
+    mixed = entries.astype(np.uint64) ^ np.uint64(hashing.key)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _M1
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _M2
-    return (((mixed >> np.uint64(32)) * np.uint64(named)) >> np.uint64(32)).astype(np.int64)
+    return (((mixed >> np.uint64(32)) * np.uint64(hashing.named)) >> np.uint64(32)).astype(np.int64)
 
 
 def _spread(homes: NDArray[np.int64], entries: NDArray[np.signedinteger], named: int) -> NDArray[np.signedinteger]:

@@ -15,7 +15,6 @@ and none is written under two: one that goes on after it lost its lease spoils n
 
 import contextlib
 import errno
-import json
 import os
 import secrets
 import shutil
@@ -23,16 +22,17 @@ import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 from uuid import UUID
 
+import msgspec
 import structlog
 
-from service.embedded.home import try_lock, write_private
+from service.embedded.home import try_lock
 from service.errors import StateMismatch
+from service.private_files import write_private
+from service.publication.facts import FORMAT, ModelManifest, VersionManifest
 
-#: Of everything here: whoever finds another number was made by another version of Lethe.
-FORMAT = 1
 #: Seconds for which no reader answers any more that has not renewed its lease.
 LIFE_S = 2.0
 MANIFEST = "manifest.json"
@@ -43,9 +43,10 @@ _OWNER = "home"
 _MEMORY = Path("/dev/shm")
 #: Bytes that are overwritten at a time.
 _BLOCK = 1 << 20
+_Manifest = TypeVar("_Manifest", ModelManifest, VersionManifest)
 
 
-class PublicationForeign(StateMismatch):
+class OtherPublicationFormat(StateMismatch):
     """A publication of another format."""
 
 
@@ -80,7 +81,6 @@ class Layout:
         for folder in (made.models, made.versions, made.readers):
             folder.mkdir(mode=0o700)
         write_private(made.path / _OWNER, str(home.resolve()))
-        (home / _NAMED_BY).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(home / _NAMED_BY, str(made.path))
         structlog.get_logger(__name__).info("publication.made", folder=str(made.path))
         if found is not None:
@@ -154,21 +154,20 @@ def lock_reader(layout: Layout, reader: UUID) -> int:
         os.close(descriptor)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """What is said of a folder. Raises FileNotFoundError when it is gone, and PublicationForeign."""
+def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
+    """What is said of a folder. Raises FileNotFoundError when it is gone, and OtherPublicationFormat."""
+    data = (folder / MANIFEST).read_bytes()
     try:
-        document: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise OtherPublicationFormat(
+            f"The publication {folder} is not of format {FORMAT}, which this process reads: another version of Lethe "
+            f"wrote it ({error}).",
+            "Start all processes of Lethe from the same version.",
+        ) from error
     except ValueError as error:
         # Overwritten at this very moment, by which it loses its name too.
         raise FileNotFoundError(errno.ENOENT, f"There is no manifest in {folder} any more") from error
-    found = document.get("format")
-    if found != FORMAT:
-        raise PublicationForeign(
-            f"The publication {folder} has format {found}, and this process reads format {FORMAT}: another version of "
-            "Lethe wrote it.",
-            "Start all processes of Lethe from the same version.",
-        )
-    return document
 
 
 def hidden(folder: Path) -> Path:

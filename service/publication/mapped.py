@@ -4,13 +4,12 @@ import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from projector.forgetting.canaries import Canaries
-from service.publication.facts import Facts, ModelFacts, VersionFacts
+from service.publication.facts import Facts, ModelFacts, ModelManifest, VersionManifest
 from service.publication.index import EdgeIndex, IdIndex
 from service.publication.layout import Layout, read_manifest
 
@@ -53,43 +52,30 @@ class View:
 def open_view(layout: Layout, folder: str, before: View | None = None) -> View:
     """The version in a folder; what it has in common with the one `before` is not mapped again.
 
-    Raises FileNotFoundError when it is not there (any more), OSError, and PublicationForeign.
+    Raises FileNotFoundError when it is not there (any more), OSError, and OtherPublicationFormat.
     """
     path = layout.version(folder)
-    said = read_manifest(path)
-    model_path = layout.models / said["model"]
+    said = read_manifest(path, VersionManifest)
+    model_path = layout.models / said.model
     model = before.model if before is not None and before.model.path == model_path else _open_model(model_path)
     nodes, classes = model.facts.nodes, len(model.facts.classes)
-    served = VersionFacts(**said["facts"])
     probabilities = np.frombuffer(_map(path / "probabilities", 8 * nodes * classes), dtype=np.float64)
     live = np.frombuffer(_map(path / "live", nodes), dtype=np.bool_)
-    return View(folder, path, model, Facts(model.facts, served), probabilities.reshape(nodes, classes), live)
-
-
-def read_model(folder: Path) -> tuple[ModelFacts, Canaries | None, dict[str, Any]]:
-    """What the manifest of an import says. Raises as `read_manifest`."""
-    said = read_manifest(folder)
-    facts = ModelFacts(**{**said["facts"], "classes": tuple(said["facts"]["classes"])})
-    return facts, None if said["canaries"] is None else Canaries(**said["canaries"]), said
+    return View(folder, path, model, Facts(model.facts, said.facts), probabilities.reshape(nodes, classes), live)
 
 
 def _open_model(path: Path) -> MappedModel:
-    facts, canaries, said = read_model(path)
-    sizes, nodes = said["sizes"], facts.nodes
+    said = read_manifest(path, ModelManifest)
+    sizes, nodes = said.sizes, said.facts.nodes
     ids = IdIndex(
         ids=_map(path / "ids", sizes["ids"]),
         offsets=memoryview(_map(path / "offsets", sizes["offsets"])).cast("q"),
         places=memoryview(_map(path / "index", sizes["index"])).cast("i"),
-        named=said["ids"]["named"],
-        key=said["ids"]["key"],
+        hashing=said.ids,
     )
-    edges = EdgeIndex(
-        places=np.frombuffer(_map(path / "edges", sizes["edges"]), dtype=np.int64),
-        named=said["edges"]["named"],
-        key=said["edges"]["key"],
-    )
+    edges = EdgeIndex(np.frombuffer(_map(path / "edges", sizes["edges"]), dtype=np.int64), said.edges)
     public = np.frombuffer(_map(path / "public", nodes), dtype=np.bool_)
-    return MappedModel(path, facts, canaries, ids, edges, public)
+    return MappedModel(path, said.facts, said.canaries, ids, edges, public)
 
 
 def _map(path: Path, size: int) -> mmap.mmap:

@@ -5,13 +5,13 @@ written again from the store.
 """
 
 import hashlib
-import json
 import os
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,19 +19,17 @@ from model_store.disk.durable import blank
 from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
 from service.domain.snapshot import Snapshot
-from service.publication.facts import ModelFacts, VersionFacts
-from service.publication.index import BLANK_BYTE, Places, edge_entries, edge_places, edge_rows, id_bytes, id_places
+from service.publication.facts import ModelFacts, ModelManifest, VersionFacts, VersionManifest
+from service.publication.index import BLANK_BYTE, edge_entries, edge_places, edge_rows, id_bytes, id_places
 from service.publication.layout import (
-    FORMAT,
     MANIFEST,
     Layout,
-    PublicationForeign,
+    OtherPublicationFormat,
     hidden,
     read_manifest,
     remove_folder,
     written_under,
 )
-from service.publication.mapped import read_model
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: Room for so many versions is wanted where a publication is made: the committed one, the next, and one to spare.
@@ -99,7 +97,8 @@ class Publisher:
         nothing of it is left where there is room, and ValueError when the parts do not fit.
         """
         if isinstance(of, VersionRef):
-            self._write(ref.folder, read_manifest(self.layout.version(of.folder))["model"], snapshot, facts)
+            said = read_manifest(self.layout.version(of.folder), VersionManifest)
+            self._write(ref.folder, said.model, snapshot, facts)
             return
         self._layout = Layout.make(self._home, self._share, room=_room(of, snapshot))
         token = self._write_model(of, snapshot, ref.fencing)
@@ -115,9 +114,8 @@ class Publisher:
         `nodes` (k,) are rows of which id and edges go, `edges` (k, 2) those deleted by themselves. Raises OSError.
         """
         layout = self.layout
-        path = layout.models / read_manifest(layout.version(ref.folder))["model"]
-        facts, _, _ = read_model(path)
-        gone = np.zeros(facts.nodes, dtype=np.bool_)
+        path = layout.models / read_manifest(layout.version(ref.folder), VersionManifest).model
+        gone = np.zeros(read_manifest(path, ModelManifest).facts.nodes, dtype=np.bool_)
         gone[nodes] = True
         if nodes.size:
             index = np.memmap(path / "index", dtype=np.int32, mode="r")
@@ -136,7 +134,7 @@ class Publisher:
         """
         layout = self.layout
         committed = layout.version(keep.folder)
-        kept = {committed.name, read_manifest(committed)["model"]}
+        kept = {committed.name, read_manifest(committed, VersionManifest).model}
         for folder in (*layout.versions.iterdir(), *layout.models.iterdir()):
             if folder.name not in kept and written_under(folder) <= fencing:
                 remove_folder(folder)
@@ -149,21 +147,21 @@ class Publisher:
         """
         try:
             folder = self.layout.version(ref.folder)
-            said = read_manifest(folder)
-            stored, canaries, about = read_model(self.layout.models / said["model"])
+            said = read_manifest(folder, VersionManifest)
+            about = read_manifest(self.layout.models / said.model, ModelManifest)
             digests = {name: _file_digest(folder / name) for name in ("probabilities", "live")}
-            sizes = {name: (self.layout.models / said["model"] / name).stat().st_size for name in about["sizes"]}
-        except (FileNotFoundError, PublicationForeign, KeyError, TypeError):
+            sizes = {name: (self.layout.models / said.model / name).stat().st_size for name in about.sizes}
+        except (FileNotFoundError, OtherPublicationFormat):
             return False
-        if about["boot"] != _boot() or (stored, canaries) != (model.facts, model.canaries):
+        if about.boot != _boot() or (about.facts, about.canaries) != (model.facts, model.canaries):
             # Of a machine that has crashed since, it may be that not all has reached the disk.
             return False
         exact = ("version", "live_nodes", "edges", "rank")
         return (
-            all(said["facts"][name] == getattr(facts, name) for name in exact)
-            and digests == said["sha256"]
+            all(getattr(said.facts, name) == getattr(facts, name) for name in exact)
+            and digests == said.sha256
             and digests["live"] == _digest(snapshot.live)
-            and sizes == about["sizes"]
+            and sizes == about.sizes
         )
 
     def _write_model(self, model: PublishedModel, snapshot: Snapshot, fencing: int) -> str:
@@ -189,14 +187,8 @@ class Publisher:
             "edges": edges.places,
             "public": public,
         }
-        said = {
-            "boot": _boot(),
-            "facts": asdict(facts),
-            "canaries": None if model.canaries is None else asdict(model.canaries),
-            "ids": _told(index),
-            "edges": _told(edges),
-            "sizes": {name: array.nbytes for name, array in arrays.items()},
-        }
+        sizes = {name: array.nbytes for name, array in arrays.items()}
+        said = ModelManifest(_boot(), facts, model.canaries, index.hashing, edges.hashing, sizes)
         _write_folder(self.layout.models / token, said, arrays)
         return token
 
@@ -205,17 +197,19 @@ class Publisher:
         digests = {name: _digest(array) for name, array in arrays.items()}
         folder = self.layout.versions / name
         remove_folder(folder)
-        _write_folder(folder, {"model": token, "facts": asdict(facts), "sha256": digests}, arrays)
+        _write_folder(folder, VersionManifest(token, facts, digests), arrays)
 
 
-def _write_folder(folder: Path, said: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic]]) -> None:
+def _write_folder(
+    folder: Path, said: ModelManifest | VersionManifest, arrays: Mapping[str, NDArray[np.generic]]
+) -> None:
     """A folder that has its name once it is whole; after an error what there is of it is removed."""
     unfinished = hidden(folder)
     unfinished.mkdir(mode=0o700)
     try:
         for name, array in arrays.items():
             _write_file(unfinished / name, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        _write_file(unfinished / MANIFEST, memoryview(json.dumps({"format": FORMAT, **said}).encode()))
+        _write_file(unfinished / MANIFEST, memoryview(msgspec.json.encode(said, enc_hook=float)))
     except OSError:
         remove_folder(unfinished)
         raise
@@ -275,10 +269,6 @@ def _without_forgotten(snapshot: Snapshot) -> NDArray[np.float64]:
         # What a forgotten node was predicted must not outlive it, whoever computed the snapshot.
         return np.where(snapshot.live[:, None], snapshot.probabilities, 0.0)
     return snapshot.probabilities
-
-
-def _told(table: Places) -> dict[str, object]:
-    return {"named": table.named, "key": table.key}
 
 
 def _room(model: PublishedModel, snapshot: Snapshot) -> int:

@@ -54,7 +54,7 @@ class Outage:
         )
         await asyncio.sleep(delay)
 
-    async def outlast(self, attempt: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:
+    async def retry(self, attempt: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:
         """Make attempts until one succeeds and return its result; what they do must bear to be repeated.
 
         Raises what an outage raised once `stop` is set, and any other error at once.

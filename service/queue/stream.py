@@ -126,18 +126,18 @@ class DeletionStream:
     async def _entries(self, raw: Iterable[tuple[Any, Mapping[Any, Any] | None]]) -> list[Entry]:
         """The entries that name a request; anything else somebody wrote here is removed."""
         entries: list[Entry] = []
-        foreign: list[str] = []
+        others: list[str] = []
         for entry_id, fields in raw:
             if entry_id is None:
                 continue
             request_id = _request_id(fields)
             if request_id is None:
-                foreign.append(_text(entry_id))
+                others.append(_text(entry_id))
             else:
                 entries.append(Entry(_text(entry_id), request_id))
-        if foreign:
-            structlog.get_logger(__name__).warning("stream.foreign_entries_removed", entries=len(foreign))
-            await self._remove(foreign)
+        if others:
+            structlog.get_logger(__name__).warning("stream.foreign_entries_removed", entries=len(others))
+            await self._remove(others)
         return entries
 
     async def _remove(self, entry_ids: Sequence[str]) -> None:

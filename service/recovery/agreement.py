@@ -18,7 +18,7 @@ from service.domain.states import ImportStatus
 from service.errors import KeyMissing, StateMismatch
 from service.imports.repository import ImportRepository
 from service.recovery.repository import RecoveryRepository
-from service.vault.decrypt import opened
+from service.vault.decrypt import decrypt_targets
 from service.vault.request_keys import RequestKeys
 from service.versions.commit import pointer_to
 from service.versions.context import Context
@@ -114,7 +114,7 @@ def deleted_edges(batch: Iterable[QueuedRequest], request_keys: RequestKeys) -> 
     for request in batch:
         if request.kind.rules.removes is not Part.EDGES:
             continue
-        targets = opened(request, request_keys)
+        targets = decrypt_targets(request, request_keys)
         if targets is None:
             raise KeyMissing(
                 f"Request {request.id} deleted edges that are not erased yet, and which they are cannot be read: the "

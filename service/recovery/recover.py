@@ -34,6 +34,7 @@ from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
+from service.deletions.moves import RequestMoves
 from service.deletions.requests import RequestRepository
 from service.domain.kinds import Part
 from service.domain.records import Tombstone
@@ -43,23 +44,24 @@ from service.errors import Conflict, StateMismatch
 from service.evidence.contents import ModelRecovered
 from service.evidence.events import EventRepository
 from service.failure_points import FailurePoint
-from service.imports.deleted_parts import Tombstoned, find_tombstoned
+from service.imports.deleted_parts import DeletedParts, find_deleted_parts
 from service.imports.repository import ImportRepository
 from service.recovery.agreement import check_agreement
 from service.recovery.repository import RecoveryRepository
-from service.recovery.unfinished import steps_of
-from service.tombstones.kept import keep_in_step, only_in_store, unreadable
+from service.recovery.unfinished import steps_of_cause
+from service.tombstones.kept import only_in_store, reconcile, unreadable
 from service.tombstones.repository import TombstoneRepository
 from service.unlearning.resident import Resident
 from service.versions.batch_rows import BatchRepository
 from service.versions.commit import pointer_to
 from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper
+from service.versions.new_version import CauseSteps, NewVersion
 from service.versions.pointers import PointerRepository
 from service.versions.published import published_model
 from service.versions.stopwatch import Stopwatch
 from service.versions.versions import VersionRepository
-from service.versions.writer import NewVersion, OwnSteps, VersionWriter
+from service.versions.writer import VersionWriter
 
 _KEY_LOST = (
     "What this request names cannot be read any more: the key of its encrypted id list was lost, and a recovery went "
@@ -83,34 +85,34 @@ class Recovered:
     gave_up_tombstones: bool = False
 
 
-class RecoverySteps(OwnSteps):
+class RecoverySteps(CauseSteps):
     """What a recovery adds to the steps of every version."""
 
     cause = Cause.RECOVERY
 
-    def __init__(self, context: Context, told: Callable[[Version], Recovery], own: Sequence[Tombstone]) -> None:
-        """`told` is the record of a version; `own` are the tombstones that the store alone has."""
+    def __init__(self, context: Context, recovery_of: Callable[[Version], Recovery], own: Sequence[Tombstone]) -> None:
+        """`recovery_of` gives the record of a version; `own` are the tombstones that the store alone has."""
         self._context = context
-        self._told = told
+        self._recovery_of = recovery_of
         self._own = own
         #: How many requests failed, their keys being lost.
         self.failed = 0
 
     async def record(self, connection: Connection, version: Version) -> None:
         """It is recorded and logged, and the database told what it did not know."""
-        recovery = self._told(version)
+        recovery = self._recovery_of(version)
         await RecoveryRepository(connection).insert(recovery)
         fingerprints = self._context.keyring.fingerprints()
         tombstones = TombstoneRepository(connection)
         await tombstones.insert(version.model, self._own, fingerprints, recovery=version.id)
-        await EventRepository(connection).append_of_no_request(EventType.RECOVERED, ModelRecovered(recovery))
+        await EventRepository(connection).append_model_event(EventType.RECOVERED, ModelRecovered(recovery))
 
     async def complete(self, connection: Connection, version: Version) -> None:
         """So are those that were interrupted before it."""
         await RecoveryRepository(connection).finish(version.model, requests_failed=self.failed)
 
 
-class Restorer:
+class Recoverer:
     """Recovers one model under its lease."""
 
     def __init__(self, context: Context, store: Store, keeper: LeaseKeeper) -> None:
@@ -134,22 +136,22 @@ class Restorer:
             await PointerRepository(connection).require_only(context.model)
         base = await context.run(self._store.load_base)
         own = await only_in_store(context.engine, await self._kept(accept_lost_tombstones), context.keyring)
-        tombstoned = await find_tombstoned(context.engine, context.keyring, context.model, base.graph, own)
+        deleted_parts = await find_deleted_parts(context.engine, context.keyring, context.model, base.graph, own)
         current = self._store.current()
         state = await context.run(lambda: self._store.read_version(current))
-        remaining = tombstoned.within(state.live, state.featured)
+        remaining = deleted_parts.within(state.live, state.featured)
         agreed = self._store.live_edges(current) == _edges_between(base.graph.adjacency, state)
         if agreed and not remaining and not own and not await self._lost_in_batch(lost) and await self._agree():
             failed = await self._fail(lost)
             return Recovered(None, failed, 0, gave_up_tombstones=self._gave_up_tombstones)
-        return await self._go_on(current, state, remaining, tombstoned, own, lost)
+        return await self._go_on(current, state, remaining, deleted_parts, own, lost)
 
     async def _go_on(
         self,
         current: VersionRef,
         state: VersionState,
-        remaining: Tombstoned,
-        tombstoned: Tombstoned,
+        remaining: DeletedParts,
+        deleted_parts: DeletedParts,
         own: Sequence[Tombstone],
         lost: Collection[UUID],
     ) -> Recovered:
@@ -165,24 +167,26 @@ class Restorer:
         failure_points.reached(FailurePoint.COMPUTED, Cause.RECOVERY)
         before = pointer_to(self._store, current, context.model)
         # Asked for the lease before the disk is written to: the computation may have taken longer.
-        writer = VersionWriter(context, self._keeper, self._store, resident, before, tombstoned.edges)
+        writer = VersionWriter(context, self._keeper, self._store, resident, before, deleted_parts.edges)
         database_before = None if committed is None else committed.folder
-        told = partial(Recovery, database_before=database_before, store_before=current.folder, unknown_nodes=unknown)
-        steps = RecoverySteps(context, told, own)
+        recovery_of = partial(
+            Recovery, database_before=database_before, store_before=current.folder, unknown_nodes=unknown
+        )
+        steps = RecoverySteps(context, recovery_of, own)
         version = await writer.write(new, steps, watch)
         await writer.commit(version, new, steps, watch)
         self._log.warning("recovery.committed", version=number, store=current.folder, unknown_nodes=unknown)
         # Before it is erased, the store's own record has what the database alone knew; after a crash, at a start.
-        await keep_in_step(context, self._store, self._keeper)
+        await reconcile(context, self._store, self._keeper)
         steps.failed = await self._fail(lost)
         completed = 0
         for one in unfinished:
             if one.cause is not Cause.RECOVERY:
-                await writer.finish(one, await steps_of(context, writer, self._store, one), Stopwatch())
+                await writer.finish(one, await steps_of_cause(context, writer, self._store, one), Stopwatch())
                 completed += one.requests if one.cause is Cause.BATCH else 0
         await writer.finish(version, steps, watch)
         kept = sum(one.kind.rules.removes is Part.NODES for one in own)
-        return Recovered(told(version), steps.failed, completed, kept, self._gave_up_tombstones)
+        return Recovered(recovery_of(version), steps.failed, completed, kept, self._gave_up_tombstones)
 
     async def _kept(self, accept_lost: bool) -> Kept:
         """The store's own tombstones; StoreDamaged when some cannot be read that the database need not have."""
@@ -216,14 +220,14 @@ class Restorer:
             return False
         return True
 
-    async def _unknown_nodes(self, state: VersionState, remaining: Tombstoned) -> int:
+    async def _unknown_nodes(self, state: VersionState, remaining: DeletedParts) -> int:
         """How many nodes the version lacks for which there is no tombstone; their ids are gone, so they are counted."""
         async with transaction(self._context.engine) as connection:
             known = await TombstoneRepository(connection).count(self._context.model, Part.NODES)
         return max(0, int((~state.live).sum()) - (known - int(remaining.nodes.size)))
 
     def _without(
-        self, remaining: Tombstoned, state: VersionState, current: VersionRef, number: int
+        self, remaining: DeletedParts, state: VersionState, current: VersionRef, number: int
     ) -> tuple[Resident, NewVersion]:
         """The store's model on the device, without what remains to be deleted, as version `number`."""
         stale = self._store.stale_coefficients(current)
@@ -272,7 +276,7 @@ class Restorer:
                 if found is None or found[0].batch_id is not None:
                     continue
                 try:
-                    failed += await RequestRepository(connection).mark_failed(request_id, _KEY_LOST)
+                    failed += await RequestMoves(connection).mark_failed(request_id, _KEY_LOST)
                 except Conflict as conflict:
                     self._log.info("request.ended_meanwhile", reason=conflict.title)
         return failed

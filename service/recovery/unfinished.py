@@ -10,10 +10,11 @@ from service.domain.versions import Version
 from service.imports.importer import ImportSteps
 from service.versions.batch_rows import BatchRepository
 from service.versions.context import Context
-from service.versions.writer import OwnSteps, VersionWriter
+from service.versions.new_version import CauseSteps
+from service.versions.writer import VersionWriter
 
 
-async def steps_of(context: Context, writer: VersionWriter, store: Store, version: Version) -> OwnSteps:
+async def steps_of_cause(context: Context, writer: VersionWriter, store: Store, version: Version) -> CauseSteps:
     """What the cause of `version` adds to the steps that are left; `store` is the model, where it is served from.
 
     Raises Unavailable, and ValueError for a recovery, which the next one alone goes on with.

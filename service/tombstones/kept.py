@@ -26,7 +26,7 @@ TOMBSTONES = "tombstones"
 _BY_CODE = {kind.rules.tombstone_code: kind for kind in RequestKind}
 
 
-def as_kept(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[KeptTombstone]:
+def for_store(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[KeptTombstone]:
     """The same as the store keeps it, without the request; `keyring` has the keys that made them."""
     keys = {number: fingerprint[:KEY_BYTES] for number, fingerprint in keyring.fingerprints().items()}
     return [KeptTombstone(one.hash, keys[one.key_number], one.kind.rules.tombstone_code) for one in tombstones]
@@ -38,10 +38,10 @@ async def only_in_store(engine: Engine, kept: Kept, keyring: Keyring) -> list[To
     Raises Unavailable, and KeyMissing for what was made with a key that is not here: what it names could not be told.
     """
     numbers = {fingerprint[:KEY_BYTES]: number for number, fingerprint in keyring.fingerprints().items()}
-    foreign = sum(one.key not in numbers for one in kept.tombstones)
-    if foreign:
+    of_others = sum(one.key not in numbers for one in kept.tombstones)
+    if of_others:
         raise KeyMissing(
-            f"{foreign} of the tombstones that the model keeps were made with a key that is not in the key folder.",
+            f"{of_others} of the tombstones that the model keeps were made with a key that is not in the key folder.",
             "Restore the key folder that belongs to the model; until then deleted nodes cannot be told. If it is lost "
             "for good, move the files `tombstones-*` out of the model's folder: nothing then keeps what they name out "
             "of a newly trained model.",
@@ -64,7 +64,7 @@ def unreadable(kept: Kept) -> StoreDamaged:
     )
 
 
-async def keep_in_step(context: Context, store: Store, keeper: LeaseKeeper) -> None:
+async def reconcile(context: Context, store: Store, keeper: LeaseKeeper) -> None:
     """Makes the store's record that of the database, of the same moment; damage is mended by that.
 
     Raises StateMismatch when the record has what the database does not know, KeyMissing, Unavailable and OSError.
@@ -84,5 +84,5 @@ async def keep_in_step(context: Context, store: Store, keeper: LeaseKeeper) -> N
         recorded = await repository.of_model(context.model)
     if kept.damaged:
         structlog.get_logger(__name__).warning("tombstones.damaged", model=context.model, readable=len(kept.tombstones))
-    together = as_kept(recorded, context.keyring)
+    together = for_store(recorded, context.keyring)
     await context.run(partial(store.replace_tombstones, together, fencing=keeper.lease.fencing))

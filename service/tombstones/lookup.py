@@ -6,12 +6,12 @@ from uuid import UUID
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.domain.kinds import Part, Target
-from service.offload import aside
+from service.offload import offload
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 
 
-class Tombstones:
+class TombstoneLookup:
     """What was deleted, and by which request: looked up by keyed hash, under every tombstone key."""
 
     def __init__(self, engine: Engine, keyring: Keyring, model: str) -> None:
@@ -26,7 +26,7 @@ class Tombstones:
         """
         if not targets:
             return {}
-        by_hash = await aside(len(targets), lambda: self._keyring.tombstone_hashes(self._model, part, targets))
+        by_hash = await offload(len(targets), lambda: self._keyring.tombstone_hashes(self._model, part, targets))
         async with transaction(self._engine) as connection:
             found = await TombstoneRepository(connection).find(by_hash)
         return {by_hash[digest]: request_id for digest, request_id in found.items()}

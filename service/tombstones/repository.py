@@ -5,10 +5,10 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, func, literal, select
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.db.arrays import unnested
+from service.db.arrays import any_of, unnested
 from service.db.tables import TombstoneKeyRow, TombstoneRow
 from service.domain.kinds import Part, RequestKind, removing
 from service.domain.records import Tombstone
@@ -58,7 +58,7 @@ class TombstoneRepository:
         """
         if not hashes:
             return {}
-        wanted = func.any(literal(list(hashes), ARRAY(LargeBinary())))
+        wanted = any_of(hashes, LargeBinary())
         query = select(TombstoneRow.hash, TombstoneRow.request_id).where(TombstoneRow.hash == wanted)
         return {row.hash: row.request_id for row in await self._conn.execute(query)}
 
@@ -74,7 +74,7 @@ class TombstoneRepository:
 
     async def of_requests(self, ids: Collection[UUID]) -> list[Tombstone]:
         """Return what these requests have deleted."""
-        wanted = func.any(literal(list(ids), ARRAY(Uuid())))
+        wanted = any_of(ids)
         return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.request_id == wanted)))
 
     def _read(self, rows: Iterable[Row[Any]]) -> list[Tombstone]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from projector.forgetting.batch import ModelState
 from projector.forgetting.forget import Forgotten, NotFinite, require_finite
 from projector.forgetting.live_graph import LiveGraph
-from projector.forgetting.repair import Repair, RepairOutcome
+from projector.forgetting.repair import RepairOutcome, RepairRun
 from service.domain.snapshot import Snapshot
 
 
@@ -26,7 +26,7 @@ class PreparedRepair:
     state: ModelState
     outcome: RepairOutcome
     snapshot: Snapshot
-    repair: Repair
+    repair: RepairRun
 
 
 def snapshot_of(state: ModelState, live_graph: LiveGraph, logits: Tensor | None = None) -> Snapshot:

@@ -11,7 +11,7 @@ from projector.forgetting.batch import Removal
 from projector.forgetting.forget import HeldModel, RepairPlan, forget, require_finite
 from projector.forgetting.gram import Gram
 from projector.forgetting.preconditioner import Preconditioner
-from projector.forgetting.repair import Repair
+from projector.forgetting.repair import RepairRun
 from projector.forgetting.status import RepairProgress, RepairStatus
 from service.domain.states import RepairPolicy
 from service.unlearning.committed import Committed
@@ -37,7 +37,7 @@ class Resident:
         self.preconditioner_cache = PreconditionerCache(committed)
         self._placement = placement
         #: The repair of the committed state; the preconditioner, if there is one, has gone over to it.
-        self._pending: Repair | None = None
+        self._pending: RepairRun | None = None
 
     @classmethod
     def load(
@@ -88,19 +88,19 @@ class Resident:
         self.committed.forget(prepared)
         if self._pending is not None:
             self._pending.close()
-        self._settle(prepared.repair, is_pending=prepared.outcome.status is RepairStatus.PENDING)
+        self._end_repair(prepared.repair, is_pending=prepared.outcome.status is RepairStatus.PENDING)
 
     def begin_repair(self) -> None:
         """Starts a repair of the committed state, for `advance_repair` to carry out."""
         committed = self.committed
-        self._pending = Repair(
+        self._pending = RepairRun(
             committed.state, committed.objective, committed.training_rows, self.preconditioner_cache.usable(),
             free=committed.free_bytes, tolerance=self._placement.repair_tolerance,
         )  # fmt: skip
         self.preconditioner_cache.keep(None)
 
     @property
-    def repairing(self) -> RepairProgress | None:
+    def repair_in_progress(self) -> RepairProgress | None:
         """How far the repair of the committed state has come; None when none is under way."""
         # Asked for by other threads as well, while a batch ends it.
         pending = self._pending
@@ -125,7 +125,7 @@ class Resident:
     def commit_repair(self, prepared: PreparedRepair) -> None:
         """Makes a finished repair the committed state."""
         self.committed.replace(prepared.state, prepared.outcome)
-        self._settle(prepared.repair, is_pending=False)
+        self._end_repair(prepared.repair, is_pending=False)
 
     @property
     def preconditioner(self) -> Preconditioner | None:
@@ -137,7 +137,7 @@ class Resident:
         _ = self.preconditioner
 
     @property
-    def upkeep_due(self) -> bool:
+    def prefactor_due(self) -> bool:
         """Whether `preconditioner_cache.advance` has something to do."""
         return self._placement.policy is RepairPolicy.ALWAYS and self._pending is None and self.preconditioner_cache.due
 
@@ -150,7 +150,7 @@ class Resident:
         features, labels = self.committed.inputs(outcome.coefficients)
         return replace(held, state=state, features=features, labels=labels, is_ahead=True)
 
-    def _settle(self, repair: Repair | None, *, is_pending: bool) -> None:
+    def _end_repair(self, repair: RepairRun | None, *, is_pending: bool) -> None:
         """Keeps of what was computed what holds of the state just committed."""
         preconditioner = None if repair is None else repair.committed()
         self._pending = repair if is_pending else None

@@ -3,6 +3,7 @@
 import os
 from uuid import UUID
 
+import msgspec
 import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -13,45 +14,33 @@ from service.errors import InvalidRequest, LetheError
 _NONCE_BYTES = 12
 
 
-class SealBroken(LetheError):
+class NotDecrypted(LetheError):
     """The encrypted targets of a request cannot be read with the key that is kept for it."""
 
-    slug = "seal-broken"
+    slug = "encrypt-broken"
     title = "Encrypted targets unreadable"
 
 
-def seal(targets: Targets, key: bytes, request_id: UUID) -> bytes:
+def encrypt(targets: Targets, key: bytes, request_id: UUID) -> bytes:
     """Return nonce and ciphertext of `targets` under the 32-byte `key`.
 
     Raises `InvalidRequest` for an id with half of a surrogate pair, which no encoding can hold.
     """
-    fields = {
-        "nodes": targets.nodes,
-        "edges": targets.edges,
-        "node_salts": None if targets.node_salts is None else dict(targets.node_salts),
-        "reference_salt": targets.reference_salt,
-    }
     try:
-        plain = orjson.dumps(fields)
+        plain = orjson.dumps(targets)
     except orjson.JSONEncodeError:
         raise InvalidRequest("An id is not valid Unicode text.", "Remove the unpaired surrogate from it.") from None
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, plain, request_id.bytes)
 
 
-def unseal(ciphertext: bytes, key: bytes, request_id: UUID) -> Targets:
-    """Return what `seal` was given; raises `SealBroken` for another key, another request or altered bytes."""
+def decrypt(ciphertext: bytes, key: bytes, request_id: UUID) -> Targets:
+    """Return what `encrypt` was given; raises `NotDecrypted` for another key, another request or altered bytes."""
     try:
         plain = AESGCM(key).decrypt(ciphertext[:_NONCE_BYTES], ciphertext[_NONCE_BYTES:], request_id.bytes)
     except (InvalidTag, ValueError):
-        raise SealBroken(
+        raise NotDecrypted(
             f"The encrypted targets of request {request_id} do not open with its key.",
             "The key file and the database are from different backups; restore the pair that belongs together.",
         ) from None
-    fields = orjson.loads(plain)
-    return Targets(
-        nodes=tuple(fields["nodes"]),
-        edges=tuple((first, second) for first, second in fields["edges"]),
-        node_salts=fields["node_salts"],
-        reference_salt=fields["reference_salt"],
-    )
+    return msgspec.json.decode(plain, type=Targets)

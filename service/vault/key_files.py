@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 from service.errors import ConfigurationError, KeyMissing
+from service.private_files import sync_folder
 
 KEY_BYTES = 32
 
@@ -33,15 +34,6 @@ def require_private(path: Path) -> None:
         raise ConfigurationError(
             f"{path} is open to other users (mode {mode:03o}).", f"Run `chmod {wanted} {path}` and start again."
         )
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a created, renamed or removed entry of `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_key(path: Path) -> bytes:

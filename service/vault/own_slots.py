@@ -13,6 +13,7 @@ from uuid import UUID
 
 from service.domain.records import KeySlot
 from service.errors import AlreadyRunning, KeyMissing
+from service.private_files import sync_folder
 from service.vault import key_files, slots
 
 #: A file grows by at least so many slots, so that a reservation rarely changes its size.
@@ -56,7 +57,7 @@ class OwnSlots:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 key_files.require_private(path)
                 _prepare(descriptor, path)
-                key_files.sync_folder(folder)
+                sync_folder(folder)
                 return cls(descriptor, path)
             except BlockingIOError:
                 os.close(descriptor)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Row, Select, Uuid, func, insert, literal, select, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import ForeignKey, Row, Select, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
+from service.db.arrays import any_of
 from service.db.base import Base, holds
 from service.db.rows import NORM_COLUMNS, QUEUED_COLUMNS, queued_request, request_norms
 from service.db.tables import RequestAuditRow, RequestRow
@@ -89,7 +89,7 @@ class BatchRepository:
         await self._conn.execute(insert(BatchRow).values(id=version.id, **vars(details)))
         joined = (
             update(RequestRow)
-            .where(RequestRow.id == func.any(literal(list(norms), ARRAY(Uuid()))), RequestRow.model == version.model)
+            .where(RequestRow.id == any_of(norms), RequestRow.model == version.model)
             .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
             .values(batch_id=version.id)
         )

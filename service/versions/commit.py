@@ -3,7 +3,7 @@
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.db.engine import Engine
-from service.db.lease import settle
+from service.db.lease import wait_for_writers
 from service.db.transactions import transaction
 from service.domain.records import Pointer
 from service.errors import Unavailable
@@ -25,7 +25,7 @@ async def pointer_moved(engine: Engine, keeper: LeaseKeeper, pointer: Pointer, o
     while True:
         try:
             async with transaction(engine) as connection:
-                await settle(connection, keeper.lease)
+                await wait_for_writers(connection, keeper.lease)
                 found = await PointerRepository(connection).read(pointer.model)
         except Unavailable as error:
             await outage.pause(error)

@@ -45,6 +45,6 @@ class Context:
         """Blocking `work` on the executor, off the event loop, so that the lease is renewed meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, work)
 
-    async def outlast(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Makes attempts until one succeeds; see `Outage.outlast`."""
-        return await self.outage.outlast(attempt, self.stop)
+    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Makes attempts until one succeeds; see `Outage.retry`."""
+        return await self.outage.retry(attempt, self.stop)

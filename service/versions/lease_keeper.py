@@ -10,7 +10,7 @@ from projector.errors import ProjectorError
 from service.boottime import boottime
 from service.db import lease as leases
 from service.db.engine import Engine
-from service.domain.lease_report import Told
+from service.domain.lease_report import LeaseReport
 from service.domain.records import Lease
 from service.errors import KeyMissing, LeaseLost, StateMismatch, Unavailable
 
@@ -27,14 +27,14 @@ class RenewalFailed(Exception):
 class LeaseKeeper:
     """The lease of one unlearner while it holds it; every write asks for `lease` anew."""
 
-    def __init__(self, engine: Engine, lease: Lease, say: Callable[[], Told] | None = None) -> None:
+    def __init__(self, engine: Engine, lease: Lease, say: Callable[[], LeaseReport] | None = None) -> None:
         """`say` is asked what the holder is at, which is told to others with each renewal, and soon when it changes."""
         self._engine = engine
         self._lease = lease
         self._say = say
         self._woken = asyncio.Event()
         #: What was told last.
-        self._told: Told | None = None
+        self._reported: LeaseReport | None = None
         self._lost = False
         self._failure: Exception | None = None
 
@@ -84,9 +84,9 @@ class LeaseKeeper:
         while not self._lost and self._failure is None:
             await self._pause(self._lease.ttl_seconds / _RENEWALS)
             try:
-                told = None if self._say is None else self._say()
-                self._lease = await leases.renew(self._engine, self.lease, told)
-                self._told = told
+                report = None if self._say is None else self._say()
+                self._lease = await leases.renew(self._engine, self.lease, report)
+                self._reported = report
             except LeaseLost:
                 self._lost = True
             except Unavailable as error:
@@ -109,14 +109,16 @@ class LeaseKeeper:
         """Whether the holder is at something else than was told; how far a repair has come can wait."""
         if self._say is None:
             return False
-        now, before = self._say(), self._told
+        now, before = self._say(), self._reported
         if before is None or (now.repair is None) != (before.repair is None):
             return True
         return (now.condition, now.checks) != (before.condition, before.checks)
 
 
 @contextlib.asynccontextmanager
-async def holding(engine: Engine, lease: Lease, say: Callable[[], Told] | None = None) -> AsyncIterator[LeaseKeeper]:
+async def holding(
+    engine: Engine, lease: Lease, say: Callable[[], LeaseReport] | None = None
+) -> AsyncIterator[LeaseKeeper]:
     """Keeps `lease` renewed inside the block; `say` as for `LeaseKeeper`."""
     keeper = LeaseKeeper(engine, lease, say)
     renewal = asyncio.create_task(keeper.keep(), name="lease-renewal")

@@ -13,11 +13,9 @@ come.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar
-from uuid import UUID, uuid4
 
 import numpy as np
 import structlog
@@ -28,85 +26,27 @@ from model_store.manifest import Manifest
 from model_store.store import Store
 from model_store.tombstones import KeptTombstone
 from model_store.versions import VersionRef, VersionState
-from projector.forgetting.batch import ModelState
-from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.boottime import boottime
-from service.db.engine import Connection
 from service.db.transactions import CommitUnanswered, fenced_transaction
 from service.domain.records import Lease, Pointer
-from service.domain.snapshot import Snapshot
 from service.domain.states import Cause
 from service.domain.versions import Version
 from service.failure_points import FailurePoint
 from service.publication.layout import LIFE_S
-from service.publication.writer import PublishedModel
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.resident import Resident
 from service.unlearning.stored_state import version_state
 from service.versions.commit import pointer_moved
 from service.versions.context import Context
-from service.versions.debris import Leftovers
 from service.versions.lease_keeper import LeaseKeeper
+from service.versions.new_version import CauseSteps, NewVersion
 from service.versions.pointers import PointerRepository
 from service.versions.published import committed_facts, published_model, version_facts
 from service.versions.stopwatch import Stopwatch
+from service.versions.to_erase import ToErase
 from service.versions.versions import VersionRepository
-
-NO_EDGES = np.empty((0, 2), dtype=np.int64)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class NewVersion:
-    """A version computed beside the committed one, with what was measured of it."""
-
-    id: UUID = field(default_factory=uuid4)
-    state: ModelState
-    #: Between its live nodes, each counted once.
-    edges: int
-    #: What the repair of its weights came to, or their bound without one.
-    outcome: RepairOutcome
-    #: Whether its span coefficients are those of its own weights, and not yet on the disk.
-    rebuilt: bool
-    requests: int = 0
-    #: Nodes, nodes of which the features alone went, and edges by themselves.
-    deleted: tuple[int, int, int] = (0, 0, 0)
-    #: The latter, (k, 2), where they are still in the graph on the disk.
-    deleted_edges: NDArray[np.int64] = field(default_factory=lambda: NO_EDGES)
-    directions_removed: int = 0
-    #: The number, where it does not follow that of the version before.
-    number: int | None = None
-    #: What it predicts, for readers.
-    snapshot: Snapshot
-    #: Of a model that is not the one before: what all of its versions have in common.
-    model: PublishedModel | None = None
-    #: Makes it the state on the device.
-    replace_state: Callable[[], None]
-
-
-class OwnSteps:
-    """What one cause adds to the steps that every version takes; nothing, unless it says otherwise."""
-
-    cause: ClassVar[Cause]
-
-    def written(self, ref: VersionRef) -> None:
-        """At the end of step 5, on the executor."""
-
-    async def record(self, connection: Connection, version: Version) -> None:
-        """In step 6: the rows of its own beside the version's, in the same transaction."""
-
-    async def apply(self, version: Version) -> None:
-        """Step 8."""
-
-    def erase(self) -> None:
-        """In step 9, on the executor: what else leaves the disk."""
-
-    async def complete(self, connection: Connection, version: Version) -> None:
-        """In step 10: the rows of its own, in the transaction that finishes the version's."""
-
-    async def done(self, version: Version) -> None:
-        """After step 10."""
 
 
 class VersionWriter:
@@ -132,7 +72,7 @@ class VersionWriter:
         self._store = store
         self._pointer = pointer
         self._made_from = made_from
-        self._leftovers = Leftovers(store.manifest.nodes, unerased_edges)
+        self._to_erase = ToErase(store.manifest.nodes, unerased_edges)
         self._log = structlog.get_logger(__name__)
         #: Until when (`boottime()`) readers may answer from a copy of the committed version that another has replaced.
         self._replaced_until = 0.0
@@ -154,20 +94,20 @@ class VersionWriter:
         """The lease; raises LeaseLost once it is not safely held any more."""
         return self._keeper.lease
 
-    async def write(self, new: NewVersion, own: OwnSteps, watch: Stopwatch) -> Version:
+    async def write(self, new: NewVersion, own: CauseSteps, watch: Stopwatch) -> Version:
         """Step 5. Raises LeaseLost and OSError."""
         pointer = await watch.time("write", partial(self._write, new, own), self._context.executor)
         failure_points.reached(FailurePoint.WRITTEN, own.cause)
         return self._version(new, own.cause, pointer, watch)
 
-    async def commit(self, version: Version, new: NewVersion, own: OwnSteps, watch: Stopwatch) -> None:
+    async def commit(self, version: Version, new: NewVersion, own: CauseSteps, watch: Stopwatch) -> None:
         """Steps 6 and 7. Raises Unavailable when nothing was committed, LeaseLost, and what `own` raises."""
         await self._move_pointer(version, own)
         failure_points.reached(FailurePoint.COMMITTED, own.cause)
         await watch.time("swap", partial(self._swap, new, version.pointer), self._context.executor)
         failure_points.reached(FailurePoint.SWAPPED, own.cause)
 
-    async def finish(self, version: Version, own: OwnSteps, watch: Stopwatch) -> Version:
+    async def finish(self, version: Version, own: CauseSteps, watch: Stopwatch) -> Version:
         """Steps 8 to 10; returns the version as finished. Raises Unavailable, OSError and LeaseLost."""
         context, cause = self._context, own.cause
         await self.moved()
@@ -221,11 +161,11 @@ class VersionWriter:
         Returns that one. Readers have moved to it before.
         """
         committed = self._store.read_version(self._ref, digest=self._pointer.digest)
-        erasure, fencing = self._leftovers.erasure(committed), self.lease.fencing
+        erasure, fencing = self._to_erase.erasure(committed), self.lease.fencing
         self._context.publisher.erase(self._ref, erasure.nodes, erasure.edges)
         self._context.publisher.remove_older(self._ref, fencing)
         self._store.erase(erasure, fencing=fencing, keep=self._ref)
-        self._leftovers.erased(committed)
+        self._to_erase.erased(committed)
         return committed
 
     def keep_tombstones(self, tombstones: Sequence[KeptTombstone]) -> None:
@@ -250,7 +190,7 @@ class VersionWriter:
         folder, digest = self._store.folder_of(self._ref), self._pointer.digest
         return gram_checkpoint.write_steps(folder, self.resident.committed.state.features.gram, version_digest=digest)
 
-    def _write(self, new: NewVersion, own: OwnSteps) -> Pointer:
+    def _write(self, new: NewVersion, own: CauseSteps) -> Pointer:
         number = self._pointer.version + 1 if new.number is None else new.number
         ref = VersionRef(number, self.lease.fencing)
         try:
@@ -278,7 +218,7 @@ class VersionWriter:
         weights = self._store.weights_sha256(ref)
         return Pointer(self._pointer.model, ref.version, ref.fencing, ref.folder, digest, weights)
 
-    async def _move_pointer(self, version: Version, own: OwnSteps) -> None:
+    async def _move_pointer(self, version: Version, own: CauseSteps) -> None:
         """Step 6."""
         context = self._context
         try:
@@ -300,11 +240,11 @@ class VersionWriter:
         """Step 7."""
         new.replace_state()
         self._pointer = pointer
-        self._leftovers.add_edges(new.deleted_edges)
+        self._to_erase.add_edges(new.deleted_edges)
         # Last, since a disk may refuse; a start sets CURRENT from the pointer.
         self._store.set_current(self._ref)
 
-    def _erase(self, own: OwnSteps) -> VersionState:
+    def _erase(self, own: CauseSteps) -> VersionState:
         """Step 9; the coefficients before those of repaired weights knew what is being erased."""
         if self._store.stale_coefficients(self._ref):
             coefficients = self.resident.committed.coefficients()

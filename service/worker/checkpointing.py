@@ -12,7 +12,7 @@ from service.versions.writer import VersionWriter
 LEAST_FEATURES = 512
 #: How long a version must have been the committed one before its factors are written (seconds): under a steady stream
 #: of deletions they would be outdated at once.
-SETTLED_S = 5.0
+QUIET_S = 5.0
 #: Longest work between two looks for new requests (seconds).
 _SLICE_S = 0.25
 
@@ -26,13 +26,13 @@ class Checkpointer:
         writer: VersionWriter,
         *,
         least_features: int = LEAST_FEATURES,
-        settled_s: float = SETTLED_S,
+        quiet_s: float = QUIET_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._writer = writer
         self._context = context
         self._least_features = least_features
-        self._settled_s = settled_s
+        self._settled_s = quiet_s
         self._clock = clock
         self._version: int | None = None
         self._since = 0.0

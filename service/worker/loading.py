@@ -19,11 +19,11 @@ from service.domain.records import Pointer
 from service.domain.states import Cause, ImportStatus
 from service.domain.versions import Version
 from service.failure_points import FailurePoint
-from service.imports.deleted_parts import find_tombstoned
+from service.imports.deleted_parts import find_deleted_parts
 from service.imports.importer import Importer
 from service.imports.staged import Candidate
 from service.recovery.agreement import agreed_pointer, deleted_edges, require_edges, rows_of_edges
-from service.tombstones.kept import keep_in_step
+from service.tombstones.kept import reconcile
 from service.unlearning.resident import Resident
 from service.versions.batch_rows import BatchRepository
 from service.versions.context import Context
@@ -61,7 +61,7 @@ class Loader:
         pointer = await agreed_pointer(context, self.store, keeper.lease)
         failure_points.reached(FailurePoint.POINTER_READ)
         await self._importer.clear_abandoned(self.store, keeper)
-        await keep_in_step(context, self.store, keeper)
+        await reconcile(context, self.store, keeper)
         async with transaction(context.engine) as connection:
             unfinished = next(iter(await VersionRepository(connection).unfinished(context.model)), None)
         deleted = [] if unfinished is None else await self._deleted_edges(unfinished)
@@ -82,7 +82,7 @@ class Loader:
         if not unfinished.deleted_edges:
             return []
         graph = (await context.run(self.store.load_base)).graph
-        edges = (await find_tombstoned(context.engine, context.keyring, context.model, graph)).edges
+        edges = (await find_deleted_parts(context.engine, context.keyring, context.model, graph)).edges
         return [(graph.node_ids[first], graph.node_ids[second]) for first, second in edges.tolist()]
 
     async def _resident(

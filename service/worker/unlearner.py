@@ -9,28 +9,26 @@ from uuid import uuid4
 
 import structlog
 
-from model_store.errors import StoreDamaged, StoreForeign
 from model_store.manifest import Manifest
 from model_store.store import Store
-from projector.errors import DeviceError
+from projector.errors import ExplainedError
 from service import failure_points
 from service.batches.batcher import BatchLimits, Take
 from service.batches.claims import Claims
 from service.batches.processing import Processor
 from service.batches.repairer import Repairer
 from service.db import lease as leases
-from service.domain.lease_report import Check, Condition, Phase, Told
+from service.domain.lease_report import Check, Condition, LeaseReport, Phase
 from service.domain.records import Lease
 from service.domain.states import Cause, RepairPolicy
-from service.errors import LeaseLost, LetheError, Unavailable
+from service.errors import LeaseLost, Unavailable
 from service.failure_points import FailurePoint
 from service.imports.importer import Importer
 from service.imports.staged import Candidate
 from service.publication.facts import Facts, VersionFacts
 from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream
-from service.recovery.unfinished import steps_of
-from service.unlearning.placement import RepairImpossible
+from service.recovery.unfinished import steps_of_cause
 from service.unlearning.resident import Resident
 from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper, give_back, holding
@@ -91,11 +89,11 @@ class Unlearner:
         return self._condition
 
     @property
-    def told(self) -> Told:
+    def report(self) -> LeaseReport:
         """What other processes are told of it."""
         resident = self.resident
-        repair = None if resident is None else resident.repairing
-        return Told(self.condition, repair, str(self._context.placement.device), self.checks)
+        repair = None if resident is None else resident.repair_in_progress
+        return LeaseReport(self.condition, repair, str(self._context.placement.device), self.checks)
 
     @property
     def claiming(self) -> Outage:
@@ -172,7 +170,7 @@ class Unlearner:
             outage = as_outage(error)
             self._condition = Condition(Phase.FAILED, str(outage))
             await self._context.outage.pause(outage)
-        except (LetheError, StoreDamaged, StoreForeign, DeviceError, RepairImpossible) as error:
+        except ExplainedError as error:
             # Store and database contradict each other, a key is missing, a file is damaged, the device too small,
             # the model not to be repaired: trying again changes nothing.
             self._condition = Condition(Phase.FAILED, str(error))
@@ -201,7 +199,7 @@ class Unlearner:
         self._context.outage.reason = None
         # What was made ready under an earlier one may be of a version that another holder has replaced.
         self._importer.give_up()
-        keeper = await held.enter_async_context(holding(self._context.engine, lease, lambda: self.told))
+        keeper = await held.enter_async_context(holding(self._context.engine, lease, lambda: self.report))
         failure_points.reached(FailurePoint.LEASED)
         self._condition = Condition(Phase.LOADING)
         with keeper.blaming_loss():
@@ -218,11 +216,11 @@ class Unlearner:
             await writer.moved()
             await context.run(writer.erase)
         else:
-            steps = await steps_of(context, writer, self._loader.store, unfinished)
+            steps = await steps_of_cause(context, writer, self._loader.store, unfinished)
             # It is committed and cannot be given up: again until it is done.
-            await context.outlast(partial(writer.finish, unfinished, steps, Stopwatch()))
+            await context.retry(partial(writer.finish, unfinished, steps, Stopwatch()))
         # Only now store and database are known to belong together, an import that was amid its steps having ended.
-        await context.outlast(context.unneeded_keys.begin)
+        await context.retry(context.unneeded_keys.begin)
         await session.repairer.resume()
         failure_points.reached(FailurePoint.RESUMED)
         policy, reason = context.placement.policy, writer.resident.preconditioner_cache.why_none

@@ -89,8 +89,8 @@ def unsealed(path: Path) -> dict[str, Any]:
     return document
 
 
-def seal(path: Path, document: Any) -> None:
-    """As `model_store.disk.checksummed.seal`, with NaN and infinities."""
+def checksummed(path: Path, document: Any) -> None:
+    """As `model_store.disk.checksummed.checksummed`, with NaN and infinities."""
     if isinstance(document, dict):
         document = document | {"sha256": _UNSEALED}
     text = json.dumps(document) + "\n"
@@ -117,10 +117,10 @@ def reseal(folder: Path) -> None:
                 size = np.dtype(array["dtype"]).itemsize * array["width"]
                 parts = (raw[first * size : last * size] for first, last in pairwise(starts))
                 array["digests"] = "".join(hashlib.sha256(part).hexdigest() for part in parts)
-        seal(path, index | {"manifest_sha256": manifest})
+        checksummed(path, index | {"manifest_sha256": manifest})
     for path in documents(folder / "versions"):
         files = {"state.safetensors": sha256(path.with_name("state.safetensors"))}
-        seal(path, unsealed(path) | {"manifest_sha256": manifest, "files": files})
+        checksummed(path, unsealed(path) | {"manifest_sha256": manifest, "files": files})
     current = (folder / "CURRENT").read_text().split("\n")[0]
     (folder / "CURRENT").write_text(f"{current}\n{sha256(folder / 'versions' / current / 'manifest.json')}\n")
 
@@ -187,7 +187,7 @@ def changed_values(draw: st.DrawFn) -> Change:
             parent[str(value)[:50]] = parent.pop(last) if how == "rename" else value
         else:
             parent.append(value)  # type: ignore[unreachable]
-        seal(path, document)
+        checksummed(path, document)
 
     return change
 

@@ -18,7 +18,7 @@ from keys_process import targets_of
 
 from service.failure_points import FailurePoint
 from service.key_slots.disposal import UnneededKeys
-from service.vault.encryption import unseal
+from service.vault.encryption import decrypt
 from service.vault.request_keys import RequestKeys
 from service.vault.slots import SLOT_BYTES
 from tests.everyday import everyday
@@ -87,7 +87,7 @@ class Processes:
             if row["id"] in needed:
                 of_request = self.db.keys.get(row["id"], self.db.kept()[row["id"]])
                 assert of_request is not None
-                assert unseal(row["ciphertext"], of_request, row["id"]) == targets_of(key)
+                assert decrypt(row["ciphertext"], of_request, row["id"]) == targets_of(key)
 
     def _orders(self) -> list[tuple[str, str, str | None]]:
         """New requests, repetitions of what either has accepted, and cancellations."""

@@ -90,7 +90,7 @@ def test_nothing_is_left_after_a_crash_in_the_middle_of_an_erasure_and_a_restart
     ]
     lethe = DoomedLethe(preloaded, home, faults, repair="always", lease_ttl_s=1)
     try:
-        # Told to be applied, and killed: all of it is still on the disk, and the search finds it.
+        # LeaseReport to be applied, and killed: all of it is still on the disk, and the search finds it.
         with lethe.launch_until_ready().client() as client, contextlib.suppress(ServerUnreachable):
             client.request_deletion(nodes, idempotency_key="the-same")
         lethe.ended()

@@ -37,7 +37,7 @@ from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.deletions.deletions import Deletions
 from service.deletions.intake.intake import Intake
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind, Target
 from service.domain.lease_report import Check
@@ -60,7 +60,7 @@ from service.publication.writer import Publisher
 from service.queue.connection import connect
 from service.services import Services
 from service.settings import Settings
-from service.tombstones.lookup import Tombstones
+from service.tombstones.lookup import TombstoneLookup
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
@@ -174,7 +174,7 @@ class Api:
         self._batches += 1
         record, one = made(1 + self._batches), UUID(str(request_id))
         async with transaction(self.engine) as connection:
-            requests = RequestRepository(connection)
+            requests = RequestMoves(connection)
             await committed(connection, record, {one: norms})
             await requests.mark_applied(record.id, [outcome(one)])
             await VersionRepository(connection).finish(record.id, span_residual=1e-15, durations_ms={})
@@ -194,7 +194,7 @@ class Api:
     async def complete_without_work(self, accepted: dict[str, Any], by: UUID | str) -> None:
         """Take a queued request, of which all was deleted `by` another, to `completed`, as the unlearner does."""
         async with transaction(self.engine) as connection:
-            await RequestRepository(connection).mark_completed_without_work(
+            await RequestMoves(connection).mark_completed_without_work(
                 UUID(accepted["id"]),
                 AlreadyDeleted(RequestKind.NODE, (UUID(str(by)),)),
                 nothing_left(RequestKind.NODE, named=accepted["count"], with_node=0, by=[UUID(str(by))]),
@@ -250,7 +250,7 @@ async def serving(
             publisher, VersionRef(1, 1), published_model(nodes, snapshot, classes=CLASSES, canaries=canaries), snapshot
         )
         serve(reader, publisher, VersionRef(1, 1))
-        tombstones = Tombstones(engine, keyring, model)
+        tombstones = TombstoneLookup(engine, keyring, model)
         cohort_search = CohortSearch(lambda: canaries, reader.knows, tombstones)
         limits, most = RateLimits(redis, keyring.cursor_key), configured.max_nodes_per_request
         api = Api(

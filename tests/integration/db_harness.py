@@ -15,7 +15,7 @@ from service.access.api_keys import ApiKeyRepository
 from service.db.engine import Connection, Engine, create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Accepted, Intake, NewRequest
-from service.deletions.requests import AppliedOutcome, RequestRepository
+from service.deletions.moves import AppliedOutcome, RequestMoves
 from service.domain.figures import BatchDetails, RequestNorms
 from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Pointer, Targets
@@ -104,7 +104,7 @@ class Database:
         """The id of a batch in which `ids` were applied."""
         batch_id = await self.batch(ids, version)
         async with transaction(self.engine) as conn:
-            await RequestRepository(conn).mark_applied(batch_id, [outcome(request_id) for request_id in ids])
+            await RequestMoves(conn).mark_applied(batch_id, [outcome(request_id) for request_id in ids])
         return batch_id
 
 
@@ -160,7 +160,7 @@ async def imported(conn: Connection, version: Version) -> None:
     await ImportRepository(conn).ask(version.id, version.model, exclude_deleted=True)
     await VersionRepository(conn).insert(version)
     await ImportRepository(conn).commit(version.id)
-    await EventRepository(conn).append_of_no_request(EventType.IMPORTED, ModelImported(version))
+    await EventRepository(conn).append_model_event(EventType.IMPORTED, ModelImported(version))
 
 
 class Said:

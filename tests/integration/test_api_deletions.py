@@ -11,7 +11,7 @@ import pytest
 from api_harness import NODES, Api, serving
 
 from service.db.transactions import transaction
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.states import EventType, Scope
 from service.evidence.events import EventRepository
 
@@ -208,7 +208,7 @@ async def test_an_operator_can_have_a_failed_request_tried_again(api: Api, write
     operator = await api.client(*WRITER, Scope.AUDIT_READ)
     refused(await operator.post(f"{link}/retry"), 409, "conflict")
     async with transaction(api.engine) as connection:
-        await RequestRepository(connection).mark_failed(request_id, "It could not be computed.")
+        await RequestMoves(connection).mark_failed(request_id, "It could not be computed.")
         await connection.exec_driver_sql("DELETE FROM outbox")
     refused(await writer.post(f"{link}/retry"), 403, "missing-scope")
     assert (await writer.get(link)).json()["failure"] == "It could not be computed."
@@ -227,7 +227,7 @@ async def test_an_operator_can_have_a_failed_request_tried_again(api: Api, write
 async def test_a_failed_request_whose_key_is_lost_is_not_tried_again(api: Api, writer: httpx.AsyncClient) -> None:
     accepted = (await writer.post("/deletions", json=node_body("1"))).json()
     async with transaction(api.engine) as connection:
-        await RequestRepository(connection).mark_failed(UUID(accepted["id"]), "It could not be read.")
+        await RequestMoves(connection).mark_failed(UUID(accepted["id"]), "It could not be read.")
     for page in api.request_keys.held():
         api.request_keys.destroy(page)
     operator = await api.client(*WRITER, Scope.AUDIT_READ)

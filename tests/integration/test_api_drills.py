@@ -17,7 +17,7 @@ from service.access.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
 from service.db.rights import API_ROLE
 from service.db.transactions import transaction
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.drills import MOST_LEFT, DrillTrigger
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
@@ -232,7 +232,7 @@ async def test_a_drill_that_never_came_to_the_weights_did_not_pass(api: Api, wri
     other = (await writer.post("/deletions", json=body)).json()["id"]
     await api.complete(other)
     async with transaction(api.engine) as connection:
-        await RequestRepository(connection).mark_completed_without_work(
+        await RequestMoves(connection).mark_completed_without_work(
             UUID(drill["request_id"]), AlreadyDeleted(RequestKind.NODE, (UUID(other),)), "Gone."
         )
     [shown, _] = (await listed(writer))["drills"]

@@ -23,7 +23,7 @@ from service.audit.checkpoint import VerifierKey, verify
 from service.audit.commitments import commitment
 from service.audit.verify_receipt import linked, verify_receipt
 from service.db.transactions import transaction
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.states import Scope
 from service.evidence.signer import LogSigner
 from service.imports.repository import ImportRepository
@@ -61,13 +61,13 @@ class Unlearner:
         async with transaction(self._api.engine) as connection:
             await committed(connection, record, dict.fromkeys(requests, NORMS))
             outcomes = [outcome(request) for request in requests]
-            await RequestRepository(connection).mark_applied(record.id, outcomes)
+            await RequestMoves(connection).mark_applied(record.id, outcomes)
             await VersionRepository(connection).finish(record.id, span_residual=3e-15, durations_ms={})
 
     async def complete(self, *requests: UUID) -> None:
         async with transaction(self._api.engine) as connection:
             figures = Said(span_residual=3e-15, rank_after=9, injected_norm_before=0.25)
-            await RequestRepository(connection).mark_completed(dict.fromkeys(requests, figures))
+            await RequestMoves(connection).mark_completed(dict.fromkeys(requests, figures))
 
     async def sign(self) -> int:
         return await self._signer.sign_pending()
@@ -210,7 +210,7 @@ async def test_what_befell_the_model_since_is_told_with_its_proof(api: Api, unle
     found = (await client.get(receipt)).json()
     report = verify_receipt(found, unlearner.public)
     assert report.is_good, report.findings
-    [(index, what)] = report.told
+    [(index, what)] = report.report
     assert (index, found["since"][0]["leaf"]["type"]) == (4, "imported")
     assert what.startswith(f"a newly trained model took the place of {MODEL}: version ")
     page = (await client.get(receipt, params={"format": "html"})).text

@@ -25,7 +25,7 @@ from service.audit_records.totals import fold
 from service.db import roles
 from service.db.engine import create_engine
 from service.db.transactions import transaction
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.figures import FIGURES
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
@@ -117,11 +117,11 @@ async def test_totals_follow_every_move_of_a_request(db: Database) -> None:
     await db.rows("UPDATE request_audits SET injected_norm_before = 0.75, injected_norm_after = 0.25")
     await assert_totals_are_right(db)
     async with transaction(db.engine) as conn:
-        await RequestRepository(conn).mark_completed({ids[0]: Said()})
-        await RequestRepository(conn).mark_failed(ids[2], "Its features are broken.")
+        await RequestMoves(conn).mark_completed({ids[0]: Said()})
+        await RequestMoves(conn).mark_failed(ids[2], "Its features are broken.")
     await db.intake.cancel(ids[3], None)
     async with transaction(db.engine) as conn:
-        await RequestRepository(conn).mark_completed_without_work(
+        await RequestMoves(conn).mark_completed_without_work(
             ids[4], AlreadyDeleted(RequestKind.NODE, (ids[0],)), "It was gone."
         )
     await assert_totals_are_right(db)
@@ -167,7 +167,7 @@ async def test_folding_leaves_it_to_whoever_is_folding_already(db: Database) -> 
 async def test_a_rolled_back_move_is_in_no_total(db: Database) -> None:
     request_id = await db.accept()
     async with db.engine.connect() as conn:
-        await RequestRepository(conn).mark_failed(request_id, "It is broken.")
+        await RequestMoves(conn).mark_failed(request_id, "It is broken.")
         await conn.rollback()
     await assert_totals_are_right(db)
 

@@ -17,7 +17,7 @@ from service.domain.records import KeySlot, Targets
 from service.domain.states import RequestStatus
 from service.drills.repository import DrillOpen
 from service.errors import Conflict, InvalidRequest, NotFound, QueueFull, Unavailable
-from service.vault.encryption import unseal
+from service.vault.encryption import decrypt
 from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
 from tests.integration.db_harness import MODEL, Database, accepted_ids, is_waiting, open_database, until
@@ -44,7 +44,7 @@ async def test_an_accepted_request_is_stored_with_its_outbox_row_and_its_key(db:
     assert (request.model, request.reference, request.api_key_id) == (MODEL, "DSR-17", db.api_key_id)
     key = db.keys.get(request.id, KeySlot(row["key_file"], row["key_place"]))
     assert key is not None
-    assert unseal(row["ciphertext"], key, request.id) == new.targets
+    assert decrypt(row["ciphertext"], key, request.id) == new.targets
     assert [row["request_id"] for row in await db.rows("SELECT * FROM outbox")] == [request.id]
 
 

@@ -10,9 +10,9 @@ from sqlalchemy import text
 from projector.forgetting.status import RepairProgress
 from service.boottime import boottime
 from service.db.engine import create_engine
-from service.db.lease import acquire, fence, holder, release, renew, settle
+from service.db.lease import acquire, fence, holder, release, renew, wait_for_writers
 from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
-from service.domain.lease_report import Check, Condition, Holder, Phase, Told
+from service.domain.lease_report import Check, Condition, Holder, LeaseReport, Phase
 from service.domain.records import Lease
 from service.errors import LeaseLost, Unavailable
 from service.versions.pointers import PointerRepository
@@ -106,7 +106,7 @@ async def test_a_lease_that_ran_out_or_was_taken_cannot_be_renewed_nor_written_u
                 await PointerRepository(conn).advance(0, next_pointer(POINTER, lease.fencing))
         with pytest.raises(LeaseLost):
             async with transaction(db.engine) as conn:
-                await settle(conn, lease)
+                await wait_for_writers(conn, lease)
         await acquire(db.engine, MODEL, "two", 60)
     async with transaction(db.engine) as conn:
         assert await PointerRepository(conn).read(MODEL) == POINTER
@@ -194,7 +194,7 @@ async def test_reading_after_an_unanswered_commit_waits_for_its_outcome(db: Data
 
 async def _settled_version(db: Database, lease: Lease) -> int:
     async with transaction(db.engine) as conn:
-        await settle(conn, lease)
+        await wait_for_writers(conn, lease)
         pointer = await PointerRepository(conn).read(MODEL)
     assert pointer is not None
     return pointer.version
@@ -212,8 +212,8 @@ async def test_what_a_holder_is_at_is_read_by_whoever_does_not_share_its_memory(
         assert await holder(conn, MODEL) is None
     lease = await _acquired(db)
     begun = await _holder(db)
-    assert (begun.told, begun.is_held, begun.served_s) == (Told(Condition(Phase.LOADING)), True, None)
-    told = Told(
+    assert (begun.report, begun.is_held, begun.served_s) == (LeaseReport(Condition(Phase.LOADING)), True, None)
+    told = LeaseReport(
         Condition(Phase.SERVING, "An import waits for room."),
         RepairProgress(iterations=3, products=17, bound_relative=0.004),
         "cuda:0",
@@ -221,30 +221,30 @@ async def test_what_a_holder_is_at_is_read_by_whoever_does_not_share_its_memory(
     )
     lease = await renew(db.engine, lease, told)
     found = await _holder(db)
-    assert (found.told, found.is_held) == (told, True)
+    assert (found.report, found.is_held) == (told, True)
     assert found.served_s is not None
     assert found.served_s >= 0.0
     await renew(db.engine, lease)
-    assert (await _holder(db)).told == told, "a renewal that says nothing leaves what was said"
+    assert (await _holder(db)).report == told, "a renewal that says nothing leaves what was said"
     await _expire(db)
     assert (await _holder(db)).is_held is False
     again = await _acquired(db, "two")
     begun = await _holder(db)
-    assert begun.told == Told(Condition(Phase.LOADING)), "what its predecessor said is not said of it"
+    assert begun.report == LeaseReport(Condition(Phase.LOADING)), "what its predecessor said is not said of it"
     assert begun.served_s is not None, "but when one last served is known still"
     await release(db.engine, again)
-    assert (await _holder(db)).told.condition == Condition(Phase.STOPPED)
+    assert (await _holder(db)).report.condition == Condition(Phase.STOPPED)
 
 
 async def test_nothing_that_is_told_keeps_a_lease_from_being_renewed(db: Database) -> None:
     lease = await _acquired(db)
     for bound in (math.inf, math.nan, None):
         reason = "The file a\0b\udcff is away. " * 1_000
-        told = Told(
+        told = LeaseReport(
             Condition(Phase.FAILED, reason), RepairProgress(0, 0, bound), "cpu", (Check("keys", False, reason),)
         )
         lease = await renew(db.engine, lease, told)
-        found = (await _holder(db)).told
+        found = (await _holder(db)).report
         assert str(found.condition.reason).startswith("The file ab? is away.")
         assert found.repair == RepairProgress(0, 0, None)
         assert (await _holder(db)).served_s is None, "it does not serve"

@@ -21,7 +21,7 @@ from service.db.engine import create_engine
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
 from service.deletions.intake.intake import NewRequest
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind
 from service.domain.records import Targets
 from service.domain.states import EventType
@@ -90,7 +90,7 @@ async def test_every_event_has_a_leaf_that_tells_it_and_names_nobody(db: Databas
     request_id = await db.accept("alice", "bob")
     await db.applied([request_id])
     async with transaction(db.engine) as conn:
-        await RequestRepository(conn).mark_completed({request_id: Said(span_residual=3e-15, steps={"erase": 1.0})})
+        await RequestMoves(conn).mark_completed({request_id: Said(span_residual=3e-15, steps={"erase": 1.0})})
         events = await EventRepository(conn).of_request(request_id)
     applied, completed = [json.loads(data) for data in await leaves_of(db)]
 
@@ -117,7 +117,7 @@ async def test_an_edge_is_committed_to_as_a_pair(db: Database) -> None:
     targets = Targets(edges=(("b", "a"), ("a", "c")), node_salts={"a": "0a", "b": "0b", "c": "0c"}, reference_salt=None)
     accepted = await db.intake.accept(NewRequest(MODEL, RequestKind.EDGE, targets, None, db.api_key_id))
     async with transaction(db.engine) as conn:
-        await RequestRepository(conn).mark_failed(accepted.request.id, "x")
+        await RequestMoves(conn).mark_failed(accepted.request.id, "x")
     [leaf] = [json.loads(data) for data in await leaves_of(db)]
     a, b, c = commitment("0a", "a"), commitment("0b", "b"), commitment("0c", "c")
     assert leaf["subjects"] == [[a.hex(), b.hex()], [a.hex(), c.hex()]]
@@ -129,7 +129,7 @@ async def test_an_edge_is_committed_to_as_a_pair(db: Database) -> None:
 async def test_a_request_that_had_nothing_left_to_do_is_committed_to_where_it_completes(db: Database) -> None:
     earlier, later = await db.accept("1"), await db.accept("1")
     async with transaction(db.engine) as conn:
-        await RequestRepository(conn).mark_completed_without_work(
+        await RequestMoves(conn).mark_completed_without_work(
             later, AlreadyDeleted(RequestKind.NODE, (earlier,)), "Nothing was left to do."
         )
     [leaf] = [json.loads(data) for data in await leaves_of(db)]
@@ -195,7 +195,7 @@ async def test_an_appender_and_one_that_ends_several_requests_do_not_block_each_
         nonlocal met
         async with transaction(db.engine) as conn:
             for request_id in order:
-                await RequestRepository(conn).mark_completed_without_work(
+                await RequestMoves(conn).mark_completed_without_work(
                     request_id, AlreadyDeleted(RequestKind.NODE, (earlier,)), "x"
                 )
                 if not met:
@@ -244,7 +244,7 @@ async def test_the_log_is_signed_once_for_each_size_and_anew_when_a_key_is_added
     # The log itself tells of the newer key, under the older one's signature; of the first nobody could have told.
     assert second.size == first.size + 1
     async with transaction(db.engine) as conn:
-        [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(conn).of_no_request()]
+        [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(conn).model_events()]
     assert (leaf["type"], leaf["details"]) == ("log_key_added", {"number": 2, "public_key": str(new.public)})
     # Retired: the newer key signs alone, under the name that the log began with.
     (tmp_path / "keys" / "unlearner" / "log-1.key").unlink()
@@ -375,7 +375,7 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
             request_id = await db.accept("1")
             await db.applied([request_id])
             async with transaction(engine) as conn:
-                await RequestRepository(conn).mark_completed({request_id: Said()})
+                await RequestMoves(conn).mark_completed({request_id: Said()})
             await db.intake.cancel(await db.accept("2"), None)
             assert (await sign(db, keys)).size == 2
             db.engine = owned

@@ -11,9 +11,10 @@ from sqlalchemy.exc import IntegrityError
 
 from projector.forgetting.status import RepairStatus
 from service.audit.canonical import parse_canonical
-from service.batches.pending_repairs import Pending, RepairEnd, RepairRepository
+from service.batches.pending_repairs import Pending, PendingRepairs, RepairEnd
 from service.db.transactions import transaction
-from service.deletions.requests import AppliedOutcome, RequestRepository
+from service.deletions.moves import AppliedOutcome, RequestMoves
+from service.deletions.requests import RequestRepository
 from service.domain.states import Cause, EventType, Guarantee
 from service.domain.versions import Version, repaired_in
 from service.evidence.events import EventRepository
@@ -56,9 +57,9 @@ async def applied(database: Database, state: RepairStatus, number: int, *nodes: 
     outcome = AppliedOutcome(request, Guarantee.SPAN, state, "Its repair goes on.", Said())
     async with transaction(database.engine) as connection:
         await committed(connection, version, {request: NORMS})
-        await RequestRepository(connection).mark_applied(version.id, [outcome])
+        await RequestMoves(connection).mark_applied(version.id, [outcome])
         await VersionRepository(connection).finish(version.id, span_residual=1e-15, durations_ms={})
-        await RequestRepository(connection).mark_completed({request: Said()})
+        await RequestMoves(connection).mark_completed({request: Said()})
     return request
 
 
@@ -73,7 +74,7 @@ async def test_a_pending_repair_ends_once_for_every_request_that_waits_for_it(da
     await applied(database, NOT_CONVERGED, 3, "4")
     await applied(database, RepairStatus.NONE, 4, "5")
     async with transaction(database.engine) as connection:
-        repairs = RepairRepository(connection)
+        repairs = PendingRepairs(connection)
         assert await repairs.count_pending(MODEL) == 2
         waiting = await repairs.pending(MODEL)
         assert [(one.request_id, one.count) for one in waiting] == [(first, 1), (second, 2)]
@@ -115,7 +116,7 @@ async def test_a_repair_that_converged_ends_earlier_ones_that_fell_short_on_the_
     waiting = await applied(database, PENDING, 4, "3")
     await applied(database, RepairStatus.NONE, 5, "4")
     async with transaction(database.engine) as connection:
-        repairs = RepairRepository(connection)
+        repairs = PendingRepairs(connection)
         told = {one.request_id: one for one in await repairs.concerned(MODEL, CONVERGED)}
         assert list(told) == [waiting, short]
         assert [one.request_id for one in await repairs.concerned(MODEL, NOT_CONVERGED)] == [waiting]
@@ -132,7 +133,7 @@ async def test_a_repair_that_converged_ends_earlier_ones_that_fell_short_on_the_
 async def test_a_repair_given_up_is_told_by_an_event_of_its_own(database: Database) -> None:
     request = await applied(database, PENDING, 1, "1")
     async with transaction(database.engine) as connection:
-        repairs = RepairRepository(connection)
+        repairs = PendingRepairs(connection)
         (one,) = await repairs.pending(MODEL)
         end = RepairEnd(request, replace(one.batch, repair=NOT_CONVERGED), Guarantee.SPAN, "It ended short.", Said(n=3))
         assert await repairs.end([end]) == [request]
@@ -158,7 +159,7 @@ async def test_a_batch_whose_repair_converged_has_its_event_beside_the_applied_o
     outcome = AppliedOutcome(request, Guarantee.RETRAINED, CONVERGED, "x", Said(n=1))
     async with transaction(database.engine) as connection:
         await committed(connection, record, {request: NORMS})
-        requests = RequestRepository(connection)
+        requests = RequestMoves(connection)
         assert await requests.mark_applied(record.id, [outcome]) == [request]
         assert await requests.mark_applied(record.id, [outcome]) == []
         events = await EventRepository(connection).of_request(request)

@@ -12,6 +12,7 @@ from service.audit_records.queries import AuditFilters
 from service.audit_records.summary import search
 from service.db.transactions import transaction
 from service.deletions.delivery.outbox import OutboxRepository
+from service.deletions.moves import RequestMoves
 from service.deletions.requests import RequestRepository
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
@@ -51,13 +52,13 @@ async def test_a_request_goes_from_queued_to_completed_with_one_event_per_move(d
     joined = await _get(db, request_id)
     assert (joined.status, joined.batch_id) == (RequestStatus.QUEUED, batch_id)
     async with transaction(db.engine) as conn:
-        assert await RequestRepository(conn).mark_applied(batch_id, [outcome(request_id)]) == [request_id]
+        assert await RequestMoves(conn).mark_applied(batch_id, [outcome(request_id)]) == [request_id]
     applied = await _get(db, request_id)
     assert applied.status is RequestStatus.APPLIED
     assert (applied.guarantee, applied.repair) == (Guarantee.SPAN, RepairStatus.NONE)
     assert applied.applied_at is not None
     async with transaction(db.engine) as conn:
-        assert await RequestRepository(conn).mark_completed({request_id: Said()}) == [request_id]
+        assert await RequestMoves(conn).mark_completed({request_id: Said()}) == [request_id]
     completed = await _get(db, request_id)
     assert completed.status is RequestStatus.COMPLETED
     assert completed.completed_at is not None
@@ -70,14 +71,14 @@ async def test_repeating_a_move_writes_nothing(db: Database) -> None:
     batch_id = await db.applied(ids)
     rows = await db.rows("SELECT * FROM requests ORDER BY id")
     async with transaction(db.engine) as conn:
-        requests = RequestRepository(conn)
+        requests = RequestMoves(conn)
         assert await requests.mark_applied(batch_id, [outcome(request_id) for request_id in ids]) == []
         assert await requests.mark_completed({ids[0]: Said()}) == [ids[0]]
     assert [row for row in await db.rows("SELECT * FROM requests ORDER BY id") if row["id"] != ids[0]] == [
         row for row in rows if row["id"] != ids[0]
     ]
     async with transaction(db.engine) as conn:
-        requests = RequestRepository(conn)
+        requests = RequestMoves(conn)
         assert await requests.mark_applied(batch_id, [outcome(ids[0])]) == []
         assert await requests.mark_completed({request_id: Said(n=1) for request_id in ids}) == ids[1:]
         assert await requests.mark_completed({request_id: Said(n=1) for request_id in ids}) == []
@@ -89,19 +90,19 @@ async def test_moves_that_are_not_allowed_are_refused_and_change_nothing(db: Dat
     queued, failed = await db.accept(), await db.accept()
     batch_id = await db.applied([await db.accept()])
     async with transaction(db.engine) as conn:
-        await RequestRepository(conn).mark_failed(failed, "its data")
+        await RequestMoves(conn).mark_failed(failed, "its data")
     before = await db.rows("SELECT * FROM requests ORDER BY id")
     events = await db.rows("SELECT * FROM events")
     for request_id in (queued, failed, uuid4()):
         with pytest.raises(Conflict):
             async with transaction(db.engine) as conn:
-                await RequestRepository(conn).mark_applied(batch_id, [outcome(request_id)])
+                await RequestMoves(conn).mark_applied(batch_id, [outcome(request_id)])
         with pytest.raises(Conflict):
             async with transaction(db.engine) as conn:
-                await RequestRepository(conn).mark_completed({request_id: Said()})
+                await RequestMoves(conn).mark_completed({request_id: Said()})
     with pytest.raises(Conflict):
         async with transaction(db.engine) as conn:
-            await RequestRepository(conn).mark_completed_without_work(
+            await RequestMoves(conn).mark_completed_without_work(
                 failed, AlreadyDeleted(RequestKind.NODE, (queued,)), "x"
             )
     assert await db.rows("SELECT * FROM requests ORDER BY id") == before
@@ -113,14 +114,14 @@ async def test_a_request_is_not_applied_by_a_batch_it_is_not_in(db: Database) ->
     await db.applied([request_id])
     with pytest.raises(Conflict, match="is applied"):
         async with transaction(db.engine) as conn:
-            await RequestRepository(conn).mark_applied(uuid4(), [outcome(request_id)])
+            await RequestMoves(conn).mark_applied(uuid4(), [outcome(request_id)])
 
 
 async def test_a_request_for_what_is_deleted_already_completes_naming_the_earlier_one(db: Database) -> None:
     earlier, request_id = await db.accept(), await db.accept()
     for moved in (True, False):
         async with transaction(db.engine) as conn:
-            assert moved is await RequestRepository(conn).mark_completed_without_work(
+            assert moved is await RequestMoves(conn).mark_completed_without_work(
                 request_id, AlreadyDeleted(RequestKind.NODE, (earlier,)), "It was gone."
             )
     completed = await _get(db, request_id)
@@ -132,7 +133,7 @@ async def test_a_failed_request_says_why_once(db: Database) -> None:
     request_id = await db.accept()
     for moved in (True, False):
         async with transaction(db.engine) as conn:
-            assert moved is await RequestRepository(conn).mark_failed(request_id, "Its features are broken.")
+            assert moved is await RequestMoves(conn).mark_failed(request_id, "Its features are broken.")
     failed = await _get(db, request_id)
     assert (failed.status, failed.failure) == (RequestStatus.FAILED, "Its features are broken.")
     assert failed.failed_at is not None
@@ -144,7 +145,7 @@ async def test_the_audit_is_shown_from_applied_on(db: Database) -> None:
     batch_id = await db.batch([request_id])
     async with transaction(db.engine) as conn:
         assert await RequestRepository(conn).get(request_id) == (await _get(db, request_id), None)
-        await RequestRepository(conn).mark_applied(batch_id, [outcome(request_id)])
+        await RequestMoves(conn).mark_applied(batch_id, [outcome(request_id)])
         found = await RequestRepository(conn).get(request_id)
     assert found is not None
     assert found[1] is not None
@@ -187,7 +188,7 @@ async def test_only_what_is_really_queued_is_handed_to_a_batch(db: Database) -> 
     batch_id = await db.batch([taken])
     async with transaction(db.engine) as conn:
         requests = RequestRepository(conn)
-        await requests.mark_failed(failed, "x")
+        await RequestMoves(conn).mark_failed(failed, "x")
         claimed = await requests.queued(MODEL, [queued, cancelled, taken, failed, uuid4(), queued])
         assert [request.id for request in claimed] == [queued]
         assert claimed[0].ciphertext is not None
@@ -316,6 +317,6 @@ async def test_a_batch_of_a_thousand_requests_goes_through(db: Database) -> None
     ids = [answer.request.id for answer in answers]
     batch_id = await db.applied(ids)
     async with transaction(db.engine) as conn:
-        assert await RequestRepository(conn).mark_completed({request_id: Said(n=1) for request_id in ids}) == ids
+        assert await RequestMoves(conn).mark_completed({request_id: Said(n=1) for request_id in ids}) == ids
     assert await db.value("SELECT count(*) FROM request_audits WHERE batch_id = :id", id=batch_id) == 1000
     assert await db.value("SELECT count(*) FROM events") == 2000

@@ -15,7 +15,7 @@ from service.db import migrate, roles
 from service.db.engine import create_engine
 from service.db.rights import API_ROLE, DERIVED, UNLEARNER_ROLE
 from service.db.transactions import transaction
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.versions.versions import VersionRepository
 from tests.integration.db_harness import Database, Said, open_database
 
@@ -52,8 +52,8 @@ async def through_all_states(db: Database) -> None:
     batch_id = await db.applied(ids[:2])
     async with transaction(db.engine) as conn:
         await VersionRepository(conn).finish(batch_id, span_residual=3e-15, durations_ms={})
-        await RequestRepository(conn).mark_completed({ids[0]: Said()})
-        await RequestRepository(conn).mark_failed(ids[2], "Its features are broken.")
+        await RequestMoves(conn).mark_completed({ids[0]: Said()})
+        await RequestMoves(conn).mark_failed(ids[2], "Its features are broken.")
     await db.intake.cancel(ids[3], None)
     async with transaction(db.engine) as conn:
         await fold(conn)

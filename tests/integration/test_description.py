@@ -10,7 +10,7 @@ from db_harness import MODEL, Database, made, open_database
 from projector.forgetting.status import RepairProgress, RepairStatus
 from service.db import lease as leases
 from service.db.transactions import transaction
-from service.domain.lease_report import Condition, Phase, Told
+from service.domain.lease_report import Condition, LeaseReport, Phase
 from service.domain.states import Guarantee
 from service.errors import Unavailable
 from service.operation.description import model_description
@@ -48,7 +48,7 @@ async def test_what_is_told_is_of_the_version_that_is_served(db: Database) -> No
     lease = await leases.acquire(db.engine, MODEL, "one", 60)
     assert lease is not None
     progress = RepairProgress(iterations=3, products=17, bound_relative=0.004)
-    await leases.renew(db.engine, lease, Told(Condition(Phase.SERVING), progress))
+    await leases.renew(db.engine, lease, LeaseReport(Condition(Phase.SERVING), progress))
     now = await describe()
     assert (now.version, now.live_nodes, now.rank) == (1, 39, 15)
     assert (now.repair, now.repair_progress) == (RepairStatus.PENDING, progress)

@@ -18,7 +18,7 @@ from projector.forgetting.canaries import Canaries
 from service.access.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
 from service.db.transactions import transaction
-from service.deletions.delivery.unclaimed import Queue
+from service.deletions.delivery.unclaimed import ClaimWatch
 from service.deletions.requests import RequestRepository
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.figures import RequestNorms
@@ -165,7 +165,7 @@ async def set_gauges(api: Api, metrics: UnlearningMetrics, served: VersionFacts 
     asyncio.get_running_loop().call_soon(stop.set)
     async with connect("redis://127.0.0.1:1/0") as redis:
         relay = Outage("relay", Backoff(), random.Random())
-        queue = Queue(api.engine, DeletionStream(redis, "tiny"), (relay,))
+        queue = ClaimWatch(api.engine, DeletionStream(redis, "tiny"), (relay,))
         await keep_gauges(metrics, api.services.drills, queue, lambda: served, timedelta(days=7), stop)
 
 

@@ -7,8 +7,8 @@ import pytest
 from db_harness import MODEL, Database, open_database
 
 from service.db import lease as leases
-from service.domain.lease_report import Check, Condition, Phase, Told
-from service.operation.api_probes import MOST_AWAY_S, holder_probes, told_checks
+from service.domain.lease_report import Check, Condition, LeaseReport, Phase
+from service.operation.api_probes import MOST_AWAY_S, holder_probes, reported_checks
 from service.operation.readiness import Readiness
 
 
@@ -20,7 +20,7 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
 
 async def found(db: Database) -> dict[str, Check]:
     async def others() -> tuple[Check, ...]:
-        return await told_checks(db.engine, MODEL)
+        return await reported_checks(db.engine, MODEL)
 
     readiness = Readiness(holder_probes(db.engine, MODEL), timeout_s=10.0, state=lambda: None, others=others)
     return {check.name: check for check in await readiness()}
@@ -29,7 +29,7 @@ async def found(db: Database) -> dict[str, Check]:
 async def say(db: Database, phase: Phase, reason: str | None = None, checks: tuple[Check, ...] = ()) -> None:
     lease = await leases.acquire(db.engine, MODEL, "one", 60)
     assert lease is not None
-    await leases.renew(db.engine, lease, Told(Condition(phase, reason), device="cpu", checks=checks))
+    await leases.renew(db.engine, lease, LeaseReport(Condition(phase, reason), device="cpu", checks=checks))
 
 
 async def served_ago(db: Database, seconds: float) -> None:

@@ -18,9 +18,9 @@ from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
 from service.domain.records import Lease, Tombstone
 from service.errors import KeyMissing, StateMismatch
-from service.imports.deleted_parts import find_tombstoned
+from service.imports.deleted_parts import find_deleted_parts
 from service.operation.key_folder import open_keyring
-from service.tombstones.kept import as_kept, keep_in_step, only_in_store
+from service.tombstones.kept import for_store, only_in_store, reconcile
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 
@@ -60,7 +60,7 @@ async def deleted(db: Database, keyring: Keyring, *nodes: str) -> list[KeptTombs
     tombstones = [Tombstone(one.kind, one.hash, one.key_number, request) for one in tombstones]
     async with transaction(db.engine) as connection:
         await TombstoneRepository(connection).insert(MODEL, tombstones, keyring.fingerprints())
-    return as_kept(tombstones, keyring)
+    return for_store(tombstones, keyring)
 
 
 def of_nodes(keyring: Keyring, *nodes: str) -> list[Tombstone]:
@@ -90,7 +90,7 @@ async def in_step(db: Database, keyring: Keyring, store: Store) -> None:
             return work()
 
     started: Any = Started()
-    await keep_in_step(started, store, started)
+    await reconcile(started, store, started)
 
 
 async def test_the_store_learns_what_the_database_knows(db: Database, keyring: Keyring, store: Store) -> None:
@@ -113,7 +113,7 @@ async def test_a_store_that_knows_more_is_refused_and_its_own_are_what_a_recover
 ) -> None:
     known = await deleted(db, keyring, "1")
     own = of_nodes(keyring, "3", "4")
-    store.add_tombstones([*known, *as_kept(own, keyring)], fencing=2)
+    store.add_tombstones([*known, *for_store(own, keyring)], fencing=2)
     before = (store.path / "tombstones-2").read_bytes()
     with pytest.raises(StateMismatch, match="keeps 2 tombstones that the database does not know") as refused:
         await in_step(db, keyring, store)
@@ -122,8 +122,8 @@ async def test_a_store_that_knows_more_is_refused_and_its_own_are_what_a_recover
     found = await only_in_store(db.engine, store.tombstones(), keyring)
     assert found == [replace(one, request_id=None) for one in own]
     graph = store.load_base().graph
-    tombstoned = await find_tombstoned(db.engine, keyring, MODEL, graph, found)
-    assert [graph.node_ids[row] for row in tombstoned.nodes] == ["1", "3", "4"]
+    deleted_parts = await find_deleted_parts(db.engine, keyring, MODEL, graph, found)
+    assert [graph.node_ids[row] for row in deleted_parts.nodes] == ["1", "3", "4"]
 
 
 async def test_damage_is_mended_from_the_database(db: Database, keyring: Keyring, store: Store) -> None:

@@ -19,7 +19,7 @@ from test_api_kinds import edge_body, features_body
 from model_store.base.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
-from service.batches.batcher import BatchLimits, Take, Wait, Waiting, decide
+from service.batches.batcher import BatchLimits, QueuedWork, Take, Wait, decide
 from service.settings import Settings
 from tests.everyday import everyday
 from tests.preloaded import Preloaded
@@ -57,7 +57,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Makes the next batch wait until it has so many requests."""
     least = 0
 
-    def gate(waiting: Sequence[Waiting], limits: BatchLimits, now: float) -> Take | Wait:
+    def gate(waiting: Sequence[QueuedWork], limits: BatchLimits, now: float) -> Take | Wait:
         nonlocal least
         if len(waiting) < least:
             return Wait(None)

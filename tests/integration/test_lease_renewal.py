@@ -16,7 +16,7 @@ from model_store.versions import VersionRef
 from service.db import lease as leases
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.domain.lease_report import Condition, Phase, Told
+from service.domain.lease_report import Condition, LeaseReport, Phase
 from service.domain.records import Lease
 from service.errors import KeyMissing, LeaseLost, StateMismatch
 from service.versions.lease_keeper import LeaseKeeper, RenewalFailed, holding
@@ -74,17 +74,17 @@ async def test_what_a_successor_has_done_is_no_contradiction_to_one_that_lost_it
 async def test_others_read_of_a_change_long_before_the_next_renewal(db: Database) -> None:
     lease = await leases.acquire(db.engine, MODEL, "one", 600)
     assert lease is not None
-    told = [Told(Condition(Phase.LOADING))]
+    told = [LeaseReport(Condition(Phase.LOADING))]
 
     async def is_told() -> bool:
         async with transaction(db.engine) as connection:
             holder = await leases.holder(connection, MODEL)
-        return holder is not None and holder.told == told[-1]
+        return holder is not None and holder.report == told[-1]
 
     # Renewed every 150 s, which no test waits for.
     async with holding(db.engine, lease, lambda: told[-1]):
         for phase in (Phase.SERVING, Phase.HELD_UP, Phase.SERVING):
-            told.append(Told(Condition(phase, "since then"), device="cpu"))
+            told.append(LeaseReport(Condition(phase, "since then"), device="cpu"))
             await until(is_told)
 
 
@@ -94,7 +94,7 @@ async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_for
     renew = leases.renew
     failed: list[str] = []
 
-    async def fails_once(engine: Engine, lease: Lease, told: Told | None) -> Lease:
+    async def fails_once(engine: Engine, lease: Lease, told: LeaseReport | None) -> Lease:
         if not failed:
             failed.append(lease.name)
             raise RuntimeError("nobody foresaw this")
@@ -127,11 +127,11 @@ async def test_the_row_tells_from_the_start_to_the_end_what_the_unlearner_is_at(
     settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
     engine = create_engine(database_url)
 
-    async def told() -> Told:
+    async def told() -> LeaseReport:
         async with transaction(engine) as connection:
             holder = await leases.holder(connection, "small")
         assert holder is not None
-        return holder.told
+        return holder.report
 
     async with running(settings) as lethe:
         await until(lethe.is_ready)

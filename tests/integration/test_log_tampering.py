@@ -19,7 +19,7 @@ from service.audit.canonical import canonical
 from service.audit.checkpoint import Checkpoint, Signer, VerifierKey, sign, verify
 from service.audit.export import ExportedCheckpoint, ExportedLeaf
 from service.audit.merkle import Frontier, leaf_hash
-from service.audit.report import Finding, Report
+from service.audit.report import Fault, Report
 from service.audit.verify_export import verify_export
 from service.db.engine import create_engine
 from service.db.transactions import transaction
@@ -105,7 +105,7 @@ async def log_events(db: Database, keys: LogKeys) -> None:
             if logged % 7 == 3:
                 # What no request asked for is tampered with as well.
                 count, said = 1, Said(**members[chosen[0]], model=MODEL)
-                await EventRepository(conn).append_of_no_request(EventType.IMPORTED, said)
+                await EventRepository(conn).append_model_event(EventType.IMPORTED, said)
             else:
                 contents = {one: Said(**of_it) for one, of_it in members.items()}
                 await EventRepository(conn).append_many(EventType.FAILED, contents)
@@ -172,8 +172,8 @@ def test_the_log_as_it_is_verifies(world: World) -> None:
     assert report.is_good, report.findings
     assert report.leaves == EVENTS
     assert 60 < report.signed == len(world.checkpoints) < EVENTS
-    assert len(report.told) > 9
-    assert all("a newly trained model took the place of tiny" in what for _, what in report.told)
+    assert len(report.model_events) > 9
+    assert all("a newly trained model took the place of tiny" in what for _, what in report.model_events)
     for earlier in world.checkpoints[::10]:
         assert check(world.lines, world, earlier).is_good
 
@@ -328,7 +328,7 @@ def test_a_log_built_anew_is_found_by_the_key_and_against_any_earlier_checkpoint
     [own] = LogKeys.open(world.folder / "keys").signers().values()
     thief = Signer(own.public.name, data.draw(st.binary(min_size=32, max_size=32)))
     found = check(again(leaves, thief, sizes), world).findings
-    assert Finding(None, "there is no checkpoint that a trusted key signed") in found
+    assert Fault(None, "there is no checkpoint that a trusted key signed") in found
     # With the right key, nothing but an earlier checkpoint can tell.
     lines = again(leaves, own, sizes)
     assert check(lines, world).is_good

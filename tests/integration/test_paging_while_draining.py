@@ -10,7 +10,7 @@ from service.audit_records import search as audit_search
 from service.audit_records.queries import AuditFilters
 from service.audit_records.search import Page, search
 from service.db.transactions import transaction
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.states import RequestStatus
 from service.vault.cursors import PageCursor
 from tests.integration.db_harness import Database, open_database
@@ -52,7 +52,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Database, list[UUID]],
             found = await days(*arguments)  # type: ignore[arg-type]
             async with transaction(db.engine) as conn:
                 for request_id in leaving:
-                    await RequestRepository(conn).mark_failed(request_id, "Its features are broken.")
+                    await RequestMoves(conn).mark_failed(request_id, "Its features are broken.")
             leaving.clear()
             return found
 
@@ -88,7 +88,7 @@ async def test_a_list_that_drains_while_it_is_paged_misses_none_that_stays(db: D
         async with transaction(db.engine) as conn:
             gone = [one for one in ids if one not in stays][:3]
             for request_id in gone:
-                await RequestRepository(conn).mark_failed(request_id, "Its features are broken.")
+                await RequestMoves(conn).mark_failed(request_id, "Its features are broken.")
         ids = [one for one in ids if one not in gone]
         if found.next_cursor is None:
             break

@@ -18,7 +18,7 @@ from service.db import roles, schema
 from service.db.engine import Engine
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import fenced_transaction, transaction
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind
 from service.domain.records import Tombstone
 from service.domain.states import Cause, Scope
@@ -175,8 +175,8 @@ async def test_a_process_of_the_api_takes_in_cancels_and_retries_and_the_unlearn
         owner, db.engine = db.engine, engine
         await db.applied([completed])
         async with transaction(engine) as conn:
-            await RequestRepository(conn).mark_completed({completed: Said()})
-            await RequestRepository(conn).mark_failed(failed, "x")
+            await RequestMoves(conn).mark_completed({completed: Said()})
+            await RequestMoves(conn).mark_failed(failed, "x")
             await fold(conn)
         db.engine = owner
     async with logged_in(db, API_ROLE) as asking:

@@ -163,14 +163,14 @@ async def test_a_reader_whose_file_is_missing_is_waited_for_until_its_lease_has_
 async def test_a_reader_refuses_another_format_by_name_and_goes_on_once_it_can_read(world: World) -> None:
     manifest = world.publisher.layout.version("1-1") / MANIFEST
     text = manifest.read_text()
-    manifest.write_text(text.replace('"format": 1', '"format": 2'))
+    manifest.write_text(text.replace('"format":1', '"format":2'))
     reader, stop = Reader(), asyncio.Event()
     task = asyncio.create_task(Follower(world.db.engine, reader, world.home, MODEL).run(stop))
 
     async def refused() -> bool:
         with pytest.raises(Unavailable) as refusal:
             reader.predict("a")
-        return "format 2, and this process reads format 1" in refusal.value.detail
+        return "is not of format 1, which this process reads" in refusal.value.detail
 
     await until(refused)
     assert await world.db.value("SELECT count(*) FROM reader_leases") == 0

@@ -28,7 +28,7 @@ from model_store.datasets.load import load_dataset
 from model_store.store import Store
 from projector.forgetting import preconditioner
 from projector.forgetting.forget import NotFinite
-from projector.forgetting.repair import Repair
+from projector.forgetting.repair import RepairRun
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import LossKind, ModelSpec, SolverKind
 from service.batches.repairer import Repairer, RepairSteps
@@ -432,13 +432,13 @@ async def test_turning_repair_off_ends_the_wait_without_a_repair(deferring: Sett
 async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_covers_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, budget: float
 ) -> None:
-    original = Repair.repaired
+    original = RepairRun.repaired
 
-    def falls_short(self: Repair) -> Any:
+    def falls_short(self: RepairRun) -> Any:
         state, outcome = original(self)
         return state, replace(outcome, status=RepairStatus.NOT_CONVERGED, after=outcome.before)
 
-    monkeypatch.setattr(Repair, "repaired", falls_short)
+    monkeypatch.setattr(RepairRun, "repaired", falls_short)
     async with running(settings.model_copy(update={"repair_budget": budget})) as lethe:
         await until(lethe.is_ready)
         accepted = await lethe.delete("12", "57")
@@ -451,7 +451,7 @@ async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_co
         assert sorted(told) == sorted(["applied", "completed", *([] if budget else ["not_repaired"])])
         assert (await model_of(lethe))["repair"] == "not_converged"
         await counted(lethe, 'lethe_repairs_not_converged_total{process="unlearner"} 1.0')
-        monkeypatch.setattr(Repair, "repaired", original)
+        monkeypatch.setattr(RepairRun, "repaired", original)
         assert_retrained(await repaired(lethe, await lethe.delete("3")), version=2 if budget else 4)
         # The weights are those of retraining without the nodes of the first request too.
         state = await lethe.state(accepted)
@@ -562,14 +562,14 @@ async def test_a_repair_that_cannot_be_taken_up_after_a_restart_is_given_up(
 async def test_a_batch_that_cannot_be_repaired_is_halved_until_the_guilty_request_fails_alone(
     lethe: Lethe, together: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Repair.advance
+    original = RepairRun.advance
 
-    def breaks(self: Repair, until: float = float("inf")) -> bool:
+    def breaks(self: RepairRun, until: float = float("inf")) -> bool:
         if not self._state.live[57]:
             raise NotFinite("Not a number.")
         return original(self, until)
 
-    monkeypatch.setattr(Repair, "advance", breaks)
+    monkeypatch.setattr(RepairRun, "advance", breaks)
     together(3)
     with capture_logs():
         accepted = {node: await ask(lethe, node_body(node)) for node in ("12", "57", "3")}

@@ -18,12 +18,12 @@ from service.access.key_text import new_api_key
 from service.access.limits import PROBES
 from service.db.engine import create_engine
 from service.db.transactions import transaction
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind
 from service.domain.states import Scope
 from service.vault.keyring import Keyring
 
-#: Told alike, whatever is wrong.
+#: LeaseReport alike, whatever is wrong.
 UNKNOWN = (404, "unknown-targets")
 
 
@@ -169,7 +169,7 @@ async def test_too_late_to_cancel_is_all_that_is_said(
         (await writer.post("/deletions", json=node_body(node))).json()["id"] for node in ("1", "2", "3")
     ]
     async with transaction(api.engine) as connection:
-        assert await RequestRepository(connection).take([UUID(taken)]) == {UUID(taken)}
+        assert await RequestMoves(connection).take([UUID(taken)]) == {UUID(taken)}
     await api.forget(["2"], completed)
     await api.complete(completed)
     assert (await writer.delete(f"/deletions/{cancelled}")).status_code == 200
@@ -180,7 +180,7 @@ async def test_too_late_to_cancel_is_all_that_is_said(
     assert len(told) == 1
     own = (await reader.post("/deletions", json=node_body("4"))).json()["id"]
     async with transaction(api.engine) as connection:
-        await RequestRepository(connection).take([UUID(own)])
+        await RequestMoves(connection).take([UUID(own)])
     assert "is being applied" in refused(await reader.delete(f"/deletions/{own}"), 409, "conflict")["detail"]
 
 

@@ -76,7 +76,7 @@ async def test_the_schema_of_another_version_is_refused_by_name_and_left_alone(
         empty_database_url, lambda conn: conn.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
     )
     before = {name: await _query(empty_database_url, query) for name, query in CATALOG.items()}
-    with pytest.raises(schema.SchemaForeign, match=f"the schema {revision}, .*{said}") as refused:
+    with pytest.raises(schema.UnknownSchema, match=f"the schema {revision}, .*{said}") as refused:
         await migrate.upgrade(empty_database_url)
     assert refused.value.remedy
     assert await schema.current(empty_database_url) == revision
@@ -88,7 +88,7 @@ async def test_the_database_of_another_program_is_refused_by_name_and_left_alone
     empty_database_url: str, relation: str
 ) -> None:
     await _on(empty_database_url, lambda conn: conn.execute(text(f"CREATE {relation}")))
-    with pytest.raises(schema.SchemaForeign, match="no Lethe has made, such as 'orders'"):
+    with pytest.raises(schema.UnknownSchema, match="no Lethe has made, such as 'orders'"):
         await migrate.upgrade(empty_database_url)
     assert await schema.current(empty_database_url) is None
     left = await _query(empty_database_url, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace")
@@ -125,7 +125,7 @@ async def test_a_process_starts_on_the_schema_of_its_own_version_alone(empty_dat
         await _on(
             empty_database_url, lambda conn: conn.execute(text("UPDATE alembic_version SET version_num = '9.9.9'"))
         )
-        with pytest.raises(schema.SchemaForeign, match="a later one made it"):
+        with pytest.raises(schema.UnknownSchema, match="a later one made it"):
             await schema.require_current(engine)
     finally:
         await engine.dispose()

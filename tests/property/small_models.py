@@ -12,7 +12,7 @@ from projector.forgetting.gram import factorise
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.projection import SpanState
-from projector.forgetting.repair import Repair, RepairOutcome
+from projector.forgetting.repair import RepairOutcome, RepairRun
 from projector.forgetting.status import TOLERANCE
 from projector.forgetting.training_rows import TrainingRows
 from projector.graph.features import FeatureMatrix
@@ -82,7 +82,7 @@ class SmallModel:
     ) -> RepairOutcome:
         """Brings the weights to those of retraining; `inverse` may be from before the last projection."""
         given = None if inverse is None else Preconditioner(inverse).outdated(60.0)
-        repair = Repair(self.state, self.objective(), self.rows, given, tolerance=tolerance)
+        repair = RepairRun(self.state, self.objective(), self.rows, given, tolerance=tolerance)
         repair.advance()
         self.state, outcome = repair.repaired()
         assert outcome.coefficients is not None

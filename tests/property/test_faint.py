@@ -114,7 +114,7 @@ def test_dense_features_that_depend_on_each_other_but_for_float32(tmp_path: Path
     spec = ModelSpec(regularization=1e-5)
     stored = StoredModel(tmp_path / "model", built(replace(graph, features=X), spec), RepairPolicy.ALWAYS)
     for nodes in ([3], [5, 6, 7], [0]):
-        if stored.resident.upkeep_due:
+        if stored.resident.prefactor_due:
             stored.resident.preconditioner_cache.advance(math.inf)
         step = stored.remove(Removal(nodes=np.array(nodes)))
         assert step.prepared.outcome.status is RepairStatus.CONVERGED

@@ -94,7 +94,7 @@ def check(configuration: Configuration, path: Path) -> None:
     for step in range(3):
         if step == 1:
             # With a preconditioner from before the batch, which must not bring back what the batch removes.
-            while stored.resident.upkeep_due:
+            while stored.resident.prefactor_due:
                 stored.resident.preconditioner_cache.advance(time.monotonic() + 0.001)
         removals = removals_of(configuration, oracle, rng, ~model.public)
         outcome = stored.remove(*removals)
@@ -142,17 +142,17 @@ def barely_spanned(graph: Graph, condition: float) -> Graph:
 def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(small: Graph, tmp_path: Path) -> None:
     stored = served(small, tmp_path)
     oracle = oracle_of(stored.model)
-    while stored.resident.upkeep_due:
+    while stored.resident.prefactor_due:
         stored.resident.preconditioner_cache.advance(time.monotonic() + 0.001)
     first = stored.remove(Removal(nodes=np.array([3, 4])), budget_s=0.0)
     outcome = first.prepared.outcome
     assert outcome.status is RepairStatus.PENDING
     assert outcome.coefficients is None
     assert first.span_residual <= 1e-8
-    progress = stored.resident.repairing
+    progress = stored.resident.repair_in_progress
     assert progress is not None
     assert progress.bound_relative == pytest.approx(outcome.before.relative if outcome.before else None)
-    assert not stored.resident.upkeep_due
+    assert not stored.resident.prefactor_due
     # Overtaken by a batch, it starts again from there.
     stored.remove(Removal(nodes=np.array([7])), budget_s=0.0)
     oracle.remove(np.array([3, 4, 7]), np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64))
@@ -161,7 +161,7 @@ def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(smal
     assert repaired.outcome.status is RepairStatus.CONVERGED
     assert repaired.outcome.iterations is not None
     assert stored.resident.committed.state.version == before + 1
-    assert stored.resident.repairing is None
+    assert stored.resident.repair_in_progress is None
     assert_retrained(stored, oracle)
     stored.resident = stored.reloaded()
     assert_retrained(stored, oracle)
@@ -174,9 +174,9 @@ def test_a_preconditioner_stays_in_memory_for_a_while_after_the_first_deletion_t
     monkeypatch.setattr(preconditioner, "time", SimpleNamespace(monotonic=lambda: now))
     stored = served(small, tmp_path)
     resident = stored.resident
-    assert resident.upkeep_due
+    assert resident.prefactor_due
     resident.preconditioner_cache.advance(math.inf)
-    assert not resident.upkeep_due
+    assert not resident.prefactor_due
     assert resident.preconditioner is not None
     earlier = weakref.ref(resident.preconditioner.inverse)
     for node in (5, 6):
@@ -186,9 +186,9 @@ def test_a_preconditioner_stays_in_memory_for_a_while_after_the_first_deletion_t
         assert resident.preconditioner.inverse is earlier()
         assert resident.preconditioner.until == 1060.0
         # In idle time those that replace them are made from what remains.
-        assert resident.upkeep_due
+        assert resident.prefactor_due
         now += 59.0 if node == 5 else 1.0
-    assert resident.upkeep_due
+    assert resident.prefactor_due
     assert earlier() is None
     resident.preconditioner_cache.advance(math.inf)
     assert resident.preconditioner is not None
@@ -210,7 +210,7 @@ def test_a_preconditioner_that_expires_during_a_repair_is_replaced_by_another(
     # Made by the repair itself, from what remains, they stay.
     assert resident.preconditioner is not None
     assert resident.preconditioner.fresh
-    assert not resident.upkeep_due
+    assert not resident.prefactor_due
 
 
 def test_a_repair_without_a_preconditioner_goes_on_where_a_slice_cut_it_off(
@@ -239,7 +239,7 @@ def test_rows_that_barely_span_their_directions_do_not_spoil_the_optimum(
 ) -> None:
     stored = served(barely_spanned(small, condition), tmp_path, ModelSpec(regularization=1e-6))
     for node in (3, 4):
-        if stored.resident.upkeep_due:
+        if stored.resident.prefactor_due:
             stored.resident.preconditioner_cache.advance(math.inf)
         outcome = stored.remove(Removal(nodes=np.array([node]))).prepared.outcome
         assert outcome.status is RepairStatus.CONVERGED
@@ -256,7 +256,7 @@ def test_a_preconditioner_that_cannot_be_made_is_done_without_and_not_tried_agai
     monkeypatch.setattr(preconditioners, "_root", broken)
     with pytest.raises(ArithmeticError, match="Cholesky"):
         stored.resident.preconditioner_cache.advance(math.inf)
-    assert not stored.resident.upkeep_due
+    assert not stored.resident.prefactor_due
     outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.CONVERGED
     assert outcome.without_preconditioner is not None
@@ -275,7 +275,7 @@ def test_a_batch_that_overtakes_a_repair_leaves_nothing_of_it(small: Graph, tmp_
     stored = StoredModel(tmp_path / "model", built(small, None), RepairPolicy.ALWAYS, factor_age_s=0.0)
     resident = stored.resident
     resident.commit(resident.prepare([Removal(nodes=np.array([5]))], budget_s=0.0))
-    assert resident.repairing is not None
+    assert resident.repair_in_progress is not None
     while not resident.advance_repair(time.monotonic() + 1e-6) and resident.preconditioner is None:
         pass
     assert resident.preconditioner is not None
@@ -287,7 +287,7 @@ def test_a_batch_that_overtakes_a_repair_leaves_nothing_of_it(small: Graph, tmp_
         assert earlier() is None
     finally:
         gc.enable()
-    assert resident.repairing is None
+    assert resident.repair_in_progress is None
     with pytest.raises(RuntimeError, match="no repair"):
         resident.advance_repair(time.monotonic() + 1)
 
@@ -325,7 +325,10 @@ def test_a_batch_that_overtakes_a_repair_goes_on_from_its_weights(
         resident = stored.resident
         bound = resident.committed.certificate
         assert bound is not None
-        while resident.repairing is None or not (resident.repairing.bound_relative or 1.0) < bound.relative / 3:
+        while (
+            resident.repair_in_progress is None
+            or not (resident.repair_in_progress.bound_relative or 1.0) < bound.relative / 3
+        ):
             assert resident.advance_repair(time.monotonic() + 1e-6) is None
         committed = stacked(resident.committed.state)
         outcome = stored.remove(Removal(nodes=np.array([node])), budget_s=0.0)
@@ -387,7 +390,7 @@ def test_a_preconditioner_that_does_not_fit_is_done_without(
     stored = served(small, tmp_path)
     monkeypatch.setattr("service.unlearning.committed.available_bytes", lambda device: 10_000)
     assert stored.resident.preconditioner_cache.why_none is not None
-    assert not stored.resident.upkeep_due
+    assert not stored.resident.prefactor_due
     outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
     assert outcome.status is RepairStatus.CONVERGED
     assert outcome.without_preconditioner is not None

@@ -31,7 +31,7 @@ def test_a_real_graph_is_as_if_retrained(name: str, regularization: float, tmp_p
     checked = {0, 1, 2, 3, len(SIZES) - 1}
     for number, size in enumerate(SIZES):
         resident = stored.resident
-        if resident.upkeep_due and size == 1:
+        if resident.prefactor_due and size == 1:
             # Most batches of a run come before the Hessian was factorised, some after.
             resident.preconditioner_cache.advance(math.inf)
         nodes = rng.choice(np.flatnonzero(resident.committed.state.live), size=size, replace=False)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from service.errors import LeaseLost, Unavailable
 from service.http import problems
-from service.http.middleware import Answer, Boundary
+from service.http.middleware import Answer, OuterMiddleware
 
 LIMIT = 2_000
 SECRET = "node-4711"
@@ -49,7 +49,7 @@ async def client(answers: list[Answer]) -> AsyncIterator[httpx.AsyncClient]:
     async def away() -> str:
         raise Unavailable("The database does not answer.", "Try again.")
 
-    app.add_middleware(Boundary, max_body_bytes=LIMIT, observe=answers.append)
+    app.add_middleware(OuterMiddleware, max_body_bytes=LIMIT, observe=answers.append)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://lethe") as client:
         yield client
 

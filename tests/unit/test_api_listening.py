@@ -1,19 +1,20 @@
 """The socket, the private files and the first key's delivery of a serving process."""
 
-import json
 import signal
 import socket
 import stat
 import sys
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from service.access.first_key import FirstKey
 from service.errors import ConfigurationError
 from service.http.addresses import url_of
-from service.processes.listening import facts_file, listen, stopped_by_signals
+from service.processes.listening import ServerFacts, facts_file, listen, stopped_by_signals
 from service.processes.prepare import deliver
 
 
@@ -46,8 +47,9 @@ def test_the_url_of_all_interfaces_is_that_of_this_machine() -> None:
 def test_the_facts_are_private_and_there_only_while_it_serves(tmp_path: Path) -> None:
     path = tmp_path / "run" / "server.json"
     with facts_file(path) as state:
-        state({"url": "http://x"})
-        assert json.loads(path.read_text()) == {"url": "http://x"}
+        facts = ServerFacts(1, "http://x", "model", datetime.now(UTC), {"api-0": 2})
+        state(facts)
+        assert msgspec.json.decode(path.read_bytes(), type=ServerFacts) == facts
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert list(path.parent.iterdir()) == []

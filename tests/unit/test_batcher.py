@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.batches.batcher import BatchLimits, Take, Wait, Waiting, decide
+from service.batches.batcher import BatchLimits, QueuedWork, Take, Wait, decide
 
 LIMITS = BatchLimits(max_nodes=10, max_wait_s=2.0)
 
 
-def waiting(*nodes: int, arrived_at: float = 100.0) -> list[Waiting]:
-    return [Waiting(UUID(int=i), count, arrived_at + i / 10) for i, count in enumerate(nodes)]
+def waiting(*nodes: int, arrived_at: float = 100.0) -> list[QueuedWork]:
+    return [QueuedWork(UUID(int=i), count, arrived_at + i / 10) for i, count in enumerate(nodes)]
 
 
 def test_with_nothing_waiting_there_is_nothing_to_wait_for() -> None:

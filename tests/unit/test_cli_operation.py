@@ -2,11 +2,11 @@
 
 import asyncio
 import importlib
-import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from command_line import CommandLine
 from lethe_stub import LetheStub
@@ -22,6 +22,7 @@ from service.db.transactions import transaction
 from service.domain.records import ApiKey
 from service.domain.states import Scope
 from service.embedded import PrivateServers
+from service.processes.listening import ServerFacts
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys
 from service.vault.own_slots import OwnSlots
@@ -48,9 +49,9 @@ def lethe(
     return CommandLine(capsys)
 
 
-def facts(home: Path, url: str) -> str:
+def facts(home: Path, url: str) -> bytes:
     """What a running service says of itself."""
-    return json.dumps({"pid": os.getpid(), "url": url, "model": str(home / "model")})
+    return msgspec.json.encode(ServerFacts(os.getpid(), url, str(home / "model"), datetime.now(UTC), {}))
 
 
 def key_of(database_url: str, home: Path, text: str) -> ApiKey | None:
@@ -246,7 +247,7 @@ def test_a_doctor_asks_a_running_service_for_its_readiness(lethe: CommandLine, h
     ]
     with LetheStub({("GET", "/readyz"): (503, {"status": 503, "checks": checks})}) as stub:
         (home / "run").mkdir()
-        (home / "run" / "server.json").write_text(facts(home, stub.url))
+        (home / "run" / "server.json").write_bytes(facts(home, stub.url))
         ran = lethe("doctor")
     found = rows(ran.stdout)
     assert found["service"].startswith("ok")
@@ -257,7 +258,7 @@ def test_a_doctor_asks_a_running_service_for_its_readiness(lethe: CommandLine, h
 
 def test_a_process_that_does_not_answer_is_wrong(lethe: CommandLine, home: Path) -> None:
     (home / "run").mkdir()
-    (home / "run" / "server.json").write_text(facts(home, "http://127.0.0.1:1"))
+    (home / "run" / "server.json").write_bytes(facts(home, "http://127.0.0.1:1"))
     assert rows(lethe("doctor").stdout)["service"].startswith("wrong")
 
 

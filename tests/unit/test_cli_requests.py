@@ -4,12 +4,16 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from command_line import CommandLine
 from lethe_stub import LetheStub
+
+from service.processes.listening import ServerFacts
 
 RECEIVED = "2026-03-02T09:15:04.120000Z"
 AUDIT = {
@@ -230,9 +234,8 @@ def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
     monkeypatch.delenv("LETHE_KEY")
     run = tmp_path / "home" / "run"
     run.mkdir(parents=True)
-    (run / "server.json").write_text(
-        json.dumps({"pid": os.getpid(), "url": stub.url, "model": "m", "database_url": "x"})
-    )
+    facts = ServerFacts(os.getpid(), stub.url, "m", datetime.now(UTC), {})
+    (run / "server.json").write_bytes(msgspec.json.encode(facts))
     (run / "admin.key").write_text("lethe_admin\n")
     stub.answers["GET", "/deletions/r1"] = deletion("queued")
     assert lethe("audit", "show", "r1").status == 0
@@ -240,7 +243,14 @@ def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
 
 
 @pytest.mark.parametrize(
-    "facts", ["", "{}", "[1]", '{"pid": "x", "url": "y", "model": "m"}', '{"pid": 999999999, "url": "y", "model": "m"}']
+    "facts",
+    [
+        "",
+        "{}",
+        "[1]",
+        '{"pid": "x", "url": "y", "model": "m", "started_at": "2026-03-02T12:00:00Z", "pids": {}}',
+        '{"pid": 999999999, "url": "y", "model": "m", "started_at": "2026-03-02T12:00:00Z", "pids": {}}',
+    ],
 )
 def test_facts_of_no_running_service_are_ignored(
     lethe: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, facts: str

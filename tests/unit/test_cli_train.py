@@ -5,13 +5,15 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from command_line import CommandLine
 
-from model_store.disk.checksummed import seal
+from model_store.disk.checksummed import checksummed
 from model_store.errors import DatasetNotFound, StoreDamaged
 from model_store.store import Store
 from projector.network.spec import Combine, ModelSpec
@@ -20,6 +22,7 @@ from service.cli.running.serve import ensure_model
 from service.embedded.home import Home, HomeLock
 from service.errors import AlreadyRunning, ConfigurationError
 from service.operation.key_folder import SLOTS
+from service.processes.listening import ServerFacts
 from service.settings import Settings
 from service.vault.own_slots import OwnSlots
 
@@ -168,11 +171,12 @@ def test_what_is_said_of_a_hostile_folder_can_be_printed(lethe: CommandLine, tra
     copy = shutil.copytree(trained, tmp_path / "copy")
     index = next(copy.glob("base/index-*.json"))
     document = json.loads(index.read_text())
-    document["tables"]["nodes"]["arrays"]["\x1b[1m\ud800"] = {}
-    index.write_bytes(seal({name: value for name, value in document.items() if name != "sha256"}))
+    document["tables"]["nodes"]["\x1b[1m"] = {}
+    index.write_bytes(checksummed({name: value for name, value in document.items() if name != "sha256"}))
     ran = lethe("model", "import", copy, "--home", "home")
     assert ran.status == 1
-    assert r"\x1b[1m\ud800" in ran.stderr
+    assert r"\x1b[1m" in ran.stderr
+    assert "\x1b" not in ran.stderr
 
 
 def test_an_imported_model_is_where_serve_looks(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
@@ -192,8 +196,8 @@ def test_an_import_meets_the_folder_that_a_running_service_serves(
 ) -> None:
     run = tmp_path / "home" / "run"
     run.mkdir(parents=True)
-    facts = {"pid": os.getpid(), "url": "http://127.0.0.1:1", "model": str(trained)}
-    (run / "server.json").write_text(json.dumps(facts))
+    facts = ServerFacts(os.getpid(), "http://127.0.0.1:1", str(trained), datetime.now(UTC), {})
+    (run / "server.json").write_bytes(msgspec.json.encode(facts))
     ran = lethe("model", "import", trained, "--home", "home")
     assert ran.status == 2
     assert "is the model that is served" in ran.stderr

@@ -29,7 +29,7 @@ async def test_what_is_waited_for_is_told_until_an_attempt_succeeds(outage: Outa
             raise Unavailable("The database does not answer.", "Start it.")
         return "done"
 
-    assert await outage.outlast(attempt, asyncio.Event()) == "done"
+    assert await outage.retry(attempt, asyncio.Event()) == "done"
     full = f"The disk cannot be used: {os.strerror(errno.ENOSPC)}."
     assert told == [None, full, "The database does not answer."]
     assert outage.reason is None
@@ -43,7 +43,7 @@ async def test_a_stop_ends_the_attempts_with_what_they_failed_for(outage: Outage
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(OSError, match="space"):
-        await outage.outlast(attempt, stop)
+        await outage.retry(attempt, stop)
 
 
 async def test_a_pause_that_is_over_is_told_of_no_more(outage: Outage) -> None:

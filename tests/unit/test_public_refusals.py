@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from service.batches.public_requests import refused_for_public
-from service.batches.resolve import Claimed
+from service.batches.resolve import DecryptedRequest
 from service.deletions.public_nodes import PublicNodes, refuse_public
 from service.domain.kinds import RequestKind
 from service.domain.records import QueuedRequest, Targets
@@ -46,10 +46,10 @@ def test_what_is_not_public_is_not_refused(reader: Reader) -> None:
     refuse_public(reader, "cora", ["c", "d", "nobody"])
 
 
-def claimed(kind: RequestKind, targets: Targets) -> Claimed:
+def claimed(kind: RequestKind, targets: Targets) -> DecryptedRequest:
     now = datetime(2026, 1, 2, tzinfo=UTC)
     request = QueuedRequest(uuid4(), kind, RequestStatus.QUEUED, targets.count, b"sealed", None, now, None)
-    return Claimed(request, targets)
+    return DecryptedRequest(request, targets)
 
 
 def test_the_unlearner_refuses_what_names_public_nodes_and_nothing_else() -> None:

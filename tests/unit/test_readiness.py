@@ -8,9 +8,9 @@ import torch
 from redis.asyncio import Redis
 
 from service.db.engine import create_engine
-from service.deletions.delivery.unclaimed import Queue
+from service.deletions.delivery.unclaimed import ClaimWatch
 from service.domain.lease_report import Check, Condition, Phase
-from service.operation.api_probes import api_probes, holder_probes, told_checks
+from service.operation.api_probes import api_probes, holder_probes, reported_checks
 from service.operation.readiness import Readiness
 from service.operation.unlearner_probes import condition_probes, keep_looking, unlearner_probes
 from service.publication.reader import Reader
@@ -29,7 +29,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
 
     engine, redis = create_engine(f"postgresql://nobody@{NOWHERE}/none"), Redis.from_url(f"redis://{NOWHERE}/0")
     own_slots = OwnSlots.open(tmp_path / "keys" / "requests")
-    queue = Queue(engine, DeletionStream(redis, "small"), (Outage("relay", Backoff(), random.Random()),))
+    queue = ClaimWatch(engine, DeletionStream(redis, "small"), (Outage("relay", Backoff(), random.Random()),))
     found = [
         *api_probes(
             home=tmp_path,
@@ -45,7 +45,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     ]
     checks = {check.name: check for check in await Readiness(found, timeout_s=10.0, state=full)()}
     by_row = await Readiness(holder_probes(engine, "small"), timeout_s=10.0, state=full)()
-    assert await told_checks(engine, "small") == ()
+    assert await reported_checks(engine, "small") == ()
     await engine.dispose()
     await redis.aclose()
     own_slots.close()

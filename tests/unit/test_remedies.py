@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 import model_store
 import service
-from projector.errors import ProjectorError
+from projector.errors import ExplainedError
 from service.errors import LetheError
 from service.http import problems
 
@@ -35,7 +35,7 @@ def error_types() -> list[type[Exception]]:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
-    return sorted({*all_of(LetheError), *all_of(ProjectorError)}, key=lambda one: one.__name__)
+    return sorted({*all_of(ExplainedError)}, key=lambda one: one.__name__)
 
 
 TYPES = error_types()
@@ -45,7 +45,7 @@ OVER_HTTP = [one for one in TYPES if issubclass(one, LetheError) and one.status 
 def remedies(tree: ast.Module) -> Iterator[ast.expr]:
     """What the calls in a module that make an error, or a problem document, give as the remedy."""
     # One that makes its own words makes them by calling its base.
-    by_itself = {one.__name__ for one in TYPES if "__init__" in vars(one)} - {"LetheError", "ProjectorError"}
+    by_itself = {one.__name__ for one in TYPES if "__init__" in vars(one)} - {"ExplainedError", "LetheError"}
     names = {one.__name__ for one in TYPES} - by_itself
     bases = {
         call

@@ -10,9 +10,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from supervised import stub
@@ -21,6 +23,7 @@ from test_without_torch import imported_with
 from service.child import main as child_main
 from service.errors import AlreadyRunning, ConfigurationError, KeyMissing, LetheError, Unavailable
 from service.processes import serve
+from service.processes.listening import ServerFacts
 from service.processes.serve import child, default_workers, end_orphans, settings_for
 from service.processes.supervisor import Child, Restarts, Stage, _Process
 from service.settings import Settings
@@ -184,7 +187,7 @@ def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
 
     ours, theirs = socket.socketpair()
     bound = socket.create_server(("127.0.0.1", 0))
-    told = {"work": "api", "settings": Settings(home=tmp_path).told(), "listener": bound.detach()}
+    told = {"work": "api", "settings": Settings(home=tmp_path).as_handover(), "listener": bound.detach()}
     monkeypatch.setattr("service.processes.api.run", answer)
     monkeypatch.setattr("service.child.configure_logging", lambda *_, **__: None)
     monkeypatch.setattr(sys, "argv", ["service.child", "api-0", str(theirs.detach())])
@@ -394,7 +397,7 @@ def test_no_setting_is_in_the_environment_or_among_the_arguments_of_a_child(
     monkeypatch.setenv("lethe_admin_key", SECRETS["admin_key"])
     monkeypatch.setenv("LETHE_HOME", str(tmp_path))
     made = child("api", Settings(redis_url=SECRETS["redis_url"]), "api-0")
-    assert made.told["settings"]["database_url"] == SECRETS["database_url"]
+    assert made.handover["settings"]["database_url"] == SECRETS["database_url"]
     assert not [name for name in made.environment if name.upper() in ("DATABASE_URL", "LETHE_ADMIN_KEY", "LETHE_HOME")]
     assert not [text for text in [*made.command, *made.environment.values(), repr(made)] if "of-the-" in text]
 
@@ -420,10 +423,11 @@ def test_what_a_killed_supervisor_has_left_is_ended_and_nothing_else(tmp_path: P
         gone.wait()
         facts = tmp_path / "server.json"
         pids = {"api-0": orphan.pid, "unlearner": other.pid, "api-1": gone.pid}
-        facts.write_text(json.dumps({"pid": os.getpid(), "pids": pids}))
+        said = ServerFacts(os.getpid(), "http://127.0.0.1:1", "model", datetime.now(UTC), pids)
+        facts.write_bytes(msgspec.json.encode(said))
         end_orphans(facts)
         assert (orphan.poll(), other.poll()) == (None, None), "their supervisor runs"
-        facts.write_text(json.dumps({"pid": gone.pid, "pids": pids}))
+        facts.write_bytes(msgspec.json.encode(msgspec.structs.replace(said, pid=gone.pid)))
         end_orphans(facts)
         assert not psutil.pid_exists(orphan.pid)
         assert other.poll() is None

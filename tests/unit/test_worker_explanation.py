@@ -12,7 +12,7 @@ from projector.network.diffusion import Diffusion
 from projector.network.spec import ModelSpec, SolverKind
 from projector.training.mlp import MlpRecord
 from service.batches.explanation import explain, frozen_parts, nothing_left
-from service.batches.outcomes import ended, guarantee, without_version
+from service.batches.outcomes import ended, guarantee, repair_given_up
 from service.batches.pending_repairs import Pending
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
@@ -283,7 +283,7 @@ def test_who_waited_is_told_of_the_version_the_repair_ended_in() -> None:
 def test_a_repair_that_fell_short_or_was_given_up_leaves_the_paper_s_guarantee() -> None:
     short = ended(PENDING, replace(ENDED, repair=RepairStatus.NOT_CONVERGED), MANIFEST)
     assert (short.guarantee, short.content.document()["repair"]) == (Guarantee.SPAN, "not_converged")
-    given_up = without_version(PENDING, RepairStatus.NONE, "The operator turned repair off.", MANIFEST)
+    given_up = repair_given_up(PENDING, RepairStatus.NONE, "The operator turned repair off.", MANIFEST)
     assert (given_up.guarantee, given_up.batch.repair) == (Guarantee.SPAN, RepairStatus.NONE)
     said = given_up.content.document()
     assert (said["repair"], said["repair_version"]) == ("none", None)

@@ -14,10 +14,10 @@ from service.domain.records import KeySlot, QueuedRequest, Targets
 from service.domain.states import RequestStatus
 from service.errors import KeyMissing
 from service.recovery.agreement import deleted_edges, rows_of_edges
-from service.vault.encryption import seal
+from service.vault.encryption import encrypt
 from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
-from service.versions.debris import Leftovers
+from service.versions.to_erase import ToErase
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def slots(tmp_path: Path) -> Iterator[OwnSlots]:
 
 
 def sealed(kind: RequestKind, targets: Targets, reserved: ReservedKey, request_id: UUID) -> QueuedRequest:
-    ciphertext = seal(targets, reserved.key, request_id)
+    ciphertext = encrypt(targets, reserved.key, request_id)
     received = datetime(2026, 3, 2, tzinfo=UTC)
     return QueuedRequest(
         request_id, kind, RequestStatus.APPLIED, targets.count, ciphertext, None, received, uuid4(), *reserved.slot
@@ -69,13 +69,13 @@ def test_edges_that_cannot_be_told_any_more_stop_the_start_instead_of_coming_bac
 
 
 def test_the_first_erasure_looks_for_all_that_is_gone_and_later_ones_for_what_is_new() -> None:
-    leftovers = Leftovers(4, np.array([[0, 1]]))
+    to_erase = ToErase(4, np.array([[0, 1]]))
     first = version([True, False, True, True], [False, False, True, True])
-    erasure = leftovers.erasure(first)
+    erasure = to_erase.erasure(first)
     assert (erasure.nodes.tolist(), erasure.feature_rows.tolist(), erasure.edges.tolist()) == ([1], [0], [[0, 1]])
     # Whatever did not succeed is looked for again.
-    assert leftovers.erasure(first).edges.tolist() == [[0, 1]]
-    leftovers.erased(first)
-    leftovers.add_edges(np.array([[2, 3]]))
-    erasure = leftovers.erasure(version([True, False, True, False], [False, False, True, False]))
+    assert to_erase.erasure(first).edges.tolist() == [[0, 1]]
+    to_erase.erased(first)
+    to_erase.add_edges(np.array([[2, 3]]))
+    erasure = to_erase.erasure(version([True, False, True, False], [False, False, True, False]))
     assert (erasure.nodes.tolist(), erasure.feature_rows.tolist(), erasure.edges.tolist()) == ([3], [], [[2, 3]])

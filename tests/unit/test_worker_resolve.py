@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from projector.graph.edges import Edges
 from service.batches.explanation import nothing_left
-from service.batches.resolve import Claimed, DeletedBy, Gone, Present, Resolution, absent, resolve
+from service.batches.resolve import (
+    CommittedGraph,
+    DecryptedRequest,
+    DeletedBy,
+    DeletedEarlier,
+    Resolution,
+    absent,
+    resolve,
+)
 from service.domain.kinds import Part, RequestKind, Target
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestStatus
@@ -27,24 +35,24 @@ TOMBSTONES: dict[Part, dict[Target, UUID | None]] = {
 }
 
 
-def present() -> Present:
+def present() -> CommittedGraph:
     ring = np.roll(np.eye(8), 1, axis=1)
     ring[0, 1] = 0.0
     live, featured = np.ones(8, dtype=np.bool_), np.ones(8, dtype=np.bool_)
     live[6] = featured[6] = featured[2] = False
     rows = {node: row for row, node in enumerate(IDS) if live[row]}
-    return Present(rows, featured, Edges(sp.csr_array(ring + ring.T), live))
+    return CommittedGraph(rows, featured, Edges(sp.csr_array(ring + ring.T), live))
 
 
-def claim(kind: RequestKind, *subjects: Target) -> Claimed:
+def claim(kind: RequestKind, *subjects: Target) -> DecryptedRequest:
     nodes = tuple(subject for subject in subjects if isinstance(subject, str))
     edges = tuple(subject for subject in subjects if not isinstance(subject, str))
     received = datetime(2026, 3, 2, tzinfo=UTC)
     request = QueuedRequest(uuid4(), kind, RequestStatus.QUEUED, len(subjects), b"", None, received, None)
-    return Claimed(request, Targets(nodes=nodes, edges=edges))
+    return DecryptedRequest(request, Targets(nodes=nodes, edges=edges))
 
 
-def resolved(*claimed: Claimed) -> Resolution:
+def resolved(*claimed: DecryptedRequest) -> Resolution:
     return resolve(claimed, present(), TOMBSTONES)
 
 
@@ -106,7 +114,7 @@ def test_what_was_deleted_by_requests_that_a_restored_database_does_not_have_is_
     features, node, rest = claim(FEATURES, "2", "6"), claim(NODE, "x"), claim(FEATURES, "2", "3")
     resolution = resolve((features, node, rest), present(), tombstones)
     gone = {each.request.id: how for each, how in resolution.already_deleted}
-    assert gone == {features.request.id: Gone((EARLIER[NODE],), 1), node.request.id: Gone((), 0)}
+    assert gone == {features.request.id: DeletedEarlier((EARLIER[NODE],), 1), node.request.id: DeletedEarlier((), 0)}
     assert [(each.claimed, each.targets) for each in resolution.deletions] == [(rest, ("3",))]
     assert resolution.unknown == {}
 
@@ -148,7 +156,9 @@ def ends(subjects: Sequence[Target]) -> set[str]:
 
 
 @given(claimed=REQUESTS)
-def test_whatever_is_asked_is_deleted_once_and_everything_asked_is_gone_afterwards(claimed: list[Claimed]) -> None:
+def test_whatever_is_asked_is_deleted_once_and_everything_asked_is_gone_afterwards(
+    claimed: list[DecryptedRequest],
+) -> None:
     resolution = resolved(*claimed)
     done = [each.claimed for each in resolution.deletions]
     ended = [*done, *resolution.deferred]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from model_store.store import Store
     from projector.graph.graph import Graph
-    from service.audit.byte_search import Finding, OwnRows, Search
+    from service.audit.byte_search import Search, StoredRows, Trace
 
 #: So many findings are printed; all are counted.
 _SHOWN = 50
@@ -117,8 +117,8 @@ def _rows(path: Path, ids: Sequence[str]) -> "NDArray[Any] | sp.csr_array":
     return graph.features[chosen]
 
 
-def _search(search: "Search", files: Sequence[Path]) -> "tuple[list[Finding], list[tuple[Path, str]]]":
-    found: list[Finding] = []
+def _search(search: "Search", files: Sequence[Path]) -> "tuple[list[Trace], list[tuple[Path, str]]]":
+    found: list[Trace] = []
     unread: list[tuple[Path, str]] = []
     console = stderr()
     for path in track(files, description="searching", console=console, disable=not console.is_terminal, transient=True):
@@ -134,11 +134,11 @@ def _search(search: "Search", files: Sequence[Path]) -> "tuple[list[Finding], li
 
 def _own_rows(
     store: "Store", graph: "Graph", ids: Sequence[str], rows: "NDArray[Any] | sp.csr_array | None"
-) -> "OwnRows":
+) -> "StoredRows":
     """The live nodes with features that are not asked about; none where it is not known who the rows belong to."""
     import numpy as np
 
-    from service.audit.byte_search import OwnRows
+    from service.audit.byte_search import StoredRows
 
     state = store.read_version(store.current())
     own = np.zeros(graph.nodes, dtype=np.bool_)
@@ -146,11 +146,11 @@ def _own_rows(
         sought = set(ids)
         own = state.live & state.featured & np.array([name not in sought for name in graph.node_ids])
     file, row_bytes = store.dense_features() or (None, 0)
-    return OwnRows(own, file, row_bytes)
+    return StoredRows(own, file, row_bytes)
 
 
 def _in_model(
-    folder: Path, graph: "Graph", ids: Sequence[str], rows: "NDArray[Any] | sp.csr_array | None", own: "OwnRows"
+    folder: Path, graph: "Graph", ids: Sequence[str], rows: "NDArray[Any] | sp.csr_array | None", own: "StoredRows"
 ) -> tuple[list[str], list[tuple[int, int]]]:
     """What of it the model has by its own reading of its files: also short ids, and sparse features in any order.
 
@@ -204,7 +204,7 @@ def _contents(rows: "NDArray[Any] | sp.csr_array") -> Iterator[bytes]:
         yield columns.tobytes() + np.asarray(matrix.data[start:end][held], dtype="<f4").tobytes()
 
 
-def _print(found: "Sequence[Finding]", in_model: Sequence[str]) -> None:
+def _print(found: "Sequence[Trace]", in_model: Sequence[str]) -> None:
     lines = [*in_model, *(f"{one.path}: byte {one.offset}: {one.what}" for one in found)]
     for line in lines[:_SHOWN]:
         stdout().print(line, markup=False)

@@ -1,6 +1,5 @@
 """`lethe audit watch`: an auditor's own eye on a log that somebody else runs."""
 
-import os
 import random
 import time
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from service.audit.watch import Contradiction, Seen, Watcher
 from service.cli.console import note, report
 from service.cli.evidence.log import read_checkpoint, read_keys
 from service.cli.server import Home, Key, Url, connect
+from service.private_files import write_private
 
 #: Exit status of a single round in which the server did not answer, so that nothing is known.
 _UNKNOWN = 3
@@ -55,7 +55,7 @@ def watch(
             except Contradiction as found:
                 figures.contradicted()
                 evidence = state.with_name(state.name + ".contradiction")
-                _write(evidence, found.note)
+                write_private(evidence, found.note)
                 report(found.what, f"The checkpoint is in {evidence}, the last good one in {state}. Keep both.")
                 raise SystemExit(1) from None
             except LetheClientError as error:
@@ -67,7 +67,7 @@ def watch(
                 if once:
                     raise SystemExit(_UNKNOWN) from None
             else:
-                _write(state, seen.note)
+                write_private(state, seen.note)
                 figures.good(seen)
                 note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: good, {seen.checkpoint.size} leaves.")
                 if once:
@@ -79,16 +79,6 @@ def _last(state: Path, keys: list[VerifierKey]) -> Seen | None:
     if not state.exists():
         return None
     return Seen(read_checkpoint(state, keys), state.read_text(encoding="utf-8"))
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file whole, so that a crash leaves the old one or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 class WatchMetrics:

@@ -69,7 +69,7 @@ def import_(
     else:
         require_new_home(settings, str(folder))
         _place(settings, provide)
-        _tell(manifest, f"`./lethe serve` serves it from {settings.model_dir}.")
+        _print(manifest, f"`./lethe serve` serves it from {settings.model_dir}.")
 
 
 def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
@@ -83,10 +83,10 @@ def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
     from model_store.pretrained_files import read_weights
     from model_store.rebuild import with_weights
 
-    foreign = read_weights(weights)
+    pretrained = read_weights(weights)
 
     def train_on(target: Path) -> Store:
-        store = with_weights(folder, foreign, target)
+        store = with_weights(folder, pretrained, target)
         for warning in store.manifest.warnings:
             note(warning)
         return store
@@ -125,7 +125,7 @@ def _replace(
         raise ImportRefused(str(ended.refusal), "The model served before goes on.")
     excluded = f", {version.deleted_nodes} of them deleted" if version.deleted_nodes else ""
     repaired = {RepairStatus.CONVERGED: " Repaired.", RepairStatus.NOT_CONVERGED: " Its repair did not converge."}
-    _tell(
+    _print(
         manifest,
         f"served as version {version.number}{excluded}.{repaired.get(version.repair, '')} The model before it is "
         "erased.",
@@ -173,7 +173,7 @@ async def _ended(engine: "Engine", import_id: "UUID", home: Path) -> "ModelImpor
         await asyncio.sleep(_LOOK_S)
 
 
-def _tell(manifest: "Manifest", what: str) -> None:
+def _print(manifest: "Manifest", what: str) -> None:
     stdout().print(
         f"{manifest.name}: {manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features, "
         f"{len(manifest.classes)} classes; {what}",

@@ -10,7 +10,8 @@ from rich.text import Text
 from service.cli.console import stderr, stdout, table
 from service.cli.running import findings
 from service.cli.running.findings import Finding, attempt
-from service.cli.server import Home, ServerFacts, read_facts, settings_of
+from service.cli.server import Home, read_facts, settings_of
+from service.processes.listening import ServerFacts
 from service.settings import Settings
 
 _MARKS = {True: Text("ok", "green"), False: Text("wrong", "bold red"), None: Text("-", "dim")}

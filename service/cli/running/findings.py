@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from projector.errors import ProjectorError
-from service.errors import LetheError
+from projector.errors import ExplainedError
 
 _OLDEST_PYTHON = (3, 11)
 #: Less free space than this is found wrong: a version of a large model and its write-ahead log may not fit (bytes).
@@ -34,7 +33,7 @@ def attempt(name: str, look: Callable[[], Finding]) -> Finding:
     """What `look` finds, or the typed error it fails with as a finding of its own."""
     try:
         return look()
-    except (LetheError, ProjectorError) as error:
+    except ExplainedError as error:
         return Finding(name, False, error.detail, error.remedy)
     except OSError as error:
         return Finding(name, False, str(error), "Check the path and who may read and write it.")

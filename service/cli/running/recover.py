@@ -163,7 +163,7 @@ async def _under_lease(
     from service.publication.writer import Publisher
     from service.queue.backoff import Backoff
     from service.queue.outage import Outage
-    from service.recovery.recover import Restorer
+    from service.recovery.recover import Recoverer
     from service.unlearning.placement import Placement
     from service.versions.context import Context
     from service.versions.lease_keeper import give_back, holding
@@ -191,9 +191,9 @@ async def _under_lease(
                 repair_budget_s=0.0,
                 stop=asyncio.Event(),
             )
-            restorer = Restorer(context, store, keeper)
+            recoverer = Recoverer(context, store, keeper)
             with keeper.blaming_loss():
-                return await restorer.recover(given_up.requests, accept_lost_tombstones=given_up.tombstones)
+                return await recoverer.recover(given_up.requests, accept_lost_tombstones=given_up.tombstones)
     finally:
         await give_back(engine, lease)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 
 from service.cli.running.findings import Finding
-from service.cli.server import ServerFacts
 from service.db import clock, roles, schema
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.errors import KeyMissing, LetheError, Unavailable
 from service.operation.key_folder import VaultKeyRepository, open_request_keys
+from service.processes.listening import ServerFacts
 from service.queue.connection import connect
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
@@ -47,8 +47,8 @@ async def login(url: str | None, role: str) -> Finding:
     """Whether the process that works as `role` has a login that can do no more than that role."""
     name = f"login of {role}"
     if url is None:
-        told = "none of its own: whoever takes over that process can do all that the login of DATABASE_URL can"
-        return Finding(name, None, told)
+        text = "none of its own: whoever takes over that process can do all that the login of DATABASE_URL can"
+        return Finding(name, None, text)
     engine = create_engine(url, pool_size=1)
     try:
         may_work = await roles.available(engine, role) is not None
@@ -61,8 +61,8 @@ async def login(url: str | None, role: str) -> Finding:
     if not may_work:
         return Finding(name, False, f"may not work as {role}", f"As the tables' owner: GRANT {role} TO that login.")
     if not is_kept:
-        told = f"can do more than {role}: it owns the tables, or may work as another role"
-        return Finding(name, False, told, "Give this process a login of its own that is a member of that role alone.")
+        text = f"can do more than {role}: it owns the tables, or may work as another role"
+        return Finding(name, False, text, "Give this process a login of its own that is a member of that role alone.")
     return Finding(name, True, "can do no more than that process needs")
 
 

@@ -54,7 +54,7 @@ async def _region(services: Services, period: Period) -> Region:
     deadline = services.settings.deadline
     async with transaction(services.engine) as connection:
         at = await now(connection)
-        told = await summary(connection, services.model, period.first_day(at), None, deadline)
+        figures = await summary(connection, services.model, period.first_day(at), None, deadline)
         waiting = await RequestRepository(connection).open(services.model, limit=_OPEN_ROWS)
     clocks: list[Clock] = [clock_of(one.received_at, at, deadline) for one in waiting]
     return region(
@@ -62,29 +62,29 @@ async def _region(services: Services, period: Period) -> Region:
         "overview_now.html",
         url=url_with(PATH, {"period": period.name}),
         every_s=_EVERY_S,
-        told=told,
+        figures=figures,
         period=period,
-        verdict=_verdict(told, deadline),
+        verdict=_verdict(figures, deadline),
         open=list(zip(waiting, clocks, strict=True)),
         deadline=deadline,
-        statuses={status.value: told.by_status[status] for status in RequestStatus},
+        statuses={status.value: figures.by_status[status] for status in RequestStatus},
     )
 
 
-def _verdict(told: Summary, deadline: timedelta) -> Verdict:
+def _verdict(figures: Summary, deadline: timedelta) -> Verdict:
     within = plural(deadline.days, "day") if deadline.days else duration(deadline)
     more = (
-        f"{plural(told.open, 'request')} {'is' if told.open == 1 else 'are'} open."
-        if told.open
+        f"{plural(figures.open, 'request')} {'is' if figures.open == 1 else 'are'} open."
+        if figures.open
         else "No request is open."
     )
-    if told.open_past_deadline:
-        late = told.open_past_deadline
+    if figures.open_past_deadline:
+        late = figures.open_past_deadline
         return Verdict("bad", f"{plural(late, 'request')} {'is' if late == 1 else 'are'} past the deadline.", more)
-    if told.open_near_deadline:
-        near = told.open_near_deadline
+    if figures.open_near_deadline:
+        near = figures.open_near_deadline
         verb = "comes" if near == 1 else "come"
         return Verdict("warn", f"{plural(near, 'request')} {verb} close to the deadline of {within}.", more)
     # What failed was not fulfilled, and nobody works on it by itself.
-    tone = "warn" if told.by_status[RequestStatus.FAILED] else "good"
+    tone = "warn" if figures.by_status[RequestStatus.FAILED] else "good"
     return Verdict(tone, f"Every open request is within its deadline of {within}.", more)

@@ -48,19 +48,19 @@ def _outcome(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
     if request.status is RequestStatus.FAILED:
         return []
     if request.status is RequestStatus.CANCELLED:
-        told = "Withdrawn before the unlearner took it up. What it named was erased."
-        return [_done(request, request.cancelled_at, "Cancelled", told)]
+        text = "Withdrawn before the unlearner took it up. What it named was erased."
+        return [_done(request, request.cancelled_at, "Cancelled", text)]
     if request.status is RequestStatus.COMPLETED and request.applied_at is None:
-        told = "Nothing was left to do: earlier requests had deleted all that it names."
-        return [_done(request, request.completed_at, "Completed", told)]
+        text = "Nothing was left to do: earlier requests had deleted all that it names."
+        return [_done(request, request.completed_at, "Completed", text)]
     return [_applied(request), *_repaired(request, events), _completed(request)]
 
 
 def _failed(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
     """Every time the request failed; the newest one says why, the earlier ones were followed by another attempt."""
-    told = "It could not be applied then, and an operator had it tried again."
+    text = "It could not be applied then, and an operator had it tried again."
     failures = [event for event in events if event.type is EventType.FAILED]
-    steps = [_done(request, event.created_at, "Failed", told, "failed") for event in failures]
+    steps = [_done(request, event.created_at, "Failed", text, "failed") for event in failures]
     if request.status is RequestStatus.FAILED:
         steps[-1:] = [_done(request, request.failed_at, "Failed", request.failure or "", "failed")]
     return steps
@@ -75,8 +75,8 @@ def _applied(request: DeletionRequest) -> Step:
 def _repaired(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
     # Why it fell short, the explanation says: no convergence, not wanted any more, or the model was replaced.
     short = "The repair ended, or was given up, before the weights were those of retraining."
-    told = "The weights were re-optimised on what remains: they are those of retraining, within the bound."
-    ends = {EventType.NOT_REPAIRED: ("Not repaired", short, "failed"), EventType.REPAIRED: ("Repaired", told, "done")}
+    text = "The weights were re-optimised on what remains: they are those of retraining, within the bound."
+    ends = {EventType.NOT_REPAIRED: ("Not repaired", short, "failed"), EventType.REPAIRED: ("Repaired", text, "done")}
     ended = [_done(request, event.created_at, *ends[event.type]) for event in events if event.type in ends]
     if ended:
         return ended
@@ -92,9 +92,9 @@ def _completed(request: DeletionRequest) -> Step:
     if request.completed_at is None:
         state = "now" if request.status is RequestStatus.APPLIED else "waiting"
         return Step("Completed", state, f"{erased}, ids and older weights are erased from the disk.")
-    told = f"{erased}, ids and older weights are gone from the disk; the key to the ids in the request was destroyed."
-    return _done(request, request.completed_at, "Completed", told)
+    text = f"{erased}, ids and older weights are gone from the disk; the key to the ids in the request was destroyed."
+    return _done(request, request.completed_at, "Completed", text)
 
 
-def _done(request: DeletionRequest, at: datetime | None, label: str, told: str, state: str = "done") -> Step:
-    return Step(label, state, told, at, None if at is None else at - request.received_at)
+def _done(request: DeletionRequest, at: datetime | None, label: str, text: str, state: str = "done") -> Step:
+    return Step(label, state, text, at, None if at is None else at - request.received_at)

@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from uuid import UUID
 
-from sqlalchemy import Uuid, delete, func, literal, select
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.db.arrays import any_of
 from service.db.tables import OutboxRow
 
 
@@ -24,7 +24,7 @@ class OutboxRepository:
 
     async def delete(self, ids: Collection[UUID]) -> None:
         """Remove requests that are in the stream now."""
-        published = func.any(literal(list(ids), ARRAY(Uuid())))
+        published = any_of(ids)
         await self._conn.execute(delete(OutboxRow).where(OutboxRow.request_id == published))
 
     async def waiting(self, model: str) -> int:

@@ -11,7 +11,7 @@ from service.queue.stream import DeletionStream
 
 
 @dataclass(frozen=True)
-class Stall:
+class UnclaimedRequests:
     """What keeps requests from being claimed."""
 
     #: For how long, in seconds.
@@ -22,7 +22,7 @@ class Stall:
     remedy: str
 
 
-class Queue:
+class ClaimWatch:
     """The activities by which a committed request comes into the unlearner's hands."""
 
     def __init__(self, engine: Engine, stream: DeletionStream, activities: Sequence[Outage]) -> None:
@@ -34,7 +34,7 @@ class Queue:
         """Ask Redis for a sign of life. Raises Unavailable."""
         await self._stream.ping()
 
-    async def stall(self) -> Stall | None:
+    async def stall(self) -> UnclaimedRequests | None:
         """What keeps requests from being claimed at present, None while nothing does. Raises Unavailable."""
         longest = max(self._activities, key=lambda activity: activity.lasts_s)
         lasts_s, reason, remedy = longest.lasts_s, longest.reason, longest.remedy
@@ -42,4 +42,4 @@ class Queue:
             return None
         async with transaction(self._engine) as connection:
             oldest_s = await RequestRepository(connection).oldest_wait(self._stream.model)
-        return Stall(lasts_s, oldest_s, reason, remedy)
+        return UnclaimedRequests(lasts_s, oldest_s, reason, remedy)

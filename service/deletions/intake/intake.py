@@ -19,17 +19,26 @@ from service import failure_points
 from service.audit.commitments import commit
 from service.db.transactions import transaction
 from service.deletions.intake import statements
-from service.deletions.intake.callers import Accepted, NewRequest, Waiting, check_body, refuse, repeat, request_of, tell
+from service.deletions.intake.callers import (
+    Accepted,
+    Caller,
+    NewRequest,
+    answer,
+    check_body,
+    refuse,
+    repeat,
+    request_of,
+)
 from service.deletions.intake.depth import QueueDepth
 from service.deletions.intake.refusals import refusal, shutting_down
 from service.deletions.intake.statements import IdempotencyKey, NewRow, StoredRequest
-from service.deletions.requests import RequestRepository
+from service.deletions.moves import RequestMoves
 from service.domain.records import DeletionRequest, Targets
 from service.drills.repository import DrillOpen, DrillRepository
 from service.errors import Conflict, LetheError, Unavailable
 from service.failure_points import FailurePoint
 from service.key_slots.repository import RequestKeyRepository, enter
-from service.vault.encryption import SealBroken, seal, unseal
+from service.vault.encryption import NotDecrypted, decrypt, encrypt
 from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
 
@@ -46,7 +55,7 @@ class _Group:
 
     earlier: dict[IdempotencyKey, StoredRequest]
     #: Those for which a row was to be made.
-    new: list[Waiting]
+    new: list[Caller]
     #: When each new request was received; those that lost their idempotency key to another process are missing.
     received_at: dict[UUID, datetime]
 
@@ -60,7 +69,7 @@ class Intake:
         #: Those of all processes, for repetitions and retries of what another accepted.
         self._keys = RequestKeys(own_slots.folder)
         self._depth = QueueDepth(max_queued_nodes)
-        self._pending: list[Waiting] = []
+        self._pending: list[Caller] = []
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
         #: Whether there may be keys of requests that were not stored, of which the unlearner has not been told: when a
@@ -77,7 +86,7 @@ class Intake:
         """
         if self._closed:
             raise shutting_down()
-        waiting = Waiting(new, uuid4(), asyncio.get_running_loop().create_future())
+        waiting = Caller(new, uuid4(), asyncio.get_running_loop().create_future())
         self._pending.append(waiting)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_groups(), name="intake")
@@ -86,7 +95,7 @@ class Intake:
     async def find(self, api_key_id: UUID, idempotency_key: str, body_digest: bytes) -> Accepted | None:
         """Return what was stored under an idempotency key, None when nothing was.
 
-        Raises `Conflict` (it came with another body), `SealBroken` and `Unavailable`.
+        Raises `Conflict` (it came with another body), `NotDecrypted` and `Unavailable`.
         """
         key = IdempotencyKey(api_key_id, idempotency_key)
         async with transaction(self._engine) as conn:
@@ -102,14 +111,14 @@ class Intake:
         Raises `NotFound`, `Conflict`, `Unavailable`.
         """
         async with transaction(self._engine) as conn:
-            cancelled = await RequestRepository(conn).cancel(request_id, api_key_id)
+            cancelled = await RequestMoves(conn).cancel(request_id, api_key_id)
         failure_points.reached(FailurePoint.CANCELLED)
         return cancelled
 
     async def retry(self, request_id: UUID) -> DeletionRequest:
         """Queue a failed request again; raises `NotFound`, `Unavailable`, and `Conflict` when that is not possible."""
         async with transaction(self._engine) as conn:
-            request = await RequestRepository(conn).retry(request_id)
+            request = await RequestMoves(conn).retry(request_id)
             slot = await RequestKeyRepository(conn).slot(request_id)
             if self._keys.get(request_id, slot) is None:
                 raise Conflict(
@@ -125,7 +134,7 @@ class Intake:
             await asyncio.wait([self._writer])
 
     async def _write_groups(self) -> None:
-        group: list[Waiting] = []
+        group: list[Caller] = []
         try:
             while self._pending:
                 group = self._take()
@@ -138,7 +147,7 @@ class Intake:
             refuse([*group, *self._pending], shutting_down())
             self._pending.clear()
 
-    def _take(self) -> list[Waiting]:
+    def _take(self) -> list[Caller]:
         """Remove the next group, at least one request, from those pending, and drop whose callers have gone away."""
         targets = 0
         for size, waiting in enumerate(self._pending[:_GROUP_REQUESTS]):
@@ -151,7 +160,7 @@ class Intake:
         del self._pending[:size]
         return [waiting for waiting in group if not waiting.answer.done()]
 
-    async def _write(self, group: Sequence[Waiting]) -> None:
+    async def _write(self, group: Sequence[Caller]) -> None:
         """Store a group and answer its callers; a request that cannot be stored is found by halving and fails alone."""
         if not group:
             return
@@ -169,11 +178,11 @@ class Intake:
         else:
             self._answer(group, stored)
 
-    async def _store(self, group: Sequence[Waiting]) -> _Group:
+    async def _store(self, group: Sequence[Caller]) -> _Group:
         """Commit the new ones of a group in one transaction; no key without a row is left behind unnoticed."""
         failure_points.reached(FailurePoint.ACCEPTING)
         reserved: Mapping[UUID, ReservedKey] = {}
-        commit_sent = told = False
+        commit_sent = notified = False
         try:
             async with transaction(self._engine) as conn:
                 if any(waiting.new.drill for waiting in group):
@@ -186,14 +195,14 @@ class Intake:
                     await enter(conn)
                     reserved = await self._reserve(stored.new)
                 failure_points.reached(FailurePoint.KEYS_RESERVED)
-                rows = [_sealed(waiting, reserved[waiting.id]) for waiting in stored.new]
+                rows = [_encrypted(waiting, reserved[waiting.id]) for waiting in stored.new]
                 stored.received_at = await statements.insert_rows(conn, rows)
                 await _record_drills(conn, [each for each in stored.new if each.id in stored.received_at])
                 taken = {waiting.key for waiting in stored.new if waiting.key and waiting.id not in stored.received_at}
                 stored.earlier |= await statements.find_earlier(conn, taken)
                 if self._has_orphans:
-                    await RequestKeyRepository(conn).tell_orphaned()
-                    told = True
+                    await RequestKeyRepository(conn).notify_orphaned()
+                    notified = True
                 commit_sent = True
         except BaseException:
             if commit_sent:
@@ -202,20 +211,20 @@ class Intake:
                 await self._destroy(reserved)
             raise
         failure_points.reached(FailurePoint.ACCEPTED)
-        if told:
+        if notified:
             self._has_orphans = False
         await self._destroy({one: key for one, key in reserved.items() if one not in stored.received_at})
         return stored
 
     async def _admit(
-        self, conn: AsyncConnection, group: Iterable[Waiting], earlier: Collection[IdempotencyKey]
-    ) -> list[Waiting]:
+        self, conn: AsyncConnection, group: Iterable[Caller], earlier: Collection[IdempotencyKey]
+    ) -> list[Caller]:
         """Return those of `group` that are new, fit into the queue and, if they are drills, may begin.
 
         Those that must not are refused, and leave their idempotency key to the next that has it. What has a key of
         an `earlier` request, or of one that was admitted before it, is a repetition.
         """
-        admitted: list[Waiting] = []
+        admitted: list[Caller] = []
         used = set(earlier)
         for waiting in group:
             # Told already: by an earlier attempt, which another of its group has made fail.
@@ -234,7 +243,7 @@ class Intake:
                 used.add(waiting.key)
         return admitted
 
-    async def _reserve(self, new: Sequence[Waiting]) -> Mapping[UUID, ReservedKey]:
+    async def _reserve(self, new: Sequence[Caller]) -> Mapping[UUID, ReservedKey]:
         """Make a durable key for each request."""
         try:
             return await asyncio.to_thread(self._slots.reserve, [waiting.id for waiting in new])
@@ -249,12 +258,12 @@ class Intake:
                 f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was recorded; try again."
             ) from error
 
-    def _answer(self, group: Sequence[Waiting], stored: _Group) -> None:
+    def _answer(self, group: Sequence[Caller], stored: _Group) -> None:
         """Tell every caller what became of its request; a repetition gets the answer of the first use of its key."""
         for waiting in stored.new:
             if waiting.id in stored.received_at:
                 request = request_of(waiting, stored.received_at[waiting.id])
-                tell(waiting, Accepted(request, waiting.new.targets, replayed=False))
+                answer(waiting, Accepted(request, waiting.new.targets, replayed=False))
         firsts = {waiting.key: waiting for waiting in stored.new if waiting.key and waiting.id in stored.received_at}
         for waiting in group:
             if waiting.answer.done() or waiting.key is None:
@@ -266,20 +275,20 @@ class Intake:
                 request = request_of(first, stored.received_at[first.id])
                 repeat(waiting, first.new.body_digest, Accepted(request, first.new.targets, replayed=True))
 
-    def _replay(self, waiting: Waiting, earlier: StoredRequest) -> None:
+    def _replay(self, waiting: Caller, earlier: StoredRequest) -> None:
         try:
             targets = self._targets(earlier)
-        except SealBroken as error:
+        except NotDecrypted as error:
             refuse([waiting], error)
             return
         repeat(waiting, earlier.body_digest, Accepted(earlier.request, targets, replayed=True))
 
     def _targets(self, earlier: StoredRequest) -> Targets | None:
-        """What a stored request names; None once it is forgotten. Raises `SealBroken`."""
+        """What a stored request names; None once it is forgotten. Raises `NotDecrypted`."""
         key = self._keys.get(earlier.request.id, earlier.key_slot)
         if key is None or earlier.ciphertext is None:
             return None
-        return unseal(earlier.ciphertext, key, earlier.request.id)
+        return decrypt(earlier.ciphertext, key, earlier.request.id)
 
     async def _destroy(self, keys: Mapping[UUID, ReservedKey]) -> None:
         """Destroy keys of this process that nothing needs; those that the disk refuses are left to the unlearner."""
@@ -291,7 +300,7 @@ class Intake:
             self._has_orphans = True
 
 
-def _sealed(waiting: Waiting, reserved: ReservedKey) -> NewRow:
+def _encrypted(waiting: Caller, reserved: ReservedKey) -> NewRow:
     """A request with its targets encrypted."""
     new = waiting.new
     return NewRow(
@@ -300,7 +309,7 @@ def _sealed(waiting: Waiting, reserved: ReservedKey) -> NewRow:
         kind=new.kind,
         count=new.targets.count,
         reference=new.reference,
-        ciphertext=seal(new.targets, reserved.key, waiting.id),
+        ciphertext=encrypt(new.targets, reserved.key, waiting.id),
         key_slot=reserved.slot,
         api_key_id=new.api_key_id,
         idempotency_key=new.idempotency_key,
@@ -309,7 +318,7 @@ def _sealed(waiting: Waiting, reserved: ReservedKey) -> NewRow:
     )
 
 
-async def _may_begin(conn: AsyncConnection, waiting: Waiting, before: Iterable[Waiting]) -> bool:
+async def _may_begin(conn: AsyncConnection, waiting: Caller, before: Iterable[Caller]) -> bool:
     """Whether a request is no drill, or the only one of its model that there is now, those admitted `before` too."""
     model, drill = waiting.new.model, waiting.new.drill
     if drill is None:
@@ -319,7 +328,7 @@ async def _may_begin(conn: AsyncConnection, waiting: Waiting, before: Iterable[W
     return await DrillRepository(conn).may_begin(model, drill)
 
 
-async def _record_drills(conn: AsyncConnection, stored: Iterable[Waiting]) -> None:
+async def _record_drills(conn: AsyncConnection, stored: Iterable[Caller]) -> None:
     """Record which of the requests that were stored are drills."""
     for waiting in stored:
         if waiting.new.drill is not None:

@@ -1,4 +1,6 @@
 import struct
+from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
 import rfc8785
@@ -69,7 +71,21 @@ def test_numbers_are_written_as_in_the_rfcs_appendix(bits: str, text: str) -> No
     assert canonical(value) == text.encode()
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**53, {"a": "\ud800"}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("-inf"),
+        2**53,
+        -(2**53),
+        {"a": "\ud800"},
+        {"\ud800": 1},
+        {1: 2},
+        {"at": datetime(2026, 1, 1, tzinfo=UTC)},
+        [UUID(int=1)],
+    ],
+    ids=repr,
+)
 def test_what_has_no_canonical_form_is_refused(value: object) -> None:
     with pytest.raises(NotCanonical):
         canonical(value)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from small_graphs import dense, dense_features, dense_representation, graph_of, side_by_side, sparse_features
 
 from model_store.build import BuiltModel, build_model
+from model_store.disk.checksummed import checksummed, read_checksummed
 from model_store.manifest import FeatureDtype, FeatureLayout, InjectedChannel, Manifest
 from projector.errors import DeviceError, GraphError, RankError, TrainingError
 from projector.forgetting.injection import inject_channel
@@ -39,7 +41,7 @@ def test_weights_dual_variable_and_coefficients_are_of_one_model(make: Callable[
         assert np.linalg.norm(W_b - dense(built.graph.features).T @ beta_b) <= 1e-10 * size
 
 
-def test_the_manifest_describes_the_model() -> None:
+def test_the_manifest_describes_the_model(tmp_path: Path) -> None:
     graph = sparse_features()
     before = datetime.now(UTC)
     manifest = build(graph).manifest
@@ -58,7 +60,8 @@ def test_the_manifest_describes_the_model() -> None:
     assert manifest.training.device == "cpu"
     assert manifest.column_scale is None
     assert manifest.warnings == ()
-    assert Manifest.from_json(manifest.to_json()) == manifest
+    (tmp_path / "m.json").write_bytes(checksummed(manifest))
+    assert read_checksummed(tmp_path / "m.json", Manifest) == manifest
 
 
 def test_accuracies_are_those_of_each_set_and_absent_for_an_empty_one() -> None:

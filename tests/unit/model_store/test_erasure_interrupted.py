@@ -14,7 +14,7 @@ from store_states import copied, everything_in, names_in, rows, some_edges
 from model_store.base import arrays
 from model_store.base.base import Base
 from model_store.base.erasure import Erasure
-from model_store.errors import StoreDamaged, StoreForeign
+from model_store.errors import NotAStore, StoreDamaged
 from model_store.store import Store
 from model_store.versions import StoreConflict
 from projector.errors import ProjectorError
@@ -140,7 +140,7 @@ def refused(action: Callable[[], object]) -> str | None:
     """Why the store refuses to be read, or None when it does not."""
     try:
         action()
-    except (StoreDamaged, StoreForeign) as error:
+    except (StoreDamaged, NotAStore) as error:
         return error.detail
     return None
 

@@ -17,7 +17,7 @@ from projector.forgetting.injection import inject_channel
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec
 from projector.training.mlp import Mlp, MlpProgress, MlpRecord, extract, public_nodes, train_mlp
-from projector.training.pretrained import ForeignWeights, WeightsError
+from projector.training.pretrained import PretrainedWeights, WeightsError
 from tests.everyday import everyday
 
 SPEC = ModelSpec(mlp_width=16, combine=Combine.CONCAT)
@@ -248,10 +248,17 @@ def test_public_nodes_outside_the_training_set_alone_are_refused(graph: Graph) -
 
 
 def test_foreign_weights_are_not_put_on_an_mlp_trained_here(graph: Graph) -> None:
-    foreign = ForeignWeights(np.zeros((3, 60, 3)))
+    foreign = PretrainedWeights(np.zeros((3, 60, 3)))
     with pytest.raises(WeightsError, match="MLP"):
         build_model(
-            graph, SPEC, name="m", dataset="m", split="full", public=["0", "1", "2"], foreign=foreign, progress=_no_work
+            graph,
+            SPEC,
+            name="m",
+            dataset="m",
+            split="full",
+            public=["0", "1", "2"],
+            pretrained=foreign,
+            progress=_no_work,
         )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from small_models import assert_same, small_model
 from store_states import same_state
 
-from model_store.errors import StoreForeign
+from model_store.errors import NotAStore
 from model_store.store import Store
 from model_store.versions import SpanArrays, VersionRef, VersionState
 from projector.errors import GraphError
@@ -94,13 +94,13 @@ def test_a_store_is_not_written_over_other_files(tmp_path: Path) -> None:
     model = small_model()
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "thesis.tex").write_text("irreplaceable")
-    with pytest.raises(StoreForeign, match="not an empty folder"):
+    with pytest.raises(NotAStore, match="not an empty folder"):
         model.create(tmp_path / "m")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreForeign, match="not an empty folder"):
+    with pytest.raises(NotAStore, match="not an empty folder"):
         model.create(tmp_path / "file")
     model.create(tmp_path / "new" / "parents" / "m")
-    with pytest.raises(StoreForeign, match="not an empty folder"):
+    with pytest.raises(NotAStore, match="not an empty folder"):
         model.create(tmp_path / "new" / "parents" / "m")
 
 

@@ -11,14 +11,14 @@ from small_models import small_model
 from store_states import a_state, copied, read_everything
 
 from model_store.base.erasure import Erasure
-from model_store.disk.checksummed import seal
-from model_store.errors import StoreDamaged, StoreForeign
+from model_store.disk.checksummed import checksummed
+from model_store.errors import NotAStore, StoreDamaged
 from model_store.store import Store
 from model_store.versions import VersionRef
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-REFUSED = (StoreDamaged, StoreForeign)
+REFUSED = (StoreDamaged, NotAStore)
 
 
 @pytest.fixture(scope="module", params=["dense", "csr"])
@@ -120,7 +120,7 @@ def test_a_damaged_chunk_is_named(intact: Path, tmp_path: Path) -> None:
 def reseal(file: Path, **changes: object) -> None:
     document = json.loads(file.read_text()) | changes
     del document["sha256"]
-    file.write_bytes(seal(document))
+    file.write_bytes(checksummed(document))
 
 
 def test_documents_of_another_format_are_refused_naming_both_numbers(intact: Path, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_documents_of_another_format_are_refused_naming_both_numbers(intact: Pat
         path = copied(intact, tmp_path)
         [file] = path.glob(name)
         reseal(file, format=2)
-        with pytest.raises(StoreForeign, match=rf"{file.name} has format 2; .* reads format 3") as refused:
+        with pytest.raises(NotAStore, match=rf"{file.name} has format 2; .* reads format 3") as refused:
             read_everything(path)
         assert "train the model again" in refused.value.remedy
 
@@ -138,7 +138,7 @@ def test_documents_with_other_fields_are_refused_by_name(intact: Path, tmp_path:
     path = copied(intact, tmp_path)
     [file] = path.glob(name)
     reseal(file, favourite_colour="blue")
-    with pytest.raises(StoreForeign, match=rf"{file.name}.*favourite_colour"):
+    with pytest.raises(NotAStore, match=rf"{file.name}.*favourite_colour"):
         read_everything(path)
 
 
@@ -166,7 +166,7 @@ def test_a_version_in_the_place_of_another_is_refused(intact: Path, tmp_path: Pa
     reseal(tmp_path / "other" / "versions" / "0-0" / "manifest.json", manifest_sha256="0" * 64)
     shutil.rmtree(path / "versions" / "0-0")
     shutil.copytree(tmp_path / "other" / "versions" / "0-0", path / "versions" / "0-0")
-    with pytest.raises(StoreForeign, match=r"0-0/manifest\.json belongs to another model"):
+    with pytest.raises(NotAStore, match=r"0-0/manifest\.json belongs to another model"):
         store.read_version(VersionRef(0, 0))
 
 
@@ -182,14 +182,14 @@ def test_an_older_index_under_a_newer_name_is_refused(intact: Path, tmp_path: Pa
 def test_files_that_erasure_would_not_reach_are_refused_by_name(intact: Path, tmp_path: Path, name: str) -> None:
     path = copied(intact, tmp_path)
     (path / name).write_bytes(b"a copy of personal data")
-    with pytest.raises(StoreForeign, match=name):
+    with pytest.raises(NotAStore, match=name):
         Store.open(path)
 
 
 def test_a_folder_without_a_model_is_foreign(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(StoreForeign, match="holds no model"):
+        with pytest.raises(NotAStore, match="holds no model"):
             Store.open(path)
     (tmp_path / "manifest.json").write_text('{"name": "a web app"}')
-    with pytest.raises(StoreForeign, match=r"manifest\.json was not written by Lethe"):
+    with pytest.raises(NotAStore, match=r"manifest\.json was not written by Lethe"):
         Store.open(tmp_path)

@@ -24,13 +24,7 @@ PAIRS = st.sets(st.tuples(st.integers(0, 30), st.integers(0, 30)).filter(lambda 
 
 def id_index(rows: dict[str, int], nodes: int, table: Places) -> IdIndex:
     ids, offsets = id_bytes(rows, nodes)
-    return IdIndex(
-        ids=ids,
-        offsets=memoryview(offsets),
-        places=memoryview(table.places),
-        named=table.named,
-        key=table.key,
-    )
+    return IdIndex(ids, memoryview(offsets), memoryview(table.places), table.hashing)
 
 
 @given(IDS, IDS, st.data())
@@ -62,7 +56,7 @@ def test_edges_are_found_as_in_a_set_and_none_that_stays_is_missed_while_others_
     asked = [*edges, *others, *((second, first) for first, second in edges), (3, 3)]
 
     def found() -> dict[tuple[int, int], bool]:
-        index = EdgeIndex(np.asarray(table.places, dtype=np.int64), table.named, table.key)
+        index = EdgeIndex(np.asarray(table.places, dtype=np.int64), table.hashing)
         return dict(zip(asked, index.contain(np.array(asked)).tolist(), strict=True))
 
     assert found() == {pair: tuple(sorted(pair)) in edges for pair in asked}

@@ -15,7 +15,7 @@ from model_store.versions import VersionRef
 from service.domain.snapshot import Snapshot
 from service.publication import layout as layouts
 from service.publication import writer
-from service.publication.layout import MANIFEST, Layout, PublicationForeign, hidden, lock_reader, written_under
+from service.publication.layout import MANIFEST, Layout, OtherPublicationFormat, hidden, lock_reader, written_under
 from service.publication.mapped import open_view
 from service.publication.reader import Reader
 from service.publication.writer import Publisher
@@ -331,8 +331,8 @@ def test_a_reader_s_file_is_there_as_long_as_it_lives(publisher: Publisher) -> N
 
 def test_another_format_is_refused_by_name(publisher: Publisher) -> None:
     manifest = publisher.layout.version("1-1") / MANIFEST
-    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 12'))
-    with pytest.raises(PublicationForeign, match="format 12, and this process reads format 1"):
+    manifest.write_text(manifest.read_text().replace('"format":1', '"format":12'))
+    with pytest.raises(OtherPublicationFormat, match=r"not of format 1, .*Invalid value 12"):
         open_view(publisher.layout, "1-1")
 
 

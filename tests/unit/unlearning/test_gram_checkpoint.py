@@ -139,7 +139,7 @@ def test_a_checkpoint_is_written_once_a_version_has_settled_and_an_overtaken_one
             now[0] += 1.0
             yield
 
-    checkpointer = checkpointer_of(resident, steps, least_features=1, settled_s=5.0, clock=lambda: now[0])
+    checkpointer = checkpointer_of(resident, steps, least_features=1, quiet_s=5.0, clock=lambda: now[0])
     assert not checkpointer.due
     now[0] += 5.0
     assert checkpointer.due
@@ -154,7 +154,7 @@ def test_a_checkpoint_is_written_once_a_version_has_settled_and_an_overtaken_one
     kept = read(tmp_path)
     assert kept is not None
     assert torch.equal(kept.M, resident.committed.state.features.gram.M)
-    narrow = checkpointer_of(resident, steps, settled_s=0.0, clock=lambda: now[0])
+    narrow = checkpointer_of(resident, steps, quiet_s=0.0, clock=lambda: now[0])
     assert not narrow.due
 
 
@@ -163,7 +163,7 @@ def test_a_disk_that_is_full_leaves_the_version_without_a_checkpoint(trained: Pa
         raise OSError(errno.ENOSPC, "No space left on device")
         yield
 
-    checkpointer = checkpointer_of(loaded(Store.open(trained)), full, least_features=1, settled_s=0.0)
+    checkpointer = checkpointer_of(loaded(Store.open(trained)), full, least_features=1, quiet_s=0.0)
     assert checkpointer.due
     asyncio.run(checkpointer.step())
     assert not checkpointer.due

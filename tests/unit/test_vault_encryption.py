@@ -3,7 +3,7 @@ from uuid import uuid4
 import pytest
 
 from service.domain.records import Targets
-from service.vault.encryption import SealBroken, seal, unseal
+from service.vault.encryption import NotDecrypted, decrypt, encrypt
 
 
 @pytest.mark.parametrize(
@@ -16,28 +16,28 @@ from service.vault.encryption import SealBroken, seal, unseal
 )
 def test_what_was_sealed_comes_back(targets: Targets) -> None:
     request_id, key = uuid4(), bytes(range(32))
-    assert unseal(seal(targets, key, request_id), key, request_id) == targets
+    assert decrypt(encrypt(targets, key, request_id), key, request_id) == targets
 
 
 def test_the_sealed_bytes_show_neither_ids_nor_equality() -> None:
     request_id, key = uuid4(), bytes(range(32))
     targets = Targets(nodes=("a-long-external-id",))
-    first, second = seal(targets, key, request_id), seal(targets, key, request_id)
+    first, second = encrypt(targets, key, request_id), encrypt(targets, key, request_id)
     assert b"a-long-external-id" not in first
     assert first != second
 
 
 def test_another_key_another_request_or_altered_bytes_do_not_open() -> None:
     request_id, key = uuid4(), bytes(range(32))
-    sealed = seal(Targets(nodes=("12",)), key, request_id)
-    with pytest.raises(SealBroken):
-        unseal(sealed, bytes(32), request_id)
-    with pytest.raises(SealBroken):
-        unseal(sealed, key, uuid4())
+    sealed = encrypt(Targets(nodes=("12",)), key, request_id)
+    with pytest.raises(NotDecrypted):
+        decrypt(sealed, bytes(32), request_id)
+    with pytest.raises(NotDecrypted):
+        decrypt(sealed, key, uuid4())
     for position in range(len(sealed)):
         altered = bytearray(sealed)
         altered[position] ^= 1
-        with pytest.raises(SealBroken):
-            unseal(bytes(altered), key, request_id)
-    with pytest.raises(SealBroken):
-        unseal(b"", key, request_id)
+        with pytest.raises(NotDecrypted):
+            decrypt(bytes(altered), key, request_id)
+    with pytest.raises(NotDecrypted):
+        decrypt(b"", key, request_id)

@@ -16,7 +16,7 @@ from projector.errors import GraphError
 from projector.forgetting.injection import add_canaries
 from projector.graph.graph import Graph, feature_rows
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
-from projector.training.pretrained import ForeignWeights, WeightsError
+from projector.training.pretrained import PretrainedWeights, WeightsError
 
 SPEC = ModelSpec(combine=Combine.CONCAT, hops=1, regularization=1e-2)
 
@@ -30,8 +30,8 @@ def graph() -> Graph:
     return replace(graph, features=features)
 
 
-def built(graph: Graph, spec: ModelSpec = SPEC, foreign: ForeignWeights | None = None) -> BuiltModel:
-    return build_model(graph, spec, name="m", dataset="d", split="full", foreign=foreign)
+def built(graph: Graph, spec: ModelSpec = SPEC, pretrained: PretrainedWeights | None = None) -> BuiltModel:
+    return build_model(graph, spec, name="m", dataset="d", split="full", pretrained=pretrained)
 
 
 def in_span(shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -44,7 +44,7 @@ def in_span(shape: tuple[int, ...]) -> NDArray[np.float64]:
 def test_foreign_weights_end_at_the_optimum_that_training_reaches(graph: Graph, spec: ModelSpec) -> None:
     label_weights = np.ones((2, 3, 3)) if spec.label_hops else None
     ours = built(graph, spec)
-    theirs = built(graph, replace(spec, solver=SolverKind.SGD), ForeignWeights(in_span((2, 12, 3)), label_weights))
+    theirs = built(graph, replace(spec, solver=SolverKind.SGD), PretrainedWeights(in_span((2, 12, 3)), label_weights))
     assert np.linalg.norm(theirs.weights - ours.weights) <= 1e-8 * np.linalg.norm(ours.weights)
     assert np.linalg.norm(theirs.label_weights - ours.label_weights) <= 1e-8 * np.linalg.norm(ours.weights)
     assert theirs.manifest.training.identity_error <= 1e-8
@@ -54,7 +54,7 @@ def test_foreign_weights_end_at_the_optimum_that_training_reaches(graph: Graph, 
 
 def test_weights_already_at_the_optimum_need_no_step(graph: Graph) -> None:
     ours = built(graph)
-    again = built(graph, foreign=ForeignWeights(ours.weights))
+    again = built(graph, pretrained=PretrainedWeights(ours.weights))
     assert again.manifest.training.iterations <= 1
     assert np.linalg.norm(again.weights - ours.weights) <= 1e-9 * np.linalg.norm(ours.weights)
 
@@ -66,7 +66,7 @@ def test_foreign_weights_are_for_the_features_before_they_are_rescaled(graph: Gr
     exponents = ours.manifest.column_scale
     assert exponents is not None
     original = ours.weights * np.exp2(np.array(exponents, dtype=np.float64))[:, None]
-    again = built(uneven, foreign=ForeignWeights(original))
+    again = built(uneven, pretrained=PretrainedWeights(original))
     assert again.manifest.training.iterations <= 1
     assert np.linalg.norm(again.weights - ours.weights) <= 1e-9 * np.linalg.norm(ours.weights)
 
@@ -79,20 +79,20 @@ def test_weights_outside_the_span_are_refused_from_a_share_of_a_millionth(
     W[1, 11, 0] = share * np.linalg.norm(W[1])
     if refused:
         with pytest.raises(WeightsError, match="outside the span of the features"):
-            built(graph, foreign=ForeignWeights(W))
+            built(graph, pretrained=PretrainedWeights(W))
     else:
-        assert not built(graph, foreign=ForeignWeights(W)).weights[:, 11].any()
+        assert not built(graph, pretrained=PretrainedWeights(W)).weights[:, 11].any()
 
 
 def test_weights_of_another_graph_or_class_count_are_refused_by_name(graph: Graph) -> None:
     with pytest.raises(WeightsError, match="1 blocks where the model has 2 and 9 features where the model has 12"):
-        built(graph, foreign=ForeignWeights(np.ones((1, 9, 3))))
+        built(graph, pretrained=PretrainedWeights(np.ones((1, 9, 3))))
     with pytest.raises(WeightsError, match="4 classes where the model has 3"):
-        built(graph, foreign=ForeignWeights(np.ones((2, 12, 4))))
+        built(graph, pretrained=PretrainedWeights(np.ones((2, 12, 4))))
     with pytest.raises(WeightsError, match="label blocks have shape none"):
-        built(graph, replace(SPEC, label_hops=1), ForeignWeights(in_span((2, 12, 3))))
+        built(graph, replace(SPEC, label_hops=1), PretrainedWeights(in_span((2, 12, 3))))
     with pytest.raises(WeightsError, match="adaptive diffusion"):
-        built(graph, replace(SPEC, diffusion=True), ForeignWeights(in_span((2, 12, 3))))
+        built(graph, replace(SPEC, diffusion=True), PretrainedWeights(in_span((2, 12, 3))))
 
 
 def test_more_classes_than_training_nodes_are_refused(graph: Graph) -> None:
@@ -134,10 +134,10 @@ def test_a_model_with_canaries_keeps_them_and_their_columns(graph: Graph, tmp_pa
     trained = build_model(larger, SPEC, name="m", dataset="d", split="full", canaries=canaries)
     source = trained.write(tmp_path / "source").path
     elsewhere = in_span((2, 14, 3))
-    rebuilt = with_weights(source, ForeignWeights(elsewhere), tmp_path / "target")
+    rebuilt = with_weights(source, PretrainedWeights(elsewhere), tmp_path / "target")
     assert rebuilt.manifest.canaries == canaries
     W = rebuilt.read_version(rebuilt.current()).features.weights
     assert np.linalg.norm(W - trained.weights) <= 1e-8 * np.linalg.norm(trained.weights)
-    without_their_columns = ForeignWeights(in_span((2, 12, 3)))
+    without_their_columns = PretrainedWeights(in_span((2, 12, 3)))
     with pytest.raises(WeightsError, match=r"12 features where the model has 14"):
         with_weights(source, without_their_columns, tmp_path / "other")

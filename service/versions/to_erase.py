@@ -7,7 +7,7 @@ from model_store.base.erasure import Erasure
 from model_store.versions import VersionState
 
 
-class Leftovers:
+class ToErase:
     """What an erasure has to look for: at first all that was ever deleted, then what was since the last one."""
 
     def __init__(self, nodes: int, edges: NDArray[np.int64]) -> None:

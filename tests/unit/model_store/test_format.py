@@ -1,0 +1,70 @@
+"""A folder of format 3 that was kept: it is read, and what was read is written as the very same bytes.
+
+`format-3.zip` holds a model of 23 nodes with a version 1-2, its Gram checkpoint, and an erasure that was interrupted.
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from store_states import read_everything
+
+from model_store import gram_checkpoint
+from model_store.base.index import Index
+from model_store.disk.checksummed import checksummed
+from model_store.store import Store
+from model_store.versions import VersionRef
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+KEPT = Path(__file__).with_name("format-3.zip")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    shutil.unpack_archive(KEPT, tmp_path / "m")
+    return tmp_path / "m"
+
+
+def test_a_folder_that_was_kept_is_read(kept: Path) -> None:
+    store = Store.open(kept)
+    assert store.current() == VersionRef(1, 2)
+    assert store.manifest.warnings == ("A sentence, théorie \N{SNOWMAN}.",)
+    assert store.manifest.column_scale == (0, -3, 12, 0, 1, 0)
+    assert store.live_edges(VersionRef(1, 2)) == 17
+    assert store.is_erasing()
+    assert store.load_base().graph.node_ids[:5] == ("n0", "n1", "n2", "", "n4")
+    read_everything(kept)
+
+
+def test_its_manifest_is_written_as_the_same_bytes(kept: Path) -> None:
+    assert checksummed(Store.open(kept).manifest, indent=1) == (kept / "manifest.json").read_bytes()
+
+
+def test_its_indexes_are_written_as_the_same_bytes(kept: Path) -> None:
+    paths = list(kept.glob("base/index-*.json"))
+    assert [Index.read(path).is_open for path in sorted(paths)] == [False, True]
+    for path in paths:
+        assert Index.read(path).to_bytes() == path.read_bytes()
+
+
+def test_its_versions_are_written_as_the_same_bytes(kept: Path, tmp_path: Path) -> None:
+    store = Store.open(kept)
+    state, edges = store.read_version(VersionRef(1, 2)), store.live_edges(VersionRef(1, 2))
+    before = {path.name: path.read_bytes() for path in store.folder_of(VersionRef(1, 2)).iterdir()}
+    (kept / "CURRENT").unlink()
+    digest = store.write_version(VersionRef(1, 2), state, edges=edges, beta_version=0)
+    gram = gram_written(tmp_path, before[gram_checkpoint.FILE], digest)
+    assert {path.name: path.read_bytes() for path in store.folder_of(VersionRef(1, 2)).iterdir()} | gram == before
+
+
+def gram_written(folder: Path, kept: bytes, digest: str) -> dict[str, bytes]:
+    """The checkpoint `kept` of that version, read and written anew."""
+    (folder / gram_checkpoint.FILE).write_bytes(kept)
+    gram = gram_checkpoint.read(folder, version_digest=digest, device="cpu")
+    assert gram is not None
+    assert np.array_equal(gram.M_pinv.numpy(), np.eye(6) / 2)
+    for _ in gram_checkpoint.write_steps(folder, gram, version_digest=digest):
+        pass
+    return {gram_checkpoint.FILE: (folder / gram_checkpoint.FILE).read_bytes()}
