@@ -10,12 +10,13 @@ import redis
 
 from service.embedded import Embedded, PrivateServers
 from service.publication import layout
-from tests import in_memory
-from tests.databases import Templates, fresh_database
-from tests.preloaded import Preloaded, Start
+from tests.support import in_memory
+from tests.support.databases import Templates, fresh_database
+from tests.support.preloaded import Preloaded, Start
 
-# What the tests of faults check is not in the tests' own modules.
-pytest.register_assert_rewrite("deletions", "pairs")
+# Much of what tests check is checked by what they share.
+_SHARED = ("clients", "documents", "evidence", "kills", "mathematics", "models", "processes", "service")
+pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in _SHARED))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -105,7 +106,7 @@ def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
 def preloaded() -> Iterator[Preloaded]:
     """The service, imported once for all processes of it that tests start."""
     modules = ("service.processes.api", "service.processes.unlearner", "service.processes.prepare", "service.cli.main")
-    program = Preloaded(*modules, "tests.forked_children:install", "psutil")
+    program = Preloaded(*modules, "tests.support.processes.forked_children:install", "psutil")
     yield program
     program.close()
 

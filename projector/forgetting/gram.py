@@ -261,7 +261,8 @@ def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:
     """|M+ M M+ - M+|_F / |M+|_F, estimated on `probes` Gaussian vectors, or exactly for None.
 
     The estimate is unbiased for the squared norms and costs O(d^2) instead of O(d^3); see
-    `tests/unit/model_store/test_gram.py` for how close it comes. (|M M+ M - M| would be blind to errors of M+.)
+    `tests/unit/projector/forgetting/test_gram.py` for how close it comes. (|M M+ M - M| would be blind to errors
+    of M+.)
     """
     M_pinv = gram.M_pinv
     if probes is None:

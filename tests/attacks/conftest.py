@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attacked import Attacked, fencing, resident
-from lethe_process import LetheProcess, copied
-from trained_models import SMALL, Models
 
-from tests.preloaded import fresh
+from tests.support.models.trained_models import SMALL, Models
+from tests.support.preloaded import fresh
+from tests.support.processes.lethe_process import LetheProcess, copied
+from tests.support.service.attacked import Attacked, fencing, resident
 
 #: Descriptors that the service may open: few, so that the limits are within an attack's reach.
 DESCRIPTORS = 512

@@ -17,10 +17,10 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lethe_process import KEY, LetheProcess, authorization, copied
-from trained_models import SMALL, Models
 
-from tests.preloaded import Start
+from tests.support.models.trained_models import SMALL, Models
+from tests.support.preloaded import Start
+from tests.support.processes.lethe_process import KEY, LetheProcess, authorization, copied
 
 #: Seconds that each way of asking gets.
 _BUDGET_S = float(os.environ.get("ATTACK_SECONDS", "600"))

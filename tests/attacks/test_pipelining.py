@@ -1,7 +1,8 @@
 """Requests without end of which no answer is read."""
 
 import pytest
-from attacked import Attacked
+
+from tests.support.service.attacked import Attacked
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,9 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from attacked import Attacked
-from lethe_process import KEY
+
+from tests.support.processes.lethe_process import KEY
+from tests.support.service.attacked import Attacked
 
 pytestmark = pytest.mark.slow
 

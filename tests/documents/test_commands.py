@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lethe_process import LetheProcess, copied
-from trained_models import Models
 
 from model_store.datasets.load import load_dataset
-from tests.documents.newcomer import Newcomer, checkout
-from tests.documents.shown import PAGES, Command, alike, commands
-from tests.preloaded import ROOT, Start
+from tests.support.documents.newcomer import Newcomer, checkout
+from tests.support.documents.shown import PAGES, Command, alike, commands
+from tests.support.models.trained_models import Models
+from tests.support.preloaded import ROOT, Start
+from tests.support.processes.lethe_process import LetheProcess, copied
 
 #: Commands that are not run here, by how they begin, and why; each is still parsed by the shell.
 NOT_HERE = {
@@ -24,8 +24,8 @@ NOT_HERE = {
     "LETHE_HOME=mine ./lethe serve": "the same",
     "lethe serve": "the same, of an installed Lethe: tests/packaging",
     "./lethe test": "runs this test too; with arguments, it is run by a test of its own",
-    "./lethe check": "what continuous integration runs beside the tests; tests/unit/test_launcher.py runs its stubs",
-    "./lethe recover": "needs a store and a database of two moments: tests/integration/test_restore.py",
+    "./lethe check": "what is run beside the tests; tests/documents/test_launcher.py runs its stubs",
+    "./lethe recover": "needs a store and a database of two moments: tests/recovering/test_restore.py",
     "export DATABASE_URL": "a server of your own",
     "export REDIS_URL": "a server of your own",
     "export LETHE_API_DATABASE_URL": "a server of your own",
@@ -35,7 +35,7 @@ NOT_HERE = {
     'cp -a "$LETHE_HOME"': "the home beside a server of your own; that of private servers is copied",
     "cat > .env": "for Docker",
     "chmod 600 .env": "for Docker",
-    "docker compose": "there is no Docker engine; tests/unit/test_deployment.py reads what it reads",
+    "docker compose": "there is no Docker engine; tests/documents/test_deployment.py reads what it reads",
     "git clean": "a checkout, which a copy is not; tests/packaging makes the wheels",
     "python3 -m pip wheel": "asks the index for what builds them; tests/packaging makes the wheels",
     "pipx install": "is not brought by Lethe; tests/packaging installs the wheels",

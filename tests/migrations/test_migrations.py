@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +31,8 @@ from service.domain.drills import DrillTrigger
 from service.domain.kinds import RequestKind
 from service.domain.states import Cause, EventType, Guarantee, ImportStatus, RequestStatus, Scope
 from service.errors import ConfigurationError, StateMismatch, Unavailable
-from tests.databases import migrate_to
+from tests.support.databases import migrate_to
+from tests.support.preloaded import ROOT
 
 #: Every column, constraint and index, spelled by Postgres itself; triggers have a test of their own.
 CATALOG = {
@@ -242,8 +242,7 @@ async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(empty_d
 
 
 def test_alembic_itself_takes_the_url_from_the_environment(empty_database_url: str) -> None:
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "DATABASE_URL": empty_database_url, "PYTHONPATH": str(root)}
+    environment = {**os.environ, "DATABASE_URL": empty_database_url, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "alembic", "upgrade", "head"]
-    subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
     assert asyncio.run(schema.current(empty_database_url)) == schema.head()

@@ -15,11 +15,11 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
-from lethe_process import LetheProcess
 
 from service.cli.threads import set_threads
 from service.version import VERSION
-from tests.preloaded import ROOT, Process, Start, fresh
+from tests.support.preloaded import ROOT, Process, Start, fresh
+from tests.support.processes.lethe_process import LetheProcess
 
 #: Where each wheel is made, and the packages in it.
 PARTS = {

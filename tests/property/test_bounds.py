@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from projector.forgetting.status import TOLERANCE
-from tests.everyday import everyday
-from tests.property.faint_models import TINY, Case, FaintModel, Step
-from tests.property.ill_conditioned import ill_conditioned_case
+from tests.support.everyday import everyday
+from tests.support.mathematics.faint_models import TINY, Case, FaintModel, Step
+from tests.support.mathematics.ill_conditioned import ill_conditioned_case
 
 #: What makes repairs of a case go one way, whatever they would choose.
 Way = Callable[[Case, pytest.MonkeyPatch], Case]

@@ -16,7 +16,7 @@ from projector.network.propagation import Propagator
 from projector.network.representation import Representation
 from projector.network.spec import Combine, LossKind, ModelSpec, PropagationKind
 from projector.solvers.objective import Objective
-from tests.property.retraining import Matrix, Problem
+from tests.support.mathematics.retraining import Matrix, Problem
 
 LOSSES = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE)
 

@@ -13,9 +13,9 @@ from projector.forgetting.gram import FactorMethod
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import Combine, LossKind, ModelSpec
 from service.domain.states import RepairPolicy
-from tests.everyday import everyday
-from tests.property.faint_models import TINY, Case, FaintModel, Step, random_case
-from tests.unit.unlearning.stored import StoredModel, built
+from tests.support.everyday import everyday
+from tests.support.mathematics.faint_models import TINY, Case, FaintModel, Step, random_case
+from tests.support.models.stored import StoredModel, built
 
 
 def check(model: FaintModel, batch: np.ndarray) -> Step:

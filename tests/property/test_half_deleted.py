@@ -9,7 +9,7 @@ from model_store.datasets.load import load_dataset
 from projector.forgetting.gram import factorise
 from projector.graph.graph import Graph
 from projector.network.blocks import by_block
-from tests.unit.unlearning.stored import SMALL, Oracle, StoredModel, built, real_graph
+from tests.support.models.stored import SMALL, Oracle, StoredModel, built, real_graph
 
 
 def delete_half(path: Path, graph: Graph) -> StoredModel:

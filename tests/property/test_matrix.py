@@ -3,66 +3,25 @@
 The everyday run takes the few configurations in which each pair of choices occurs; the slow run takes all of them.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from model_store.build import BuiltModel, build_model
-from model_store.datasets.load import load_dataset
+from model_store.build import BuiltModel
 from projector.forgetting.batch import Removal
 from projector.forgetting.canaries import PREFIX
-from projector.forgetting.injection import add_canaries
 from projector.forgetting.projection import Norms
-from projector.graph.graph import Graph
 from projector.network.blocks import by_block
 from projector.network.spec import LossKind, SolverKind
-from tests.property.configurations import Configuration, every, pairwise
-from tests.property.oracle import Oracle, Side
-from tests.unit.unlearning.stored import StoredModel
+from tests.support.mathematics.configurations import Configuration, every, pairwise
+from tests.support.mathematics.matrix import build, of_kind, oracle_of, removals_of
+from tests.support.mathematics.oracle import Oracle
+from tests.support.models.stored import StoredModel
 
-NODES = 48
-COHORTS = 2
 TOLERANCE = 1e-8
-
-
-def graph_for(configuration: Configuration) -> Graph:
-    graph = load_dataset(f"synthetic:n={NODES},d=20,classes=3,seed=5", data_dirs=[])
-    if configuration.layout == "dense":
-        return replace(graph, features=np.asarray(graph.features.toarray(), dtype=np.float64))
-    return graph
-
-
-def build(configuration: Configuration) -> BuiltModel:
-    graph, canaries = add_canaries(graph_for(configuration), COHORTS, nodes=2, seed=0, tag="t")
-    public = [graph.node_ids[row] for row in np.flatnonzero(graph.train_mask)[:10]] if configuration.mlp else []
-    return build_model(
-        graph, configuration.spec, name="matrix", dataset="synthetic", split="full", public=public, canaries=canaries
-    )
-
-
-def side_of(X: object, W: NDArray[np.float64], beta: NDArray[np.float64], rank_cutoff: float) -> Side:
-    dense = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
-    return Side(dense, W.copy(), beta.copy(), np.ones(len(dense), dtype=np.bool_), rank_cutoff)
-
-
-def oracle_of(model: BuiltModel) -> Oracle:
-    graph, manifest = model.graph, model.manifest
-    features = side_of(graph.features, model.weights, model.beta, 1e-5 * float(np.sqrt(manifest.sigma_ref_squared)))
-    labels = None
-    if manifest.spec.label_hops:
-        Y = np.zeros((graph.nodes, graph.num_classes))
-        training = np.flatnonzero(graph.train_mask)
-        Y[training, graph.labels[training]] = 1.0
-        labels = side_of(Y, model.label_weights, model.label_beta, 1e-3)
-        labels.in_span = graph.train_mask.copy()
-    sigmas = None if manifest.diffusion is None else (manifest.diffusion.sigma_h, manifest.diffusion.sigma_z)
-    adjacency = graph.adjacency.toarray()
-    return Oracle(manifest.spec, adjacency, graph.labels, graph.train_mask, features, labels, sigmas)
 
 
 def assert_trained(configuration: Configuration, model: BuiltModel, oracle: Oracle) -> None:
@@ -76,31 +35,6 @@ def assert_trained(configuration: Configuration, model: BuiltModel, oracle: Orac
         if side is not None:
             spanned = np.einsum("nk,bnc->bkc", side.X, side.effective)
             assert np.linalg.norm(side.W - spanned) <= 10 * limit * np.linalg.norm(side.W)
-
-
-def removals_of(
-    configuration: Configuration, oracle: Oracle, rng: np.random.Generator, deletable: NDArray[np.bool_]
-) -> list[Removal]:
-    """One request of each kind on things that are still there, none of them naming what another one takes."""
-    free = rng.permutation(np.flatnonzero(oracle.live & oracle.features.in_span & deletable))
-    removals = []
-    for kind in configuration.kinds:
-        if kind == "edge":
-            upper = np.triu(oracle.adjacency * np.outer(oracle.live, oracle.live), 1)
-            upper[free[:8]] = upper[:, free[:8]] = 0.0
-            edges = np.argwhere(upper)
-            if len(edges):
-                chosen = edges[rng.permutation(len(edges))[:3]]
-                removals.append(Removal(edges=chosen.astype(np.int64)))
-            continue
-        size = int(rng.integers(1, 5))
-        removals.append(of_kind(kind, free[:size]))
-        free = free[size:]
-    return removals
-
-
-def of_kind(kind: str, rows: NDArray[np.int64]) -> Removal:
-    return Removal(features=rows) if kind == "features" else Removal(nodes=rows)
 
 
 def drill(configuration: Configuration, model: BuiltModel, cohort: int) -> list[Removal]:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.everyday import everyday
-from tests.preloaded import ROOT, Preloaded
+from tests.support.everyday import everyday
+from tests.support.preloaded import ROOT, Preloaded
 
-FORGETTING = "tests/unit/unlearning/test_forgetting.py"
+FORGETTING = "tests/unit/projector/forgetting/test_forgetting.py"
 FAINT = "tests/property/test_faint.py"
 BOUND = "tests/property/test_certificate.py"
 PROJECTION = "projector/forgetting/projection.py"

@@ -12,11 +12,11 @@ from projector.network.representation import Representation
 from projector.network.spec import LossKind
 from projector.solvers import preconditioners
 from projector.solvers.preconditioners import ClassBlocks, HessianFactor, block_steps, factor_steps, takes_whole
-from tests.everyday import everyday
-from tests.property.faint_models import FaintModel
-from tests.property.ill_conditioned import ill_conditioned_case
-from tests.property.references import dense_representation
-from tests.property.retraining import Matrix, Problem
+from tests.support.everyday import everyday
+from tests.support.mathematics.faint_models import FaintModel
+from tests.support.mathematics.ill_conditioned import ill_conditioned_case
+from tests.support.mathematics.references import dense_representation
+from tests.support.mathematics.retraining import Matrix, Problem
 
 
 class Reading(Representation):

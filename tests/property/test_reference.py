@@ -29,12 +29,12 @@ from projector.solvers.newton import Newton, minimise
 from projector.solvers.objective import Objective
 from projector.solvers.preconditioners import block_steps
 from projector.solvers.single_precision import SinglePrecision
-from tests.everyday import everyday
-from tests.property.configurations import covering, products
-from tests.property.references import dense_representation, reference
-from tests.property.retraining import Matrix, Problem
-from tests.property.small_models import SmallModel
-from tests.structures import (
+from tests.support.everyday import everyday
+from tests.support.mathematics.configurations import covering, products
+from tests.support.mathematics.property_models import SmallModel
+from tests.support.mathematics.references import dense_representation, reference
+from tests.support.mathematics.retraining import Matrix, Problem
+from tests.support.models.structures import (
     STRUCTURES,
     Rows,
     all_equal,

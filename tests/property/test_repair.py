@@ -26,11 +26,11 @@ from projector.solvers import preconditioners
 from service.domain.states import RepairPolicy
 from service.unlearning.committed import Committed
 from service.unlearning.placement import RepairImpossible
-from tests.property.configurations import Configuration, every, pairwise
-from tests.property.oracle import Oracle
-from tests.property.retraining import Problem
-from tests.property.test_matrix import build, oracle_of, removals_of
-from tests.unit.unlearning.stored import StoredModel, built
+from tests.support.mathematics.configurations import Configuration, every, pairwise
+from tests.support.mathematics.matrix import build, oracle_of, removals_of
+from tests.support.mathematics.oracle import Oracle
+from tests.support.mathematics.retraining import Problem
+from tests.support.models.stored import StoredModel, built
 
 #: |W - W_u| / |W_u| that a repair must reach; the certificate says 1e-8.
 DISTANCE = 1e-6

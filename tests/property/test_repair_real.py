@@ -11,8 +11,8 @@ from projector.forgetting.optimum import stacked
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy
-from tests.property.retraining import Problem
-from tests.unit.unlearning.stored import StoredModel, built, real_graph
+from tests.support.mathematics.retraining import Problem
+from tests.support.models.stored import StoredModel, built, real_graph
 
 #: One batch of each size, then 50 in a row.
 SIZES = (1, 16, 64, 256, *(1, 2, 4, 8, 16) * 10)

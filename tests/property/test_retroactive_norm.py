@@ -17,8 +17,8 @@ from projector.network.representation import Representation
 from projector.network.spec import SolverKind
 from projector.solvers.newton import minimise
 from projector.solvers.objective import Objective
-from tests.property.configurations import Configuration, every, pairwise
-from tests.property.test_matrix import graph_for
+from tests.support.mathematics.configurations import Configuration, every, pairwise
+from tests.support.mathematics.matrix import graph_for
 
 SMALL, TOLERANCE = 1e-4, 1e-13
 

@@ -7,24 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_datasets import arrays
 
 from model_store.build import BuiltModel, build_model
-from model_store.datasets.load import load_dataset
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec
-from projector.training.fit import Trained, train
+from tests.support.models.citations import cora
+from tests.support.models.small_datasets import arrays
 
-
-@pytest.fixture(scope="session")
-def cora() -> Graph:
-    return load_dataset("cora", data_dirs=[])
-
-
-@pytest.fixture(scope="session")
-def trained_cora(cora: Graph) -> Trained:
-    """The default specification, trained on `cora`."""
-    return train(ModelSpec(), cora)
+__all__ = ["cora"]
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_graphs import dense, dense_features, dense_representation, graph_of, side_by_side, sparse_features
 
 from model_store.build import BuiltModel, build_model
 from model_store.disk.checksummed import checksummed, read_checksummed
@@ -18,6 +17,14 @@ from projector.forgetting.injection import inject_channel
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec, SolverKind
 from projector.training.fit import TrainingProgress
+from tests.support.models.small_graphs import (
+    dense,
+    dense_features,
+    dense_representation,
+    graph_of,
+    side_by_side,
+    sparse_features,
+)
 
 
 def build(graph: Graph, spec: ModelSpec | None = None, **options: object) -> BuiltModel:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_states import read_everything
 
 from model_store import gram_checkpoint
 from model_store.base.index import Index
 from model_store.disk.checksummed import checksummed
 from model_store.store import Store
 from model_store.versions import VersionRef
+from tests.support.models.store_states import read_everything
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

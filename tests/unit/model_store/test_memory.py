@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from small_graphs import dense_features, graph_of, sparse_features
 
 from model_store.build import build_model
 from model_store.memory import Need, available_bytes, require_memory, serving_needs, training_needs
 from projector.errors import DeviceError
 from projector.network.sizes import Sizes
 from projector.network.spec import Combine, ModelSpec, SolverKind
+from tests.support.models.small_graphs import dense_features, graph_of, sparse_features
 
 GIB = 1 << 30
 CPU = torch.device("cpu")

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_models import small_model
-from store_states import everything_of
 
 from model_store import replacement as replacement_module
 from model_store.base import base
@@ -18,6 +16,8 @@ from model_store.errors import StoreDamaged
 from model_store.replacement import Replacement, finish_move
 from model_store.store import Store
 from model_store.versions import StoreConflict
+from tests.support.models.store_models import small_model
+from tests.support.models.store_states import everything_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -10,13 +10,13 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_models import assert_same, small_model
-from store_states import same_state
 
 from model_store.errors import NotAStore
 from model_store.store import Store
 from model_store.versions import SpanArrays, VersionRef, VersionState
 from projector.errors import GraphError
+from tests.support.models.store_models import assert_same, small_model
+from tests.support.models.store_states import same_state
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from small_models import assert_same, small_model, without
-from store_states import a_state
 
 from model_store.base import base
 from model_store.base.erasure import Erasure
 from model_store.errors import StoreDamaged
 from model_store.store import Store
 from model_store.versions import StoreConflict, VersionRef
+from tests.support.models.store_models import assert_same, small_model, without
+from tests.support.models.store_states import a_state
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

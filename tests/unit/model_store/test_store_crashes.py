@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from failing_disk import FailingDisk, Loss, stops
-from small_models import SmallModel, assert_same, difference, small_model
-from store_states import a_state, copied, everything_of, names_in, read_everything, same_state
 
 from model_store.base.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
-from tests.everyday import everyday
+from tests.support.everyday import everyday
+from tests.support.models.failing_disk import FailingDisk, Loss, stops
+from tests.support.models.store_models import SmallModel, assert_same, difference, small_model
+from tests.support.models.store_states import a_state, copied, everything_of, names_in, read_everything, same_state
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

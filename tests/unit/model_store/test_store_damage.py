@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_models import small_model
-from store_states import a_state, copied, read_everything
 
 from model_store.base.erasure import Erasure
 from model_store.disk.checksummed import checksummed
 from model_store.errors import NotAStore, StoreDamaged
 from model_store.store import Store
 from model_store.versions import VersionRef
+from tests.support.models.store_models import small_model
+from tests.support.models.store_states import a_state, copied, read_everything
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -4,14 +4,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_models import small_model
-from store_states import a_state, everything_of, same_state
 
 from model_store import store as store_module
 from model_store.base.erasure import Erasure
 from model_store.errors import StoreDamaged
 from model_store.store import Store
 from model_store.versions import StoreConflict, VersionRef
+from tests.support.models.store_models import small_model
+from tests.support.models.store_states import a_state, everything_of, same_state
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

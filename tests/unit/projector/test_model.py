@@ -16,7 +16,7 @@ from projector.errors import GraphError, TrainingError
 from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind, SolverKind
-from tests.property.retraining import Problem
+from tests.support.mathematics.retraining import Problem
 
 #: What an api process must not have to load, nor who uses the library alone to install.
 NOT_NEEDED = ("fastapi", "sqlalchemy", "redis", "pydantic", "structlog", "torch_geometric", "model_store", "service")

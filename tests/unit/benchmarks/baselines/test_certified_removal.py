@@ -10,7 +10,7 @@ from benchmarks.baselines.certified_removal import CertifiedModel, CertifiedRemo
 from benchmarks.baselines.linear import remaining, stacked
 from benchmarks.baselines.protocol import BaselineError
 from projector.graph.graph import Graph
-from tests.unit.benchmarks.baselines.small import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
+from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
 
 LAM = OVR.regularization
 

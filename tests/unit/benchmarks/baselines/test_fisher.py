@@ -11,7 +11,7 @@ from benchmarks.baselines.linear import remaining, representation, stacked
 from benchmarks.baselines.protocol import BaselineError
 from projector import ModelSpec
 from projector.network.spec import Combine
-from tests.unit.benchmarks.baselines.small import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
+from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])

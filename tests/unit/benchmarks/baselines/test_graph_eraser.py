@@ -21,7 +21,7 @@ from benchmarks.baselines.partition import (
 from benchmarks.baselines.retraining import Retraining
 from projector import from_arrays
 from projector.graph.graph import Graph
-from tests.unit.benchmarks.baselines.small import OVR, small_graph
+from tests.support.mathematics.baselines import OVR, small_graph
 
 
 def path(nodes: int) -> sp.csr_array:

@@ -11,7 +11,7 @@ from benchmarks.baselines.linear import remaining, stacked, within_hops
 from benchmarks.baselines.retraining import Retraining
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, PropagationKind
-from tests.unit.benchmarks.baselines.small import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
+from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
 
 LAM = OVR.regularization
 

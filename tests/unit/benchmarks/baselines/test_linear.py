@@ -20,7 +20,7 @@ from benchmarks.baselines.protocol import BaselineError, accuracy, choose_regula
 from benchmarks.baselines.retraining import Retraining
 from projector import ModelSpec, fit
 from projector.network.spec import Combine, LossKind, PropagationKind
-from tests.unit.benchmarks.baselines.small import OVR, dense_propagation, small_graph
+from tests.support.mathematics.baselines import OVR, dense_propagation, small_graph
 
 
 @pytest.mark.parametrize("kind", list(PropagationKind))

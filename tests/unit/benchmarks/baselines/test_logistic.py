@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from benchmarks.baselines.logistic import Curvature, OneAgainstRest, check_one_against_rest
 from benchmarks.baselines.protocol import BaselineError
 from projector import ModelSpec, fit
-from tests.unit.benchmarks.baselines.small import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
+from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
 
 SHAPES = {"more rows": (9, 4), "more columns": (4, 9), "one row": (1, 3)}
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmarks.baselines.nonlinear import Kind, Layers, Network, tensors
 from benchmarks.baselines.protocol import accuracy
-from tests.unit.benchmarks.baselines.small import dense_propagation, small_graph
+from tests.support.mathematics.baselines import dense_propagation, small_graph
 
 Matrix = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from benchmarks.baselines.lethe import Lethe
 from benchmarks.baselines.printed import Printed, PrintedProjector
 from projector.graph.graph import Graph
 from projector.network.spec import Combine
-from tests.unit.benchmarks.baselines.small import OVR, small_graph
+from tests.support.mathematics.baselines import OVR, small_graph
 
 LOST = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
 

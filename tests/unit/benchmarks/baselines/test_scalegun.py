@@ -14,7 +14,7 @@ from benchmarks.baselines.scalegun import LazyRows, degrees, scalegun
 from projector import from_arrays
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, PropagationKind
-from tests.unit.benchmarks.baselines.small import OVR, dense_propagation, signs, small_graph, sum_gradient
+from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient
 
 SPEC = replace(OVR, combine=Combine.CONCAT)
 

@@ -1,0 +1,6 @@
+"""Fixtures of the tests of requests for a deletion."""
+
+from tests.support.service.running import settings, small_model
+from tests.support.service.serving import models, serve
+
+__all__ = ["models", "serve", "settings", "small_model"]

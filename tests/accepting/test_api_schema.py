@@ -1,0 +1,61 @@
+"""The interface does what its own OpenAPI description says, for requests that fit it and for requests that do not."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import positive_data_acceptance
+
+from tests.support.databases import Templates
+from tests.support.everyday import everyday
+from tests.support.preloaded import ROOT, Preloaded
+from tests.support.service import api_harness
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server in a process of its own, and a key with all scopes."""
+
+    url: str
+    key: str
+
+
+@pytest.fixture(scope="module")
+def served(preloaded: Preloaded, templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The application behind a real server."""
+    home = tmp_path_factory.mktemp("served")
+    log = home / "log"
+    with templates.migrated() as url:
+        process = preloaded.python(api_harness.__file__, url, str(home))([], {"PYTHONPATH": str(ROOT)}, home, log)
+        with process.stdout:
+            address = process.stdout.readline().split()
+            assert len(address) == 2, log.read_text()
+            yield Served(*address)
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+@pytest.mark.parametrize("examples", everyday([2, 10], 2))
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_answers_fit_their_description(served: Served, mode: GenerationMode, examples: int) -> None:
+    schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
+    operations = [result.ok() for result in schema.get_all_operations()]
+    assert len(operations) >= 11
+    for operation in operations:
+        if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
+            continue  # nothing in it can be wrong
+
+        @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @given(operation.as_strategy(generation_mode=mode))
+        def answers_fit(case: schemathesis.Case) -> None:
+            case.call_and_validate(
+                headers={"Authorization": f"Bearer {served.key}"},
+                # Ids that fit the schema are still ids of no node, and cursors of no page.
+                excluded_checks=[positive_data_acceptance],
+            )
+
+        answers_fit()

@@ -1,0 +1,286 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+
+from service.db.engine import create_engine
+from service.db.transactions import transaction
+from service.deletions.intake.intake import Accepted, Intake
+from service.domain.drills import DrillTrigger, NewDrill
+from service.domain.kinds import RequestKind
+from service.domain.records import KeySlot, Targets
+from service.domain.states import RequestStatus
+from service.drills.repository import DrillOpen
+from service.errors import Conflict, InvalidRequest, NotFound, QueueFull, Unavailable
+from service.vault.encryption import decrypt
+from service.vault.own_slots import OwnSlots, ReservedKey
+from service.vault.request_keys import RequestKeys
+from tests.support.service.db_harness import MODEL, Database, accepted_ids, is_waiting, open_database, until
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+async def _stored(db: Database) -> set[UUID]:
+    return {row["id"] for row in await db.rows("SELECT id FROM requests")}
+
+
+async def test_an_accepted_request_is_stored_with_its_outbox_row_and_its_key(db: Database) -> None:
+    new = db.new("12", "57")
+    accepted = await db.intake.accept(new)
+    assert (accepted.targets, accepted.replayed) == (new.targets, False)
+    request = accepted.request
+    [row] = await db.rows("SELECT * FROM requests")
+    assert (request.id, request.received_at) == (row["id"], row["received_at"])
+    assert (request.status, request.kind, request.count) == (RequestStatus.QUEUED, RequestKind.NODE, 2)
+    assert (request.model, request.reference, request.api_key_id) == (MODEL, "DSR-17", db.api_key_id)
+    key = db.keys.get(request.id, KeySlot(row["key_file"], row["key_place"]))
+    assert key is not None
+    assert decrypt(row["ciphertext"], key, request.id) == new.targets
+    assert [row["request_id"] for row in await db.rows("SELECT * FROM outbox")] == [request.id]
+
+
+async def test_no_id_is_in_the_database_in_clear(db: Database) -> None:
+    secret = "an-external-id-of-a-person"
+    await db.intake.accept(db.new(secret, key="k"))
+    for table in ("requests", "outbox"):
+        assert secret not in str(await db.rows(f"SELECT {table}::text AS row FROM {table}"))
+        assert secret.encode().hex() not in str(await db.rows(f"SELECT {table}::text AS row FROM {table}"))
+
+
+async def test_concurrent_callers_share_commits_and_syncs(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs: list[int] = []
+    reserve = OwnSlots.reserve
+
+    def counted(slots: OwnSlots, ids: list[UUID]) -> dict[UUID, ReservedKey]:
+        syncs.append(len(ids))
+        return reserve(slots, ids)
+
+    monkeypatch.setattr(OwnSlots, "reserve", counted)
+    answers = await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(100)))
+    assert len(accepted_ids(answers)) == 100
+    assert await _stored(db) == accepted_ids(answers) == db.kept().keys()
+    assert await db.value("SELECT count(*) FROM outbox") == 100
+    transactions = await db.value("SELECT count(DISTINCT xmin::text) FROM requests")
+    assert transactions == len(syncs)
+    assert transactions <= 3
+
+
+async def test_long_requests_are_spread_over_several_transactions(db: Database) -> None:
+    nodes = [str(n) for n in range(9_000)]
+    answers = await asyncio.gather(*(db.intake.accept(db.new(*nodes)) for _ in range(5)))
+    assert await _stored(db) == accepted_ids(answers)
+    assert await db.value("SELECT max(n) FROM (SELECT count(*) AS n FROM requests GROUP BY xmin::text) sizes") == 2
+
+
+async def test_each_caller_gets_its_own_request(db: Database) -> None:
+    answers = await asyncio.gather(*(db.intake.accept(db.new(f"node {n}")) for n in range(50)))
+    for n, answer in enumerate(answers):
+        assert answer.targets is not None
+        assert answer.targets.nodes == (f"node {n}",)
+
+
+async def test_the_same_key_and_body_get_the_same_request_and_salts(db: Database) -> None:
+    first = await db.intake.accept(db.new("12", key="k"))
+    other_salts = replace(db.new("12", key="k"), targets=Targets(nodes=("12",), node_salts={"12": "other"}))
+    again = await db.intake.accept(other_salts)
+    assert again.request == first.request
+    assert again.targets == first.targets
+    assert (first.replayed, again.replayed) == (False, True)
+    assert await _stored(db) == {first.request.id} == db.kept().keys()
+
+
+async def test_the_same_key_and_another_body_conflict(db: Database) -> None:
+    first = await db.intake.accept(db.new("12", key="k"))
+    with pytest.raises(Conflict, match=str(first.request.id)):
+        await db.intake.accept(db.new("13", key="k", digest=bytes([1]) * 32))
+    assert await _stored(db) == {first.request.id} == db.kept().keys()
+
+
+async def test_an_idempotency_key_belongs_to_its_api_key(db: Database) -> None:
+    await db.rows(
+        "INSERT INTO api_keys (id, name, scopes, hash) VALUES (:id, 'other', '{audit:read}', :hash)",
+        id=(other := uuid4()),
+        hash=bytes([7]) * 32,
+    )
+    await db.intake.accept(db.new("12", key="k"))
+    accepted = await db.intake.accept(replace(db.new("12", key="k"), api_key_id=other))
+    assert not accepted.replayed
+
+
+async def test_repetitions_within_one_group_get_one_request(db: Database) -> None:
+    calls = [db.intake.accept(db.new("12", key="k")) for _ in range(10)]
+    calls += [db.intake.accept(db.new("13", key="k", digest=bytes([1]) * 32)) for _ in range(5)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    accepted = [answer for answer in answers[:10] if isinstance(answer, Accepted)]
+    assert len(accepted) == 10
+    assert len(accepted_ids(accepted)) == 1
+    assert [answer.replayed for answer in accepted].count(False) == 1
+    assert len({str(answer.targets) for answer in accepted}) == 1
+    assert all(isinstance(answer, Conflict) for answer in answers[10:])
+    assert await _stored(db) == accepted_ids(accepted) == db.kept().keys()
+
+
+async def test_repetitions_from_two_processes_get_one_request(db: Database) -> None:
+    async with AsyncExitStack() as stack:
+        slots = stack.enter_context(OwnSlots.open(db.slots.folder))
+        other = Intake(db.engine, slots, max_queued_nodes=None)
+        for n in range(10):
+            name = f"k{n}"
+            answers = await asyncio.gather(
+                *(intake.accept(db.new("12", key=name)) for intake in (db.intake, other) for _ in range(3))
+            )
+            assert len(accepted_ids(answers)) == 1
+            assert [answer.replayed for answer in answers].count(False) == 1
+        assert await _stored(db) == db.kept().keys()
+
+
+async def test_a_key_taken_by_another_process_during_the_commit_is_a_repetition(db: Database) -> None:
+    with OwnSlots.open(db.slots.folder) as slots:
+        other = Intake(db.engine, slots, max_queued_nodes=None)
+        async with transaction(db.engine) as blocking:
+            # The other process's insert, not yet committed.
+            await blocking.execute(
+                text(
+                    "INSERT INTO requests (id, model, kind, count, ciphertext, api_key_id, idempotency_key,"
+                    " body_digest) VALUES (:id, :model, 'node', 1, '\\x01', :key, 'k', :digest)"
+                ),
+                {"id": (winner := uuid4()), "model": MODEL, "key": db.api_key_id, "digest": bytes(32)},
+            )
+            same = asyncio.create_task(other.accept(db.new("12", key="k")))
+            await until(lambda: is_waiting(db))
+        accepted = await same
+        assert (accepted.request.id, accepted.replayed, accepted.targets) == (winner, True, None)
+        assert db.kept() == {}
+        await other.close()
+
+
+async def test_a_repetition_after_completion_names_the_request_without_salts(db: Database) -> None:
+    first = await db.intake.accept(db.new("12", key="k"))
+    await db.intake.cancel(first.request.id, db.api_key_id)
+    again = await db.intake.accept(db.new("12", key="k"))
+    assert (again.request.id, again.request.status) == (first.request.id, RequestStatus.CANCELLED)
+    assert (again.targets, again.replayed) == (None, True)
+
+
+async def test_a_caller_that_goes_away_does_not_disturb_the_others(db: Database) -> None:
+    async with transaction(db.engine) as blocking:
+        await blocking.execute(text("LOCK TABLE requests IN SHARE MODE"))
+        calls = [asyncio.create_task(db.intake.accept(db.new(str(n)))) for n in range(30)]
+        await until(lambda: is_waiting(db))
+        for call in calls[::3]:
+            call.cancel()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    others = [answer for answer in answers if isinstance(answer, Accepted)]
+    assert len(others) == 20
+    assert all(isinstance(answer, asyncio.CancelledError) for answer in answers[::3])
+    assert accepted_ids(others) <= await _stored(db) == db.kept().keys()
+    assert (await db.intake.accept(db.new("after"))).request.id in await _stored(db)
+
+
+async def test_a_caller_that_went_away_before_its_turn_is_not_stored(db: Database) -> None:
+    async with transaction(db.engine) as blocking:
+        await blocking.execute(text("LOCK TABLE requests IN SHARE MODE"))
+        first = asyncio.create_task(db.intake.accept(db.new("1")))
+        await until(lambda: is_waiting(db))
+        gone = asyncio.create_task(db.intake.accept(db.new("2")))
+        await asyncio.wait([gone], timeout=0)
+        gone.cancel()
+        await asyncio.wait([gone])
+    last = await db.intake.accept(db.new("3"))
+    assert await _stored(db) == accepted_ids([await first, last]) == db.kept().keys()
+
+
+@pytest.mark.parametrize("reference", ["nul \u0000", "half \ud800"])
+async def test_text_that_cannot_be_stored_fails_alone(db: Database, reference: str) -> None:
+    calls = [db.intake.accept(db.new(str(n))) for n in range(6)]
+    calls.insert(3, db.intake.accept(replace(db.new("bad"), reference=reference)))
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(answers[3], InvalidRequest)
+    accepted = [answer for answer in answers if isinstance(answer, Accepted)]
+    assert len(accepted) == 6
+    assert await _stored(db) == accepted_ids(accepted) == db.kept().keys()
+
+
+async def test_an_id_that_is_no_text_fails_alone(db: Database) -> None:
+    calls = [db.intake.accept(db.new("1")), db.intake.accept(db.new("\ud800")), db.intake.accept(db.new("2"))]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(answers[1], InvalidRequest)
+    assert len(await _stored(db)) == len(db.kept().keys()) == 2
+
+
+async def test_an_unknown_model_fails_alone(db: Database) -> None:
+    calls = [db.intake.accept(db.new("1")), db.intake.accept(db.new("1", model="unknown"))]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(answers[0], Accepted)
+    assert isinstance(answers[1], NotFound)
+    assert await _stored(db) == db.kept().keys() == {answers[0].request.id}
+
+
+async def test_a_full_queue_takes_what_fits_and_answers_repetitions(database_url: str, tmp_path: Path) -> None:
+    async with open_database(database_url, tmp_path, max_queued_nodes=5) as db:
+        first = await db.intake.accept(db.new("1", "2", "3", key="k"))
+        calls = [
+            db.intake.accept(db.new("4", "5")),
+            db.intake.accept(db.new("6")),
+            db.intake.accept(db.new("7", key="l")),
+        ]
+        calls += [db.intake.accept(db.new("7", key="l")), db.intake.accept(db.new("1", "2", "3", key="k"))]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [Accepted, QueueFull, QueueFull, QueueFull, Accepted]
+        assert isinstance(answers[1], QueueFull)
+        assert answers[1].extra["retry_after"] > 0
+        assert await db.value("SELECT sum(count) FROM requests") == 5
+        assert len(db.kept().keys()) == 2
+        assert answers[4] == replace(first, replayed=True)
+
+
+async def test_a_key_whose_first_use_was_refused_is_free_for_the_next_in_its_group(db: Database) -> None:
+    other = NewDrill(1, DrillTrigger.MANUAL, after=None)
+    await db.intake.accept(replace(db.new("1"), drill=other))
+    drill = replace(db.new("2", key="monday"), drill=NewDrill(2, DrillTrigger.MANUAL, after=None))
+    asked = (drill, drill, db.new("3", key="monday", digest=bytes([1] * 32)), db.new("3", key="monday"))
+    answers = await asyncio.gather(*map(db.intake.accept, asked), return_exceptions=True)
+    # As if they had come one after the other: twice the drill that is open, then a request, then another body.
+    assert [type(answer) for answer in answers] == [DrillOpen, DrillOpen, Accepted, Conflict]
+    assert len(await _stored(db)) == 2
+
+
+async def test_keys_that_the_disk_refuses_leave_nothing_behind(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(slots: OwnSlots, ids: list[UUID]) -> dict[UUID, ReservedKey]:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnSlots, "reserve", refuse)
+        answers = await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(3)), return_exceptions=True)
+    assert all(isinstance(answer, Unavailable) and "No space" in answer.detail for answer in answers)
+    assert await _stored(db) == set()
+    assert (await db.intake.accept(db.new("1"))).request.id in await _stored(db)
+
+
+async def test_closing_finishes_what_was_begun_and_takes_no_more(db: Database) -> None:
+    calls = [asyncio.create_task(db.intake.accept(db.new(str(n)))) for n in range(5)]
+    await asyncio.wait(calls, timeout=0)
+    await db.intake.close()
+    assert all(call.done() for call in calls)
+    assert await _stored(db) == accepted_ids([call.result() for call in calls])
+    with pytest.raises(Unavailable, match="shutting down"):
+        await db.intake.accept(db.new("late"))
+
+
+async def test_an_intake_on_a_database_that_is_down_says_so(db: Database, tmp_path: Path) -> None:
+    engine = create_engine("postgresql://nobody@127.0.0.1:1/none")
+    with OwnSlots.open(tmp_path / "second" / "requests") as slots:
+        intake = Intake(engine, slots, max_queued_nodes=None)
+        answers = await asyncio.gather(*(intake.accept(db.new(str(n))) for n in range(3)), return_exceptions=True)
+        assert all(isinstance(answer, Unavailable) for answer in answers)
+        assert RequestKeys(slots.folder).count() == 0
+    await engine.dispose()

@@ -1,0 +1,181 @@
+"""Pointers, tombstones, outbox, events and API keys."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from service.access.api_keys import ApiKeyRepository
+from service.db.engine import create_engine
+from service.db.notifications import listen
+from service.db.rights import API_ROLE
+from service.db.transactions import transaction
+from service.deletions.delivery.outbox import OutboxRepository
+from service.domain.kinds import Part, RequestKind
+from service.domain.records import Tombstone
+from service.domain.states import EventType, Scope
+from service.errors import Conflict, KeyMissing, LeaseLost, StateMismatch
+from service.evidence.events import EventRepository
+from service.tombstones.repository import TombstoneRepository
+from service.vault.keyring import Keyring
+from service.versions.pointers import PointerRepository
+from tests.support.service.db_harness import MODEL, POINTER, Database, Said, next_pointer, open_database
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+async def test_a_pointer_advances_from_the_expected_version_only(db: Database) -> None:
+    moved = next_pointer(POINTER, 3)
+    async with transaction(db.engine) as conn:
+        pointers = PointerRepository(conn)
+        await pointers.advance(0, moved)
+        assert await pointers.read(MODEL) == moved
+        with pytest.raises(StateMismatch, match="version 1"):
+            await pointers.advance(0, next_pointer(POINTER, 3))
+        with pytest.raises(StateMismatch, match="no version"):
+            await pointers.advance(0, replace(moved, model="unknown"))
+        with pytest.raises(LeaseLost):
+            await pointers.advance(1, next_pointer(moved, 2))
+        assert await pointers.read(MODEL) == moved
+
+
+async def test_of_two_writers_at_the_same_version_one_advances(db: Database) -> None:
+    async def advance(fencing: int) -> bool:
+        try:
+            async with transaction(db.engine) as conn:
+                await PointerRepository(conn).advance(0, next_pointer(POINTER, fencing))
+        except (StateMismatch, LeaseLost):
+            return False
+        return True
+
+    assert sorted(await asyncio.gather(advance(1), advance(2))) == [False, True]
+
+
+async def test_a_model_is_created_once(db: Database) -> None:
+    async with transaction(db.engine) as conn:
+        with pytest.raises(Conflict):
+            await PointerRepository(conn).create(next_pointer(POINTER, 1))
+        assert await PointerRepository(conn).read(MODEL) == POINTER
+        assert await PointerRepository(conn).read("other") is None
+
+
+async def test_a_tombstone_keeps_the_first_request_that_deleted_a_node(db: Database, tmp_path: Path) -> None:
+    keyring = Keyring.open(tmp_path / "keys")
+    first, second = await db.accept(), await db.accept()
+
+    def tombstone(node: str, request_id: object) -> Tombstone:
+        number, digest = keyring.tombstone_hash(MODEL, RequestKind.NODE, node)
+        assert request_id in (first, second)
+        return Tombstone(RequestKind.NODE, digest, number, first if request_id == first else second)
+
+    async with transaction(db.engine) as conn:
+        tombstones = TombstoneRepository(conn)
+        await tombstones.insert(MODEL, [], keyring.fingerprints())
+        assert await tombstones.key_fingerprints() == {}
+        await tombstones.insert(MODEL, [tombstone("1", first), tombstone("2", first)], keyring.fingerprints())
+        await tombstones.insert(MODEL, [tombstone("2", second), tombstone("3", second)], keyring.fingerprints())
+        wanted = keyring.tombstone_hashes(MODEL, Part.NODES, ["1", "2", "3", "4"])
+        found = await tombstones.find(wanted)
+        assert {wanted[digest]: request_id for digest, request_id in found.items()} == {
+            "1": first,
+            "2": first,
+            "3": second,
+        }
+        assert await tombstones.find([]) == {}
+        registered = await tombstones.key_fingerprints()
+    keyring.check(registered)
+    with pytest.raises(KeyMissing):
+        Keyring.open(tmp_path / "another").check(registered)
+
+
+async def test_relays_take_different_requests_oldest_first(db: Database) -> None:
+    ids = [await db.accept(str(n)) for n in range(4)]
+    async with transaction(db.engine) as first, transaction(db.engine) as second:
+        assert await OutboxRepository(first).take(MODEL, 3) == ids[:3]
+        assert await OutboxRepository(second).take(MODEL, 3) == ids[3:]
+        assert await OutboxRepository(second).take("other", 3) == []
+        await OutboxRepository(first).delete(ids[:3])
+    async with transaction(db.engine) as conn:
+        assert await OutboxRepository(conn).waiting(MODEL) == 1
+        assert await OutboxRepository(conn).take(MODEL, 3) == ids[3:]
+
+
+async def test_an_accepted_request_wakes_the_relay(db: Database) -> None:
+    async with listen(db.engine) as wakeup:
+        assert not await wakeup.wait(0)
+        await db.accept()
+        assert await wakeup.wait(20)
+        assert not await wakeup.wait(0)
+        await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(20)))
+        assert await wakeup.wait(20)
+
+
+async def test_what_listens_works_with_the_settings_and_the_role_of_the_pool(db: Database) -> None:
+    facts = "SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE source = ANY($1)"
+    sources = ["client", "session"]
+    engine = create_engine(db.url, role=API_ROLE)
+    try:
+        async with engine.connect() as pooled, listen(engine) as listening:
+            driver = (await pooled.get_raw_connection()).driver_connection
+            assert driver is not None
+            settings = await driver.fetchval(facts, sources)
+            assert "default_transaction_isolation=read committed" in settings
+            assert await listening.value(facts, sources) == settings
+            assert await listening.value("SELECT current_user") == API_ROLE
+    finally:
+        await engine.dispose()
+
+
+async def test_events_are_kept_in_order_with_their_content(db: Database) -> None:
+    request_id = await db.accept()
+    payload = {"norm": 0.25, "nodes": ["a"], "none": None}
+    async with transaction(db.engine) as conn:
+        events = EventRepository(conn)
+        first = await events.append(request_id, EventType.APPLIED, Said(**payload))
+        second = await events.append(request_id, EventType.REPAIRED, Said())
+        found = await events.of_request(request_id)
+        assert await events.of_request(uuid4()) == []
+    assert [event.id for event in found] == [first, second]
+    assert [event.type for event in found] == [EventType.APPLIED, EventType.REPAIRED]
+    assert found[0].payload == payload
+    assert first < second
+
+
+async def test_an_api_key_is_found_by_its_hash_until_it_is_revoked(db: Database, tmp_path: Path) -> None:
+    digest = Keyring.open(tmp_path / "keys").api_key_hash("lethe_text")
+    key_id = uuid4()
+    async with transaction(db.engine) as conn:
+        keys = ApiKeyRepository(conn)
+        made = await keys.create(key_id, "auditor", {Scope.AUDIT_READ, Scope.DELETIONS_READ}, digest)
+        assert (made.id, made.name, made.revoked_at) == (key_id, "auditor", None)
+        assert made.scopes == {Scope.AUDIT_READ, Scope.DELETIONS_READ}
+        assert await keys.find_by_hash(digest) == made
+        assert await keys.find_by_hash(bytes(31) + b"x") is None
+        revoked = await keys.revoke(key_id)
+        assert revoked is not None
+        assert revoked.revoked_at is not None
+        assert await keys.revoke(key_id) == revoked
+        assert await keys.revoke(uuid4()) is None
+        assert await keys.find_by_hash(digest) is None
+        assert [key.name for key in await keys.list()] == ["tests", "auditor"]
+
+
+async def test_a_name_is_free_again_when_its_key_is_revoked(db: Database) -> None:
+    first, second = uuid4(), uuid4()
+    async with transaction(db.engine) as conn:
+        keys = ApiKeyRepository(conn)
+        await keys.create(first, "etl", [Scope.DELETIONS_WRITE], bytes([1]) * 32)
+        with pytest.raises(Conflict, match="etl"):
+            await keys.create(second, "etl", [Scope.DELETIONS_WRITE], bytes([2]) * 32)
+        with pytest.raises(Conflict):
+            await keys.create(second, "other", [Scope.DELETIONS_WRITE], bytes([1]) * 32)
+        await keys.revoke(first)
+        await keys.create(second, "etl", [Scope.DELETIONS_WRITE], bytes([2]) * 32)
+        assert len(await keys.list()) == 3

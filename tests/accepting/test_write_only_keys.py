@@ -1,0 +1,264 @@
+"""A key that may only ask for deletions learns nothing of the graph, and nothing of who was deleted."""
+
+import itertools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+
+from service.access.api_keys import ApiKeyRepository
+from service.access.key_text import new_api_key
+from service.access.limits import PROBES
+from service.db.engine import create_engine
+from service.db.transactions import transaction
+from service.deletions.moves import RequestMoves
+from service.domain.kinds import RequestKind
+from service.domain.states import Scope
+from service.vault.keyring import Keyring
+from tests.support.models.trained_models import SMALL, Models
+from tests.support.processes.lethe_process import LetheProcess
+from tests.support.service.api_harness import NODES, Api, serving
+from tests.support.service.bodies import node_body, refused
+
+#: LeaseReport alike, whatever is wrong.
+UNKNOWN = (404, "unknown-targets")
+
+
+@pytest.fixture
+async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
+    async with serving(database_url, tmp_path) as api:
+        yield api
+
+
+@pytest.fixture
+async def writer(api: Api) -> httpx.AsyncClient:
+    return await api.client(Scope.DELETIONS_WRITE)
+
+
+@pytest.fixture
+async def reader(api: Api) -> httpx.AsyncClient:
+    """A key that may know."""
+    return await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
+
+
+@pytest.fixture
+def lethe(serve: Callable[..., LetheProcess], models: Models) -> LetheProcess:
+    """A whole Lethe."""
+    return serve(models.trained(SMALL))
+
+
+@pytest.fixture
+async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[httpx.Client]:
+    """A client of it that may only write."""
+    made, keyring = new_api_key(), Keyring.open(lethe.home / "keys")
+    engine = create_engine(database_url)
+    async with transaction(engine) as connection:
+        keys = ApiKeyRepository(connection)
+        await keys.create(made.id, "writer", [Scope.DELETIONS_WRITE], keyring.api_key_hash(made.text))
+    await engine.dispose()
+    headers = {"Authorization": f"Bearer {made.text}"}
+    with httpx.Client(base_url=lethe.url, headers=headers, timeout=30.0) as client:
+        yield client
+
+
+def edges(*pairs: tuple[str, str]) -> dict[str, Any]:
+    return {"kind": "edge", "edges": [list(pair) for pair in pairs]}
+
+
+def features(*nodes: str) -> dict[str, Any]:
+    return {"kind": "features", "nodes": list(nodes)}
+
+
+def anonymous(answer: httpx.Response) -> dict[str, Any]:
+    """An answer without what is new in every one: the id, the time, the random salts, and how many they are."""
+    document: dict[str, Any] = answer.json()
+    return document | {"id": "", "received_at": "", "links": "", "salts": sorted(document["salts"]["nodes"])}
+
+
+async def gone(api: Api, reader: httpx.AsyncClient, subject: Any, kind: RequestKind = RequestKind.NODE) -> None:
+    """Delete `subject` with the key that may."""
+    bodies = {RequestKind.NODE: node_body, RequestKind.FEATURES: features, RequestKind.EDGE: edges}
+    request = (await reader.post("/deletions", json=bodies[kind](subject))).json()["id"]
+    await api.forget([subject], request, kind)
+    await api.complete(request)
+
+
+async def test_a_refusal_does_not_say_for_what(api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient) -> None:
+    await gone(api, reader, "5")
+    pairs = list(itertools.combinations(NODES[:20], 2))
+    refusals = [
+        await writer.post("/deletions", json=body)
+        for body in (
+            edges(*pairs, ("nobody", "1")),
+            edges(("1", "2"), ("nobody", "1")),
+            edges(*pairs),
+            edges(("1", "9")),
+            edges(("5", "9")),
+            node_body("nobody"),
+            node_body("1", "5", "nobody"),
+            features(*NODES, "nobody"),
+        )
+    ]
+    told = [refused(answer, *UNKNOWN) for answer in refusals]
+    assert all(one == told[0] for one in told)
+    assert set(told[0]) == {"type", "title", "status", "detail", "remedy"}
+    # To whoever may know, all of it is said.
+    document = refused(await reader.post("/deletions", json=edges(("1", "9"), ("x", "1"))), 404, "unknown-nodes")
+    assert (document["unknown"], document["unknown_edges"]) == (["x"], [["1", "9"]])
+
+
+async def test_what_is_deleted_is_accepted_as_what_is_there(
+    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+) -> None:
+    await gone(api, reader, "5")
+    await gone(api, reader, "7", RequestKind.FEATURES)
+    await gone(api, reader, ("11", "12"), RequestKind.EDGE)
+    for of_deleted, of_live in (
+        (node_body("5"), node_body("6")),
+        (node_body("5", "8"), node_body("6", "8")),
+        (features("5"), features("6")),
+        (features("7"), features("8")),
+        (edges(("11", "12")), edges(("13", "14"))),
+    ):
+        answers = [await writer.post("/deletions", json=body) for body in (of_deleted, of_live)]
+        assert [answer.status_code for answer in answers] == [202, 202]
+        deleted, live = (anonymous(answer) for answer in answers)
+        assert (deleted["status"], deleted["already_deleted"], deleted["count"]) == ("queued", {}, live["count"])
+        assert {**deleted, "salts": len(deleted["salts"])} == {**live, "salts": len(live["salts"])}
+        cancelled = [await writer.delete(f"/deletions/{answer.json()['id']}") for answer in answers]
+        assert [(one.status_code, one.json()["status"]) for one in cancelled] == [(200, "cancelled")] * 2
+    # To whoever may know, it is said.
+    assert list((await reader.post("/deletions", json=node_body("5"))).json()["already_deleted"]) == ["5"]
+
+
+async def test_repeating_a_request_does_not_tell_how_far_it_has_come(api: Api, writer: httpx.AsyncClient) -> None:
+    headers = {"Idempotency-Key": "one"}
+    first = (await writer.post("/deletions", json=node_body("1"), headers=headers)).json()
+    assert (await writer.post("/deletions", json=node_body("1"), headers=headers)).json() == first
+    await api.forget(["1"], first["id"])
+    await api.complete(first["id"])
+    again = (await writer.post("/deletions", json=node_body("1"), headers=headers)).json()
+    # Salts are erased by then, as `completed` promises.
+    assert again == first | {"salts": None}
+
+
+async def test_a_repeated_request_is_answered_as_the_first_time_whatever_has_gone_since(
+    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+) -> None:
+    headers = {"Idempotency-Key": "one"}
+    first = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
+    # Takes the edge along: by itself it would be refused from now on.
+    await gone(api, reader, "11")
+    refused(await writer.post("/deletions", json=edges(("11", "12"))), *UNKNOWN)
+    again = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
+    assert (again.status_code, again.json()) == (202, first.json())
+    # Nor do refusals in between, as many as there may be.
+    for _ in range(PROBES.item.amount):
+        await writer.post("/deletions", json=node_body("nobody"))
+    refused(await writer.post("/deletions", json=node_body("1")), 429, "too-many-attempts")
+    assert (await writer.post("/deletions", json=edges(("11", "12")), headers=headers)).json() == first.json()
+
+
+async def test_too_late_to_cancel_is_all_that_is_said(
+    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+) -> None:
+    taken, completed, cancelled = [
+        (await writer.post("/deletions", json=node_body(node))).json()["id"] for node in ("1", "2", "3")
+    ]
+    async with transaction(api.engine) as connection:
+        assert await RequestMoves(connection).take([UUID(taken)]) == {UUID(taken)}
+    await api.forget(["2"], completed)
+    await api.complete(completed)
+    assert (await writer.delete(f"/deletions/{cancelled}")).status_code == 200
+    told = set()
+    for request in (taken, completed, cancelled):
+        document = refused(await writer.delete(f"/deletions/{request}"), 409, "conflict")
+        told.add(document["detail"].replace(request, "") + document["remedy"])
+    assert len(told) == 1
+    own = (await reader.post("/deletions", json=node_body("4"))).json()["id"]
+    async with transaction(api.engine) as connection:
+        await RequestMoves(connection).take([UUID(own)])
+    assert "is being applied" in refused(await reader.delete(f"/deletions/{own}"), 409, "conflict")["detail"]
+
+
+async def test_deleted_ids_are_unknown_to_whoever_predicts(api: Api, reader: httpx.AsyncClient) -> None:
+    await gone(api, reader, "5")
+    predicting = await api.client(Scope.PREDICTIONS_READ, Scope.DELETIONS_WRITE)
+    assert [(await predicting.get(f"/predict/{node}")).status_code for node in ("5", "nobody")] == [404, 404]
+    answer = (await predicting.post("/predict", json={"nodes": ["5", "nobody"]})).json()
+    assert (answer["unknown"], answer["deleted"]) == (["5", "nobody"], [])
+
+
+async def test_refusals_are_recorded_and_counted(
+    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+) -> None:
+    await writer.post("/deletions", json=edges(("1", "9"), ("1", "2")))
+    await reader.post("/deletions", json=node_body("nobody"))
+    async with transaction(api.engine) as connection:
+        rows = (await connection.exec_driver_sql("SELECT * FROM audit_refusals ORDER BY refused_at")).mappings().all()
+    assert [(row["kind"], row["named"], row["reason"]) for row in rows] == [
+        ("edge", 2, "unknown-targets"),
+        ("node", 1, "unknown-nodes"),
+    ]
+    assert {row["model"] for row in rows} == {api.services.model}
+    assert "nobody" not in str(rows)
+    auditor = await api.client(Scope.AUDIT_READ)
+    assert (await auditor.get("/audit/summary")).json()["refused"] == 2
+    assert (await auditor.get("/audit/summary", params={"since": "2030-01-01"})).json()["refused"] == 0
+    page = (await auditor.get("/metrics")).text
+    assert 'lethe_deletions_refused_total{kind="edge",process="api-0"} 1.0' in page
+    assert 'lethe_deletions_refused_total{kind="node",process="api-0"} 1.0' in page
+
+
+def test_what_was_deleted_already_is_completed_no_sooner_than_what_was_there(
+    lethe: LetheProcess, writing: httpx.Client
+) -> None:
+    earlier = lethe.delete(["5"])
+    assert earlier.audit is not None
+    usual_s = sum(earlier.audit.durations_ms.values()) / 1000
+    asked = writing.post("/deletions", json=node_body("5")).json()
+    assert (asked["status"], asked["already_deleted"]) == ("queued", {})
+    with lethe.client() as client:
+        deletion = client.wait(asked["id"], timeout_s=60)
+    assert (deletion.status, deletion.already_deleted_by) == ("completed", earlier.id)
+    assert (deletion.completed_at - deletion.received_at).total_seconds() >= usual_s
+
+
+def test_a_request_of_deleted_and_live_nodes_deletes_the_rest(lethe: LetheProcess, writing: httpx.Client) -> None:
+    lethe.delete(["5"])
+    asked = writing.post("/deletions", json=node_body("5", "6", "7")).json()
+    assert (asked["count"], len(asked["salts"]["nodes"])) == (3, 3)
+    with lethe.client() as client:
+        deletion = client.wait(asked["id"], timeout_s=60)
+    assert deletion.audit is not None
+    assert deletion.audit.deleted == 2
+    assert "1 of the 3 nodes that the request names was gone already" in deletion.explanation
+    assert lethe.predict(["5", "6", "7"]).deleted == ["5", "6", "7"]
+
+
+def test_nothing_that_the_key_can_read_tells_what_was_deleted_from_what_was_there(
+    lethe: LetheProcess, writing: httpx.Client
+) -> None:
+    lethe.delete(["5"])
+    # As from elsewhere: on the machine itself the metrics are open.
+    writing.headers["Via"] = "1.1 proxy"
+    places = [operations for operations in writing.get("/openapi.json").json()["paths"] if "{" not in operations]
+
+    def seen() -> dict[str, Any]:
+        answers = {place: writing.get(place) for place in (*places, "/log/proof/0", "/log/consistency?from=1")}
+        assert {answers[place].status_code for place in ("/log/checkpoint", "/metrics", "/model")} == {403}
+        checks = {check["name"]: check["detail"] for check in answers["/readyz"].json()["checks"]}
+        # What differs from one moment to the next, whatever is deleted.
+        return {place: answer.json() for place, answer in answers.items() if place != "/readyz"} | {
+            "/readyz": {name: detail for name, detail in checks.items() if name not in ("clock", "disk")}
+        }
+
+    before = seen()
+    for node in ("5", "6"):
+        asked = writing.post("/deletions", json=node_body(node)).json()
+        with lethe.client() as client:
+            assert client.wait(asked["id"], timeout_s=60).status == "completed"
+        assert seen() == before

@@ -1,0 +1,295 @@
+"""What each process may do in the database, tried with a login of its own on every table and column."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.access.api_keys import ApiKeyRepository
+from service.audit_records.totals import fold
+from service.db import lease as leases
+from service.db import roles, schema
+from service.db.engine import Engine
+from service.db.rights import API_ROLE, UNLEARNER_ROLE
+from service.db.transactions import fenced_transaction, transaction
+from service.deletions.moves import RequestMoves
+from service.domain.kinds import RequestKind
+from service.domain.records import Tombstone
+from service.domain.states import Cause, Scope
+from service.domain.versions import Recovery
+from service.errors import ConfigurationError, Conflict, NotFound
+from service.operation.key_folder import VaultKeyRepository, accept_lost, open_keyring
+from service.recovery.repository import RecoveryRepository
+from service.tombstones.repository import TombstoneRepository
+from service.vault.keyring import Keyring
+from service.versions.pointers import PointerRepository
+from service.versions.versions import VersionRepository
+from tests.support.service.db_harness import MODEL, Database, Said, made, next_pointer, open_database
+
+_READ, _ADD = "read", "read, add *"
+_ASKED = (
+    "read, add api_key_id body_digest ciphertext count id idempotency_key key_file key_place kind model reference "
+    "reference_commitment subject_commitments"
+)
+#: Table -> what a process of the api, and what the unlearner may do to it, with the columns given or changed.
+ALLOWED: dict[str, tuple[str, str]] = {
+    "alembic_version": (_READ, _READ),
+    "api_keys": (_READ, _READ),
+    "audit_counts": (_READ, _READ),
+    "audit_times": (_READ, _READ),
+    "batches": (_READ, _ADD),
+    "checkpoints": (_READ, _ADD),
+    "drills": ("read, add cohort model request_id trigger", "read, add cohort model request_id trigger"),
+    "events": (_READ, _ADD),
+    "imports": (_READ, "read, change finished_at refusal status"),
+    "leases": (
+        _READ,
+        "read, add *, change checks device expires_at fencing holder phase reason repair_progress served_at",
+    ),
+    "leaves": (_READ, _ADD),
+    "log_keys": (_READ, _ADD),
+    "log_nodes": (_READ, _ADD),
+    "outbox": ("read, add model request_id", "read, add model request_id, change created_at, remove"),
+    "pointers": (_READ, "read, add *, change digest fencing folder moved_at version weights_sha256"),
+    "reader_leases": ("", "read, remove"),
+    "recoveries": (_READ, "read, add *, change requests_failed"),
+    "refused_requests": ("read, add api_key_id kind model named reason", _READ),
+    "request_audits": (_READ, _ADD),
+    "request_search": (_READ, _READ),
+    "requests": (
+        _ASKED,
+        f"{_ASKED}, change already_deleted_by applied_at batch_id ciphertext completed_at explanation failed_at "
+        "failure guarantee key_file key_place repair status swept_at taken_at",
+    ),
+    "sessions": ("read, add key_id token_hash, change seen_at, remove", ""),
+    "sign_ins": ("read, add address_hash, remove", ""),
+    "tombstone_keys": (_READ, _ADD),
+    "tombstones": (_READ, _ADD),
+    "vault_keys": (_READ, _ADD),
+    "versions": (_READ, "read, add *, change durations_ms finished_at repair repair_version span_residual"),
+}
+ROLES = (API_ROLE, UNLEARNER_ROLE)
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+@asynccontextmanager
+async def logged_in(db: Database, role: str) -> AsyncIterator[Engine]:
+    """An engine with a login of its own that has the rights of `role` and no others, as an operator makes it."""
+    parsed = make_url(db.url)
+    login = f"{parsed.database}_login"
+    await db.rows(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {role}")
+    url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
+    engine = await roles.open_engine(url, role, pool_size=2)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+        await db.rows(f"DROP ROLE {login}")
+
+
+async def may(conn: AsyncConnection, statement: str) -> bool:
+    """Whether a statement, which is undone, is refused for anything but the lack of a right, or not at all."""
+    try:
+        await conn.execute(text(statement))
+    except DBAPIError as error:
+        refusal = str(error.orig)
+        return "permission denied" not in refusal and "must be owner" not in refusal
+    finally:
+        await conn.rollback()
+    return True
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_process_may_do_what_is_written_here_and_nothing_else(db: Database, role: str) -> None:
+    tables = await db.rows(
+        "SELECT relname, ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0"
+        " AND attidentity = '' AND attgenerated = '' ORDER BY attname) AS columns"
+        " FROM pg_class c WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') ORDER BY relname"
+    )
+    found = {}
+    async with logged_in(db, role) as engine, engine.connect() as conn:
+        for table, columns in (row.values() for row in tables):
+            added = [
+                one for one in columns if await may(conn, f'INSERT INTO {table} ("{one}") SELECT NULL WHERE false')
+            ]
+            changed = [one for one in columns if await may(conn, f'UPDATE {table} SET "{one}" = DEFAULT')]
+            done = {
+                "read": await may(conn, f"SELECT * FROM {table} LIMIT 0"),
+                f"add {'*' if added == columns else ' '.join(added)}": bool(added),
+                f"change {' '.join(changed)}": bool(changed),
+                "remove": await may(conn, f"DELETE FROM {table}"),
+            }
+            found[table] = ", ".join(what for what, can in done.items() if can)
+            for statement in (
+                f"TRUNCATE {table} CASCADE",
+                f"CREATE TRIGGER own BEFORE INSERT ON {table} EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+                f"ALTER TABLE {table} DISABLE TRIGGER ALL",
+                f"ALTER TABLE {table} OWNER TO CURRENT_USER",
+                f"DROP TABLE {table} CASCADE",
+            ):
+                assert not await may(conn, statement), statement
+        others = {*ROLES, make_url(db.url).username} - {role}
+        for statement in (
+            "CREATE TABLE own (n int)",
+            "CREATE FUNCTION own() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+            *(f"SET ROLE {other}" for other in others),
+        ):
+            assert not await may(conn, statement)
+    assert found == {table: allowed[ROLES.index(role)] for table, allowed in ALLOWED.items()}
+
+
+async def test_the_roles_call_these_functions_with_the_owner_s_rights_and_no_others(db: Database) -> None:
+    query = (
+        "SELECT oid::regprocedure::text AS name FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef"
+        " AND has_function_privilege(:role, oid, 'EXECUTE') ORDER BY 1"
+    )
+    called = {role: [row["name"] for row in await db.rows(query, role=role)] for role in ROLES}
+    assert called == {
+        API_ROLE: [
+            "reader_lease_end(uuid)",
+            "reader_lease_renew(uuid,text,text)",
+            "request_cancel(uuid,uuid)",
+            "request_retry(uuid)",
+        ],
+        UNLEARNER_ROLE: ["audit_fold()"],
+    }
+
+
+async def test_a_process_of_the_api_takes_in_cancels_and_retries_and_the_unlearner_does_the_rest(db: Database) -> None:
+    async with AsyncExitStack() as stack:
+        asking = await stack.enter_async_context(logged_in(db, API_ROLE))
+        db.intake._engine = asking
+        completed, failed, cancelled = [await db.accept(str(n)) for n in range(3)]
+        await db.intake.cancel(cancelled, None)
+    async with logged_in(db, UNLEARNER_ROLE) as engine:
+        owner, db.engine = db.engine, engine
+        await db.applied([completed])
+        async with transaction(engine) as conn:
+            await RequestMoves(conn).mark_completed({completed: Said()})
+            await RequestMoves(conn).mark_failed(failed, "x")
+            await fold(conn)
+        db.engine = owner
+    async with logged_in(db, API_ROLE) as asking:
+        db.intake._engine = asking
+        await db.intake.retry(failed)
+        for request_id in (completed, cancelled):
+            with pytest.raises(Conflict):
+                await db.intake.retry(request_id)
+            with pytest.raises(Conflict):
+                await db.intake.cancel(request_id, None)
+        # Another key's is not there for whoever sees its own alone.
+        with pytest.raises(NotFound):
+            await db.intake.cancel(failed, uuid4())
+        await db.intake.cancel(failed, db.api_key_id)
+    states = {row["id"]: row["status"] for row in await db.rows("SELECT id, status FROM requests")}
+    assert states == {completed: "completed", failed: "cancelled", cancelled: "cancelled"}
+    assert await db.value("SELECT count(*) FROM outbox") == 1
+
+
+async def test_it_is_found_when_a_login_can_do_more_than_its_process_needs(db: Database) -> None:
+    for role in ROLES:
+        async with logged_in(db, role) as engine, transaction(engine) as conn:
+            assert await roles.is_kept_to(conn, role)
+            [other] = {*ROLES} - {role}
+            assert not await roles.is_kept_to(conn, other)
+        engine = await roles.open_engine(db.url, role, pool_size=1)
+        async with transaction(engine) as conn:
+            assert await conn.scalar(text("SELECT current_user")) == role
+            assert not await roles.is_kept_to(conn, role)
+        await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"username": "nobody", "password": "secret"}, "refuses the login 'nobody'"),
+        ({"password": "mistyped"}, "refuses the login 'lethe'"),
+        ({"database": "nowhere"}, "no database 'nowhere'"),
+    ],
+)
+async def test_a_url_that_names_no_login_or_database_is_a_wrong_setting_at_the_start(
+    db: Database, wrong: dict[str, str], said: str
+) -> None:
+    url = make_url(db.url).set(**wrong).render_as_string(hide_password=False)
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        await roles.open_engine(url, API_ROLE)
+    assert "LETHE_API_DATABASE_URL" in refused.value.remedy
+    assert "mistyped" not in str(refused.value)
+
+
+async def test_a_login_without_its_role_is_told_what_to_give_it(db: Database) -> None:
+    login = f"{make_url(db.url).database}_bare"
+    await db.rows(f"CREATE ROLE {login} LOGIN PASSWORD 'secret'")
+    url = make_url(db.url).set(username=login, password="secret").render_as_string(hide_password=False)
+    engine = await roles.open_engine(url, API_ROLE, pool_size=1)
+    try:
+        with pytest.raises(ConfigurationError, match=f"'{login}' has no right") as refused:
+            await schema.require_current(engine)
+        assert f'GRANT lethe_api TO "{login}"' in refused.value.remedy
+    finally:
+        await engine.dispose()
+        await db.rows(f"DROP ROLE {login}")
+
+
+async def test_a_revoked_key_stays_revoked_whoever_asks(db: Database) -> None:
+    async with transaction(db.engine) as conn:
+        made = await ApiKeyRepository(conn).create(uuid4(), "shop", [Scope.PREDICTIONS_READ], b"k" * 32)
+        revoked = await ApiKeyRepository(conn).revoke(made.id)
+        # A second time changes nothing.
+        assert await ApiKeyRepository(conn).revoke(made.id) == revoked
+    for changed in ("NULL", "now() + interval '1 year'"):
+        with pytest.raises(DBAPIError, match="a revoked key stays revoked"):
+            await db.rows(f"UPDATE api_keys SET revoked_at = {changed} WHERE name = 'shop'")
+    assert await db.value("SELECT scopes FROM api_keys WHERE name = 'shop'") == ["predictions:read"]
+
+
+async def test_a_lost_pepper_is_replaced_by_the_owner_and_leaves_no_key_valid(db: Database, tmp_path: Path) -> None:
+    keys = tmp_path / "vault"
+    engine = db.engine
+    await open_keyring(engine, keys)
+    (keys / "api-pepper.key").unlink()
+    assert await accept_lost(engine, keys, ["api-pepper"]) == 1
+    assert await accept_lost(engine, keys, ["api-pepper", "body"]) == 0
+    identities = Keyring.open(keys, known=set()).identities()
+    async with transaction(engine) as conn:
+        assert await VaultKeyRepository(conn).registered() == identities
+    with pytest.raises(DBAPIError, match="nothing can take the place of the key tombstone-1"):
+        async with engine.begin() as conn:
+            await conn.execute(text("SELECT vault_key_replace('tombstone-1', decode(repeat('00', 16), 'hex'))"))
+    assert await db.value("SELECT count(*) FROM api_keys WHERE revoked_at IS NULL") == 0
+
+
+async def test_a_version_tombstones_and_a_recovery_are_committed_by_the_unlearner(db: Database) -> None:
+    request_id = await db.accept("1")
+    async with logged_in(db, UNLEARNER_ROLE) as engine:
+        lease = await leases.acquire(engine, MODEL, "tests", 60.0)
+        assert lease is not None
+        async with fenced_transaction(engine, lease) as conn:
+            pointers = PointerRepository(conn)
+            pointer = await pointers.read(MODEL)
+            assert pointer is not None
+            following = next_pointer(pointer, lease.fencing)
+            await pointers.advance(pointer.version, following)
+            await pointers.replace(next_pointer(following, lease.fencing))
+            version = made(2, cause=Cause.RECOVERY)
+            await VersionRepository(conn).insert(version)
+            await RecoveryRepository(conn).insert(Recovery(version, "0-0", "0-0", 0))
+            tombstones = TombstoneRepository(conn)
+            for digest, by in ((b"t" * 32, request_id), (b"u" * 32, None)):
+                tombstone = Tombstone(RequestKind.NODE, digest, 1, by)
+                await tombstones.insert(MODEL, [tombstone], {1: b"f" * 16}, recovery=version.id)
+            assert await tombstones.find([b"t" * 32, b"u" * 32]) == {b"t" * 32: request_id, b"u" * 32: None}
+            assert await RecoveryRepository(conn).is_open(MODEL)
+            await RecoveryRepository(conn).finish(MODEL, requests_failed=0)
+            assert not await RecoveryRepository(conn).is_open(MODEL)
+        await leases.release(engine, lease)

@@ -1,0 +1,87 @@
+"""Predictions over HTTP: live, unknown, deleted, and without a lease."""
+
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from service.domain.states import Scope
+from tests.support.service.api_harness import CLASSES, NODES, Api, serving
+from tests.support.service.bodies import node_body, refused
+
+
+@pytest.fixture
+async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
+    async with serving(database_url, tmp_path, max_nodes_per_request=50) as api:
+        yield api
+
+
+async def test_every_node_is_predicted_from_the_snapshot(api: Api) -> None:
+    reader = await api.client(Scope.PREDICTIONS_READ)
+    for row, node in enumerate(NODES):
+        response = await reader.get(f"/predict/{quote(node, safe='')}")
+        expected = dict(zip(CLASSES, api.snapshot.probabilities[row].tolist(), strict=True))
+        assert response.json() == {
+            "node": node,
+            "label": max(expected, key=lambda name: expected[name]),
+            "probabilities": expected,
+            "model_version": 1,
+        }
+
+
+async def test_several_nodes_come_from_one_version_in_the_order_asked(api: Api) -> None:
+    reader = await api.client(Scope.PREDICTIONS_READ)
+    answer = (await reader.post("/predict", json={"nodes": ["3", "nobody", "user/38", "3"]})).json()
+    assert answer["model_version"] == 1
+    assert [one["node"] for one in answer["predictions"]] == ["3", "user/38", "3"]
+    assert set(answer["predictions"][0]) == {"node", "label", "probabilities"}
+    assert (answer["unknown"], answer["deleted"]) == (["nobody"], [])
+
+
+async def test_a_deleted_node_is_gone_to_those_who_may_know_and_unknown_to_others(api: Api) -> None:
+    writer = await api.client(Scope.DELETIONS_WRITE)
+    await api.forget(["7"], (await writer.post("/deletions", json=node_body("7"))).json()["id"])
+    reader = await api.client(Scope.PREDICTIONS_READ)
+    informed = await api.client(Scope.PREDICTIONS_READ, Scope.DELETIONS_READ)
+
+    refused(await informed.get("/predict/7"), 410, "node-deleted")
+    hidden = refused(await reader.get("/predict/7"), 404, "not-found")
+    unknown = refused(await reader.get("/predict/nobody"), 404, "not-found")
+    assert hidden == unknown
+    refused(await informed.get("/predict/nobody"), 404, "not-found")
+
+    body = {"nodes": ["7", "8", "nobody"]}
+    told = (await informed.post("/predict", json=body)).json()
+    assert (told["model_version"], told["unknown"], told["deleted"]) == (2, ["nobody"], ["7"])
+    folded = (await reader.post("/predict", json=body)).json()
+    assert (folded["unknown"], folded["deleted"]) == (["7", "nobody"], [])
+
+
+async def test_nothing_is_predicted_once_the_lease_has_run_out(api: Api) -> None:
+    reader = await api.client(Scope.PREDICTIONS_READ)
+    api.services.reader.extend(-math.inf)
+    response = await reader.get("/predict/1")
+    refused(response, 503, "unavailable")
+    assert int(response.headers["retry-after"]) >= 1
+    refused(await reader.post("/predict", json={"nodes": ["1"]}), 503, "unavailable")
+    api.services.reader.extend(math.inf)
+    assert (await reader.get("/predict/1")).status_code == 200
+
+
+async def test_bad_bodies_are_refused(api: Api) -> None:
+    reader = await api.client(Scope.PREDICTIONS_READ)
+    for body in ({"nodes": []}, {"nodes": [1]}, {"nodes": "1"}, {}, {"nodes": ["1"], "more": 1}, ["1"]):
+        refused(await reader.post("/predict", json=body), 422, "invalid-request")
+    assert refused(await reader.post("/predict", json={"nodes": ["1"] * 51}), 413, "too-large")["max_nodes"] == 50
+
+
+async def test_the_model_is_described(api: Api) -> None:
+    reader = await api.client(Scope.PREDICTIONS_READ)
+    model = (await reader.get("/model")).json()
+    assert model["lambda"] == 1e-4
+    assert model["classes"] == list(CLASSES)
+    assert (model["name"], model["rank"], model["guarantee"], model["repair"]) == ("tiny", 16, "span", "pending")
+    assert (model["distance_bound"], model["distance_bound_relative"]) == (0.5, 0.02)
+    assert model["repair_progress"] == {"iterations": 3, "products": 17, "distance_bound_relative": 0.004}

@@ -1,0 +1,158 @@
+"""A running Lethe while its Redis or its Postgres is away: what it answers, and that it goes on by itself."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import pytest
+
+from lethe_client.results import Accepted
+from service.embedded import Embedded
+from tests.support.models.trained_models import SMALL, Models
+from tests.support.preloaded import Start
+from tests.support.processes.lethe_process import LetheProcess, copied, version_of
+from tests.support.service.bodies import node_body, refused
+
+#: How much is recorded.
+_ROWS = "SELECT (SELECT count(*) FROM requests), (SELECT count(*) FROM events), (SELECT count(*) FROM outbox)"
+
+
+@dataclass
+class Fragile:
+    """A Lethe and the servers it uses, to be stopped and started under it; their addresses stay."""
+
+    lethe: LetheProcess
+    postgres: Embedded
+    valkey: Embedded
+    database_url: str
+    #: Nodes that no test has asked for yet.
+    nodes: Iterator[str]
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """The rows of a statement, asked beside Lethe."""
+        return asyncio.run(rows_of(self.database_url, statement))
+
+    def wait_until_ready(self) -> None:
+        with self.lethe.http() as http:
+            while http.get("/readyz").status_code != 200:
+                self.lethe.assert_runs()
+
+    def wait_until_unready_for(self, what: str) -> None:
+        with self.lethe.http() as http:
+            while (response := http.get("/readyz")).status_code == 200:
+                self.lethe.assert_runs()
+            assert what in refused(response, 503, "not-ready")["detail"]
+
+    def assert_each_completed_once(self) -> None:
+        """Every request has been completed, with one event of each kind and as part of one batch."""
+        ((requests, targets),) = self.query("SELECT count(*), sum(count) FROM requests WHERE status = 'completed'")
+        assert self.query("SELECT count(*) FROM requests") == [(requests,)]
+        events = "SELECT type, count(*), count(DISTINCT request_id) FROM events GROUP BY type ORDER BY type"
+        assert self.query(events) == [("applied", requests, requests), ("completed", requests, requests)]
+        assert self.query("SELECT sum(requests), sum(deleted_nodes) FROM versions") == [(requests, targets)]
+        assert self.query("SELECT count(*) FROM outbox") == [(0,)]
+
+
+@pytest.fixture(scope="module")
+def fragile(models: Models, lethe_start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fragile]:
+    """One process for all tests here: each leaves it working, without a restart."""
+    folder = tmp_path_factory.mktemp("fragile")
+    postgres = Embedded(folder / "postgres", valkey=False, durable=False)
+    valkey = Embedded(folder / "valkey", postgres=False, durable=False)
+    database_url, redis_url = postgres.start().database_url, valkey.start().redis_url
+    assert database_url is not None
+    home = folder / "home"
+    copied(models.trained(SMALL), home / "model")
+    # A short lease: while Postgres is away, predictions end with it.
+    with LetheProcess(lethe_start, home, database_url=database_url, redis_url=redis_url, lease_ttl_s=1) as lethe:
+        yield Fragile(lethe.start(), postgres, valkey, database_url, iter(models.graph(SMALL).node_ids))
+    postgres.stop()
+    valkey.stop()
+
+
+async def rows_of(database_url: str, statement: str) -> list[tuple[Any, ...]]:
+    connection = await asyncpg.connect(database_url)
+    try:
+        return [tuple(row) for row in await connection.fetch(statement)]
+    finally:
+        await connection.close()
+
+
+def test_a_request_accepted_while_redis_is_away_is_applied_when_it_is_back(fragile: Fragile) -> None:
+    lethe = fragile.lethe
+    gone, *wanted = (next(fragile.nodes) for _ in range(3))
+    with lethe.client() as client, lethe.http() as http:
+        version = version_of(client.wait(client.request_deletion([gone]).id))
+        fragile.valkey.stop()
+
+        accepted = client.request_deletion(wanted)
+        assert accepted.status == "queued"
+        assert client.predict(wanted[0]).model_version == version
+        refused(http.get(f"/predict/{gone}"), 410, "node-deleted")
+        fragile.wait_until_unready_for("redis")
+        assert client.deletion(accepted.id).status == "queued"
+
+        fragile.valkey.start()
+        assert client.wait(accepted.id).audit is not None
+        for node in wanted:
+            refused(http.get(f"/predict/{node}"), 410, "node-deleted")
+    fragile.wait_until_ready()
+    fragile.assert_each_completed_once()
+    # The unlearner knows that it is over: the next outage begins with a short wait again.
+    said = [line for line in lethe.log().splitlines() if "activity=stream" in line]
+    assert "outage.over" in said[-1]
+
+
+def test_while_postgres_is_away_nothing_is_accepted_and_afterwards_lethe_goes_on_by_itself(fragile: Fragile) -> None:
+    lethe = fragile.lethe
+    gone, wanted = next(fragile.nodes), next(fragile.nodes)
+    with lethe.client() as client, lethe.http() as http:
+        first = client.request_deletion([gone])
+        version = version_of(client.wait(first.id))
+        rows = fragile.query(_ROWS)
+        fragile.postgres.stop()
+
+        for _ in range(2):
+            response = http.post("/deletions", json=node_body(wanted), headers={"Idempotency-Key": "the-same"})
+            refused(response, 503, "unavailable")
+        refused(http.get(f"/deletions/{first.id}"), 503, "unavailable")
+        # For as long as no other process can have taken the lease, and no longer.
+        while (response := http.get(f"/predict/{wanted}")).status_code == 200:
+            assert response.json()["model_version"] == version
+        assert "Predictions are suspended" in refused(response, 503, "unavailable")["detail"]
+        # Whether this node was deleted or never there is for the database to say.
+        refused(http.get(f"/predict/{gone}"), 503, "unavailable")
+        fragile.wait_until_unready_for("postgres")
+
+        fragile.postgres.start()
+        assert fragile.query(_ROWS) == rows
+        # Who answers, and who unlearns, look again after pauses that have grown meanwhile.
+        fragile.wait_until_ready()
+        accepted = client.request_deletion([wanted], idempotency_key="the-same")
+        assert client.wait(accepted.id).audit is not None
+        for node in (gone, wanted):
+            refused(http.get(f"/predict/{node}"), 410, "node-deleted")
+        assert client.request_deletion([wanted], idempotency_key="the-same").id == accepted.id
+    fragile.wait_until_ready()
+    fragile.assert_each_completed_once()
+
+
+def test_a_stream_of_deletions_survives_both_servers_going_away_under_it(fragile: Fragile) -> None:
+    nodes = [next(fragile.nodes) for _ in range(60)]
+    accepted: list[Accepted] = []
+    with fragile.lethe.client() as client:
+        for number, node in enumerate(nodes):
+            if number in (20, 45):
+                fragile.postgres.stop()
+                fragile.postgres.start()
+            if number in (10, 45):
+                fragile.valkey.stop()
+                fragile.valkey.start()
+            accepted.append(client.request_deletion([node], idempotency_key=f"node-{node}"))
+        for one in accepted:
+            assert client.wait(one.id).audit is not None
+        assert set(client.predict_many(nodes).deleted) == set(nodes)
+    fragile.wait_until_ready()
+    fragile.assert_each_completed_once()

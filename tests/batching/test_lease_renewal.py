@@ -1,0 +1,167 @@
+"""The renewal of the lease: it never ends unseen, and what runs under the lease ends with it."""
+
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from model_store.store import Store
+from model_store.versions import VersionRef
+from service.db import lease as leases
+from service.db.engine import Engine, create_engine
+from service.db.transactions import transaction
+from service.domain.lease_report import Condition, LeaseReport, Phase
+from service.domain.records import Lease
+from service.errors import KeyMissing, LeaseLost, StateMismatch
+from service.versions.lease_keeper import LeaseKeeper, RenewalFailed, holding
+from tests.support.service.db_harness import MODEL, Database, open_database, until
+from tests.support.service.kinds_world import make_model
+from tests.support.service.running import running, settings_of
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+async def _acquired(db: Database) -> Lease:
+    """A lease that is renewed at once, and held so long that nothing here ends because time has passed."""
+    lease = await leases.acquire(db.engine, MODEL, "one", 60)
+    assert lease is not None
+    return replace(lease, ttl_seconds=0.1)
+
+
+async def _until_ended(keeper: LeaseKeeper) -> None:
+    async def has_ended() -> bool:
+        try:
+            keeper.check()
+        except RenewalFailed:
+            return True
+        return False
+
+    await until(has_ended)
+
+
+async def test_an_unforeseen_error_of_the_renewal_is_logged_and_ends_what_runs_under_the_lease(db: Database) -> None:
+    lease = await _acquired(db)
+    # No outage, which would be waited out: the statement itself is refused.
+    await db.rows("ALTER TABLE leases RENAME COLUMN expires_at TO ends_at")
+    with capture_logs() as logs:
+        async with holding(db.engine, lease) as keeper:
+            await _until_ended(keeper)
+            with pytest.raises(RenewalFailed) as failed:
+                _ = keeper.lease
+    assert "expires_at does not exist" in str(failed.value.__cause__)
+    assert [line["log_level"] for line in logs if line["event"] == "lease.renewal_failed"] == ["error"]
+
+
+@pytest.mark.parametrize(
+    "error", [StateMismatch("Another version.", "Restore."), KeyMissing("No key.", "Restore."), OSError("away")]
+)
+async def test_what_a_successor_has_done_is_no_contradiction_to_one_that_lost_its_lease(
+    db: Database, error: Exception
+) -> None:
+    lease = await _acquired(db)
+    for held, said in ((lease, type(error)), (replace(lease, give_up_at=0.0), LeaseLost)):
+        with pytest.raises(said), LeaseKeeper(db.engine, held).blaming_loss():
+            raise error
+
+
+async def test_others_read_of_a_change_long_before_the_next_renewal(db: Database) -> None:
+    lease = await leases.acquire(db.engine, MODEL, "one", 600)
+    assert lease is not None
+    told = [LeaseReport(Condition(Phase.LOADING))]
+
+    async def is_told() -> bool:
+        async with transaction(db.engine) as connection:
+            holder = await leases.holder(connection, MODEL)
+        return holder is not None and holder.report == told[-1]
+
+    # Renewed every 150 s, which no test waits for.
+    async with holding(db.engine, lease, lambda: told[-1]):
+        for phase in (Phase.SERVING, Phase.HELD_UP, Phase.SERVING):
+            told.append(LeaseReport(Condition(phase, "since then"), device="cpu"))
+            await until(is_told)
+
+
+async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_foreseen_reason(
+    tmp_path: Path, database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew = leases.renew
+    failed: list[str] = []
+
+    async def fails_once(engine: Engine, lease: Lease, told: LeaseReport | None) -> Lease:
+        if not failed:
+            failed.append(lease.name)
+            raise RuntimeError("nobody foresaw this")
+        return await renew(engine, lease, told)
+
+    make_model(tmp_path / "trained")
+    settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
+    settings = settings.model_copy(update={"lease_ttl_s": 5.0})
+    with capture_logs() as logs:
+        async with running(settings) as lethe:
+            await until(lethe.is_ready)
+            monkeypatch.setattr(leases, "renew", fails_once)
+
+            async def began_again() -> bool:
+                return sum(line["event"] == "unlearner.serving" for line in logs) == 2
+
+            await until(began_again)
+            await lethe.completed(await lethe.delete("5"))
+            assert lethe.failures == []
+    events = [line["event"] for line in logs]
+    assert "lease.renewal_failed" in events
+    assert "unlearner.failed" in events
+    assert "lease.lost" not in events
+
+
+async def test_the_row_tells_from_the_start_to_the_end_what_the_unlearner_is_at(
+    tmp_path: Path, database_url: str, redis_url: str
+) -> None:
+    make_model(tmp_path / "trained")
+    settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
+    engine = create_engine(database_url)
+
+    async def told() -> LeaseReport:
+        async with transaction(engine) as connection:
+            holder = await leases.holder(connection, "small")
+        assert holder is not None
+        return holder.report
+
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+
+        async def is_serving() -> bool:
+            return (await told()).condition == Condition(Phase.SERVING)
+
+        await until(is_serving)
+        assert (await told()).device == "cpu"
+    assert (await told()).condition == Condition(Phase.STOPPED)
+    await engine.dispose()
+
+
+async def test_no_renewal_waits_for_a_session_that_names_the_committed_version_on_the_disk(
+    tmp_path: Path, database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_current = Store.set_current
+    off_the_event_loop: list[bool] = []
+
+    def fails_at_first(store: Store, ref: VersionRef) -> None:
+        off_the_event_loop.append(threading.current_thread() is not threading.main_thread())
+        if len(off_the_event_loop) == 1:
+            raise OSError("the disk is away")
+        set_current(store, ref)
+
+    make_model(tmp_path / "trained")
+    settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        monkeypatch.setattr(Store, "set_current", fails_at_first)
+        await lethe.completed(await lethe.delete("5"))
+    assert len(off_the_event_loop) > 1
+    assert all(off_the_event_loop)

@@ -1,0 +1,67 @@
+"""What the unlearner waits for, and what ends the wait."""
+
+import asyncio
+from pathlib import Path
+
+from sqlalchemy import text
+
+from service.batches.batcher import BatchLimits, Take, Wait
+from service.batches.claims import Claims
+from service.db.transactions import transaction
+from service.queue.connection import connect
+from service.queue.stream import DeletionStream
+from tests.support.service.db_harness import until
+from tests.support.service.queue_world import MODEL, queue_world
+
+
+async def test_a_stop_ends_the_wait_for_entries_and_the_next_start_has_what_came_meanwhile(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    async with queue_world(database_url, tmp_path) as world, connect(redis_url) as redis:
+        stream, limits = DeletionStream(redis, MODEL), BatchLimits(max_nodes=2, max_wait_s=60.0)
+        await stream.ensure_group()
+        claims = Claims(engine=world.engine, stream=stream, model=MODEL, consumer="unlearner", limits=limits)
+        stop = asyncio.Event()
+        # What was delivered before comes first; nothing was.
+        await claims.wait(0.0, stop)
+        waiting = asyncio.create_task(claims.wait(9.0, stop))
+
+        async def is_waiting() -> bool:
+            return bool((await redis.info("clients"))["blocked_clients"])
+
+        await until(is_waiting)
+        stop.set()
+        async with asyncio.timeout(5.0):
+            await waiting
+        assert claims.none
+
+        await stream.publish(await world.accept(2))
+        claims.start_again()
+        # First those that were delivered and never acknowledged, then new ones.
+        for _ in range(2):
+            await claims.wait(0.5, asyncio.Event())
+        assert claims.decide() == Take(2)
+
+
+async def test_what_came_while_a_batch_was_under_way_has_waited_since_it_was_received(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    async with queue_world(database_url, tmp_path) as world, connect(redis_url) as redis:
+        stream, limits = DeletionStream(redis, MODEL), BatchLimits(max_nodes=2, max_wait_s=60.0)
+        await stream.ensure_group()
+        claims = Claims(engine=world.engine, stream=stream, model=MODEL, consumer="unlearner", limits=limits)
+        await claims.wait(0.0, asyncio.Event())
+
+        async def claimed_after(batch: int, received_before: str) -> Take | Wait:
+            requests = await world.accept(1)
+            async with transaction(world.engine) as connection:
+                earlier = f"UPDATE requests SET received_at = received_at - interval '{received_before}' WHERE id = :id"
+                await connection.execute(text(earlier), {"id": requests[0]})
+            await claims.done(batch, ())
+            await stream.publish(requests)
+            await claims.wait(9.0, asyncio.Event())
+            return claims.decide()
+
+        assert isinstance(await claimed_after(0, "0 s"), Wait)
+        assert await claimed_after(1, "2 min") == Take(1)
+        assert isinstance(await claimed_after(1, "10 s"), Wait)

@@ -1,0 +1,138 @@
+"""A Redis that answers and does not do its work: readiness and a metric say so, with the cause, until it does."""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError
+
+from service.errors import Unavailable
+from service.operation import gauges, unlearner_probes
+from service.queue.connection import connect
+from service.queue.refusal import refusal
+from service.queue.stream import DeletionStream
+from service.settings import Settings
+from tests.support.processes.valkey_process import ValkeyProcess
+from tests.support.service.db_harness import until
+from tests.support.service.limits import FAILURES, fail, is_refused, limits_of
+from tests.support.service.running import Lethe, running
+
+KEY = "lethe:small:deletions"
+#: What Redis is told -> what the operator reads: the cause, and a word of the remedy.
+REFUSALS = {
+    f"SET {KEY} x": ("something else than a stream lies under the key of the queue", f"DEL {KEY}"),
+    "CONFIG SET maxmemory 1": ("its memory is full", "maxmemory"),
+    "REPLICAOF 127.0.0.1 1": ("it is a replica, which may only be read", "primary"),
+    "ACL SETUSER default -xadd": ("its access list (ACL) forbids this user a command", "+@stream"),
+    "CONFIG SET requirepass secret": ("it asks for another user or password", "REDIS_URL"),
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ValkeyProcess]:
+    valkey = ValkeyProcess(tmp_path)
+    valkey.start()
+    yield valkey
+    valkey.kill()
+
+
+@pytest.fixture
+async def redis(server: ValkeyProcess) -> AsyncIterator[Redis]:
+    async with connect(server.url) as client:
+        yield client
+
+
+@pytest.mark.parametrize("told", REFUSALS)
+async def test_why_redis_refuses_is_told_in_words_without_naming_a_request(
+    server: ValkeyProcess, redis: Redis, told: str
+) -> None:
+    await redis.execute_command(*told.split())
+    request_id = uuid4()
+    async with connect(server.url) as other:
+        with pytest.raises(Unavailable) as refused:
+            await DeletionStream(other, "small").publish([request_id])
+    cause, remedy = REFUSALS[told]
+    assert cause in refused.value.detail
+    assert remedy in refused.value.remedy
+    assert str(request_id) not in str(refused.value)
+
+
+async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_need(
+    server: ValkeyProcess, redis: Redis
+) -> None:
+    named = re.search("`(.*)`", refusal(NoPermissionError(), KEY).remedy)
+    assert named is not None
+    await redis.execute_command("ACL", "SETUSER", "default", "resetkeys", "-@all", *named[1].split())
+    await redis.connection_pool.disconnect()
+    async with limits_of(server.url) as first, limits_of(server.url) as second:
+        await fail(first, "192.0.2.7", FAILURES)
+        # In Redis, where another process sees it.
+        assert await is_refused(second, "192.0.2.7")
+    async with connect(server.url) as other:
+        stream = DeletionStream(other, "small")
+        await stream.ping()
+        await stream.ensure_group()
+        await stream.publish([uuid4(), uuid4()])
+        [first] = await stream.claim("one", count=1, block_ms=0)
+        [again] = await stream.reclaim("two", idle_ms=0)
+        assert again.request_id == first.request_id
+        await stream.acknowledge([again])
+        assert await stream.length() == len(await stream.request_ids()) == 1
+
+
+async def test_a_redis_that_is_not_there_is_told_without_its_address(server: ValkeyProcess) -> None:
+    async with connect("redis://127.0.0.1:1/0") as nowhere:
+        with pytest.raises(Unavailable) as refused:
+            await DeletionStream(nowhere, "small").publish([uuid4()])
+    assert "it does not answer (Connection refused)" in refused.value.detail
+    assert "127.0.0.1" not in str(refused.value)
+
+
+async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(
+    settings: Settings, server: ValkeyProcess, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gauges, "_INTERVAL_S", 0.02)
+    async with running(settings.model_copy(update={"redis_url": server.url})) as lethe:
+        await until(lethe.is_ready)
+        await redis.delete(KEY)
+        await redis.set(KEY, "of another program")
+        accepted = await lethe.delete("7")
+
+        async def is_told_of() -> bool:
+            return (await unclaimed(lethe)) > 0.0
+
+        await until(is_told_of)
+        # It may pass by itself, as a restart of Redis does; after a while it is said to need somebody.
+        assert (await lethe.client.get("/readyz")).status_code == 200
+        monkeypatch.setattr(unlearner_probes, "MOST_STALL_S", 0.0)
+        await until(lambda: fails(lethe))
+        answer = (await lethe.client.get("/readyz")).json()
+        [failing] = [check for check in answer["checks"] if not check["ok"]]
+        assert failing["name"] == "queue"
+        assert "The oldest request waits for" in failing["detail"]
+        assert REFUSALS[f"SET {KEY} x"][0] in failing["detail"]
+        assert f"DEL {KEY}" in answer["remedy"]
+        assert (await lethe.state(accepted))["status"] == "queued"
+
+        await redis.delete(KEY)
+        await lethe.completed(accepted)
+        await until(lethe.is_ready)
+
+        async def is_over() -> bool:
+            return (await unclaimed(lethe)) == 0.0
+
+        await until(is_over)
+
+
+async def unclaimed(lethe: Lethe) -> float:
+    """The age that the metrics give."""
+    page = await lethe.unlearner_metrics()
+    [found] = re.findall(r'^lethe_oldest_unclaimed_seconds{process="unlearner"} (\S+)$', page, re.MULTILINE)
+    return float(found)
+
+
+async def fails(lethe: Lethe) -> bool:
+    return (await lethe.client.get("/readyz")).status_code == 503

@@ -1,0 +1,98 @@
+"""One Lethe to look at, for all tests of this folder, and a browser to look with."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+from sqlalchemy import text
+
+from service.audit.checkpoint import Signer
+from service.db.engine import create_engine
+from service.db.transactions import transaction
+from service.domain.states import EventType
+from service.evidence.contents import LogKeyAdded
+from service.evidence.events import EventRepository
+from tests.support.clients.visits import Visit, chromium
+from tests.support.databases import Templates
+from tests.support.models.trained_models import SMALL, Models
+from tests.support.preloaded import Start
+from tests.support.processes.lethe_process import LetheProcess, copied
+from tests.support.service.db_harness import Said
+
+#: Cohorts of canaries of the model: one for every drill of the tests, and some over.
+COHORTS = 6
+
+
+@pytest.fixture(scope="package")
+def dashboard_database(templates: Templates) -> Iterator[str]:
+    with templates.migrated() as url:
+        yield url
+
+
+async def tell_of_the_model(database_url: str) -> None:
+    """Log an import and a new key, as if both had been."""
+    imported = {"model_version_before": 3, "model_version_after": 4}
+    imported |= {"excluded_nodes": 4, "excluded_features": 0, "excluded_edges": 0}
+    key = str(Signer("lethe/0123456789abcdef", bytes(32)).public)
+    engine = create_engine(database_url, pool_size=1)
+    async with transaction(engine) as connection:
+        model = await connection.scalar(text("SELECT model FROM pointers"))
+        events = EventRepository(connection)
+        await events.append_model_event(EventType.IMPORTED, Said(model=model, **imported))
+        await events.append_model_event(EventType.LOG_KEY_ADDED, LogKeyAdded(2, key))
+    await engine.dispose()
+
+
+@pytest.fixture(scope="package")
+def lethe(
+    tmp_path_factory: pytest.TempPathFactory,
+    lethe_start: Start,
+    dashboard_database: str,
+) -> Iterator[LetheProcess]:
+    """A served model with canaries that is repaired, and a few deletions in its record.
+
+    Its Valkey is its own: on one that others use at the same time it would be given their requests, which are none of
+    its database and leave the stream, to come back 15 s later.
+    """
+    home = tmp_path_factory.mktemp("dashboard") / "home"
+    home.mkdir()
+    copied(Models(tmp_path_factory.mktemp("trained")).trained(SMALL, cohorts=COHORTS), home / "model")
+    with LetheProcess(lethe_start, home, repair="always", database_url=dashboard_database).start() as process:
+        for number, nodes in enumerate((["1"], ["2", "3"], ["5"])):
+            process.delete(nodes, reference=f"DSR-{number}")
+        asyncio.run(tell_of_the_model(dashboard_database))
+        yield process
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser for the tests of one file: while playwright runs, its event loop keeps other tests from theirs."""
+    with sync_playwright() as playwright:
+        # Root has no sandbox to be had.
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        running = playwright.chromium.launch(executable_path=chromium(), args=flags)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, lethe: LetheProcess) -> Iterator[Callable[..., Visit]]:
+    """Open a window, `width` pixels wide, in the colours of a `scheme`; judged when the test ends."""
+    opened: list[Visit] = []
+
+    def start(width: int = 1280, scheme: str = "light") -> Visit:
+        opened.append(Visit(browser, lethe.url, width, scheme))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core."""
+    return (Path(__file__).parent / "vendor" / "axe" / "axe.min.js").read_text()

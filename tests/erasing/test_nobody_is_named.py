@@ -1,0 +1,233 @@
+"""Nothing that Lethe says names what a completed request deleted: every route, by the route table, and every log line.
+
+The one exception is the request's reference, for keys with audit:read. A route that is added is asked without being
+named here; one that needs a body, or a parameter of a new kind, fails until it is told here what to send.
+"""
+
+import html
+import io
+import json
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+from urllib.parse import quote
+from uuid import UUID
+
+import httpx
+import pytest
+import structlog
+from fastapi.routing import APIRoute
+from prometheus_client import CollectorRegistry
+
+from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
+from service.domain.states import Scope
+from service.evidence.export import export_lines
+from service.evidence.signer import LogSigner
+from service.observability.logging import configure_logging
+from service.observability.metrics import UnlearningMetrics
+from service.vault.log_keys import LogKeys
+from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
+from tests.support.service.api_harness import Api, serving
+
+#: What is deleted: ids that no other text contains.
+SOMEBODY, SOMEBODY_ELSE = "user/38", "ålesund 39"
+REFERENCE = "DSR-of-somebody-38"
+#: Path parameter -> what to ask for; a deleted node among them, whom the answer must not repeat.
+PARAMETERS = {"node": ("5", SOMEBODY), "index": ("0", "1"), "name": ("dashboard.css", "swagger-ui.css")}
+#: Route -> what it needs in its query.
+QUERIES = {
+    "/log/consistency": {"from": "1"},
+    "/dashboard/log/consistency": {"from": "1", "to": "2"},
+}
+#: What to send to routes that take something, as JSON or as a form.
+BODIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("POST", "/predict"): {"nodes": ["5"]},
+    ("POST", "/deletions"): {"kind": "node", "nodes": ["7"]},
+    ("POST", "/deletions/search"): {"status": "completed"},
+    ("POST", "/dashboard/login"): {"key": "lethe_00000000_wrong"},
+    ("POST", "/dashboard/find"): {"nodes": SOMEBODY, "reference": ""},
+}
+VIEWS = "SELECT viewname FROM pg_views WHERE schemaname = 'public'"
+
+
+def spellings(*texts: str) -> set[str]:
+    """How a text may be written in JSON, HTML, a URL or as it is."""
+    written = set()
+    for text in texts:
+        written |= {text, json.dumps(text)[1:-1], html.escape(text), quote(text), quote(text, safe="")}
+    return written
+
+
+IDS = spellings(SOMEBODY, SOMEBODY_ELSE)
+
+
+def told(text: str, *, may_show_reference: bool = False) -> set[str]:
+    """What a text says that it must not."""
+    return {one for one in IDS | (set() if may_show_reference else spellings(REFERENCE)) if one in text}
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """Everything that is logged, down to the least."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure_logging("json", "debug", stream, process="api-0")
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+async def api(database_url: str, tmp_path: Path, log: io.StringIO) -> AsyncIterator[Api]:
+    async with serving(database_url, tmp_path, log_level="debug") as api:
+        yield api
+
+
+@pytest.fixture
+async def completed(api: Api, tmp_path: Path) -> list[UUID]:
+    """A node, an edge and features that were asked for with a reference, deleted, and are completed; the log signed."""
+    owner = await api.client(Scope.DELETIONS_WRITE)
+    done = []
+    for kind, subjects in (
+        (RequestKind.FEATURES, [SOMEBODY]),
+        (RequestKind.EDGE, [(SOMEBODY, SOMEBODY_ELSE)]),
+        (RequestKind.NODE, [SOMEBODY, SOMEBODY_ELSE]),
+    ):
+        named = {"edges": subjects} if kind is RequestKind.EDGE else {"nodes": subjects}
+        body = {"kind": kind.value, "reference": REFERENCE, **named}
+        answer = await owner.post("/deletions", json=body, headers={"Idempotency-Key": f"key-{kind}"})
+        assert answer.status_code == 202, answer.text
+        done.append(UUID(answer.json()["id"]))
+        await api.complete(done[-1])
+        await api.forget(subjects, done[-1], kind)
+    await LogSigner(api.engine, LogKeys.open(tmp_path / "keys"), UnlearningMetrics(CollectorRegistry())).sign_pending()
+    return done
+
+
+def routes(api: Api) -> list[tuple[str, APIRoute]]:
+    """Every route with each of its methods; anything but a plain route would be asked by nobody here."""
+    found = [(method, route) for route in _flat(api.app.routes) for method in route.methods]
+    assert len(found) > 30
+    return found
+
+
+def _flat(within: Iterable[object]) -> Iterator[APIRoute]:
+    for route in within:
+        if (router := getattr(route, "original_router", None)) is not None:
+            yield from _flat(router.routes)
+        else:
+            assert isinstance(route, APIRoute), f"{route} is no route that can be asked in general"
+            yield route
+
+
+def addresses(route: APIRoute, requests: list[UUID]) -> list[str]:
+    """The URLs that a route is asked under: each value of its parameters that are choices, one after the other."""
+    paths = [route.path]
+    for parameter in route.dependant.path_params:
+        values = [str(one) for one in requests] if parameter.name == "request_id" else PARAMETERS[parameter.name]
+        names = (f"{{{parameter.name}}}", f"{{{parameter.name}:path}}")
+        paths = [
+            path.replace(names[0], quote(value)).replace(names[1], quote(value)) for path in paths for value in values
+        ]
+    needed = QUERIES.get(route.path, {})
+    queries = [needed]
+    for parameter in route.dependant.query_params:
+        choices = _choices(parameter.field_info.annotation)
+        queries += [{**needed, parameter.alias: str(choice)} for choice in choices]
+    return [str(httpx.URL(path, params=query)) if query else path for path in paths for query in queries]
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(annotation) if isinstance(annotation, type) and hasattr(annotation, "__members__") else ()
+
+
+async def asked(client: httpx.AsyncClient, method: str, route: APIRoute, url: str, token: str) -> httpx.Response:
+    if method == "GET":
+        return await client.get(url)
+    body = BODIES.get((method, route.path))
+    if route.path.startswith("/dashboard"):
+        return await client.request(method, url, data={**(body or {}), "form_token": token}, headers=SAME_ORIGIN)
+    if body is None:
+        return await client.request(method, url)
+    return await client.request(method, url, json=body)
+
+
+async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list[UUID], log: io.StringIO) -> None:
+    _, auditors_key = await api.key(Scope.AUDIT_READ, Scope.DELETIONS_READ, Scope.PREDICTIONS_READ)
+    signed_in = await api.client_with(None)
+    assert (await sign_in(signed_in, auditors_key)).status_code == 303
+    token = token_in_session((await signed_in.get("/dashboard/find")).text)
+    callers = {
+        "nobody": (await api.client_with(None, address=("192.0.2.7", 4711)), False),
+        "predictions:read": (await api.client(Scope.PREDICTIONS_READ), False),
+        "all but audit:read": (
+            await api.client(Scope.DELETIONS_READ, Scope.DELETIONS_WRITE, Scope.PREDICTIONS_READ),
+            False,
+        ),
+        "audit:read": (await api.client_with(auditors_key), True),
+        "the dashboard": (signed_in, True),
+    }
+    answered: set[tuple[str, str]] = set()
+    # Signing out comes last.
+    for method, route in sorted(routes(api), key=lambda one: one[1].path.endswith("logout")):
+        for url in addresses(route, completed):
+            for name, (client, may_show_reference) in callers.items():
+                answer = await asked(client, method, route, url, token)
+                assert answer.status_code != 500, (name, method, url)
+                said = f"{answer.headers}{answer.text}"
+                assert told(said, may_show_reference=may_show_reference) == set(), (name, method, url)
+                if answer.status_code < 400:
+                    answered.add((method, route.path))
+    # Each has really answered. A completed request is neither cancelled nor tried again, no key is guessed, and the
+    # model has no canaries.
+    assert {(method, route.path) for method, route in routes(api)} - answered == {
+        ("DELETE", "/deletions/{request_id}"),
+        ("POST", "/deletions/{request_id}/retry"),
+        ("POST", "/dashboard/login"),
+        ("POST", "/drills"),
+    }
+    written = log.getvalue() + api.lines.getvalue()
+    assert written.count("\n") > 100
+    assert told(written) == set()
+    # The log says by which route each was answered.
+    assert "unmatched" not in written
+
+
+def token_in_session(page: str) -> str:
+    return token_in(page)
+
+
+async def test_no_owner_is_told_the_reference_of_what_is_completed(api: Api, tmp_path: Path) -> None:
+    owner = await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
+    body = {"kind": "node", "nodes": [SOMEBODY], "reference": REFERENCE}
+    request_id = UUID((await owner.post("/deletions", json=body)).json()["id"])
+    assert (await owner.get(f"/deletions/{request_id}")).json()["reference"] == REFERENCE
+    await api.complete(request_id)
+    await LogSigner(api.engine, LogKeys.open(tmp_path / "keys"), UnlearningMetrics(CollectorRegistry())).sign_pending()
+    for path in ("", "/receipt", "/receipt?format=html"):
+        answer = await owner.get(f"/deletions/{request_id}{path}")
+        assert answer.status_code == 200
+        assert told(answer.text) == set(), path
+    for search in ({}, {"reference": REFERENCE}):
+        assert told((await owner.post("/deletions/search", json=search)).text) == set(), search
+
+
+async def test_neither_exports_nor_views_name_anybody(api: Api, completed: list[UUID]) -> None:
+    lines = [json.dumps(line, ensure_ascii=False) async for page in export_lines(api.engine) for line in page]
+    assert len(lines) >= 2 * len(completed)
+    assert told("\n".join(lines)) == set()
+    async with transaction(api.engine) as connection:
+        views = (await connection.exec_driver_sql(VIEWS)).scalars().all()
+        rows = {
+            view: (await connection.exec_driver_sql(f"SELECT row_to_json(v)::text FROM {view} v")).scalars().all()
+            for view in views
+        }
+    assert {view for view, found in rows.items() if found} >= {"audit_summary", "audit_series", "audit_export"}
+    assert {view for view, found in rows.items() if told("\n".join(found))} == set()

@@ -1,0 +1,136 @@
+"""What a search finds is what looking at every request finds, whichever way the search goes about it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from projector.forgetting.status import RepairStatus
+from service.audit_records import search
+from service.audit_records.queries import AuditEntry, AuditFilters, Searched, Threshold
+from service.audit_records.summary import export
+from service.domain.kinds import RequestKind
+from service.domain.states import Guarantee, RequestStatus
+from tests.support.databases import Templates
+from tests.support.everyday import everyday
+from tests.support.evidence.audit_world import UNTIL, AuditWorld, generated
+
+FILTERS = {
+    "all": AuditFilters(),
+    "status": AuditFilters(status=RequestStatus.FAILED),
+    "kind": AuditFilters(kind=RequestKind.EDGE),
+    "status and kind": AuditFilters(status=RequestStatus.FAILED, kind=RequestKind.EDGE),
+    "guarantee": AuditFilters(guarantee=Guarantee.SPAN),
+    "repair": AuditFilters(repair=RepairStatus.NOT_CONVERGED),
+    "time": AuditFilters(since=UNTIL - timedelta(days=3), until=UNTIL - timedelta(days=1)),
+    "status, within days that are cut": AuditFilters(
+        status=RequestStatus.FAILED, since=UNTIL - timedelta(days=6), until=UNTIL - timedelta(hours=30)
+    ),
+    "states that exclude each other": AuditFilters(guarantee=Guarantee.RETRAINED, repair=RepairStatus.NONE),
+    "norm before": AuditFilters(thresholds={Searched.INJECTED_NORM_BEFORE: Threshold(0.2, 0.6)}),
+    "norm after": AuditFilters(thresholds={Searched.INJECTED_NORM_AFTER: Threshold(at_least=1e-3)}),
+    "bound": AuditFilters(thresholds={Searched.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-6)}),
+    "a converged repair with a large bound": AuditFilters(
+        repair=RepairStatus.CONVERGED,
+        thresholds={Searched.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-6)},
+    ),
+    "an edge with a norm": AuditFilters(
+        kind=RequestKind.EDGE, thresholds={Searched.INJECTED_NORM_BEFORE: Threshold(at_least=0)}
+    ),
+    "two thresholds": AuditFilters(
+        thresholds={
+            Searched.DISTANCE_BOUND_BEFORE_RELATIVE: Threshold(at_most=0.03),
+            Searched.SPAN_RESIDUAL: Threshold(at_least=1.2e-15),
+        }
+    ),
+}
+
+
+@pytest.fixture
+async def world(templates: Templates) -> AsyncIterator[AuditWorld]:
+    async with generated(templates) as world:
+        # One that is committed and not yet applied: outside it is queued, and has no audit.
+        await world.rows("UPDATE versions SET finished_at = NULL, span_residual = NULL WHERE number = 1")
+        yield world
+
+
+def keeps(filters: AuditFilters, entry: AuditEntry) -> bool:
+    request, audit = entry.request, entry.audit
+    for wanted, found in (
+        (filters.status, request.status),
+        (filters.kind, request.kind),
+        (filters.guarantee, request.guarantee),
+        (filters.repair, request.repair),
+    ):
+        if wanted is not None and wanted is not found:
+            return False
+    if filters.since and request.received_at < filters.since:
+        return False
+    if filters.until and request.received_at >= filters.until:
+        return False
+    for figure, threshold in filters.thresholds.items():
+        owner = None if audit is None else audit.norms if hasattr(audit.norms, figure) else audit.batch
+        value = None if owner is None else getattr(owner, figure)
+        if value is None:
+            return False
+        if threshold.at_least is not None and value < threshold.at_least:
+            return False
+        if threshold.at_most is not None and value > threshold.at_most:
+            return False
+    return True
+
+
+def ids(entries: list[AuditEntry]) -> list[UUID]:
+    return [entry.request.id for entry in entries]
+
+
+@pytest.mark.parametrize("candidates", everyday([1, 7, 100_000], 7))
+async def test_a_search_finds_what_looking_at_every_request_finds(
+    world: AuditWorld, monkeypatch: pytest.MonkeyPatch, candidates: int
+) -> None:
+    monkeypatch.setattr(search, "_CANDIDATES", candidates)
+    everything = await world.found(AuditFilters(), limit=100_000)
+    assert everything == sorted(everything, key=lambda one: (one.request.received_at, one.request.id), reverse=True)
+    kept = {}
+    for name, filters in FILTERS.items():
+        kept[name] = ids([entry for entry in everything if keeps(filters, entry)])
+        assert ids(await world.found(filters, limit=50)) == kept[name], name
+        assert ids((await world.page(filters, limit=5)).entries) == kept[name][:5], name
+    found_some = {name for name, found in kept.items() if found}
+    assert found_some == FILTERS.keys() - {
+        "norm after",
+        "states that exclude each other",
+        "a converged repair with a large bound",
+        "an edge with a norm",
+    }
+
+
+async def test_audits_come_with_applied_and_completed_requests_alone(world: AuditWorld) -> None:
+    for entry in await world.found(AuditFilters(), limit=500):
+        assert (entry.audit is not None) == (entry.request.status is RequestStatus.COMPLETED)
+
+
+async def test_a_reference_finds_completed_requests_for_auditors_only(world: AuditWorld) -> None:
+    [completed] = await world.found(AuditFilters(reference="DSR-42"))
+    assert completed.request.status is RequestStatus.COMPLETED
+    own = AuditFilters(api_key_id=completed.request.api_key_id)
+    assert await world.found(replace(own, reference="DSR-42")) == []
+    [queued] = await world.found(replace(own, reference=f"DSR-{len(await world.found(own, limit=500)) - 1}"))
+    assert queued.request.status is RequestStatus.QUEUED
+    assert await world.found(AuditFilters(reference="dsr-42")) == []
+
+
+async def test_only_the_ids_named_are_found(world: AuditWorld) -> None:
+    named = ids(await world.found(AuditFilters(), limit=500))[3:6]
+    assert ids(await world.found(AuditFilters(ids=named))) == named
+    assert await world.found(AuditFilters(ids=named, status=RequestStatus.FAILED)) == []
+    assert await world.found(AuditFilters(ids=[])) == []
+
+
+async def test_an_export_is_every_page_once(world: AuditWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "EXPORT_PAGE", 100)
+    pages = [page async for page in export(world.engine, AuditFilters())]
+    assert {len(page) for page in pages[:-1]} == {100}
+    assert ids([entry for page in pages for entry in page]) == ids(await world.found(AuditFilters(), limit=500))

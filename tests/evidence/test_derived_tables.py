@@ -1,0 +1,126 @@
+"""What triggers derive from requests is theirs alone: the application's role reads it, and cannot write it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.audit_records.totals import fold
+from service.db import migrate, roles
+from service.db.engine import create_engine
+from service.db.rights import API_ROLE, DERIVED, UNLEARNER_ROLE
+from service.db.transactions import transaction
+from service.deletions.moves import RequestMoves
+from service.versions.versions import VersionRepository
+from tests.support.evidence.totals import assert_totals_are_right
+from tests.support.service.db_harness import Database, Said, open_database
+
+#: A temporary table that passes for the one whose changes a function of a trigger takes over.
+FORGED_TABLE = "CREATE TEMPORARY TABLE requests (LIKE public.requests)"
+FORGED_TRIGGER = """
+    CREATE TRIGGER forged AFTER INSERT ON requests REFERENCING NEW TABLE AS added
+        FOR EACH STATEMENT EXECUTE FUNCTION public.{}()
+"""
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+@asynccontextmanager
+async def application(db: Database) -> AsyncIterator[AsyncConnection]:
+    """A connection that works as the application's role."""
+    engine = create_engine(db.url, pool_size=1, role=UNLEARNER_ROLE)
+    try:
+        async with engine.connect() as conn:
+            yield conn
+    finally:
+        await engine.dispose()
+
+
+async def through_all_states(db: Database) -> None:
+    """Requests that are accepted, applied, measured, completed, failed and cancelled; totals folded between."""
+    ids = [await db.accept(str(n)) for n in range(4)]
+    async with transaction(db.engine) as conn:
+        await fold(conn)
+    batch_id = await db.applied(ids[:2])
+    async with transaction(db.engine) as conn:
+        await VersionRepository(conn).finish(batch_id, span_residual=3e-15, durations_ms={})
+        await RequestMoves(conn).mark_completed({ids[0]: Said()})
+        await RequestMoves(conn).mark_failed(ids[2], "Its features are broken.")
+    await db.intake.cancel(ids[3], None)
+    async with transaction(db.engine) as conn:
+        await fold(conn)
+
+
+@pytest.mark.parametrize("table", sorted(DERIVED))
+async def test_the_applications_role_cannot_write_what_triggers_derive(db: Database, table: str) -> None:
+    await db.accept("1")
+    async with application(db) as conn:
+        assert (await conn.execute(text(f"SELECT count(*) FROM {table}"))).scalar_one() > 0
+        await conn.rollback()
+        for statement in (
+            f"INSERT INTO {table} DEFAULT VALUES",
+            f"UPDATE {table} SET model = 'x'" if table != "request_search" else f"UPDATE {table} SET status = 'failed'",
+            f"DELETE FROM {table}",
+            f"TRUNCATE {table}",
+        ):
+            with pytest.raises(DBAPIError, match="permission denied"):
+                await conn.execute(text(statement))
+            await conn.rollback()
+
+
+async def test_all_that_happens_to_requests_reaches_them_from_the_applications_role(db: Database) -> None:
+    owner, engine, asking = db.engine, create_engine(db.url, role=UNLEARNER_ROLE), create_engine(db.url, role=API_ROLE)
+    db.engine, db.intake._engine = engine, asking
+    try:
+        await through_all_states(db)
+    finally:
+        db.engine = owner
+        await engine.dispose()
+        await asking.dispose()
+    await assert_totals_are_right(db)
+
+
+async def test_their_functions_serve_no_trigger_of_the_applications_role(db: Database) -> None:
+    """They have the owner's rights: on a table of one's own, they would write whatever one has put there."""
+    functions = await db.rows("SELECT proname FROM pg_proc WHERE prosecdef AND prorettype = 'trigger'::regtype")
+    assert len(functions) == 8
+    # Names are looked up where the tables are, and not where whoever writes may put others.
+    settings = await db.rows("SELECT DISTINCT proconfig FROM pg_proc WHERE prosecdef")
+    assert [one["proconfig"] for one in settings] == [["search_path=public, pg_temp"]]
+    async with application(db) as conn:
+        for function in functions:
+            await conn.execute(text(FORGED_TABLE))
+            with pytest.raises(DBAPIError, match="permission denied for function"):
+                await conn.execute(text(FORGED_TRIGGER.format(function["proname"])))
+            await conn.rollback()
+
+
+async def test_with_one_role_for_everything_they_are_kept_just_so(empty_database_url: str, tmp_path: Path) -> None:
+    """Where no role may be made, and so none has less than the owner's rights."""
+    parsed = make_url(empty_database_url)
+    login = f"{parsed.database}_only"
+    setup = create_engine(empty_database_url, pool_size=1)
+    async with setup.begin() as conn:
+        await conn.execute(text(f"CREATE ROLE {login} LOGIN PASSWORD 'secret'"))
+        await conn.execute(text(f"GRANT ALL ON SCHEMA public TO {login}"))
+    url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
+    try:
+        await migrate.upgrade(url)
+        async with open_database(url, tmp_path) as db:
+            assert await roles.available(db.engine, UNLEARNER_ROLE) is None
+            await through_all_states(db)
+            await assert_totals_are_right(db)
+            await db.rows("DROP OWNED BY CURRENT_USER")
+    finally:
+        async with setup.begin() as conn:
+            await conn.execute(text(f"REVOKE ALL ON SCHEMA public FROM {login}"))
+            await conn.execute(text(f"DROP ROLE {login}"))
+        await setup.dispose()

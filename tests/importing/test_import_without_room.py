@@ -1,0 +1,114 @@
+"""An import for which the disk has no room waits for it, and nothing else does."""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from model_store import versions
+from model_store.disk import durable
+from service.domain.states import ImportStatus
+from service.imports import importer
+from service.imports.staged import Staged
+from service.settings import Settings
+from tests.support.service.db_harness import until
+from tests.support.service.imports import asked, beside, ended
+from tests.support.service.running import Lethe, running
+
+
+class FullDisk:
+    """Has room for versions of the served model, and half the room that one of a staged model takes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, code: int) -> None:
+        self.code: int | None = code
+        self.attempts = 0
+        self.loads = 0
+        load = Staged.load
+
+        def slow(*given: object) -> Staged:
+            # Longer than the time between two looks for imports.
+            time.sleep(0.6)
+            self.loads += 1
+            return load(*given)  # type: ignore[arg-type]
+
+        patch.setattr(Staged, "load", slow)
+        patch.setattr(versions, "write_file", self._write)
+        patch.setattr(importer, "_REST_S", 0.1)
+        patch.setattr(importer, "_REST_TIMES", 1)
+
+    def _write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
+        if self.code is None or ".model.import-" not in str(path):
+            durable.write_file(path, parts)
+            return
+        durable.write_file(path, [memoryview(part)[: len(part) // 2] for part in parts])
+        self.attempts += 1
+        raise OSError(self.code, os.strerror(self.code))
+
+    async def has_refused(self) -> bool:
+        return self.attempts > 0
+
+
+async def test_deletions_go_on_beside_an_import_that_waits_for_room(
+    settings: Settings, new_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = errno.ENOSPC
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        disk = FullDisk(monkeypatch, code)
+        import_id = await asked(settings, new_model, exclude_deleted=True)
+        await until(disk.has_refused)
+        await until(lambda: tells_what_is_waited_for(lethe, code))
+        state = await lethe.completed(await lethe.delete("7"))
+        assert (state["audit"]["model_version_before"], state["audit"]["model_version_after"]) == (0, 1)
+        await until(lambda: tells_what_is_waited_for(lethe, code))
+        [staged] = beside(settings)
+
+        async def holds_what_was_trained_alone() -> bool:
+            return [path.name for path in (settings.home / staged / "versions").iterdir()] == ["0-0"]
+
+        # What did not fit is no longer in the way.
+        await until(holds_what_was_trained_alone)
+        disk.code = None
+        record = await ended(settings, import_id)
+        assert record.status is ImportStatus.COMPLETED
+        assert record.version is not None
+        assert (record.version.number_before, record.version.deleted_nodes) == (1, 1)
+        await until(lambda: tells_nothing(lethe, code))
+        # Nothing of it was kept in memory meanwhile.
+        assert disk.loads == disk.attempts + 1
+        assert lethe.failures == []
+
+
+async def test_a_waiting_import_whose_copy_is_taken_away_is_refused(
+    settings: Settings, new_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is how an operator withdraws it."""
+    code = errno.EDQUOT
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        disk = FullDisk(monkeypatch, code)
+        import_id = await asked(settings, new_model)
+        await until(disk.has_refused)
+        await until(lambda: tells_what_is_waited_for(lethe, code))
+        [staged] = beside(settings)
+        shutil.rmtree(settings.home / staged)
+        assert (await ended(settings, import_id)).status is ImportStatus.REFUSED
+        assert (await lethe.client.get("/model")).json()["version"] == 0
+        await until(lambda: tells_nothing(lethe, code))
+        assert lethe.failures == []
+
+
+async def tells_nothing(lethe: Lethe, code: int) -> bool:
+    return not await tells_what_is_waited_for(lethe, code)
+
+
+async def tells_what_is_waited_for(lethe: Lethe, code: int) -> bool:
+    """Whether readiness, which is given all the while, says that an import waits and what for."""
+    answer = await lethe.client.get("/readyz")
+    assert answer.status_code == 200, answer.text
+    [unlearner] = [check for check in answer.json()["checks"] if check["name"] == "unlearner"]
+    return bool(unlearner["detail"].endswith(f"An import waits for room on the disk: {os.strerror(code)}."))

@@ -1,0 +1,146 @@
+"""Processes killed, or stopped for a while, at every failure point, alone and in pairs: each deletion happens once.
+
+Those of one Lethe, with one to four that answer, and those of Postgres and Valkey. Every point once per cause: here of
+batches and repairs, of imports and recoveries in the files beside this one. What is killed or stopped is drawn by
+LETHE_TEST_SEED. The sweeps are `./lethe test --slow tests/recovering/kills`; with `--stepwise`, one
+that was interrupted goes on where it was.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from service.domain.states import Cause
+from service.failure_points import FailurePoint, points_of
+from tests.support.kills.deletions import Runs
+from tests.support.kills.faults import (
+    FILE_CHANGE,
+    INTERRUPTIONS,
+    KEY_POINTS,
+    SEED,
+    START_POINTS,
+    STEP_POINTS,
+    Action,
+    Fault,
+    of_cause,
+)
+
+_PAIRS = 21
+_FILE_CHANGES = 10
+
+
+def scenario(*faults: Fault) -> Sequence[Fault]:
+    """The faults, with an end of the unlearner before whatever is to happen at a start."""
+    if faults[0].point in START_POINTS:
+        return (Fault(Action.KILL_IT, FailurePoint.SWAPPED), *faults)
+    if faults[-1].point in START_POINTS and not any(fault.ends_unlearner for fault in faults[:-1]):
+        return (faults[0], Fault(Action.KILL_IT, FailurePoint.ERASED), *faults[1:])
+    return faults
+
+
+def _of_batch(point: FailurePoint) -> Fault:
+    of_version = point in points_of(Cause.BATCH)
+    return Fault(Action.KILL_IT, point, cause=Cause.BATCH if of_version else None)
+
+
+#: Of a batch from the answer on, of a start, and of a repair.
+POINTS = [
+    *(Fault(Action.KILL_IT, point) for point in START_POINTS),
+    *(_of_batch(point) for point in STEP_POINTS),
+    *of_cause(Cause.REPAIR),
+]
+
+
+def alone() -> list[Sequence[Fault]]:
+    """Something at every point, drawn for it."""
+    rng = random.Random(SEED)
+    return [scenario(replace(fault, action=rng.choice(INTERRUPTIONS))) for fault in POINTS]
+
+
+def pair(seed: int) -> Sequence[Fault]:
+    """Two at points drawn at random."""
+    rng = random.Random(seed)
+    chosen = rng.choices(POINTS, k=2)
+    return scenario(
+        *(
+            replace(fault, action=rng.choice(INTERRUPTIONS), occurrence=_occurrence(rng, fault.point))
+            for fault in chosen
+        )
+    )
+
+
+def _occurrence(rng: random.Random, point: str) -> int:
+    """A start and a repair come seldom."""
+    return rng.choice((1, 1, 2)) if point in STEP_POINTS else 1
+
+
+def amid_files(seed: int) -> Sequence[Fault]:
+    """A kill at some change of a file of the model, and another in what the next start does there."""
+    rng = random.Random(seed)
+    kills = (Action.KILL_IT, Action.KILL_SUPERVISOR)
+    return [Fault(rng.choice(kills), FILE_CHANGE, rng.randrange(1, 60)) for _ in range(2)]
+
+
+def titled(scenarios: Sequence[Sequence[Fault]]) -> list[object]:
+    """The scenarios with their names."""
+    return [pytest.param(faults, id=", ".join(map(str, faults))) for faults in scenarios]
+
+
+#: Each says something that the drawn ones may leave out.
+CHOSEN: list[Sequence[Fault]] = [
+    [Fault(Action.KILL_POSTGRES, FailurePoint.COMMITTING)],
+    [Fault(Action.KILL_SUPERVISOR, FailurePoint.COMMITTED), Fault(Action.KILL_POSTGRES, FailurePoint.LOADED)],
+    [Fault(Action.KILL_API, FailurePoint.ACCEPTED), Fault(Action.PAUSE_API, FailurePoint.SWAPPED)],
+    [Fault(Action.PAUSE_UNLEARNER, FailurePoint.WRITTEN), Fault(Action.PAUSE_SUPERVISOR, FailurePoint.CLAIMED)],
+    [Fault(Action.KILL_IT, FILE_CHANGE, 7), Fault(Action.KILL_VALKEY, FailurePoint.CLAIMED)],
+]
+
+
+def check(runs: Runs, faults: Sequence[Fault], seed: int = 0) -> None:
+    """The faults under the repair policy that they need, or one of the three, with one to four that answer."""
+    policies = {"never": {}, "always": {}, "deferred": {"repair": "always", "repair_budget": 0.0}}
+    rng = random.Random(f"{seed} {faults}")
+    repairs = any(fault.cause is Cause.REPAIR for fault in faults)
+    policy = "deferred" if repairs else rng.choice(list(policies))
+    runs.check(faults, seed=seed, api_workers=rng.randint(1, 4), **({"repair": policy} | policies[policy]))
+
+
+def test_each_deletion_happens_once_when_the_unlearner_is_killed(runs: Runs) -> None:
+    runs.check([Fault(Action.KILL_IT, FailurePoint.ERASED)], api_workers=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", titled(CHOSEN))
+def test_each_deletion_happens_once_whatever_is_killed(runs: Runs, faults: Sequence[Fault]) -> None:
+    runs.check(faults, api_workers=2)
+
+
+@pytest.mark.slow
+def test_each_deletion_is_repaired_once_whatever_is_killed(runs: Runs) -> None:
+    fault = Fault(Action.KILL_IT, FailurePoint.COMMITTED, cause=Cause.REPAIR)
+    runs.check([fault], repair="always", repair_budget=0.0)
+
+
+def test_the_sweeps_leave_no_failure_point_out() -> None:
+    swept = {fault.point for fault in POINTS} | {point for cause in Cause for point in points_of(cause)}
+    assert swept | set(KEY_POINTS) == set(FailurePoint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", titled(alone()))
+def test_a_kill_at_each_failure_point(runs: Runs, faults: Sequence[Fault]) -> None:
+    check(runs, faults)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(_PAIRS))
+def test_two_kills_at_random_failure_points(runs: Runs, seed: int) -> None:
+    check(runs, pair(SEED + seed), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(_FILE_CHANGES))
+def test_a_kill_at_a_change_of_a_file(runs: Runs, seed: int) -> None:
+    check(runs, amid_files(SEED + seed), seed)

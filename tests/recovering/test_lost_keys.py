@@ -1,0 +1,164 @@
+"""Key files that are lost, or of another installation: refused by name with what to do, never made anew in silence."""
+
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
+from service.domain.records import Tombstone
+from service.errors import KeyMissing
+from service.evidence.checkpoints import CheckpointRepository
+from service.operation.key_folder import open_keyring, open_log_keys, open_request_keys
+from service.tombstones.repository import TombstoneRepository
+from service.vault.keyring import Keyring
+from tests.support.models.trained_models import SMALL, Models
+from tests.support.processes.lethe_process import LetheProcess
+from tests.support.service.db_harness import Database, open_database
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+async def used(db: Database, keys: Path) -> Keyring:
+    """The keys in `keys`, each of which the database relies on from now on."""
+    keyring = await open_keyring(db.engine, keys)
+    number, digest = keyring.tombstone_hash("tiny", RequestKind.NODE, "7")
+    tombstone = Tombstone(RequestKind.NODE, digest, number, await db.accept("7"))
+    log_keys = await open_log_keys(db.engine, keys)
+    async with transaction(db.engine) as connection:
+        await TombstoneRepository(connection).insert("tiny", [tombstone], keyring.fingerprints())
+        await CheckpointRepository(connection).sign(log_keys)
+    return keyring
+
+
+RELIED_ON = ("api-pepper", "body", "tombstone-1", "unlearner/log-1")
+
+
+async def open_again(db: Database, keys: Path, name: str) -> object:
+    """Open what holds the key of that name, as a start does."""
+    return await (open_log_keys if name == "unlearner/log-1" else open_keyring)(db.engine, keys)
+
+
+async def test_a_lost_key_that_the_database_relies_on_is_named_and_not_made_anew(db: Database, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    await used(db, keys)
+    for name in RELIED_ON:
+        file = keys / f"{name}.key"
+        kept = file.read_text()
+        file.unlink()
+        with pytest.raises(KeyMissing, match=rf"{Path(name).name}\.key") as refusal:
+            await open_again(db, keys, name)
+        assert "Restore" in refusal.value.remedy
+        assert not file.exists()
+        # Put back, it is as before; an empty folder in its place is refused as well.
+        file.write_text(kept)
+        file.chmod(0o600)
+        await open_again(db, keys, name)
+        with pytest.raises(KeyMissing, match="key"):
+            await open_again(db, tmp_path / "empty", name)
+        assert not (tmp_path / "empty").exists()
+
+
+async def test_a_key_of_another_installation_is_refused_by_name(db: Database, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    await used(db, keys)
+    for name in RELIED_ON:
+        kept = (keys / f"{name}.key").read_text()
+        (keys / f"{name}.key").write_text("ab" * 32)
+        with pytest.raises(KeyMissing, match=rf"{Path(name).name}\.key"):
+            await open_again(db, keys, name)
+        (keys / f"{name}.key").write_text(kept)
+
+
+async def test_a_key_that_nothing_relies_on_yet_is_made(db: Database, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    first = await open_keyring(db.engine, keys)
+    for name in ("cursor", "tombstone-1"):
+        (keys / f"{name}.key").unlink()
+    again = await open_keyring(db.engine, keys)
+    assert again.identities() == first.identities()
+    assert again.cursor_key != first.cursor_key
+
+
+async def test_request_keys_without_those_of_queued_requests_are_refused_until_they_are_back(
+    db: Database, tmp_path: Path
+) -> None:
+    await db.accept("7")
+    await db.accept("8")
+    await db.intake.close()
+    db.slots.close()
+    keys = tmp_path / "keys"
+    slots = keys / "requests" / "0.slots"
+    away = slots.parent.rename(keys / "away")
+    with pytest.raises(KeyMissing, match=r"2 requests are queued .* is missing") as refusal:
+        await open_request_keys(db.engine, keys)
+    assert "recover --accept-lost requests`" in refusal.value.remedy
+    assert not slots.exists()
+    away.rename(slots.parent)
+    kept = slots.read_bytes()
+    # An older copy lacks the second key.
+    slots.write_bytes(kept[:128] + bytes(len(kept) - 128))
+    slots.chmod(0o600)
+    with pytest.raises(KeyMissing, match="One request is queued"):
+        await open_request_keys(db.engine, keys)
+    # Under another name it is not the file that the requests name; nothing in it is touched.
+    slots.write_bytes(kept)
+    other = slots.rename(slots.with_name("1.slots"))
+    with pytest.raises(KeyMissing, match="2 requests are queued"):
+        await open_request_keys(db.engine, keys)
+    assert other.read_bytes() == kept
+    other.rename(slots)
+    await open_request_keys(db.engine, keys)
+
+
+async def test_a_request_that_is_finished_needs_no_key(db: Database, tmp_path: Path) -> None:
+    await db.intake.cancel(await db.accept("7"), None)
+    await db.intake.close()
+    db.slots.close()
+    shutil.rmtree(tmp_path / "keys" / "requests")
+    await open_request_keys(db.engine, tmp_path / "keys")
+
+
+@pytest.mark.slow
+def test_keys_that_go_missing_fail_readiness_and_then_the_next_start(
+    serve: Callable[..., LetheProcess], models: Models
+) -> None:
+    lethe = serve(models.trained(SMALL))
+    lethe.delete(["7"])
+    keys = lethe.home / "keys"
+
+    def failing() -> list[str]:
+        answer = httpx.get(f"{lethe.url}/readyz").json()
+        return [f"{one['detail']} {one['remedy']}" for one in answer["checks"] if not one["ok"]]
+
+    assert failing() == []
+    for file in sorted(keys.iterdir()):
+        moved = file.rename(file.with_suffix(".away"))
+        found: list[str] = []
+        while not found:
+            found = failing()
+        # Those that both use, both miss.
+        assert 1 <= len(found) <= 2
+        for one in found:
+            assert file.name in one
+            assert "restore" in one.lower()
+        moved.rename(file)
+        while failing():
+            pass
+    assert lethe.stop().status == 0
+
+    (keys / "tombstone-1.key").unlink()
+    lethe.launch()
+    ended = lethe.ended()
+    assert ended.status == 1
+    assert "tombstone-1.key is missing" in ended.stderr
+    assert "Restore it from the backup" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (keys / "tombstone-1.key").exists()

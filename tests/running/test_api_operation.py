@@ -1,0 +1,211 @@
+"""Keys and scopes, health, metrics and the description of the interface."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from service.access.api_keys import ApiKeyRepository
+from service.db.transactions import transaction
+from service.domain.lease_report import Check
+from service.domain.states import Scope
+from tests.support.service.api_harness import Api, serving
+from tests.support.service.bodies import node_body, refused
+
+#: Every route that needs a key: method, path, body, and the scopes of which one is enough.
+GUARDED: list[tuple[str, str, Any, tuple[Scope, ...]]] = [
+    ("POST", "/deletions", node_body("1"), (Scope.DELETIONS_WRITE,)),
+    ("GET", "/deletions", None, (Scope.DELETIONS_READ, Scope.AUDIT_READ)),
+    ("POST", "/deletions/search", {"nodes": ["1"]}, (Scope.DELETIONS_READ, Scope.AUDIT_READ)),
+    ("GET", f"/deletions/{uuid4()}", None, (Scope.DELETIONS_READ,)),
+    ("DELETE", f"/deletions/{uuid4()}", None, (Scope.DELETIONS_WRITE,)),
+    ("GET", "/predict/1", None, (Scope.PREDICTIONS_READ,)),
+    ("POST", "/predict", {"nodes": ["1"]}, (Scope.PREDICTIONS_READ,)),
+    ("GET", "/model", None, (Scope.PREDICTIONS_READ,)),
+]
+#: What proxies and networks of proxies add to a request.
+FORWARDING = (
+    *("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded", "X-Real-IP"),
+    *("CF-Connecting-IP", "CF-Ray", "True-Client-IP", "Client-IP", "X-Client-IP", "X-Cluster-Client-IP"),
+    *("Fastly-Client-IP", "X-Original-Forwarded-For", "X-Original-Host", "X-Envoy-External-Address", "X-Remote-Addr"),
+    *("X-Originating-IP", "X_Forwarded_For", "X-Forwarded_For", "CDN-Loop", "X-Host"),
+)
+ELSEWHERE = ("203.0.113.9", 4711)
+
+
+@pytest.fixture
+async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
+    async with serving(database_url, tmp_path) as api:
+        yield api
+
+
+async def test_every_route_needs_a_key_and_says_how_to_present_it(api: Api) -> None:
+    for headers in ({}, {"Authorization": "Basic abc"}, {"Authorization": "Bearer"}, {"Authorization": "Bearer "}):
+        nobody = await api.client_with(None, **headers)
+        for method, path, body, _ in GUARDED:
+            response = await nobody.request(method, path, json=body)
+            refused(response, 401, "unauthenticated")
+            assert response.headers["www-authenticate"] == 'Bearer realm="lethe"'
+
+
+async def test_an_unknown_key_is_refused_as_invalid(api: Api) -> None:
+    for key in ("lethe_0123abcd_" + "x" * 43, "x", "y" * 5_000):
+        stranger = await api.client_with(key)
+        response = await stranger.get("/model")
+        refused(response, 401, "unauthenticated")
+        assert 'error="invalid_token"' in response.headers["www-authenticate"]
+        assert key not in response.text
+
+
+async def test_every_route_refuses_a_key_without_its_scope_and_names_it(api: Api) -> None:
+    for method, path, body, enough in GUARDED:
+        others = await api.client(*(scope for scope in Scope if scope not in enough))
+        response = await others.request(method, path, json=body)
+        document = refused(response, 403, "missing-scope")
+        assert all(scope.value in document["detail"] for scope in enough)
+        assert enough[0].value in response.headers["www-authenticate"]
+        for scope in enough:
+            response = await (await api.client(scope)).request(method, path, json=body)
+            assert response.status_code not in (401, 403)
+
+
+async def test_nothing_is_read_of_a_body_before_the_key_that_sends_it_is_known(api: Api) -> None:
+    taking = [(method, path, enough) for method, path, body, enough in GUARDED if body is not None]
+    assert {(method, path) for method, path, _ in taking} == {
+        (method, path)
+        for path, methods in api.app.openapi()["paths"].items()
+        for method in (name.upper() for name in methods)
+        if "requestBody" in methods[method.lower()]
+    }
+    read = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal read
+        read += 1
+        yield b"[" * 1_000_000
+
+    headers = {"Content-Type": "application/json"}
+    for method, path, enough in taking:
+        nobody = await api.client_with(None)
+        refused(await nobody.request(method, path, content=body(), headers=headers), 401, "unauthenticated")
+        others = await api.client(*(scope for scope in Scope if scope not in enough))
+        refused(await others.request(method, path, content=body(), headers=headers), 403, "missing-scope")
+    assert read == 0
+
+
+async def test_a_revoked_key_is_refused_once_the_memory_is_refreshed(api: Api) -> None:
+    key_id, text = await api.key(Scope.PREDICTIONS_READ)
+    client = await api.client_with(text)
+    assert (await client.get("/predict/1")).status_code == 200
+    async with transaction(api.engine) as connection:
+        await ApiKeyRepository(connection).revoke(key_id)
+    await api.services.keys.refresh()
+    refused(await client.get("/predict/1"), 401, "unauthenticated")
+
+
+async def test_health_is_open_and_readiness_names_what_fails(api: Api) -> None:
+    nobody = await api.client_with(None, ELSEWHERE)
+    assert (await nobody.get("/healthz")).json() == {"status": "alive"}
+    ready = await nobody.get("/readyz")
+    assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+    api.checks += [Check("redis", False, "Redis does not answer.", "Start it."), Check("lease", False, "x", "Wait.")]
+    response = await nobody.get("/readyz")
+    document = refused(response, 503, "not-ready")
+    assert document["detail"] == "Not ready: redis, lease."
+    assert [check["name"] for check in document["checks"] if not check["ok"]] == ["redis", "lease"]
+    assert document["remedy"] == "Start it. Wait."
+    assert response.headers["retry-after"]
+    assert (await nobody.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/docs", "/openapi.json"])
+async def test_what_describes_the_service_is_open_here_and_keyed_elsewhere(api: Api, path: str) -> None:
+    for host in ("localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
+        here = await api.client_with(None, Host=host)
+        assert (await here.get(path)).status_code == 200, host
+    for field in FORWARDING:
+        proxied = await api.client_with(None, **{field: "127.0.0.1"})
+        refused(await proxied.get(path), 401, "unauthenticated")
+    for host in ("rebound.example", "127.0.0.1.example", "localhost.example:8000", "10.0.0.1", "localhost@a", ""):
+        rebound = await api.client_with(None, Host=host)
+        refused(await rebound.get(path), 401, "unauthenticated")
+    elsewhere = await api.client_with(None, ELSEWHERE)
+    refused(await elsewhere.get(path), 401, "unauthenticated")
+    _, key = await api.key(Scope.AUDIT_READ)
+    assert (await (await api.client_with(key, ELSEWHERE)).get(path)).status_code == 200
+
+
+async def test_metrics_count_by_route_template(api: Api) -> None:
+    reader = await api.client(Scope.PREDICTIONS_READ)
+    await reader.get("/predict/1")
+    await reader.get("/predict/nobody-in-particular")
+    await reader.get("/somewhere/else-altogether")
+    await reader.request("BREW", "/predict/1")
+    writer = await api.client(Scope.DELETIONS_WRITE)
+    await writer.post("/deletions", json=node_body("1"))
+    text = (await reader.get("/metrics")).text
+    assert 'lethe_deletions_received_total{kind="node",process="api-0"} 1.0' in text
+    assert 'lethe_http_requests_total{method="GET",process="api-0",route="/predict/{node}",status="200"} 1.0' in text
+    assert 'lethe_http_requests_total{method="GET",process="api-0",route="unmatched",status="404"} 1.0' in text
+    assert 'method="OTHER"' in text
+    assert "particular" not in text
+    assert "altogether" not in text
+
+
+async def test_the_documentation_needs_no_other_origin(api: Api) -> None:
+    here = await api.client_with(None)
+    page = await here.get("/docs")
+    assert "script-src 'self';" in page.headers["content-security-policy"]
+    assert "http:" not in page.text
+    assert "https:" not in page.text
+    for asset in ("/docs/assets/swagger-ui-bundle.js", "/docs/assets/swagger-ui.css", "/docs/start.js"):
+        assert asset in page.text or asset == "/docs/start.js"
+        assert (await here.get(asset)).status_code == 200
+
+
+async def test_every_route_is_described_with_examples_and_its_problems(api: Api) -> None:
+    document = (await (await api.client_with(None)).get("/openapi.json")).json()
+    operations = {
+        (method.upper(), path): operation
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+    described = {(method, path) for method, path in operations}
+    assert described >= {
+        ("POST", "/deletions"),
+        ("GET", "/deletions"),
+        ("POST", "/deletions/search"),
+        ("GET", "/deletions/{request_id}"),
+        ("DELETE", "/deletions/{request_id}"),
+        ("GET", "/predict/{node}"),
+        ("POST", "/predict"),
+        ("GET", "/model"),
+        ("GET", "/healthz"),
+        ("GET", "/readyz"),
+        ("GET", "/metrics"),
+    }
+    assert document["components"]["securitySchemes"]["ApiKey"]["scheme"] == "bearer"
+    schemas = document["components"]["schemas"]
+    for (method, path), operation in operations.items():
+        place = f"{method} {path}"
+        for status, response in operation["responses"].items():
+            if int(status) >= 400:
+                assert list(response["content"]) == ["application/problem+json"], f"{place} {status}"
+                assert response["content"]["application/problem+json"]["example"]["remedy"], f"{place} {status}"
+            elif "application/json" in response["content"]:
+                assert has_example(response["content"]["application/json"], schemas), f"{place} {status}"
+        if "requestBody" in operation:
+            assert has_example(operation["requestBody"]["content"]["application/json"], schemas), place
+        open_route = path in ("/healthz", "/readyz", "/metrics")
+        assert ("security" in operation) is not open_route, place
+        assert operation["summary"], place
+        assert operation["description"], place
+
+
+def has_example(content: dict[str, Any], schemas: dict[str, Any]) -> bool:
+    if "example" in content or "examples" in content:
+        return True
+    schema = schemas[content["schema"]["$ref"].rpartition("/")[2]]
+    return bool(schema.get("examples"))

@@ -1,0 +1,57 @@
+"""A model is described by what its publication says and the database knows, without the unlearner's memory."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from projector.forgetting.status import RepairProgress, RepairStatus
+from service.db import lease as leases
+from service.db.transactions import transaction
+from service.domain.lease_report import Condition, LeaseReport, Phase
+from service.domain.states import Guarantee
+from service.errors import Unavailable
+from service.operation.description import model_description
+from service.publication.facts import Facts, ModelFacts, VersionFacts
+from service.versions.versions import VersionRepository
+from tests.support.service.db_harness import MODEL, Database, made, open_database
+
+TRAINED = ModelFacts(MODEL, 40, 16, ("a", "b"), 2, "last", "sym", "softmax", 1e-4, 12.5)
+SERVED = VersionFacts(0, 40, 100, 16, 0.5, 0.02, "cpu")
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+async def test_nothing_is_told_before_there_is_a_publication(db: Database) -> None:
+    with pytest.raises(Unavailable):
+        await model_description(db.engine, MODEL, lambda: None)()
+
+
+async def test_what_is_told_is_of_the_version_that_is_served(db: Database) -> None:
+    facts = Facts(TRAINED, SERVED)
+    describe = model_description(db.engine, MODEL, lambda: facts)
+    trained = await describe()
+    assert (trained.version, trained.repair, trained.guarantee) == (0, RepairStatus.NONE, Guarantee.SPAN)
+    assert (trained.nodes, trained.edges, trained.rank, trained.device) == (40, 100, 16, "cpu")
+    one = replace(made(1, repair=RepairStatus.PENDING), weights_sha256_before=trained.weights_sha256)
+    async with transaction(db.engine) as connection:
+        await VersionRepository(connection).insert(one)
+    # It is committed, and not served yet.
+    assert await describe() == trained
+    facts = Facts(TRAINED, replace(SERVED, version=1, live_nodes=39, rank=15))
+    assert (await describe()).repair_progress == RepairProgress(0, 0, None), "nobody has said anything of it"
+    lease = await leases.acquire(db.engine, MODEL, "one", 60)
+    assert lease is not None
+    progress = RepairProgress(iterations=3, products=17, bound_relative=0.004)
+    await leases.renew(db.engine, lease, LeaseReport(Condition(Phase.SERVING), progress))
+    now = await describe()
+    assert (now.version, now.live_nodes, now.rank) == (1, 39, 15)
+    assert (now.repair, now.repair_progress) == (RepairStatus.PENDING, progress)
+    await db.rows("UPDATE versions SET repair = 'converged', repair_version = 1")
+    done = await describe()
+    assert (done.guarantee, done.repair_progress) == (Guarantee.RETRAINED, None)

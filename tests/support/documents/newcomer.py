@@ -1,0 +1,100 @@
+"""A checkout of its own, in which commands are typed as documents show them."""
+
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.support.documents.shown import Command, alike
+from tests.support.preloaded import ROOT
+
+#: Longest wait for the end of one command, and for what a command waits for that begins with `sleep` (seconds).
+_PATIENCE_S, _REPEATED_S = 120.0, 60.0
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
+_SLEEP = re.compile(r"^sleep \d+; ")
+#: Variables of whoever runs the tests.
+_OWN = ("LETHE_", "PYTEST_", "DATABASE_URL", "REDIS_URL", "PYTHONPATH")
+_DONE = "the command has ended with"
+
+
+def checkout(folder: Path) -> Path:
+    """A copy of this checkout at `folder` with an environment that is set up: that of the tests."""
+    folder.mkdir()
+    linked = ("benchmarks", "lethe_client", "model_store", "projector", "service", "tests")
+    for name in linked:
+        (folder / name).symlink_to(ROOT / name)
+    copied = ("lethe", "pyproject.toml", "requirements.txt", "requirements-dev.txt")
+    for name in copied:
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("__pycache__"))
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    pins = (ROOT / "requirements.txt").read_bytes()
+    (folder / ".venv" / "installed").write_bytes(pins)
+    (folder / ".venv" / "installed-dev").write_bytes(pins + (ROOT / "requirements-dev.txt").read_bytes())
+    return folder
+
+
+class Newcomer:
+    """Somebody at a shell in a folder, who types what the pages show.
+
+    What a page calls by a name of its own (an address, a folder, the id of a request) is replaced by what it is here.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], replaced: Mapping[str, str]) -> None:
+        self._replaced = dict(replaced)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
+        self._shell = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=folder,
+            env=kept | dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def follow(self, command: Command) -> str | None:
+        """Type it; what was wrong unless it ends well, or as it is shown, and prints what the page says.
+
+        A command that waits a while first is repeated until it does.
+        """
+        text = _SLEEP.sub("", command.text)
+        until = time.monotonic() + _REPEATED_S
+        while True:
+            status, printed = self._type(text)
+            right = (status != 0) == ("error: " in command.output)
+            right = right and (not command.output or alike(command.output, printed))
+            if right or text == command.text or time.monotonic() > until:
+                break
+        self._replaced |= dict(zip(_ID.findall(command.output), _ID.findall(printed), strict=False))
+        return None if right else f"{command}\nended with {status} and printed\n{printed}\nnot\n{command.output}"
+
+    def _type(self, text: str) -> tuple[int, str]:
+        for name, here in self._replaced.items():
+            text = text.replace(name, here)
+        assert self._shell.stdin is not None
+        assert self._shell.stdout is not None
+        self._shell.stdin.write(f"{text}\nprintf '\\n{_DONE} %s\\n' $?\n".encode())
+        self._shell.stdin.flush()
+        printed, until = b"", time.monotonic() + _PATIENCE_S
+        while (ended := re.search(rf"\n{_DONE} (\d+)\n".encode(), printed)) is None:
+            ready, _, _ = select.select([self._shell.stdout], [], [], max(0.0, until - time.monotonic()))
+            assert ready, f"{text}\ndid not end within {_PATIENCE_S:.0f} s, and printed\n{printed.decode()}"
+            piece = os.read(self._shell.stdout.fileno(), 1 << 16)
+            assert piece, f"{text}\nended the shell, and printed\n{printed.decode()}"
+            printed += piece
+        return int(ended[1]), printed[: ended.start()].decode()
+
+    def leave(self) -> None:
+        """End the shell, and what it has not waited for."""
+        os.killpg(self._shell.pid, signal.SIGTERM)
+        self._shell.communicate()

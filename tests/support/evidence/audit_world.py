@@ -1,0 +1,86 @@
+"""A small generated audit, with requests in every state and times far apart."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from sqlalchemy import text
+
+from benchmarks.performance.audit_events import MODEL, generate
+from service.audit_records.queries import AuditEntry, AuditFilters
+from service.audit_records.summary import Page, search
+from service.db.engine import Engine, create_engine
+from service.db.transactions import transaction
+from service.vault.cursors import PageCursor
+from tests.support.databases import Templates
+
+#: The generated requests end here.
+UNTIL = datetime(2026, 11, 20, 12, tzinfo=UTC)
+DAYS = 9
+
+
+@dataclass
+class AuditWorld:
+    """A database with an audit."""
+
+    url: str
+    engine: Engine
+
+    async def rows(self, statement: str, **values: object) -> list[Any]:
+        """What one statement answers."""
+        async with self.engine.begin() as conn:
+            result = await conn.execute(text(statement), values)
+            return list(result.all()) if result.returns_rows else []
+
+    async def page(self, filters: AuditFilters, cursor: PageCursor | None = None, limit: int = 50) -> Page:
+        """One page of a search."""
+        async with transaction(self.engine) as conn:
+            return await search(conn, filters, cursor, limit)
+
+    async def found(self, filters: AuditFilters, limit: int = 50) -> list[AuditEntry]:
+        """All pages of a search."""
+        entries: list[AuditEntry] = []
+        cursor = None
+        while True:
+            page = await self.page(filters, cursor, limit)
+            entries += page.entries
+            if page.next_cursor is None:
+                return entries
+            cursor = page.next_cursor
+
+
+@contextmanager
+def audit_database(templates: Templates, model: str) -> Iterator[str]:
+    """`postgresql://…` of a database with a generated audit of `model`."""
+
+    with templates.copy(f"audit of {model}", partial(_fill, model)) as url:
+        yield url
+
+
+async def _fill(model: str, url: str) -> None:
+    await generate(url, events=1000, days=DAYS, until=UNTIL, model=model)
+
+
+async def _drill(url: str) -> None:
+    await _fill(MODEL, url)
+    engine = create_engine(url)
+    await AuditWorld(url, engine).rows("""
+        INSERT INTO drills (request_id, model, cohort, trigger, requested_at)
+        SELECT id, model, row_number() OVER (ORDER BY received_at), 'scheduled', received_at
+        FROM requests WHERE status = 'completed' ORDER BY received_at LIMIT 3
+    """)
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def generated(templates: Templates) -> AsyncIterator[AuditWorld]:
+    """A generated audit to look at, and to change; some of the completed requests were drills."""
+    with templates.copy("audit with drills", _drill) as url:
+        engine = create_engine(url)
+        try:
+            yield AuditWorld(url, engine)
+        finally:
+            await engine.dispose()

@@ -1,0 +1,55 @@
+"""Lines of an exported log, changed and signed anew."""
+
+import json
+from typing import Any
+
+from hypothesis import strategies as st
+
+from service.audit import export
+from service.audit.canonical import canonical
+from service.audit.checkpoint import Checkpoint, Signer, sign
+from service.audit.export import ExportedCheckpoint, ExportedLeaf
+from service.audit.merkle import Frontier, leaf_hash
+
+#: One line of an export.
+Line = dict[str, Any]
+
+
+def leaf_at(lines: list[Line], index: int) -> Line:
+    return next(line for line in lines if line.get("index") == index)
+
+
+def other(value: Any, data: st.DataObject) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, dict):
+        name = data.draw(st.sampled_from(sorted(value)))
+        return value | {name: other(value[name], data)}
+    if isinstance(value, str):
+        place = data.draw(st.integers(0, len(value) - 1))
+        replacement = "0" if value[place] != "0" else "1"
+        return value[:place] + replacement + value[place + 1 :]
+    if isinstance(value, int):
+        return value + data.draw(st.sampled_from([-1, 1, 1000]))
+    return value + 0.5 if isinstance(value, float) else "x"
+
+
+def again(leaf_lines: list[Line], signer: Signer, sizes: list[int]) -> list[Line]:
+    """An export built anew over these leaves' texts and events, signed at these sizes: the work of an operator."""
+    tree = Frontier()
+    leaves: list[ExportedLeaf] = []
+    checkpoints: list[ExportedCheckpoint] = []
+    for line in leaf_lines:
+        digest = leaf_hash(line["leaf"].encode())
+        tree.append(digest)
+        leaves.append(ExportedLeaf(line["index"], line["leaf"], digest, tree.root, line["event"]))
+        if tree.size in sizes:
+            note = sign(Checkpoint(signer.public.name, tree.size, tree.root), [signer])
+            checkpoints.append(ExportedCheckpoint(tree.size, note))
+    body = list(export.lines(leaves, checkpoints))
+    return [export.head(signer.public.name, "now"), *body, export.end(len(leaves), len(checkpoints))]
+
+
+def saying(line: Line, members: Line) -> Line:
+    """A leaf and its event with other members, and the hash that fits."""
+    changed = canonical(json.loads(line["leaf"]) | members)
+    return line | {"leaf": changed.decode(), "event": line["event"] | members, "hash": leaf_hash(changed).hex()}

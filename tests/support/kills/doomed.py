@@ -1,0 +1,175 @@
+"""A program, `doomed.py ORDER`, that is `lethe serve`, or another command, with faults at its failure points.
+
+They happen in their order, whichever of its processes comes to their points; each is armed once the one before has
+happened, and written down first. The children of the supervisor are forks of it, which inherit all this.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+
+from service import failure_points
+from service.cli.main import main
+from service.deletions.delivery.sweeper import Sweeper
+from service.domain.states import Cause
+from service.embedded import running_servers
+from service.failure_points import FailurePoint
+from tests.support.kills.faults import FILE_CHANGE, Action, Fault, Happened, loaded
+from tests.support.processes.forked_children import kill_supervisor
+
+#: So soon a request that the stream has lost is published again: the service's own 15 s are no part of what is tested.
+_SWEEP_S = 1.0
+#: Seconds that a process is paused for: longer than the lease of a reader, and than the unlearner's in most runs.
+PAUSE_S = 3
+_CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir"})
+
+
+class Observer:
+    """Lets faults happen in the processes of one Lethe: each is a fork of the one that makes this."""
+
+    def __init__(self, faults: list[Fault], home: Path, model: Path, happened: Path, *, armed: bool) -> None:
+        self._faults = faults
+        #: Unless `armed`, the first fault waits for the first request: what a start does with nothing to resume is no
+        #: part of a step.
+        self._armed = armed
+        self._home = home
+        # The model, and what an import has beside it.
+        self._models = (str(model), str(model.with_name(f".{model.name}.")))
+        #: Of the version that this process makes, or has made last.
+        self._cause: Cause | None = None
+        self._happened = Happened(happened)
+        # Points are reached on the event loop and on the unlearner's thread.
+        self._turn = threading.RLock()
+
+    def install(self) -> None:
+        """From now on every point that this process, or a fork of it, reaches is seen."""
+        failure_points.reached = self.reached
+        if any(fault.point == FILE_CHANGE for fault in self._faults):
+            sys.addaudithook(self._audit)
+
+    def reached(self, point: str, cause: Cause | None = None) -> None:
+        """What the service calls."""
+        with self._turn:
+            self._cause = cause or self._cause
+            begins = self._armed or point == FailurePoint.ACCEPTING
+            fault = self._happened.next(self._faults, point, cause, begins=begins)
+            if fault is not None:
+                self._carry_out(fault.action)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Called by Python before a file is opened, renamed or removed."""
+        writes = event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & (os.O_WRONLY | os.O_RDWR))
+        if (writes or event in _CHANGES) and str(arguments[0]).startswith(self._models):
+            self.reached(FILE_CHANGE, self._cause)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Action.KILL_SUPERVISOR:
+                kill_supervisor()
+            case Action.KILL_IT | Action.KILL_UNLEARNER | Action.KILL_API:
+                send(self._meant(action), signal.SIGKILL)
+            case Action.PAUSE_IT | Action.PAUSE_SUPERVISOR | Action.PAUSE_UNLEARNER | Action.PAUSE_API:
+                pause(self._meant(action))
+            case Action.STOP_IT:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case Action.FILL_DISK:
+                # From here on no file takes anything, wherever it lies, until the limit is lifted from outside.
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            case Action.KILL_POSTGRES:
+                kill_postgres(self._home)
+            case _:
+                with_valkey(self._home, action)
+
+    def _meant(self, action: Action) -> int | None:
+        """The process id of the one that an action is about; None while it is just being started again."""
+        match action.split()[-1]:
+            case "it":
+                return os.getpid()
+            case "supervisor":
+                return os.getppid()
+            case name:
+                # Of several that answer, the last.
+                found = [pid for one, pid in sorted(siblings(self._home).items()) if one.startswith(name)]
+                return found[-1] if found else None
+
+
+def siblings(home: Path) -> dict[str, int]:
+    """The processes of this Lethe that run, by name, while one of them asks."""
+    named: dict[str, int] = json.loads((home / "run" / "server.json").read_text())["pids"]
+    found = {child.pid for child in psutil.Process(os.getppid()).children()}
+    return {name: pid for name, pid in named.items() if pid in found}
+
+
+def send(pid: int | None, number: int) -> None:
+    """Send a signal; nothing when there is no such process any more."""
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def pause(pid: int | None) -> None:
+    """Stop a process, and have it continued."""
+    if pid is None:
+        return
+    program = 'sleep "$0"; kill -CONT "$1"'
+    subprocess.Popen(["sh", "-c", program, str(PAUSE_S), str(pid)], stdout=subprocess.DEVNULL, start_new_session=True)
+    send(pid, signal.SIGSTOP)
+
+
+def kill_postgres(home: Path) -> None:
+    """SIGKILL of the server and of every process of it; nothing when it is just being started again."""
+    try:
+        server = psutil.Process(int((home / "postgres" / "postmaster.pid").read_text().split("\n")[0]))
+        for process in (server, *server.children(recursive=True)):
+            process.kill()
+    except (FileNotFoundError, psutil.NoSuchProcess):
+        return
+
+
+def with_valkey(home: Path, action: Action) -> None:
+    """Kill Valkey, or change what it holds behind the service's back; nothing when it is just being started again."""
+    servers = running_servers(home)
+    assert servers is not None
+    assert servers.redis_url is not None
+    with redis.Redis.from_url(servers.redis_url) as client:
+        try:
+            if action is Action.KILL_VALKEY:
+                os.kill(int(client.info("server")["process_id"]), signal.SIGKILL)
+                return
+            if action is Action.EMPTY_VALKEY:
+                client.flushall()
+                return
+            for stream in client.scan_iter("lethe:*:deletions"):
+                if action is Action.TRIM_STREAM:
+                    client.xtrim(stream, maxlen=0, approximate=False)
+                    continue
+                entries = client.xrange(stream)
+                for _, fields in [*reversed(entries), *entries]:
+                    client.xadd(stream, fields)
+                if entries:
+                    client.xdel(stream, *[entry for entry, _ in entries[::2]])
+        except redis.ConnectionError:
+            return
+
+
+def serve(order: Mapping[str, Any]) -> None:
+    """Be `lethe serve`, or the command of the order, with faults."""
+    Sweeper.__init__.__kwdefaults__.update(older_than_s=_SWEEP_S, interval_s=_SWEEP_S)
+    home, model, happened = Path(order["home"]), Path(order["model"]), Path(order["happened"])
+    Observer(loaded(order["faults"]), home, model, happened, armed=order["armed"]).install()
+    main(order["command"])
+
+
+if __name__ == "__main__":
+    serve(json.loads(sys.argv[1]))

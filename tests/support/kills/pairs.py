@@ -1,0 +1,203 @@
+"""Two Lethes on one model and one database: the first is stopped amid a version of some cause, the second follows."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+
+from service.domain.states import Cause
+from tests.support.kills.another_model import another_model
+from tests.support.kills.deletions import Outcome, People, outcome_of
+from tests.support.kills.doomed_process import DoomedLethe
+from tests.support.processes.lethe_process import authorization, copied
+
+#: Longest wait for anything (seconds): more than the 60 s after which Postgres ends the transaction of one that was
+#: stopped with a statement half sent.
+_PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both of them, not started: `first` is stopped in its first batch, `second` is there to follow."""
+
+    #: Of both, beside those that every pair has.
+    settings: ClassVar[Mapping[str, object]] = {}
+
+    people: People
+    first: DoomedLethe
+    second: DoomedLethe
+    database_url: str
+
+    def begin(self) -> list[str]:
+        """Have the first begin what it is stopped in; returns the requests made of it."""
+        return self.ask(self.first.launch_until_ready(), range(1))
+
+    def stop_first(self) -> list[str]:
+        """Wait until the first is stopped in what it has begun; returns the requests made of it."""
+        asked = self.begin()
+        self.until(self._is_stopped)
+        return asked
+
+    def take_over(self) -> None:
+        """Start the second, as on another machine: with a copy of the keys."""
+        with_keys_of(self.first, self.second).launch_until_ready()
+
+    def go_on(self) -> None:
+        """Continue the first, until it has understood; it predicts nothing, before that and after."""
+        before = self.first.log().count("lease.lost")
+        # Sent while it is stopped, and so there when it goes on, before it can know of anything.
+        waiting = [self._predicting() for _ in range(8)]
+        os.kill(self.pid, signal.SIGCONT)
+        assert {_status(one) for one in waiting} == {503}
+        self.until(lambda: self.first.log().count("lease.lost") > before)
+        assert _status(self._predicting()) == 503
+        self.first.assert_runs()
+
+    def give_back(self) -> None:
+        """End the second; the first comes to its turn again."""
+        assert self.second.stop().status == 0
+        with self.first.http() as http:
+            self.until(lambda: _is_ready(http))
+
+    @property
+    def pid(self) -> int:
+        """Process id of what is stopped."""
+        return self.first.pid_of("unlearner")
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, self.first.log() + self.second.log()
+            for lethe in (self.first, self.second):
+                if lethe.is_started:
+                    lethe.assert_runs()
+            time.sleep(0.02)
+
+    def ask(self, lethe: DoomedLethe, numbers: range) -> list[str]:
+        """Ask for the deletions of these numbers."""
+        with lethe.client() as client:
+            return [self.people.wanted[number].send(client, number).id for number in numbers]
+
+    def complete(self, lethe: DoomedLethe, requests: list[str]) -> None:
+        """Wait until the requests are completed, and repaired."""
+        with lethe.client() as client:
+            for request in requests:
+                client.wait(request, timeout_s=_PATIENCE_S)
+            self.until(lambda: all(client.deletion(request).repair != "pending" for request in requests))
+
+    def outcome(self, lethe: DoomedLethe) -> Outcome:
+        """What the model has come to."""
+        with lethe.client() as client:
+            return outcome_of(self.people, lethe.model, client)
+
+    def _is_stopped(self) -> bool:
+        # There is none while one that was killed is started again.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        return False
+
+    def _predicting(self) -> socket.socket:
+        """A connection on which the first was asked to predict a node that is live."""
+        url = urlsplit(self.first.url)
+        live = next(node for node in self.people.graph.node_ids if node not in self.people.deleted)
+        lines = [f"GET /predict/{live} HTTP/1.1", f"Host: {url.netloc}", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in authorization().items()]
+        connection = socket.create_connection((url.hostname, url.port), timeout=_PATIENCE_S)
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        return connection
+
+
+class InRepair(Pair):
+    """The first is stopped in the repair that its first batch has left to idle time."""
+
+    settings: ClassVar = {"repair": "always", "repair_budget": 0.0}
+
+
+class InImport(Pair):
+    """The first is stopped in an import, before which it has completed a request."""
+
+    def begin(self) -> list[str]:
+        asked = self.ask(self.first.launch_until_ready(), range(1))
+        self.complete(self.first, asked)
+        another = another_model(self.people, self.second.home.with_name("another"))
+        # By the other's command line, which does not wait for what becomes of it.
+        ended = with_keys_of(self.first, self.second).run("model", "import", another, "--exclude-deleted")
+        assert ended.status == 0, ended.stderr
+        return asked
+
+
+class InRecovery(Pair):
+    """The first is `lethe recover`, after a part of the deletions that the store has forgotten; so is the second."""
+
+    def begin(self) -> list[str]:
+        first, kept, asked = self.first, self.first.home.with_name("kept"), []
+        for numbers in (range(2), range(2, 4)):
+            asked += self.ask(first.launch_until_ready(), numbers)
+            self.complete(first, asked)
+            assert first.stop().status == 0
+            if not kept.exists():
+                copied(first.model, kept)
+        shutil.rmtree(first.model)
+        kept.rename(first.model)
+        first.begin("recover")
+        return asked
+
+    def take_over(self) -> None:
+        ended = with_keys_of(self.first, self.second).run("recover")
+        assert ended.status == 0, ended.stderr
+        self.second.launch_until_ready()
+
+    def go_on(self) -> None:
+        """Continue the first, until it has ended: it says that it has the lease no more, unless all was done."""
+        os.kill(self.pid, signal.SIGCONT)
+        ended = self.first.ended()
+        # Who was stopped in a transaction finds it ended by Postgres.
+        told = ("Another process holds the lease", "The database stopped answering during a commit")
+        assert (ended.status, any(one in ended.stderr for one in told)) in ((1, True), (0, False)), ended.stderr
+        assert "Traceback" not in ended.stderr, ended.stderr
+
+    def give_back(self) -> None:
+        assert self.second.stop().status == 0
+        with_keys_of(self.second, self.first).launch_until_ready()
+
+    @property
+    def pid(self) -> int:
+        return self.first.pid
+
+
+OF_CAUSE: Mapping[Cause, type[Pair]] = {
+    Cause.BATCH: Pair,
+    Cause.REPAIR: InRepair,
+    Cause.IMPORT: InImport,
+    Cause.RECOVERY: InRecovery,
+}
+
+
+def with_keys_of(one: DoomedLethe, other: DoomedLethe) -> DoomedLethe:
+    """The other, with a copy of the keys of one."""
+    subprocess.run(["cp", "-a", one.home / "keys", other.home], check=True)
+    return other
+
+
+def _is_ready(http: httpx.Client) -> bool:
+    """Whether it says so; False as well when it does not answer."""
+    with contextlib.suppress(httpx.TransportError):
+        return http.get("/readyz").status_code == 200
+    return False
+
+
+def _status(connection: socket.socket) -> int:
+    """The status of the answer, to its end."""
+    with connection, connection.makefile("rb") as answer:
+        return int(answer.read().split(b" ", 2)[1])

@@ -1,0 +1,21 @@
+"""What an interpreter has in memory after an import."""
+
+import json
+import subprocess
+import sys
+
+from tests.support.preloaded import ROOT
+
+_IMPORT = """
+import importlib, json, sys
+for name in json.loads(sys.argv[1]):
+    importlib.import_module(name)
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+def imported_with(modules: list[str]) -> set[str]:
+    """The packages that a fresh interpreter has in memory once it has imported `modules`."""
+    command = [sys.executable, "-P", "-c", _IMPORT, json.dumps(modules)]
+    found = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True)
+    return set(json.loads(found.stdout))

@@ -1,0 +1,249 @@
+"""A real `lethe serve` process, started, asked over HTTP, stopped and killed as an operator would."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import httpx
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from lethe_client import LetheClient
+from lethe_client.results import Deletion, Predictions
+from tests.support.preloaded import ROOT, Process, Start
+
+KEY = "the-first-key"
+_READY = "Lethe is ready."
+#: Longest wait for a request to be completed, also across a restart (seconds).
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that has ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class LetheProcess:
+    """One LETHE_HOME and the process that serves it; `start` may be called again after an end.
+
+    `lethe` starts Lethe's command line. `settings` are those of the service, by field name. Without `database_url` and
+    `redis_url` the process brings up servers of its own. Unless asked for, nothing is repaired: most tests compare
+    with the projection.
+    """
+
+    def __init__(
+        self, lethe: Start, home: Path, *, role: str | None = None, part: str = "", **settings: object
+    ) -> None:
+        """With a `role` that part alone; `part` tells several of one home apart."""
+        self.home = home
+        self._command = ["serve"] if role is None else ["serve", "--role", role]
+        self._ready = "The unlearner is ready." if role == "unlearner" else "  Docs"
+        self._lethe = lethe
+        self.model = Path(str(settings.get("model", home / "model")))
+        #: What it predicts from is searched with the rest of the home, and goes with it.
+        self.share = home / "share"
+        self._log = home.with_name(f"{home.name}{part}.log")
+        own = {"home": home, "port": 0, "device": "cpu", "admin_key": KEY, "repair": "never", "share": self.share}
+        self._environment = _environment(own | settings)
+        self._process: Process | None = None
+        self._stdout: list[str] = []
+        self.url = ""
+
+    def start(self) -> Self:
+        """Return once it says that it is ready; AssertionError with its output when it ends instead."""
+        ended = self.try_to_start()
+        if ended is None:
+            return self
+        raise AssertionError(f"lethe serve ended with status {ended.status} before it was ready:\n{ended.stderr}")
+
+    def try_to_start(self) -> Ended | None:
+        """Return None once it says that it is ready, or how it ended instead."""
+        self.launch()
+        return self.until_ready()
+
+    def until_ready(self) -> Ended | None:
+        """Of one that was launched: return None once it says that it is ready, or how it ended instead."""
+        assert self._process is not None
+        for line in self._process.stdout:
+            self._stdout.append(line)
+            if line.startswith("  API "):
+                self.url = line.split()[-1]
+            if line.startswith(self._ready):
+                return None
+        return self.ended()
+
+    def launch(self) -> IO[str]:
+        """Start the process without waiting for anything; returns its standard output."""
+        assert self._process is None, "it runs already"
+        self._stdout = []
+        self._log.write_text("")
+        self._process = self._lethe(self._command, self._environment, self.home.parent, self._log)
+        return self._process.stdout
+
+    def ended(self) -> Ended:
+        """Wait for the end of the process, and of the servers it started, and return how it ended."""
+        assert self._process is not None
+        children = self._children()
+        self._stdout += self._process.stdout.readlines()
+        status = self._process.wait()
+        self._process.stdout.close()
+        self._process = None
+        _wait_for(children)
+        return Ended(status, "".join(self._stdout), self._log.read_text())
+
+    def stop(self) -> Ended:
+        """SIGTERM, and wait for the end."""
+        self._signal(signal.SIGTERM)
+        return self.ended()
+
+    def kill(self, *, with_servers: bool = False) -> None:
+        """SIGKILL, also of the private servers and their guardian when asked; returns when all have ended."""
+        children = self._children()
+        self._signal(signal.SIGKILL)
+        for child in children if with_servers else ():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        self.ended()
+        _wait_for(children)
+
+    def close(self) -> None:
+        """End the process if it runs; AssertionError with its log when it has ended by itself."""
+        if self._process is not None:
+            try:
+                self.assert_runs()
+            finally:
+                self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the supervisor."""
+        assert self._process is not None
+        return self._process.pid
+
+    def pid_of(self, name: str) -> int:
+        """Process id of one that it has started: `unlearner`, `api-0`."""
+        pids: dict[str, int] = json.loads((self.home / "run" / "server.json").read_text())["pids"]
+        return pids[name]
+
+    @property
+    def printed(self) -> str:
+        """What the process has printed up to being ready."""
+        return "".join(self._stdout)
+
+    def log(self) -> str:
+        """Its standard error."""
+        return self._log.read_text()
+
+    def http(self) -> httpx.Client:
+        """A plain client with all scopes."""
+        return httpx.Client(base_url=self.url, headers=authorization(), timeout=30.0)
+
+    def client(self, key: str = KEY) -> LetheClient:
+        """The typed client, with all scopes; it stops waiting when the process has ended."""
+        return LetheClient(self.url, key, timeout_s=30.0, sleep=self._sleep)
+
+    def delete(self, nodes: Iterable[str], reference: str | None = None) -> Deletion:
+        """One request for `nodes`, waited for until it is completed."""
+        with self.client() as client:
+            accepted = client.request_deletion(list(nodes), reference=reference)
+            return client.wait(accepted.id, timeout_s=_PATIENCE_S)
+
+    def predict(self, nodes: Iterable[str]) -> Predictions:
+        """One answer for all `nodes`."""
+        with self.client() as client:
+            return client.predict_many(list(nodes))
+
+    def weights(self) -> NDArray[np.float64]:
+        """W (blocks, d, C) of the committed version, from its file."""
+        return weights_on_disk(self.model)
+
+    def _sleep(self, seconds: float) -> None:
+        """What the client does between two looks."""
+        self.assert_runs()
+        time.sleep(min(seconds, 0.02))
+
+    def assert_runs(self) -> None:
+        """AssertionError with the log when the process has ended."""
+        assert self._process is not None, "it was not started"
+        status = self._process.poll()
+        assert status is None, f"lethe serve ended by itself with status {status}:\n{self.log()}"
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def _children(self) -> list[psutil.Process]:
+        assert self._process is not None
+        children: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self._process.pid).children(recursive=True)
+        return children
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _wait_for(processes: Iterable[psutil.Process]) -> None:
+    """Return when all have ended; those that nobody has asked for their status yet have, too."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.005)
+
+
+def authorization() -> dict[str, str]:
+    """The header that presents the first key."""
+    return {"Authorization": f"Bearer {KEY}"}
+
+
+def version_of(deletion: Deletion) -> int:
+    """The model version that a request was applied in."""
+    assert deletion.audit is not None
+    return deletion.audit.model_version_after
+
+
+def weights_on_disk(model: Path) -> NDArray[np.float64]:
+    """W (blocks, d, C) of the version that CURRENT names, read without Lethe's own code."""
+    folder = (model / "CURRENT").read_text().split()[0]
+    weights: NDArray[np.float64] = load_file(model / "versions" / folder / "state.safetensors")["features.weights"]
+    return weights
+
+
+def figures_of(model: Path) -> dict[str, Any]:
+    """The manifest of a model folder, as it stands there."""
+    figures: dict[str, Any] = json.loads((model / "manifest.json").read_text())
+    return figures
+
+
+def copied(model: Path, folder: Path) -> Path:
+    """A copy of a trained model at `folder`."""
+    shutil.copytree(model, folder)
+    return folder
+
+
+def _environment(settings: Mapping[str, object]) -> dict[str, str]:
+    """This process's environment without any setting of Lethe's but these."""
+    own = ("LETHE_", "DATABASE_URL", "REDIS_URL")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    environment["PYTHONPATH"] = str(ROOT)
+    names = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"}
+    return environment | {names.get(field, f"LETHE_{field.upper()}"): str(value) for field, value in settings.items()}

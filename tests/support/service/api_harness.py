@@ -1,0 +1,338 @@
+"""The HTTP application over a real database, without an unlearner: what is asked for stays queued.
+
+As a program, `api_harness.py DATABASE_URL HOME`, it serves that on a port of its own until SIGTERM.
+"""
+
+import asyncio
+import io
+import socket
+import sys
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import numpy as np
+import scipy.sparse as sp
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from model_store.versions import VersionRef
+from projector.forgetting.canaries import Canaries
+from projector.forgetting.status import RepairProgress, RepairStatus
+from projector.graph.edges import Edges
+from service.access.api_keys import ApiKeyRepository
+from service.access.key_memory import key_memory
+from service.access.key_text import new_api_key
+from service.access.limits import RateLimits
+from service.api.application import build
+from service.batches.explanation import nothing_left
+from service.dashboard.installation import install as install_dashboard
+from service.db.engine import Engine, create_engine
+from service.db.transactions import transaction
+from service.deletions.deletions import Deletions
+from service.deletions.intake.intake import Intake
+from service.deletions.moves import RequestMoves
+from service.domain.figures import RequestNorms
+from service.domain.kinds import RequestKind, Target
+from service.domain.lease_report import Check
+from service.domain.records import Pointer, Tombstone
+from service.domain.snapshot import Snapshot
+from service.domain.states import Cause, Guarantee, Scope
+from service.drills.cohorts import CohortSearch
+from service.drills.starting import Drills
+from service.evidence.contents import AlreadyDeleted
+from service.evidence.signer import LogSigner
+from service.imports.repository import ImportRepository
+from service.key_slots.disposal import UnneededKeys
+from service.observability.access import AccessLog
+from service.observability.exposition import Exposition
+from service.observability.logging import configure_logging
+from service.observability.metrics import IntakeMetrics, UnlearningMetrics
+from service.operation.description import ModelInfo
+from service.publication.reader import Reader
+from service.publication.writer import Publisher
+from service.queue.connection import connect
+from service.services import Services
+from service.settings import Settings
+from service.tombstones.lookup import TombstoneLookup
+from service.tombstones.repository import TombstoneRepository
+from service.vault.keyring import Keyring
+from service.vault.log_keys import LogKeys
+from service.vault.own_slots import OwnSlots
+from service.vault.request_keys import RequestKeys
+from service.versions.pointers import PointerRepository
+from service.versions.versions import VersionRepository
+from tests.support.service.db_harness import NORMS, Said, committed, imported, made, outcome
+from tests.support.service.publications import load, published_model, serve, version_facts
+
+MODEL = "tiny"
+CLASSES = ("a", "b", "c")
+#: External ids 0 … 39, one with a slash and one that is no ASCII.
+NODES = (*(str(number) for number in range(38)), "user/38", "ålesund 39")
+
+#: Where nothing listens.
+NO_REDIS = "redis://127.0.0.1:1"
+
+INFO = ModelInfo(
+    name=MODEL,
+    version=1,
+    nodes=len(NODES),
+    live_nodes=len(NODES),
+    edges=100,
+    features=16,
+    classes=CLASSES,
+    hops=2,
+    combine="last",
+    propagation="sym",
+    loss="softmax",
+    regularization=1e-4,
+    rank=16,
+    condition_number=12.5,
+    span_residual=3e-15,
+    distance_bound=0.5,
+    distance_bound_relative=0.02,
+    repair=RepairStatus.PENDING,
+    repair_progress=RepairProgress(iterations=3, products=17, bound_relative=0.004),
+    guarantee=Guarantee.SPAN,
+    device="cpu",
+    weights_sha256="0" * 64,
+)
+
+
+@dataclass
+class Api:
+    """A running application and its insides."""
+
+    app: FastAPI
+    services: Services
+    engine: Engine
+    #: The snapshot that is served; `forget` replaces it.
+    snapshot: Snapshot
+    #: External ids in the order of the rows: `NODES`, then canaries.
+    nodes: tuple[str, ...]
+    publisher: Publisher
+    #: The access log.
+    lines: io.StringIO
+    #: What /readyz finds.
+    checks: list[Check] = field(default_factory=list)
+    _clients: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _batches: int = 0
+
+    async def key(self, *scopes: Scope) -> tuple[UUID, str]:
+        """The id and the text of a new key with these scopes."""
+        made = new_api_key()
+        async with transaction(self.engine) as connection:
+            await ApiKeyRepository(connection).create(
+                made.id, f"key {made.id}", scopes, self.services.keyring.api_key_hash(made.text)
+            )
+        return made.id, made.text
+
+    async def client(self, *scopes: Scope) -> httpx.AsyncClient:
+        """A client with a new key of these scopes."""
+        _, text = await self.key(*scopes)
+        return await self.client_with(text)
+
+    async def client_with(
+        self, key: str | None, address: tuple[str, int] = ("127.0.0.1", 4711), **headers: str
+    ) -> httpx.AsyncClient:
+        """A client that presents `key` and comes from `address`."""
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        transport = httpx.ASGITransport(self.app, client=address)
+        client = httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
+        return await self._clients.enter_async_context(client)
+
+    async def forget(
+        self, subjects: Collection[Target], request_id: UUID, kind: RequestKind = RequestKind.NODE
+    ) -> None:
+        """Lay the tombstones of `subjects`, and take nodes out of what is predicted and edges out of the graph."""
+        keyring = self.services.keyring
+        tombstones: list[Tombstone] = []
+        for subject in subjects:
+            number, digest = keyring.tombstone_hash(MODEL, kind, subject)
+            tombstones.append(Tombstone(kind, digest, number, request_id))
+        async with transaction(self.engine) as connection:
+            await TombstoneRepository(connection).insert(MODEL, tombstones, keyring.fingerprints())
+        live, adjacency = self.snapshot.live.copy(), self.snapshot.edges.adjacency.copy()
+        for subject in subjects if kind is not RequestKind.FEATURES else ():
+            if isinstance(subject, str):
+                live[self.nodes.index(subject)] = False
+            else:
+                ends = [self.nodes.index(end) for end in subject]
+                adjacency[ends, ends[::-1]] = 0.0
+        probabilities = np.where(live[:, None], self.snapshot.probabilities, 0.0)
+        self.snapshot = Snapshot(self.snapshot.version + 1, probabilities, live, Edges(adjacency, live))
+        publish(self.services.reader, self.publisher, self.snapshot)
+
+    async def complete(self, request_id: UUID | str, norms: RequestNorms = NORMS) -> None:
+        """Take a queued request to `completed`, in a batch of its own, as the unlearner does."""
+        self._batches += 1
+        record, one = made(1 + self._batches), UUID(str(request_id))
+        async with transaction(self.engine) as connection:
+            requests = RequestMoves(connection)
+            await committed(connection, record, {one: norms})
+            await requests.mark_applied(record.id, [outcome(one)])
+            await VersionRepository(connection).finish(record.id, span_residual=1e-15, durations_ms={})
+            await requests.mark_completed({one: Said()})
+        await self.unneeded_keys.destroy_dropped()
+
+    @property
+    def request_keys(self) -> RequestKeys:
+        """Those of all processes."""
+        return RequestKeys(self.services.settings.home / "keys" / "requests")
+
+    @property
+    def unneeded_keys(self) -> UnneededKeys:
+        """What the unlearner does with them."""
+        return UnneededKeys(self.engine, self.request_keys)
+
+    async def complete_without_work(self, accepted: dict[str, Any], by: UUID | str) -> None:
+        """Take a queued request, of which all was deleted `by` another, to `completed`, as the unlearner does."""
+        async with transaction(self.engine) as connection:
+            await RequestMoves(connection).mark_completed_without_work(
+                UUID(accepted["id"]),
+                AlreadyDeleted(RequestKind.NODE, (UUID(str(by)),)),
+                nothing_left(RequestKind.NODE, named=accepted["count"], with_node=0, by=[UUID(str(by))]),
+            )
+        await self.unneeded_keys.destroy_dropped()
+
+    async def replace_model(self) -> None:
+        """An import of a newly trained model, as the database has it once it is completed."""
+        self._batches += 1
+        version = made(1 + self._batches, cause=Cause.IMPORT, deleted_nodes=0, span_residual=0.0)
+        async with transaction(self.engine) as connection:
+            await imported(connection, version)
+            await VersionRepository(connection).finish(version.id, span_residual=0.0, durations_ms={})
+            await ImportRepository(connection).complete(version.id)
+
+    async def count(self, table: str) -> int:
+        """How many rows a table has."""
+        async with transaction(self.engine) as connection:
+            return int((await connection.exec_driver_sql(f"SELECT count(*) FROM {table}")).scalar_one())
+
+
+@asynccontextmanager
+async def serving(
+    database_url: str,
+    home: Path,
+    *,
+    model: str = MODEL,
+    canaries: Canaries | None = None,
+    redis_url: str = NO_REDIS,
+    **settings: Any,
+) -> AsyncIterator[Api]:
+    """The application over the migrated database at `database_url`."""
+    async with AsyncExitStack() as stack:
+        engine = create_engine(database_url)
+        stack.push_async_callback(engine.dispose)
+        redis = connect(redis_url)
+        stack.push_async_callback(redis.aclose)
+        keyring = Keyring.open(home / "keys")
+        own_slots = stack.enter_context(OwnSlots.open(home / "keys" / "requests"))
+        configured = Settings(home=home, database_url=database_url, **settings)
+        intake = Intake(engine, own_slots, max_queued_nodes=configured.max_queued_nodes)
+        stack.push_async_callback(intake.close)
+        async with transaction(engine) as connection:
+            pointer = Pointer(model, 1, 1, "1-1", "0" * 64, "0" * 64)
+            if await PointerRepository(connection).read(model) is None:
+                await PointerRepository(connection).create(pointer)
+        cohorts = range(1, canaries.cohorts + 1) if canaries else ()
+        nodes = (*NODES, *(node for cohort in cohorts if canaries for node in canaries.cohort_ids(cohort)))
+        snapshot = first_snapshot(len(nodes))
+        registry, lines = CollectorRegistry(), io.StringIO()
+        reader, metrics, publisher = Reader(), IntakeMetrics(registry), Publisher(home, home)
+        load(
+            publisher, VersionRef(1, 1), published_model(nodes, snapshot, classes=CLASSES, canaries=canaries), snapshot
+        )
+        serve(reader, publisher, VersionRef(1, 1))
+        tombstones = TombstoneLookup(engine, keyring, model)
+        cohort_search = CohortSearch(lambda: canaries, reader.knows, tombstones)
+        limits, most = RateLimits(redis, keyring.cursor_key), configured.max_nodes_per_request
+        api = Api(
+            app=build(
+                max_body_bytes=configured.max_body_bytes,
+                registry=registry,
+                access_log=AccessLog("console", configured.log_level, lines, process="api-0"),
+            ),
+            services=Services(
+                settings=configured,
+                model=model,
+                engine=engine,
+                keyring=keyring,
+                keys=key_memory(engine, keyring),
+                limits=limits,
+                reader=reader,
+                model_info=_info,
+                deletions=Deletions(model, engine, reader, tombstones, keyring, intake, limits, metrics, most),
+                drills=Drills(engine, model, intake, keyring, cohort_search, metrics),
+                readiness=_unset,
+                exposition=Exposition(registry, "api-0"),
+                metrics=metrics,
+            ),
+            engine=engine,
+            snapshot=snapshot,
+            nodes=nodes,
+            publisher=publisher,
+            lines=lines,
+            checks=[Check("postgres", True, "answers")],
+        )
+
+        async def readiness() -> list[Check]:
+            return api.checks
+
+        install_dashboard(api.app)
+        api.services = replace(api.services, readiness=readiness)
+        api.app.state.services = api.services
+        async with api._clients:
+            yield api
+
+
+def publish(reader: Reader, publisher: Publisher, snapshot: Snapshot) -> None:
+    """Have the next version of what a reader answers from be `snapshot`."""
+    before, now = VersionRef(snapshot.version - 1, 1), VersionRef(snapshot.version, 1)
+    publisher.write(now, snapshot, version_facts(snapshot), before)
+    serve(reader, publisher, now)
+
+
+def first_snapshot(count: int) -> Snapshot:
+    """Random predictions of `count` nodes."""
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(len(CLASSES)), size=count)
+    live = np.ones(count, dtype=np.bool_)
+    return Snapshot(1, probabilities, live, Edges(ring(count), live))
+
+
+def ring(count: int) -> sp.csr_array:
+    """Each node is joined to the next, and the last to the first."""
+    forward = np.roll(np.eye(count), 1, axis=1)
+    return sp.csr_array(forward + forward.T)
+
+
+async def _info() -> ModelInfo:
+    return INFO
+
+
+async def _unset() -> list[Check]:
+    return []
+
+
+async def _serve(database_url: str, home: Path) -> None:
+    """Print the address and a key with all scopes, then serve until SIGTERM."""
+    async with serving(database_url, home) as api:
+        # As the unlearner does at its start: there is a checkpoint from then on.
+        await LogSigner(api.engine, LogKeys.open(home / "keys"), UnlearningMetrics(CollectorRegistry())).sign_pending()
+        bound = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(api.app, log_config=None, access_log=False, lifespan="off"))
+        _, key = await api.key(*Scope)
+        sys.stdout.write(f"http://127.0.0.1:{bound.getsockname()[1]} {key}\n")
+        sys.stdout.flush()
+        await server.serve(sockets=[bound])
+
+
+if __name__ == "__main__":
+    configure_logging("json", "warning", process="api-0")
+    asyncio.run(_serve(sys.argv[1], Path(sys.argv[2])))

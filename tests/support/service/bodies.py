@@ -1,0 +1,30 @@
+"""Bodies of requests for a deletion, and what refuses them."""
+
+from typing import Any
+
+import httpx
+
+from service.domain.states import Scope
+
+WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
+
+
+def node_body(*nodes: str, reference: str | None = None) -> dict[str, Any]:
+    body: dict[str, Any] = {"kind": "node", "nodes": list(nodes)}
+    return body if reference is None else body | {"reference": reference}
+
+
+def refused(response: httpx.Response, status: int, slug: str) -> dict[str, Any]:
+    assert response.headers["content-type"] == "application/problem+json", response.text
+    document: dict[str, Any] = response.json()
+    assert (response.status_code, document["type"]) == (status, f"urn:lethe:problem:{slug}"), response.text
+    assert document["remedy"]
+    return document
+
+
+def edge_body(*edges: tuple[str, str]) -> dict[str, Any]:
+    return {"kind": "edge", "edges": [list(edge) for edge in edges]}
+
+
+def features_body(*nodes: str) -> dict[str, Any]:
+    return {"kind": "features", "nodes": list(nodes)}

@@ -1,0 +1,108 @@
+"""A small model that is repaired: what retraining gives, what the records say, and a service that dies at a repair.
+
+As a program, `repair_world.py POINT`, it is `lethe serve`, killed when it comes to a point of `DEATHS`.
+"""
+
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sqlalchemy import text
+
+from model_store.build import build_model
+from model_store.store import Store
+from projector.graph.graph import Graph, feature_rows
+from service.db.engine import create_engine
+from service.db.transactions import transaction
+from service.unlearning.resident import Resident
+from tests.support.processes.forked_children import kill_supervisor
+
+#: Where a service dies, by name: a class and a method that it does not live to see the end of.
+DEATHS = {
+    "while a repair is pending": (Resident, "advance_repair"),
+    "before the coefficients are written": (Store, "write_beta"),
+}
+
+
+def without(
+    graph: Graph, nodes: Collection[str] = (), features: Collection[str] = (), edges: Collection[tuple[str, str]] = ()
+) -> Graph:
+    """`graph` with the nodes left in place but without edge, feature and label, so that they take part in nothing."""
+    place = {node: row for row, node in enumerate(graph.node_ids)}
+    gone = [place[node] for node in nodes]
+    A = graph.adjacency.tolil(copy=True)
+    A[gone], A[:, gone] = 0, 0
+    for first, second in edges:
+        A[place[first], place[second]] = A[place[second], place[first]] = 0
+    X = feature_rows(graph.features, np.arange(graph.nodes)).astype(graph.features.dtype)
+    X[[*gone, *(place[node] for node in features)]] = 0
+    masks = {name: getattr(graph, name).copy() for name in ("train_mask", "val_mask", "test_mask")}
+    for mask in masks.values():
+        mask[gone] = False
+    adjacency = sp.csr_array(A)
+    adjacency.sort_indices()
+    return replace(graph, adjacency=adjacency, features=X, **masks)
+
+
+def retrained(model: Path, **deleted: Any) -> NDArray[np.float64]:
+    """W (blocks, d, C) of the model in a folder that was never deleted from, trained without what is `deleted`."""
+    store = Store.open(model)
+    graph = without(store.load_base().graph, **deleted)
+    return build_model(graph, store.manifest.spec, name="again", dataset="again", split="full").weights
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the store of a service holds now."""
+
+    model: Path
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        store = Store.open(self.model)
+        return store.read_version(store.current()).features.weights
+
+    def distance(self, weights: NDArray[np.float64]) -> float:
+        """How far the committed weights are from `weights`, relative to these."""
+        return float(np.linalg.norm(self.weights - weights) / np.linalg.norm(weights))
+
+    def is_tidy(self) -> bool:
+        """Whether there is one version, and the coefficients are those that go with it."""
+        store = Store.open(self.model)
+        return store.versions() == [store.current()] and not store.stale_coefficients(store.current())
+
+
+async def query(url: str | None, statement: str) -> list[tuple[Any, ...]]:
+    """The rows that a statement answers; Unavailable when Postgres goes meanwhile."""
+    assert url is not None
+    engine = create_engine(url, pool_size=1)
+    try:
+        async with transaction(engine) as connection:
+            return [tuple(row) for row in await connection.execute(text(statement))]
+    finally:
+        await engine.dispose()
+
+
+async def events(url: str | None) -> dict[str, list[str]]:
+    """The types of the events of each request, in their order."""
+    found: dict[str, list[str]] = {}
+    for request, kind in await query(url, "SELECT request_id, type FROM events ORDER BY id"):
+        found.setdefault(str(request), []).append(kind)
+    return found
+
+
+def _dies(*_: object, **__: object) -> None:
+    kill_supervisor()
+
+
+if __name__ == "__main__":
+    from service.cli.main import main
+
+    owner, method = DEATHS[sys.argv[1]]
+    setattr(owner, method, _dies)
+    main(sys.argv[2:])

@@ -1,0 +1,81 @@
+"""A service that repairs, held up where a test wants it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.batches.repairer import Repairer
+from service.errors import LetheError
+from service.settings import Settings
+from tests.support.service.db_harness import until
+from tests.support.service.repair_world import query
+from tests.support.service.running import Lethe, settings_of
+
+#: What `repaired` weights may be away from an independent retraining.
+TOLERANCE = 1e-6
+UNFINISHED = "SELECT 1 FROM versions WHERE cause = 'repair' AND finished_at IS NULL"
+
+
+@pytest.fixture
+def repairing_settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
+    return settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
+
+
+@pytest.fixture
+def deferring(repairing_settings: Settings) -> Settings:
+    """No batch is repaired before it is served."""
+    return repairing_settings.model_copy(update={"repair_budget": 0.0})
+
+
+class Gate:
+    """Holds up what is done in idle time until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_open = False
+        due = Repairer.due.fget
+        assert due is not None
+        monkeypatch.setattr(Repairer, "due", property(lambda repairer: self.is_open and due(repairer)))
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+async def model_of(lethe: Lethe) -> dict[str, Any]:
+    model: dict[str, Any] = (await lethe.client.get("/model")).json()
+    return model
+
+
+async def repaired(lethe: Lethe, accepted: dict[str, Any], status: str = "converged") -> dict[str, Any]:
+    """The state of a request once its repair has this status, and nothing older is left on the disk."""
+
+    async def has_ended() -> bool:
+        unfinished = await query(lethe.settings.database_url, UNFINISHED)
+        return (await lethe.state(accepted))["repair"] == status and not unfinished
+
+    await lethe.completed(accepted)
+    await until(has_ended)
+    return await lethe.state(accepted)
+
+
+def assert_retrained(state: dict[str, Any], *, version: int) -> None:
+    """The record of a request says what a converged repair did, in figures and in words."""
+    audit = state["audit"]
+    assert (state["status"], state["guarantee"], state["repair"]) == ("completed", "retrained", "converged")
+    assert audit["distance_bound_after_relative"] <= 1e-8 < audit["distance_bound_before_relative"]
+    assert audit["distance_bound_after"] < audit["distance_bound_before"]
+    assert (audit["repair_version"], audit["repair_iterations"] > 0) == (version, True)
+    assert audit["repair_weight_change"] > 0
+    assert audit["span_residual"] < 1e-8
+    assert "did the forgetting: re-optimised on the remaining graph, the weights moved by" in state["explanation"]
+    assert "not those of retraining" not in state["explanation"]
+
+
+class Crash(LetheError):
+    """The process ends here."""
+
+
+def crash(*_: object, **__: object) -> None:
+    raise Crash("A crash.", "Start again.")

@@ -1,0 +1,149 @@
+"""The whole service in one process, over a small model, and how it is asked."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from model_store.build import build_model
+from model_store.datasets.load import load_dataset
+from projector.network.spec import ModelSpec
+from service.batches.batcher import BatchLimits, QueuedWork, Take, Wait, decide
+from service.processes.api import create_app
+from service.processes.prepare import prepare
+from service.processes.unlearner import unlearning
+from service.services import Services
+from service.settings import Settings
+from tests.support.processes.lethe_process import copied
+from tests.support.service.bodies import node_body
+from tests.support.service.db_harness import until
+
+NODES = 160
+
+
+@dataclass(frozen=True)
+class Lethe:
+    """A service that runs, and a client with all scopes."""
+
+    client: httpx.AsyncClient
+    settings: Settings
+    services: Services
+    #: Where the unlearner tells how it is.
+    unlearner_url: str
+    #: What `on_failure` was told.
+    failures: list[BaseException]
+
+    async def is_ready(self) -> bool:
+        return (await self.client.get("/readyz")).status_code == 200
+
+    async def unlearner_metrics(self) -> str:
+        async with httpx.AsyncClient(base_url=self.unlearner_url) as client:
+            return (await client.get("/metrics")).text
+
+    async def delete(self, *nodes: str, **headers: str) -> dict[str, Any]:
+        response = await self.client.post("/deletions", json=node_body(*nodes), headers=headers)
+        assert response.status_code == 202, response.text
+        accepted: dict[str, Any] = response.json()
+        return accepted
+
+    async def state(self, accepted: dict[str, Any]) -> dict[str, Any]:
+        state: dict[str, Any] = (await self.client.get(accepted["links"]["self"])).json()
+        return state
+
+    async def completed(self, accepted: dict[str, Any]) -> dict[str, Any]:
+        async def is_completed() -> bool:
+            return bool((await self.state(accepted))["status"] == "completed")
+
+        await until(is_completed)
+        return await self.state(accepted)
+
+    async def receipt(self, accepted: dict[str, Any]) -> dict[str, Any]:
+        """Once what it tells of is signed."""
+        path = f"{accepted['links']['self']}/receipt"
+
+        async def is_signed() -> bool:
+            return (await self.client.get(path)).status_code == 200
+
+        await until(is_signed)
+        receipt: dict[str, Any] = (await self.client.get(path)).json()
+        return receipt
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained model that is never served itself."""
+    graph = load_dataset(f"synthetic:n={NODES},d=12,classes=3,seed=3", data_dirs=[])
+    built = build_model(graph, ModelSpec(), name="small", dataset="synthetic", split="full")
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    built.write(folder)
+    return folder
+
+
+def settings_of(model: Path, home: Path, database_url: str, redis_url: str, *, repair: str = "never") -> Settings:
+    """What serves a copy of `model` in `home`."""
+    copied(model, home / "model")
+    return Settings(
+        home=home,
+        database_url=database_url,
+        redis_url=redis_url,
+        admin_key="the-first-key",
+        device="cpu",
+        repair=repair,
+        share=home / "share",
+    )
+
+
+@asynccontextmanager
+async def running(settings: Settings, name: str = "api-0") -> AsyncIterator[Lethe]:
+    """The service over a database that is prepared first, from its start to its end."""
+    await prepare(settings)
+    failures: list[BaseException] = []
+    app = create_app(settings, name, on_failure=failures.append)
+    async with AsyncExitStack() as stack:
+        # Both processes in one, each with what is its own.
+        unlearner_url = await stack.enter_async_context(unlearning(settings, on_failure=failures.append))
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(app),
+                base_url="http://localhost",
+                headers={"Authorization": "Bearer the-first-key"},
+            )
+        )
+        yield Lethe(client, settings, app.state.services, unlearner_url, failures)
+
+
+@pytest.fixture
+def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
+    return settings_of(small_model, tmp_path / "home", database_url, redis_url)
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes the next batch wait until it has so many requests."""
+    least = 0
+
+    def gate(waiting: Sequence[QueuedWork], limits: BatchLimits, now: float) -> Take | Wait:
+        nonlocal least
+        if len(waiting) < least:
+            return Wait(None)
+        least = 0
+        return decide(waiting, limits, now)
+
+    def hold(requests: int) -> None:
+        nonlocal least
+        least = requests
+
+    monkeypatch.setattr("service.batches.claims.decide", gate)
+    return hold
+
+
+async def ask(lethe: Lethe, body: dict[str, Any]) -> dict[str, Any]:
+    response = await lethe.client.post("/deletions", json=body)
+    assert response.status_code == 202, response.text
+    accepted: dict[str, Any] = response.json()
+    return accepted

@@ -1,0 +1,35 @@
+"""Fixtures of the tests that run Lethe as a process."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.models.trained_models import Models
+from tests.support.preloaded import Start
+from tests.support.processes.lethe_process import LetheProcess, copied
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def serve(
+    tmp_path: Path, lethe_start: Start, database_url: str, redis_url: str
+) -> Iterator[Callable[..., LetheProcess]]:
+    """Serve a copy of a trained model on the session's servers, with any settings; ready on return."""
+    running: list[LetheProcess] = []
+
+    def start(model: Path, **settings: object) -> LetheProcess:
+        home = tmp_path / f"home-{len(running)}"
+        home.mkdir()
+        copied(model, home / "model")
+        servers = {"database_url": database_url, "redis_url": redis_url}
+        running.append(LetheProcess(lethe_start, home, **(servers | settings)))
+        return running[-1].start()
+
+    yield start
+    for process in running:
+        process.close()

@@ -1,0 +1,203 @@
+"""The Gram factors against a fresh float64 singular value decomposition of the surviving rows."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from projector.errors import RankError
+from projector.forgetting.gram import FactorMethod, Gram, downdate, factorise, pinv_residual, rank_residual
+from projector.graph.features import FeatureMatrix
+from projector.training.scaling import well_scaled
+from tests.support.models.structures import STRUCTURES, Rows, exclusive_tiny_feature, nearly_supported_direction, oracle
+
+
+def assert_exact(gram: Gram, rows: Rows, *, tolerance: float = 1e-8) -> None:
+    rank, M_pinv, _ = oracle(rows, (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5)
+    assert gram.rank == rank
+    scale = max(np.linalg.norm(M_pinv), 1e-300)
+    assert np.linalg.norm(gram.M_pinv.numpy() - M_pinv) <= tolerance * scale
+    reference = max(gram.sigma_ref_squared, 1e-300)
+    assert np.linalg.norm(gram.M.numpy() - rows.T @ rows) <= 1e-12 * reference
+    assert torch.equal(gram.M.isfinite(), torch.ones_like(gram.M, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("layout", ["dense", "csr"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_factors_stay_exact_while_all_rows_are_deleted_in_random_batches(
+    structure: Callable[[np.random.Generator], Rows], layout: str
+) -> None:
+    rng = np.random.default_rng(7)
+    rows = structure(rng)
+    features = FeatureMatrix(rows if layout == "dense" else sp.csr_array(rows))
+    live = np.ones(len(rows), dtype=np.bool_)
+    gram = factorise(features, live)
+    assert_exact(gram, rows)
+    order = rng.permutation(len(rows))
+    while order.size:
+        batch, order = np.split(order, [min(order.size, int(rng.integers(1, 8)))])
+        before = live.copy()
+        live[batch] = False
+        down = downdate(gram, features.dense_rows(batch), features, live)
+        gram = down.gram
+        assert_exact(gram, rows[live])
+        assert_lost_directions(down.lost_directions.numpy(), gram, rows[before], rows[live])
+    assert gram.rank == 0
+    assert torch.linalg.norm(gram.M_pinv @ gram.M) < 1e-9
+
+
+def assert_lost_directions(Q: Rows, gram: Gram, before: Rows, surviving: Rows) -> None:
+    """Q is orthonormal, lies in the old span, and no surviving row has a part along it."""
+    assert np.allclose(Q.T @ Q, np.eye(Q.shape[1]), atol=1e-10)
+    if Q.shape[1]:
+        cutoff = (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
+        _, _, basis = oracle(before, cutoff)
+        assert np.linalg.norm(basis @ (basis.T @ Q) - Q) <= 1e-8
+        assert np.linalg.norm(surviving @ Q) <= cutoff * Q.shape[1]
+
+
+def test_a_batch_larger_than_the_dimension_is_decomposed_at_once() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((50, 6))
+    features = FeatureMatrix(rows)
+    live = np.ones(50, dtype=np.bool_)
+    gram = factorise(features, live)
+    live[:48] = False
+    down = downdate(gram, features.dense_rows(np.arange(48)), features, live)
+    assert down.method is FactorMethod.DECOMPOSE
+    assert down.lost_directions.shape == (6, 4)
+    assert_exact(down.gram, rows[live])
+    assert_lost_directions(down.lost_directions.numpy(), gram, rows, rows[live])
+
+
+def test_a_large_batch_that_leaves_the_rank_in_doubt_goes_back_to_the_rows() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((50, 6))
+    rows[:44, 5] *= 100.0
+    live = np.ones(50, dtype=np.bool_)
+    rows[44:, 5] = 1e-2
+    features = FeatureMatrix(rows)
+    gram = factorise(features, live)
+    live[:44] = False
+    down = downdate(gram, features.dense_rows(np.arange(44)), features, live)
+    assert down.method is FactorMethod.REFACTORISE
+    assert_exact(down.gram, rows[live])
+
+
+def test_an_exclusive_direction_is_lost_by_downdate_and_not_by_recomputation() -> None:
+    rng = np.random.default_rng(0)
+    rows = exclusive_tiny_feature(rng)
+    features, live = FeatureMatrix(rows), np.ones(len(rows), dtype=np.bool_)
+    gram = factorise(features, live)
+    live[7] = False
+    down = downdate(gram, features.dense_rows(np.array([7])), features, live)
+    assert down.method is FactorMethod.DOWNDATE
+    assert abs(abs(down.lost_directions.numpy()[-1, 0]) - 1.0) < 1e-12
+
+
+def test_a_direction_that_another_node_supports_faintly_is_kept() -> None:
+    rng = np.random.default_rng(0)
+    rows = nearly_supported_direction(rng)
+    features, live = FeatureMatrix(rows), np.ones(len(rows), dtype=np.bool_)
+    gram = factorise(features, live)
+    live[7] = False
+    down = downdate(gram, features.dense_rows(np.array([7])), features, live)
+    assert down.lost_directions.shape[1] == 0
+    assert_exact(down.gram, rows[live])
+
+
+def test_rank_decisions_keep_the_scale_of_the_import() -> None:
+    """After nearly everything is deleted the largest eigenvalue is noise; against it noise would count as rank."""
+    rows = np.vstack([np.eye(4) * 1e4, 1e-3 * np.ones((1, 4))])
+    features, live = FeatureMatrix(rows), np.ones(5, dtype=np.bool_)
+    gram = factorise(features, live)
+    live[:4] = False
+    assert downdate(gram, features.dense_rows(np.arange(4)), features, live).gram.rank == 0
+
+
+@pytest.mark.parametrize("error", [1e-9, 1e-6, 1e-4, 1e-2])
+def test_the_sampled_residual_estimates_the_exact_one(error: float) -> None:
+    rng = np.random.default_rng(3)
+    gram = factorise(FeatureMatrix(rng.standard_normal((300, 80))), np.ones(300, dtype=np.bool_))
+    noise = torch.from_numpy(rng.standard_normal((80, 80)))
+    noise = (noise + noise.T) * (torch.linalg.norm(gram.M_pinv) / torch.linalg.norm(noise)) * error
+    spoiled = Gram(gram.M, gram.M_pinv + noise, gram.rank, gram.sigma_ref_squared, gram.condition_number)
+    exact = pinv_residual(spoiled, probes=None)
+    assert exact > error / 10
+    assert exact / 3 <= pinv_residual(spoiled) <= 3 * exact
+
+
+def test_a_pseudo_inverse_that_fails_acceptance_is_recomputed_from_the_surviving_rows() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((40, 10))
+    features, live = FeatureMatrix(rows), np.ones(40, dtype=np.bool_)
+    good = factorise(features, live)
+    drifted = Gram(good.M, good.M_pinv * (1 + 1e-4), good.rank, good.sigma_ref_squared, good.condition_number)
+    live[3] = False
+    down = downdate(drifted, features.dense_rows(np.array([3])), features, live)
+    assert down.method is FactorMethod.REFACTORISE
+    assert_exact(down.gram, rows[live])
+
+
+def test_the_trace_tells_a_wrong_rank() -> None:
+    gram = factorise(FeatureMatrix(np.eye(5)), np.ones(5, dtype=np.bool_))
+    assert rank_residual(gram) < 1e-12
+    assert rank_residual(Gram(gram.M, gram.M_pinv, 4, gram.sigma_ref_squared, 1.0)) == pytest.approx(1.0)
+
+
+def test_columns_of_very_different_scale_are_rescaled_by_powers_of_two() -> None:
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((200, 19)) * np.logspace(-3, 3, 19)
+    live = np.ones(200, dtype=np.bool_)
+    assert factorise(FeatureMatrix(rows), live).rank < 19
+    scaled = well_scaled(rows, live)
+    assert scaled.exponents is not None
+    assert np.array_equal(scaled.features / np.exp2(scaled.exponents), rows)
+    assert scaled.gram.rank == 19
+    assert well_scaled(scaled.features, live).exponents is None
+    sparse = well_scaled(sp.csr_array(rows), live)
+    assert np.array_equal(sparse.features.toarray(), scaled.features)
+
+
+def test_fixed_columns_are_not_rescaled() -> None:
+    rows = np.random.default_rng(5).standard_normal((200, 6)) * np.array([1e-3, 1e-3, 1, 1, 1e3, 1e3])
+    scaled = well_scaled(rows, np.ones(200, dtype=np.bool_), fixed=[0])
+    assert scaled.exponents is not None
+    assert scaled.exponents[0] == 0
+    assert scaled.exponents[1] > 0
+
+
+def test_well_scaled_columns_are_left_alone() -> None:
+    rows = np.random.default_rng(5).standard_normal((50, 12))
+    assert well_scaled(rows, np.ones(50, dtype=np.bool_)).exponents is None
+
+
+def test_features_whose_gram_hides_a_direction_are_refused() -> None:
+    rng = np.random.default_rng(6)
+    rows = rng.standard_normal((60, 8))
+    rows[:, 7] = rows[:, 6] + 1e-6 * rng.standard_normal(60)
+    live = np.ones(60, dtype=np.bool_)
+    assert factorise(FeatureMatrix(rows), live).rank == 7
+    with pytest.raises(RankError, match="1 direction"):
+        well_scaled(rows, live)
+
+
+def test_exactly_dependent_columns_are_no_hidden_direction() -> None:
+    rng = np.random.default_rng(6)
+    rows = rng.integers(0, 3, (60, 8)).astype(np.float64)
+    rows[:, 7] = rows[:, 6] + rows[:, 5]
+    assert well_scaled(rows, np.ones(60, dtype=np.bool_)).gram.rank == 7
+
+
+def test_forgotten_rows_are_zero_in_memory() -> None:
+    rows = np.random.default_rng(2).standard_normal((6, 4))
+    for features in (FeatureMatrix(rows), FeatureMatrix(sp.csr_array(rows))):
+        assert np.allclose(features.row_norms.numpy(), np.linalg.norm(rows, axis=1), rtol=1e-14)
+        features.forget(np.array([1, 4]))
+        kept = rows.copy()
+        kept[[1, 4]] = 0.0
+        assert np.array_equal(features.row_norms.numpy() == 0.0, kept[:, 0] == 0.0)
+        assert np.array_equal(features.matmul(torch.eye(4, dtype=torch.float64)).numpy(), kept)
+        assert np.array_equal(features.dense_rows(np.arange(6)).numpy(), kept)

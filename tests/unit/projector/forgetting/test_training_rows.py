@@ -1,0 +1,97 @@
+"""H on the training rows, kept while the graph shrinks, is H computed afresh."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_store.datasets.load import load_dataset
+from projector.forgetting.batch import Removal
+from projector.forgetting.training_rows import TrainingRows
+from projector.network import image_rows as pyramid
+from projector.network.spec import Combine, ModelSpec, PropagationKind
+from service.unlearning.resident import Resident
+from tests.support.models.stored import StoredModel, built
+
+#: Sparse enough for a node's neighbourhood to be a small part of it.
+GRAPH = "synthetic:n=400,d=25,classes=3,seed=7"
+SPECS = {
+    "last": ModelSpec(),
+    "concat, row": ModelSpec(combine=Combine.CONCAT, propagation=PropagationKind.ROW, hops=3),
+    "no self loops": ModelSpec(self_loops=0.0, hops=1),
+    "label reuse": ModelSpec(combine=Combine.CONCAT, label_hops=3),
+    "diffusion": ModelSpec(combine=Combine.CONCAT, diffusion=True, label_hops=1),
+}
+
+
+def random_removals(resident: Resident, rng: np.random.Generator) -> list[Removal]:
+    live = rng.permutation(np.flatnonzero(resident.committed.state.live & resident.committed.state.features.in_span))
+    removals = [
+        Removal(nodes=live[:2]),
+        Removal(features=live[2:3]),
+    ]
+    edges = np.argwhere(np.triu(resident.committed.live_graph.propagator.edges.adjacency.toarray(), 1))
+    usable = edges[~np.isin(edges, live[:3]).any(axis=1) & resident.committed.state.live[edges].all(axis=1)]
+    return [*removals, Removal(edges=rng.permutation(usable)[:1])]
+
+
+@pytest.mark.parametrize(
+    ("spec", "dense"),
+    [*((spec, False) for spec in SPECS.values()), (SPECS["last"], True)],
+    ids=[*SPECS, "last, dense features"],
+)
+def test_rows_that_are_kept_equal_rows_computed_afresh(spec: ModelSpec, dense: bool, tmp_path: Path) -> None:
+    graph = load_dataset(GRAPH, data_dirs=[])
+    if dense:
+        graph = replace(graph, features=np.asarray(graph.features.toarray(), dtype=np.float64))
+    resident = StoredModel(tmp_path / "model", built(graph, spec)).resident
+    rng = np.random.default_rng(1)
+    kept = TrainingRows(resident.committed.live_graph)
+    partly = 0
+    for step in range(6):
+        prepared = resident.prepare(random_removals(resident, rng))
+        later = kept.on(prepared.live_graph)
+        if step % 2:
+            # Also when several batches have gone by since H was last asked for.
+            before = None if later._H is None else later._H.clone()
+            H, afresh = later.H(), prepared.live_graph.objective(1.0).representation.dense()
+            assert (H - afresh).abs().max() <= 1e-12 * afresh.abs().max()
+            partly += before is not None
+        resident.commit(prepared)
+        kept = later
+        kept.forget()
+    assert partly == 2
+
+
+def test_only_what_can_have_changed_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resident = StoredModel(tmp_path / "model", built(load_dataset(GRAPH, data_dirs=[]))).resident
+    kept = TrainingRows(resident.committed.live_graph)
+    kept.H()
+    neighbours = resident.committed.live_graph.propagator.neighbours
+    quiet = int(np.flatnonzero(neighbours == 1)[0])
+    prepared = resident.prepare([Removal(nodes=np.array([quiet]))])
+    asked = []
+
+    def watched(*arguments: object) -> object:
+        found = pyramid.image_rows(*arguments)  # type: ignore[arg-type]
+        asked.append((len(arguments[1]), found is not None))  # type: ignore[arg-type]
+        return found
+
+    monkeypatch.setattr("projector.forgetting.training_rows.image_rows", watched)
+    rows, partly = kept.on(prepared.live_graph).H(), asked
+    assert rows.shape[0] == prepared.live_graph.training_rows.size
+    [(count, by_pyramid)] = partly
+    assert by_pyramid
+    assert 0 < count < rows.shape[0] / 4
+
+
+def test_the_rows_of_what_was_deleted_leave_the_memory(tmp_path: Path) -> None:
+    resident = StoredModel(tmp_path / "model", built(load_dataset(GRAPH, data_dirs=[]))).resident
+    kept = TrainingRows(resident.committed.live_graph)
+    H = kept.H()
+    node = int(resident.committed.live_graph.training_rows[5])
+    prepared = resident.prepare([Removal(nodes=np.array([node]))])
+    assert H[5].any()
+    kept.on(prepared.live_graph).forget()
+    assert not H[5].any()

@@ -1,0 +1,146 @@
+"""How commands are found, explained and refused."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.settings import Settings
+from tests.support.clients.command_line import CommandLine, Ran
+from tests.support.preloaded import ROOT, Start
+
+COMMANDS = [
+    ("serve",),
+    ("train",),
+    ("delete",),
+    ("predict",),
+    ("migrate",),
+    ("doctor",),
+    ("model", "import"),
+    ("audit", "show"),
+    ("keys", "create"),
+    ("keys", "list"),
+    ("keys", "revoke"),
+]
+
+
+@pytest.fixture
+def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("LETHE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("LETHE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def lethe(capsys: pytest.CaptureFixture[str], own_home: None) -> CommandLine:
+    return CommandLine(capsys)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself_with_an_example(lethe: CommandLine, command: tuple[str, ...]) -> None:
+    ran = lethe(*command, "--help")
+    assert ran.status == 0
+    assert "Example" in ran.stdout
+    assert f"./lethe {' '.join(command)}" in ran.stdout
+
+
+def test_every_setting_is_a_flag_of_serve(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    printed = lethe("serve", "--help").stdout
+    for name in Settings.model_fields:
+        assert f"--{name.replace('_', '-')} " in printed
+    assert "LETHE_MAX_BATCH_NODES" in printed
+    assert "DATABASE_URL" in printed
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("forget",),
+        ("predict",),
+        ("delete",),
+        ("delete", "1", "--kind", "everything"),
+        ("delete", "1", "--kind", "edge"),
+        ("train", "--dataset", "cora"),
+        ("train", "--dataset", "cora", "--out", "x", "--hops", "0"),
+        ("train", "--dataset", "cora", "--out", "x", "--inject-class"),
+        ("train", "--dataset", "cora", "--out", "x", "--lambda", "0"),
+        ("keys", "create", "shop", "--scope", "everything"),
+        ("keys", "revoke", "not-an-id"),
+        ("serve", "--port", "eighty"),
+        ("serve", "--device", "tpu"),
+        ("predict", "1"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_call_exits_with_2_and_says_why_on_stderr(lethe: CommandLine, wrong: tuple[str, ...]) -> None:
+    ran = lethe(*wrong)
+    assert ran.status == 2
+    assert ran.stderr.strip()
+    assert not ran.stdout
+
+
+def test_a_bad_setting_is_named_with_its_variable(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LETHE_MAX_WAIT_MS", "soon")
+    ran = lethe("serve")
+    assert (ran.status, ran.stdout) == (2, "")
+    assert "LETHE_MAX_WAIT_MS" in ran.stderr
+    assert "Correct the variable or flag" in ran.stderr
+
+
+def test_a_server_that_does_not_answer_is_a_failure_with_a_remedy(lethe: CommandLine) -> None:
+    ran = lethe("audit", "show", "r1", "--url", "http://127.0.0.1:1", "--key", "k")
+    assert (ran.status, ran.stdout) == (1, "")
+    assert "http://127.0.0.1:1" in ran.stderr
+    assert "./lethe serve" in ran.stderr
+
+
+def test_a_file_that_cannot_be_read_is_named(lethe: CommandLine, tmp_path: Path) -> None:
+    ran = lethe("delete", "--file", tmp_path / "absent.txt", "--key", "k")
+    assert ran.status == 1
+    assert "absent.txt: No such file or directory" in ran.stderr
+
+
+def served(lethe_start: Start, model: Path) -> Ran:
+    """`serve --model`, with what the processes print that it starts."""
+    log = model.with_name("log")
+    process = lethe_start(["serve", "--model", str(model)], os.environ | {"PYTHONPATH": str(ROOT)}, model.parent, log)
+    with process.stdout:
+        printed = process.stdout.read()
+    return Ran(process.wait(), printed, log.read_text())
+
+
+def test_serving_a_folder_without_a_model_is_refused(lethe_start: Start, own_home: None, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    ran = served(lethe_start, folder)
+    assert ran.status == 2
+    assert "./lethe train" in ran.stderr
+
+
+def test_serving_a_folder_of_something_else_is_refused(lethe_start: Start, own_home: None, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("not a model")
+    ran = served(lethe_start, folder)
+    assert ran.status == 1
+    assert "holds no model" in ran.stderr
+
+
+def test_it_runs_as_a_module() -> None:
+    ran = subprocess.run([sys.executable, "-m", "service.cli", "--help"], capture_output=True, text=True, check=True)
+    assert "doctor" in ran.stdout
+
+
+def test_help_does_not_load_the_numerics() -> None:
+    """A launcher that takes seconds to print its help is not used."""
+    code = (
+        "import sys\n"
+        "from service.cli.main import main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit:\n    pass\n"
+        "sys.exit(bool({'torch', 'scipy', 'fastapi', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

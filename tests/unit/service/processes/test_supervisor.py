@@ -1,0 +1,443 @@
+"""Children are started again when they die, stopped in order, and end with their supervisor however that ends."""
+
+import errno
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from service.child import main as child_main
+from service.errors import AlreadyRunning, ConfigurationError, KeyMissing, LetheError, Unavailable
+from service.processes import serve
+from service.processes.listening import ServerFacts
+from service.processes.serve import child, default_workers, end_orphans, settings_for
+from service.processes.supervisor import Child, Restarts, Stage, _Process
+from service.settings import Settings
+from tests.support.preloaded import ROOT
+from tests.support.processes import supervised
+from tests.support.processes.imported import imported_with
+from tests.support.processes.supervised import stub
+
+#: Longer than any test takes.
+PATIENCE_S = 600.0
+
+
+class Supervised:
+    """A supervisor of stubs, and what it and they have written."""
+
+    def __init__(self, home: Path, plan: dict[str, Any]) -> None:
+        command = [sys.executable, "-P", supervised.__file__, json.dumps(plan), str(home)]
+        self._log = home.with_suffix(".log")
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                command,
+                env={"PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        self.lines: list[str] = []
+
+    def until(self, *wanted: str) -> list[str]:
+        """Read until every pattern has matched a line not read before; returns the lines read."""
+        missing, read = list(wanted), []
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            read.append(line.rstrip())
+            missing = [pattern for pattern in missing if not re.fullmatch(pattern, read[-1])]
+            if not missing:
+                self.lines += read
+                return read
+        raise AssertionError(f"{missing} did not come; only {self.lines + read}, and {self.log()}")
+
+    def end(self) -> tuple[int, list[str]]:
+        """Read until no process writes any more; returns the supervisor's status and the lines read."""
+        assert self.process.stdout is not None
+        read = [line.rstrip() for line in self.process.stdout]
+        self.lines += read
+        self.process.stdout.close()
+        return self.process.wait(), read
+
+    def pids(self) -> dict[str, int]:
+        """The process ids that the supervisor has told last."""
+        found: dict[str, int] = json.loads([line for line in self.lines if line.startswith("pids ")][-1][5:])
+        return found
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+@pytest.fixture
+def supervise(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
+    """Start a supervisor of stages, each its seconds of grace and what its children do by name."""
+    started: list[Supervised] = []
+
+    def start(*stages: tuple[float, dict[str, str]], **plan: Any) -> Supervised:
+        started.append(Supervised(tmp_path / "home", {"stages": stages, **plan} if stages else plan))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.end()
+
+
+SERVING = ((PATIENCE_S, {"api-0": "serve", "api-1": "serve"}), (PATIENCE_S, {"unlearner": "serve"}))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_all_are_stopped_in_order_and_only_by_the_supervisor(
+    supervise: Callable[..., Supervised], number: signal.Signals
+) -> None:
+    supervised = supervise(*SERVING)
+    supervised.until("all are ready")
+    # As Ctrl-C does: the whole group of processes that the terminal knows.
+    os.killpg(supervised.process.pid, number)
+    status, told = supervised.end()
+    assert status == 0
+    assert sorted(told[:2]) == ["api-0 got SIGTERM", "api-1 got SIGTERM"]
+    assert told[2:] == ["unlearner got SIGTERM"]
+
+
+def test_it_is_ready_once_all_are_and_says_so_once(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise(*SERVING)
+    read = supervised.until("all are ready")
+    assert {f"{name} is ready" for name in ("api-0", "api-1", "unlearner")} < set(read)
+    os.kill(supervised.pids()["api-0"], signal.SIGKILL)
+    supervised.until("api-0 is ready", "pids .*")
+    supervised.process.terminate()
+    _, told = supervised.end()
+    assert "all are ready" not in told
+
+
+@pytest.mark.parametrize("name", ["api-1", "unlearner"])
+def test_what_dies_is_started_again_and_the_others_go_on(supervise: Callable[..., Supervised], name: str) -> None:
+    supervised = supervise(*SERVING)
+    supervised.until("all are ready")
+    before = supervised.pids()
+    for _ in range(2):
+        os.kill(supervised.pids()[name], signal.SIGKILL)
+        supervised.until("pids .*", f"{name} is ready")
+    after = supervised.pids()
+    assert after.pop(name) != before.pop(name)
+    assert after == before
+    assert f"{name} was ended by SIGKILL; starting it again" in supervised.log()
+
+
+def test_what_ends_in_order_though_nobody_asked_is_started_again(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise(*SERVING)
+    supervised.until("all are ready")
+    os.kill(supervised.pids()["api-0"], signal.SIGTERM)
+    supervised.until("api-0 is ready", "pids .*")
+    assert "api-0 ended with status 0; starting it again" in supervised.log()
+
+
+def test_what_cannot_start_ends_all_with_its_status(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise((PATIENCE_S, {"api-0": "wait"}), (PATIENCE_S, {"unlearner": "refuse"}))
+    status, told = supervised.end()
+    assert status == 2
+    # A child that had not begun yet has nothing to say.
+    events = [line for line in told if "started" not in line and not line.startswith("pids")]
+    assert events in (["api-0 got SIGTERM"], [])
+
+
+def test_what_fails_by_what_may_pass_before_it_was_ready_is_started_again_and_the_others_go_on(
+    supervise: Callable[..., Supervised],
+) -> None:
+    supervised = supervise((PATIENCE_S, {"api-0": "fail"}), (PATIENCE_S, {"unlearner": "wait"}))
+    supervised.until("unlearner started .*", "api-0 started .*")
+    supervised.until("api-0 started .*")
+    supervised.process.terminate()
+    assert supervised.end()[0] == 0
+    assert "api-0 ended with status 75; starting it again" in supervised.log()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Unavailable("No database.", "Wait."), 75),
+        (KeyError("node-17"), 75),
+        (OSError(errno.ENOSPC, "No space left on device", "/home/keys"), 75),
+        (OSError(errno.EMFILE, "Too many open files", "/home/keys"), 75),
+        (OSError(errno.EROFS, "Read-only file system", "/home/keys"), 1),
+        (PermissionError(errno.EACCES, "Permission denied", "/home/keys"), 1),
+        (KeyMissing("A key is gone.", "Restore it."), 1),
+        (ConfigurationError("A port is taken.", "Choose another."), 2),
+    ],
+)
+def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, status: int
+) -> None:
+    def answer(*_: object) -> None:
+        raise error
+
+    ours, theirs = socket.socketpair()
+    bound = socket.create_server(("127.0.0.1", 0))
+    told = {"work": "api", "settings": Settings(home=tmp_path).as_handover(), "listener": bound.detach()}
+    monkeypatch.setattr("service.processes.api.run", answer)
+    monkeypatch.setattr("service.child.configure_logging", lambda *_, **__: None)
+    monkeypatch.setattr(sys, "argv", ["service.child", "api-0", str(theirs.detach())])
+    with ours:
+        ours.sendall(json.dumps(told).encode() + b"\n")
+        with pytest.raises(SystemExit) as ended:
+            child_main()
+    assert ended.value.code == status
+    said = capsys.readouterr().err
+    assert (error.detail in said) if isinstance(error, LetheError) else ("node-17" not in said)
+
+
+def test_what_is_killed_before_it_was_ready_is_started_again(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise((PATIENCE_S, {"api-0": "wait"}))
+    supervised.until("pids .*", "api-0 started .*")
+    os.kill(supervised.pids()["api-0"], signal.SIGKILL)
+    supervised.until("pids .*", "api-0 started .*")
+
+
+def test_what_does_not_stop_in_its_time_is_killed_and_the_others_are_stopped_in_order(
+    supervise: Callable[..., Supervised],
+) -> None:
+    supervised = supervise((0.1, {"api-0": "stay"}), (PATIENCE_S, {"unlearner": "serve"}))
+    supervised.until("all are ready")
+    supervised.process.terminate()
+    assert supervised.end() == (0, ["unlearner got SIGTERM"])
+    assert "api-0 has not stopped within 0.1 s and is killed" in supervised.log()
+
+
+def test_what_is_frozen_does_not_keep_the_supervisor_from_stopping(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise((0.1, {"api-0": "serve"}))
+    supervised.until("all are ready")
+    os.kill(supervised.pids()["api-0"], signal.SIGSTOP)
+    supervised.process.terminate()
+    assert supervised.end() == (0, [])
+
+
+def test_all_end_with_a_supervisor_that_is_killed(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise((PATIENCE_S, {"api-0": "serve", "api-1": "stay"}), (PATIENCE_S, {"unlearner": "wait"}))
+    supervised.until("api-0 is ready", "api-1 is ready", "unlearner started .*")
+    supervised.process.kill()
+    # The end of what they write to is that of the last of them.
+    assert supervised.end()[0] == -signal.SIGKILL
+
+
+def test_a_child_that_hangs_up_is_not_listened_to_any_more() -> None:
+    process = _Process(stub("api-0", "hang up"))
+    process.start()
+    assert process.channel is not None
+    select.select([process.channel], [], [])
+    process.listen()
+    # Its end could be read for ever, and would keep the supervisor busy.
+    assert process.channel is None
+    assert not process.ready
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+def test_secrets_go_by_the_channel_and_nothing_is_inherited_but_two_sockets(
+    supervise: Callable[..., Supervised], tmp_path: Path
+) -> None:
+    supervised = supervise((PATIENCE_S, {"api-0": "show"}))
+    told = supervised.until("api-0 shows .*")[-1]
+    seen = json.loads(told.removeprefix("api-0 shows "))
+    assert seen["told"]["secret"] == "tell nobody"
+    assert "tell nobody" not in json.dumps([seen["arguments"], seen["environment"]])
+    # The lock of the home is held by the supervisor meanwhile.
+    assert (tmp_path / "home" / "lock").read_text() == f"{supervised.process.pid}\n"
+    assert set(seen["open"]) == {seen["arguments"][-1], str(seen["told"]["listener"])}
+    assert all(name.startswith("socket:") for name in seen["open"].values())
+
+
+def test_a_child_for_one_thing_is_waited_for(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise(once="do", grace=PATIENCE_S)
+    status, told = supervised.end()
+    assert (status, told[-1]) == (0, "done")
+
+
+def test_a_child_for_one_thing_that_fails_ends_the_supervisor_with_its_status(
+    supervise: Callable[..., Supervised],
+) -> None:
+    status, told = supervise(once="refuse", grace=PATIENCE_S).end()
+    assert (status, "done" in told) == (2, False)
+
+
+def test_a_child_for_one_thing_is_stopped_with_the_supervisor(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise(once="wait", grace=PATIENCE_S)
+    supervised.until("once started .*")
+    supervised.process.terminate()
+    assert supervised.end() == (0, ["once got SIGTERM"])
+
+
+def test_a_child_for_one_thing_that_is_killed_is_named(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise(once="wait", grace=PATIENCE_S)
+    (line,) = supervised.until("once started .*")
+    os.kill(int(line.split()[-1]), signal.SIGKILL)
+    assert supervised.end()[0] == 1
+    assert "The process 'once' was ended by SIGKILL." in supervised.log()
+
+
+def test_starts_come_later_after_each_end_in_a_row() -> None:
+    restarts = Restarts()
+    delays = [restarts.delay(1.0) for _ in range(10)]
+    assert delays == sorted(delays)
+    assert (delays[0], delays[-1]) == (0.1, 5.0)
+    assert restarts.delay(60.0) == delays[0]
+    assert restarts.delay(1.0) == delays[1]
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (3, 2), (4, 3), (5, 4), (64, 4)])
+def test_one_core_is_left_to_the_unlearner(cores: int, workers: int) -> None:
+    assert default_workers(cores) == workers
+
+
+def test_the_supervisor_needs_neither_torch_nor_database_nor_web_stack() -> None:
+    found = imported_with(["service.cli.running.serve", "service.processes.serve"])
+    heavy = {"torch", "scipy", "numpy", "sqlalchemy", "asyncpg", "alembic", "redis", "fastapi", "starlette", "uvicorn"}
+    assert found & heavy == set()
+
+
+SECRETS = {
+    "database_url": "postgresql://lethe:of-the-database@db/lethe",
+    "redis_url": "redis://:of-redis@db",
+    "admin_key": "of-the-administrator",
+}
+
+
+@pytest.mark.parametrize(
+    ("role", "ran", "kept"),
+    [
+        (None, ["prepare"], ["api-0", "api-1", "unlearner"]),
+        ("prepare", ["prepare"], []),
+        ("api", [], ["api-0", "api-1"]),
+        ("unlearner", [], ["unlearner"]),
+    ],
+)
+def test_a_part_alone_does_its_own_part_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    role: serve.Role | None,
+    ran: list[str],
+    kept: list[str],
+) -> None:
+    has_run, is_kept = list[str](), list[str]()
+
+    class Kept:
+        def __init__(self, stages: list[Stage], **_: object) -> None:
+            is_kept.extend(one.name for stage in stages for one in stage.children)
+
+        def stop(self) -> None: ...
+
+        def run(self) -> None: ...
+
+    def run_once(once: Child, grace_s: float) -> None:
+        has_run.append(once.name)
+
+    monkeypatch.setattr(serve, "run_once", run_once)
+    monkeypatch.setattr(serve, "Supervisor", Kept)
+    monkeypatch.setattr(serve, "configure_logging", lambda *_, **__: None)
+    serve.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)  # type: ignore[arg-type]
+    assert (has_run, is_kept) == (ran, kept)
+
+
+@pytest.mark.parametrize("second", [None, "api"])
+def test_a_second_that_answers_in_one_home_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: serve.Role | None
+) -> None:
+    settings = Settings(home=tmp_path, port=0, **SECRETS)  # type: ignore[arg-type]
+    refused = []
+
+    class Answering:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def stop(self) -> None: ...
+
+        def run(self) -> None:
+            monkeypatch.setattr(Answering, "run", lambda self: None)
+            with pytest.raises(AlreadyRunning) as error:
+                serve.serve(settings, 1, second)
+            refused.append(error.value.detail)
+            serve.serve(settings, 1, "unlearner")
+
+    monkeypatch.setattr(serve, "run_once", lambda *_: None)
+    monkeypatch.setattr(serve, "Supervisor", Answering)
+    monkeypatch.setattr(serve, "configure_logging", lambda *_, **__: None)
+    serve.serve(settings, 1, "api")
+    assert refused == [f"Another `lethe serve` already answers requests in {tmp_path}."]
+    serve.serve(settings, 1, "api")
+
+
+def test_every_setting_reaches_a_child(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, trusted_proxies="10.0.0.0/8", model=tmp_path / "m", **SECRETS)  # type: ignore[arg-type]
+    assert Settings(**json.loads(json.dumps(settings_for("prepare", settings)))) == settings
+
+
+def test_only_who_makes_the_first_key_is_told_the_administrators(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, **SECRETS)  # type: ignore[arg-type]
+    assert settings_for("prepare", settings)["admin_key"] == "of-the-administrator"
+    assert settings_for("api", settings)["admin_key"] is None
+    assert settings_for("unlearner", settings)["admin_key"] is None
+
+
+def test_no_setting_is_in_the_environment_or_among_the_arguments_of_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", SECRETS["database_url"])
+    monkeypatch.setenv("lethe_admin_key", SECRETS["admin_key"])
+    monkeypatch.setenv("LETHE_HOME", str(tmp_path))
+    made = child("api", Settings(redis_url=SECRETS["redis_url"]), "api-0")
+    assert made.handover["settings"]["database_url"] == SECRETS["database_url"]
+    assert not [name for name in made.environment if name.upper() in ("DATABASE_URL", "LETHE_ADMIN_KEY", "LETHE_HOME")]
+    assert not [text for text in [*made.command, *made.environment.values(), repr(made)] if "of-the-" in text]
+
+
+def test_a_child_finds_the_code_that_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.chdir(tmp_path)
+    made = child("prepare", Settings())
+    where = "import service.child, sys; sys.stdout.write(service.child.__file__)"
+    command = [*made.command[: made.command.index("-m")], "-c", where]
+    found = subprocess.run(command, env=dict(made.environment), capture_output=True, text=True, check=True)
+    assert found.stdout == str(ROOT / "service" / "child.py")
+
+
+def test_what_a_killed_supervisor_has_left_is_ended_and_nothing_else(tmp_path: Path) -> None:
+    waiting = [sys.executable, "-c", "import sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*waiting, "service.child"], **pipes) as orphan, subprocess.Popen(waiting, **pipes) as other:
+        for process in (orphan, other):
+            assert process.stdout is not None
+            assert process.stdout.read(2) == b"up"
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        facts = tmp_path / "server.json"
+        pids = {"api-0": orphan.pid, "unlearner": other.pid, "api-1": gone.pid}
+        said = ServerFacts(os.getpid(), "http://127.0.0.1:1", "model", datetime.now(UTC), pids)
+        facts.write_bytes(msgspec.json.encode(said))
+        end_orphans(facts)
+        assert (orphan.poll(), other.poll()) == (None, None), "their supervisor runs"
+        facts.write_bytes(msgspec.json.encode(msgspec.structs.replace(said, pid=gone.pid)))
+        end_orphans(facts)
+        assert not psutil.pid_exists(orphan.pid)
+        assert other.poll() is None
+        other.kill()
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"pid": 1}', "[]"])
+def test_no_facts_or_damaged_ones_keep_nobody_from_starting(tmp_path: Path, text: str | None) -> None:
+    facts = tmp_path / "server.json"
+    if text is not None:
+        facts.write_text(text)
+    end_orphans(facts)

@@ -1,0 +1,262 @@
+"""Predictions from a publication: views, forgotten nodes, the lease, and what is in the files."""
+
+import math
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_store.versions import VersionRef
+from projector.forgetting.canaries import Canaries
+from service.boottime import boottime
+from service.domain.snapshot import Snapshot
+from service.errors import Unavailable
+from service.publication.layout import Layout
+from service.publication.reader import Prediction, Reader
+from service.publication.writer import Publisher
+from tests.support.service import publications
+
+IDS = ("a", "b", "ç d", "d")
+#: a - b - ç d, and d alone.
+EDGES = ((0, 1), (1, 2))
+NO_ROWS = np.empty(0, dtype=np.int64)
+NO_EDGES = np.empty((0, 2), dtype=np.int64)
+
+
+def snapshot(version: int, *dead: int, fill: float = 0.25) -> Snapshot:
+    return publications.snapshot(version, np.tile([fill, 1.0 - fill], (len(IDS), 1)), EDGES, dead)
+
+
+def ref(version: int) -> VersionRef:
+    return VersionRef(version, 1)
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Publisher:
+    shown = snapshot(1)
+    publisher = Publisher(tmp_path, tmp_path / "share")
+    canaries = Canaries(cohorts=1, nodes=1, first_column=2, tag="0123abcd")
+    publications.load(
+        publisher, ref(1), publications.published_model(IDS, shown, public=("b",), canaries=canaries), shown
+    )
+    return publisher
+
+
+@pytest.fixture
+def reader(publisher: Publisher) -> Reader:
+    reader = Reader()
+    publications.serve(reader, publisher, ref(1))
+    return reader
+
+
+def write(publisher: Publisher, shown: Snapshot) -> None:
+    publisher.write(ref(shown.version), shown, publications.version_facts(shown), of=ref(shown.version - 1))
+
+
+def test_a_prediction_names_the_most_probable_class_and_its_version(reader: Reader) -> None:
+    assert reader.predict("b") == Prediction("b", "green", {"red": 0.25, "green": 0.75}, 1)
+    assert (reader.version, reader.live_nodes, reader.row("ç d"), reader.knows("b")) == (1, 4, 2, True)
+
+
+def test_equally_probable_classes_give_the_first(tmp_path: Path) -> None:
+    prediction = publications.reader_of(tmp_path, IDS, snapshot(1, fill=0.5)).predict("a")
+    assert prediction is not None
+    assert prediction.label == "red"
+
+
+@pytest.mark.parametrize("node", ["z", "", "b\0", "ç", "a" * 5000, "\udcff"])
+def test_an_id_that_no_node_has_is_unknown(reader: Reader, node: str) -> None:
+    assert reader.predict(node) is None
+    assert reader.row(node) is None
+    assert not reader.knows(node)
+    assert not reader.is_public(node)
+    assert reader.have_edges([(node, "a"), (node, node)]) == [False, False]
+
+
+def test_what_the_manifests_say_is_answered(reader: Reader) -> None:
+    assert reader.facts.model == publications.model_facts(4)
+    assert reader.facts.served == publications.version_facts(snapshot(1))
+    assert reader.canaries == Canaries(cohorts=1, nodes=1, first_column=2, tag="0123abcd")
+    assert [reader.is_public(node) for node in IDS] == [False, True, False, False]
+
+
+def test_edges_are_looked_up_by_ids_in_either_order(reader: Reader) -> None:
+    pairs = [("a", "b"), ("b", "a"), ("a", "ç d"), ("d", "d"), ("a", "z"), ("z", "z"), ("ç d", "b")]
+    assert reader.have_edges(pairs) == [True, True, False, False, False, False, True]
+    assert reader.have_edges([]) == []
+
+
+def test_a_node_that_a_version_forgot_is_unknown_in_it_and_so_are_its_edges(
+    publisher: Publisher, reader: Reader
+) -> None:
+    write(publisher, snapshot(2, 0))
+    assert reader.knows("a")
+    publications.serve(reader, publisher, ref(2))
+    assert reader.predict("a") is None
+    assert (reader.version, reader.live_nodes) == (2, 3)
+    assert reader.have_edges([("a", "b"), ("b", "ç d")]) == [False, True]
+    assert reader.predict_many(["a", "b", "z"])[2] == ["a", "z"]
+
+
+def test_edges_that_are_erased_are_gone(publisher: Publisher, reader: Reader) -> None:
+    publisher.erase(ref(1), NO_ROWS, np.array([[2, 1]]))
+    assert reader.have_edges([("b", "ç d"), ("ç d", "b"), ("a", "b")]) == [False, False, True]
+
+
+def test_probabilities_of_a_forgotten_node_are_not_written_even_when_the_snapshot_holds_them(
+    publisher: Publisher, reader: Reader
+) -> None:
+    shown = snapshot(2, 1)
+    write(publisher, Snapshot(2, np.full((4, 2), 0.625), shown.live, shown.edges))
+    publications.serve(reader, publisher, ref(2))
+    assert reader.view is not None
+    assert reader.view.probabilities.tolist() == [[0.625, 0.625], [0.0, 0.0], [0.625, 0.625], [0.625, 0.625]]
+
+
+def test_nodes_already_gone_at_a_start_are_unknown(tmp_path: Path) -> None:
+    reader = publications.reader_of(tmp_path, ("a", "", "", "d"), snapshot(3, 1, 2))
+    assert not reader.knows("")
+    assert reader.predict("d") is not None
+    assert reader.live_nodes == 2
+
+
+def test_many_predictions_are_of_one_version_in_the_order_asked(reader: Reader) -> None:
+    version, predictions, missing = reader.predict_many(["ç d", "nobody", "a", "ç d"])
+    assert version == 1
+    assert [prediction.node for prediction in predictions] == ["ç d", "a", "ç d"]
+    assert missing == ["nobody"]
+
+
+def test_a_reader_without_a_view_or_a_lease_refuses_every_question_and_says_why(
+    publisher: Publisher, reader: Reader
+) -> None:
+    questions = (
+        lambda: reader.predict("a"),
+        lambda: reader.predict_many(()),
+        lambda: reader.row("a"),
+        lambda: reader.have_edges([]),
+        lambda: reader.facts,
+        lambda: reader.canaries,
+    )
+    for ask in questions:
+        ask()
+    reader.extend(boottime())
+    for ask in questions:
+        with pytest.raises(Unavailable, match="not learned in time"):
+            ask()
+    reader.explain("the database is away")
+    with pytest.raises(Unavailable, match="the database is away"):
+        reader.predict("a")
+    reader.extend(math.inf)
+    assert reader.predict("a") is not None
+    with pytest.raises(Unavailable, match="has not been read yet"):
+        Reader().predict("a")
+
+
+def test_an_answer_that_was_computed_while_the_lease_ran_out_is_refused(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process that is stopped in the middle of it, while the files it reads are overwritten."""
+    reader.extend(boottime() + 60)
+    later = boottime() + 120
+    assert reader.view is not None
+    find = type(reader.view).find
+
+    def stopped(view: object, node: str) -> int | None:
+        monkeypatch.setattr("service.publication.reader.boottime", lambda: later)
+        return find(view, node)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(reader.view), "find", stopped)
+    with pytest.raises(Unavailable):
+        reader.predict("a")
+
+
+def test_an_answer_whose_view_was_replaced_meanwhile_is_computed_from_the_new_one(
+    publisher: Publisher, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(publisher, snapshot(2, 0))
+    assert reader.view is not None
+    find, asked = type(reader.view).find, []
+
+    def replaced(view: object, node: str) -> int | None:
+        asked.append(node)
+        if len(asked) == 1:
+            publications.serve(reader, publisher, ref(2))
+        return find(view, node)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(reader.view), "find", replaced)
+    assert reader.predict("a") is None
+    assert len(asked) == 2
+
+
+def test_a_model_that_is_imported_replaces_ids_and_classes(publisher: Publisher, reader: Reader) -> None:
+    shown = publications.snapshot(2, np.ones((2, 1)))
+    imported = publications.published_model(("x", "y"), shown, classes=("only",))
+    publisher.write(ref(2), shown, publications.version_facts(shown), of=imported)
+    publications.serve(reader, publisher, ref(2))
+    assert reader.predict("y") == Prediction("y", "only", {"only": 1.0}, 2)
+    assert not reader.knows("a")
+    assert reader.canaries is None
+
+
+def test_a_swap_maps_no_model_again_and_keeps_nothing_of_the_version_before(
+    publisher: Publisher, reader: Reader
+) -> None:
+    before = reader.view
+    write(publisher, snapshot(2, 0))
+    publications.serve(reader, publisher, ref(2))
+    assert before is not None
+    assert reader.view is not None
+    assert reader.view.model is before.model
+    assert len(list(Layout.find(publisher.layout.path.parents[1]).models.iterdir())) == 1  # type: ignore[union-attr]
+
+
+def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publisher, reader: Reader) -> None:
+    """Version v predicts v/1000 for every node, and older versions are overwritten at once."""
+    versions = 40
+    write(publisher, snapshot(2, fill=0.002))
+    publications.serve(reader, publisher, ref(2))
+    wrong: list[Prediction] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            for node in ("a", "b"):
+                prediction = reader.predict(node)
+                if prediction is None or prediction.probabilities["red"] != prediction.model_version / 1000:
+                    wrong.append(prediction or Prediction(node, "", {}, 0))
+            version, predictions, _ = reader.predict_many(["b", "ç d", "d"])
+            wrong.extend(p for p in predictions if p.model_version != version)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for version in range(3, versions):
+        dead = (3,) if version > versions // 2 else ()
+        write(publisher, snapshot(version, *dead, fill=version / 1000))
+        publications.serve(reader, publisher, ref(version))
+        publisher.erase(ref(version), np.array(dead, dtype=np.int64), NO_EDGES)
+        publisher.remove_older(ref(version), 1)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert reader.version == versions - 1
+
+
+def test_files_that_hold_anything_are_no_fault_once_the_lease_has_run_out(tmp_path: Path) -> None:
+    reader = publications.reader_of(tmp_path, IDS, snapshot(1))
+
+    def broken(view: object) -> None:
+        if not lapses:
+            raise IndexError("a table of zeros")
+        reader.extend(-math.inf)
+        raise IndexError("a table of zeros")
+
+    lapses: list[bool] = []
+    with pytest.raises(IndexError):
+        reader._answer(broken)
+    lapses.append(True)
+    with pytest.raises(Unavailable):
+        reader._answer(broken)

@@ -1,0 +1,343 @@
+"""What is on the disk of a publication: whole or not there, blanked, overwritten before it is removed."""
+
+import errno
+import json
+import mmap
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_store.versions import VersionRef
+from service.domain.snapshot import Snapshot
+from service.publication import layout as layouts
+from service.publication import writer
+from service.publication.layout import MANIFEST, Layout, OtherPublicationFormat, hidden, lock_reader, written_under
+from service.publication.mapped import open_view
+from service.publication.reader import Reader
+from service.publication.writer import Publisher
+from tests.support.service import publications
+
+IDS = ("ann@x", "bob@x", "cid@x", "dan@x", "eve@x")
+EDGES = ((0, 1), (1, 2), (2, 3), (3, 4))
+#: Where the version is that the fixture has published.
+FIRST = "1-1.1"
+NO_EDGES = np.empty((0, 2), dtype=np.int64)
+
+
+def snapshot(version: int, *dead: int) -> Snapshot:
+    return publications.snapshot(version, np.tile([0.125, 0.875], (len(IDS), 1)), EDGES, dead)
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Publisher:
+    publisher = Publisher(tmp_path, tmp_path / "share")
+    load(publisher, 1)
+    return publisher
+
+
+def load(publisher: Publisher, version: int, *dead: int, fencing: int = 1) -> None:
+    shown = snapshot(version, *dead)
+    model = publications.published_model(IDS, shown)
+    publications.load(publisher, VersionRef(version, 1), model, shown, fencing)
+
+
+def write(publisher: Publisher, version: int, *dead: int, fencing: int = 1) -> VersionRef:
+    shown, ref = snapshot(version, *dead), VersionRef(version, fencing)
+    publisher.write(ref, shown, publications.version_facts(shown), of=VersionRef(version - 1, 1))
+    return ref
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def all_bytes(publisher: Publisher) -> bytes:
+    return b"".join(path.read_bytes() for path in publisher.layout.path.rglob("*") if path.is_file())
+
+
+def test_everything_is_for_its_owner_alone_and_the_home_names_it(publisher: Publisher, tmp_path: Path) -> None:
+    assert Layout.find(tmp_path) == publisher.layout
+    assert publisher.layout.path.parent == tmp_path / "share"
+    for path in (publisher.layout.path, *publisher.layout.path.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0
+    assert (tmp_path / "run" / "publication").stat().st_mode & 0o077 == 0
+
+
+def test_a_version_that_is_there_and_whole_is_not_written_again(publisher: Publisher) -> None:
+    before = {path: path.stat().st_ino for path in publisher.layout.path.rglob("*")}
+    load(publisher, 1, fencing=2)
+    assert {path: path.stat().st_ino for path in publisher.layout.path.rglob("*")} == before
+
+
+def test_what_is_computed_again_with_other_last_digits_is_not_written_again(publisher: Publisher) -> None:
+    before = names(publisher.layout.versions)
+    shown = snapshot(1)
+    shown = replace(shown, probabilities=np.nextafter(shown.probabilities, 1.0))
+    facts = replace(publications.version_facts(shown), distance_bound=2e-9)
+    publisher.load(VersionRef(1, 1), publications.published_model(IDS, shown), shown, facts, 7)
+    assert names(publisher.layout.versions) == before
+
+
+@pytest.mark.parametrize("spoil", ["missing", "altered", "other facts", "other format", "another boot"])
+def test_a_version_that_is_not_whole_is_written_again_and_read_instead(
+    publisher: Publisher, spoil: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = publisher.layout
+    folder = layout.version("1-1")
+    if spoil == "missing":
+        (folder / MANIFEST).unlink()
+    elif spoil == "altered":
+        with (folder / "probabilities").open("r+b") as file:
+            file.write(b"x")
+    elif spoil == "another boot":
+        monkeypatch.setattr(writer, "_boot", lambda: "of today")
+    else:
+        said = json.loads((folder / MANIFEST).read_text())
+        said = {**said, "format": 2} if spoil == "other format" else {**said, "facts": {**said["facts"], "rank": 2}}
+        (folder / MANIFEST).write_text(json.dumps(said))
+    load(publisher, 1, 3, fencing=7)
+    assert layout.version("1-1").name == "1-1.7"
+    reader = Reader()
+    publications.serve(reader, publisher, VersionRef(1, 1))
+    assert [reader.knows(node) for node in IDS] == [True, True, True, False, True]
+    assert reader.facts.served == publications.version_facts(snapshot(1, 3))
+    publisher.remove_older(VersionRef(1, 1), 7)
+    assert names(layout.versions) == {"1-1.7"}
+    assert len(names(layout.models)) == 1
+
+
+def test_parts_that_do_not_fit_are_refused(publisher: Publisher) -> None:
+    shown = snapshot(2)
+    facts = publications.version_facts(shown)
+    for ids, classes in ((IDS[:4], ("red", "green")), (IDS, ("only",))):
+        with pytest.raises(ValueError, match="do not fit"):
+            publisher.write(
+                VersionRef(2, 1), shown, facts, of=publications.published_model(ids, shown, classes=classes)
+            )
+    dead = publications.published_model(IDS, shown)
+    with pytest.raises(ValueError, match="live nodes"):
+        publisher.write(VersionRef(2, 1), snapshot(2, 0), facts, of=dead)
+    assert names(publisher.layout.versions) == {FIRST}
+    assert len(names(publisher.layout.models)) == 1
+
+
+def test_another_attempt_at_a_version_replaces_the_one_before(publisher: Publisher) -> None:
+    write(publisher, 2, 0)
+    ref = write(publisher, 2, 1)
+    assert open_view(publisher.layout, ref.folder).live.tolist() == [True, False, True, True, True]
+    assert names(publisher.layout.versions) == {FIRST, "2-1"}
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if b"live_nodes" in bytes(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really(descriptor, data)
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(publisher, 2, 0)
+    shown = snapshot(2)
+    imported = publications.published_model(IDS, shown)
+    with pytest.raises(OSError, match="No space left"):
+        publisher.write(VersionRef(2, 1), shown, publications.version_facts(shown), of=imported)
+    assert names(publisher.layout.versions) == {FIRST}
+    assert len(names(publisher.layout.models)) == 1
+
+
+def test_what_is_erased_is_in_no_file_and_what_stays_is_found(publisher: Publisher) -> None:
+    reader = Reader()
+    publications.serve(reader, publisher, VersionRef(1, 1))
+    ref = write(publisher, 2, 1, 4)
+    publications.serve(reader, publisher, ref)
+    for _ in range(2):
+        publisher.erase(ref, np.array([1, 4]), np.array([[3, 2]]))
+        publisher.remove_older(ref, 1)
+        found = all_bytes(publisher)
+        assert [name.encode() in found for name in IDS] == [True, False, True, True, False]
+        assert [reader.knows(node) for node in IDS] == [True, False, True, True, False]
+        assert reader.view is not None
+        rows = np.array([(first, second) for first in range(5) for second in range(5)])
+        # 0 - 1, 1 - 2 and 3 - 4 went with their nodes, 2 - 3 by itself.
+        assert not reader.view.model.edges.contain(rows).any()
+        entries = np.fromfile(reader.view.model.path / "index", dtype=np.int32)
+        assert sorted(entries[entries >= 0].tolist()) == [0, 2, 3]
+
+
+def test_an_erasure_that_was_cut_off_is_ended_by_the_next(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = write(publisher, 2, 1)
+    blank, files = writer._blank, ["index", "ids", "edges"]
+    for last in files:
+
+        def cut_off(path: Path, *rest: object, last: str = last) -> None:
+            blank(path, *rest)  # type: ignore[arg-type]
+            if path.name == last:
+                raise OSError(errno.EIO, "cut off")
+
+        monkeypatch.setattr(writer, "_blank", cut_off)
+        with pytest.raises(OSError, match="cut off"):
+            publisher.erase(ref, np.array([1]), NO_EDGES)
+    monkeypatch.undo()
+    publisher.erase(ref, np.array([1]), NO_EDGES)
+    assert b"bob@x" not in all_bytes(publisher)
+    assert open_view(publisher.layout, ref.folder).model.edges.contain(np.array(EDGES)).tolist() == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_a_version_is_overwritten_before_it_is_removed_also_for_whoever_still_maps_it(publisher: Publisher) -> None:
+    view = open_view(publisher.layout, "1-1")
+    assert view.probabilities.all()
+    ref = write(publisher, 2)
+    publisher.remove_older(ref, 1)
+    assert not view.probabilities.any()
+    assert not view.live.any()
+    assert names(publisher.layout.versions) == {"2-1"}
+
+
+def test_what_an_unlearner_of_a_later_lease_wrote_stays(publisher: Publisher) -> None:
+    """One that lost its lease, and does not know, removes what was written until then and nothing else."""
+    write(publisher, 2, fencing=5)
+    later = hidden(publisher.layout.versions / "3-5")
+    earlier = hidden(publisher.layout.versions / "3-1")
+    for folder in (later, earlier):
+        folder.mkdir()
+        (folder / "probabilities").write_bytes(b"1" * 5_000)
+    (publisher.layout.models / "5-0123456789abcdef").mkdir()
+    publisher.remove_older(VersionRef(1, 1), 1)
+    assert names(publisher.layout.versions) == {FIRST, "2-5", later.name}
+    assert "5-0123456789abcdef" in names(publisher.layout.models)
+    publisher.remove_older(VersionRef(1, 1), 5)
+    assert names(publisher.layout.versions) == {FIRST}
+    assert len(names(publisher.layout.models)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "fencing"),
+    [
+        ("models/12-0123456789abcdef", 12),
+        ("models/.12-0123456789abcdef.00000001", 12),
+        ("versions/3-14", 14),
+        ("versions/3-14.15", 15),
+        ("versions/.3-14.01234567", 14),
+        ("versions/.3-14.15.01234567", 15),
+    ],
+)
+def test_every_name_says_under_which_lease_it_was_written(path: str, fencing: int) -> None:
+    assert written_under(Path("share") / path) == fencing
+
+
+def test_a_version_is_not_taken_for_one_whose_name_begins_alike(publisher: Publisher) -> None:
+    (publisher.layout.versions / "1-12").mkdir()
+    assert publisher.layout.version("1-1").name == FIRST
+    with pytest.raises(FileNotFoundError):
+        publisher.layout.version("1-2")
+
+
+def test_a_share_that_was_lost_is_an_error_until_it_is_written_again(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.layout.remove()
+    with pytest.raises(FileNotFoundError):
+        write(publisher, 2)
+    load(publisher, 1)
+    assert open_view(Layout.find(tmp_path) or publisher.layout, "1-1").live.all()
+
+
+def test_a_copy_of_a_home_makes_a_publication_of_its_own(publisher: Publisher, tmp_path: Path) -> None:
+    """Its unlearner would take away what the readers of the first answer from."""
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "run", copy / "run")
+    assert Layout.find(copy) is None
+    assert Layout.make(copy, tmp_path / "share", room=1).path != publisher.layout.path
+    assert Layout.find(tmp_path) == publisher.layout
+
+
+def test_a_folder_that_others_can_write_to_is_none_of_ours(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.layout.path.chmod(0o770)
+    assert Layout.find(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["ids", "index", "edges", "offsets", "public"])
+def test_a_model_of_which_a_file_is_gone_or_cut_is_written_again(publisher: Publisher, name: str) -> None:
+    for harm in (Path.unlink, lambda path: os.truncate(path, 1)):
+        [model] = publisher.layout.models.iterdir()
+        harm(model / name)
+        shown = snapshot(1)
+        parts = publications.published_model(IDS, shown), shown, publications.version_facts(shown)
+        assert publisher.load(VersionRef(1, 1), *parts, 2)
+        publisher.remove_older(VersionRef(1, 1), 2)
+        assert open_view(publisher.layout, "1-1").find("ann@x") == 0
+        assert not publisher.load(VersionRef(1, 1), *parts, 3)
+
+
+def test_a_manifest_that_is_being_overwritten_is_not_there_any_more(publisher: Publisher) -> None:
+    folder = publisher.layout.version("1-1")
+    (folder / MANIFEST).write_bytes(bytes((folder / MANIFEST).stat().st_size))
+    with pytest.raises(FileNotFoundError):
+        open_view(publisher.layout, "1-1")
+
+
+def test_a_share_that_is_wanted_elsewhere_moves_unless_readers_are_in_it(publisher: Publisher, tmp_path: Path) -> None:
+    here = publisher.layout
+    reader = lock_reader(here, layouts.UUID(int=7))
+    moving = Publisher(tmp_path, tmp_path / "elsewhere")
+    load(moving, 1)
+    assert moving.layout == here
+    os.close(reader)
+    load(moving, 1)
+    assert moving.layout.path.parent == tmp_path / "elsewhere"
+    assert not here.path.exists()
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(layouts, "_MEMORY", tmp_path / "memory")
+    return tmp_path / "memory"
+
+
+def test_without_a_setting_it_is_in_memory_where_there_is_room(
+    tmp_path: Path, in_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layouts, "_has_room", lambda room: room < 1_000)
+    assert Layout.make(tmp_path / "one", None, room=999).path.parent == in_memory
+    assert Layout.make(tmp_path / "two", None, room=1_000).path.parent == tmp_path / "two" / "run"
+
+
+def test_there_is_no_room_in_memory_where_no_such_file_system_is_mounted(in_memory: Path) -> None:
+    in_memory.mkdir()
+    assert not layouts._has_room(0)
+
+
+def test_a_reader_s_file_is_there_as_long_as_it_lives(publisher: Publisher) -> None:
+    reader = layouts.UUID(int=7)
+    held = lock_reader(publisher.layout, reader)
+    assert publisher.layout.has_readers()
+    assert publisher.layout.remove_gone_readers() == []
+    os.close(held)
+    assert not publisher.layout.has_readers()
+    assert publisher.layout.remove_gone_readers() == [reader]
+    assert publisher.layout.remove_gone_readers() == []
+
+
+def test_another_format_is_refused_by_name(publisher: Publisher) -> None:
+    manifest = publisher.layout.version("1-1") / MANIFEST
+    manifest.write_text(manifest.read_text().replace('"format":1', '"format":12'))
+    with pytest.raises(OtherPublicationFormat, match=r"not of format 1, .*Invalid value 12"):
+        open_view(publisher.layout, "1-1")
+
+
+def test_a_file_that_was_cut_is_refused_and_never_mapped(publisher: Publisher) -> None:
+    path = publisher.layout.version("1-1") / "probabilities"
+    os.truncate(path, mmap.PAGESIZE // 1024)
+    with pytest.raises(OSError, match="instead of"):
+        open_view(publisher.layout, "1-1")
