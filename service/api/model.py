@@ -26,23 +26,9 @@ async def describe_model(request: Request, caller: Caller) -> Response:
     progress = info.repair_progress
     return reply(
         ModelAnswer(
-            name=info.name,
-            version=info.version,
-            nodes=info.nodes,
-            live_nodes=info.live_nodes,
-            edges=info.edges,
-            features=info.features,
-            classes=list(info.classes),
-            hops=info.hops,
-            combine=info.combine,
-            propagation=info.propagation,
-            loss=info.loss,
-            lambda_=info.regularization,
-            rank=info.rank,
-            condition_number=info.condition_number,
+            **vars(info.facts.model),
+            **vars(info.facts.served),
             span_residual=info.span_residual,
-            distance_bound=info.distance_bound,
-            distance_bound_relative=info.distance_bound_relative,
             repair=info.repair,
             repair_progress=None
             if progress is None
@@ -52,7 +38,6 @@ async def describe_model(request: Request, caller: Caller) -> Response:
                 distance_bound_relative=progress.bound_relative,
             ),
             guarantee=info.guarantee,
-            device=info.device,
             weights_sha256=info.weights_sha256,
         )
     )

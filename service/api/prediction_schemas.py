@@ -108,7 +108,7 @@ class ModelAnswer(BaseModel):
     combine: str
     propagation: str
     loss: str
-    lambda_: float = Field(alias="lambda", description="Weight of the squared norm in the loss.")
+    regularization: float = Field(alias="lambda", description="Weight of the squared norm in the loss.")
     rank: int = Field(description="Dimension of the span of the live nodes' features.")
     condition_number: float = Field(description="Of the features at import, over the kept directions.")
     span_residual: float | None = Field(description="How far the weights are from that span, measured last from disk.")

@@ -19,28 +19,12 @@ from service.versions.versions import VersionRepository
 class ModelInfo:
     """The committed model, in figures; see `ModelAnswer` for what they mean."""
 
-    name: str
-    version: int
-    nodes: int
-    live_nodes: int
-    edges: int
-    features: int
-    classes: tuple[str, ...]
-    hops: int
-    combine: str
-    propagation: str
-    loss: str
-    regularization: float
-    rank: int
-    condition_number: float
+    facts: Facts
     span_residual: float | None
-    distance_bound: float | None
-    distance_bound_relative: float | None
     repair: RepairStatus
     #: While `repair` is pending.
     repair_progress: RepairProgress | None
     guarantee: Guarantee
-    device: str
     weights_sha256: str
 
 
@@ -58,34 +42,18 @@ def model_description(
         known = facts()
         if pointer is None or known is None:
             raise Unavailable("The model is still being loaded.", "Try again in a moment; /readyz says when it is.")
-        trained, served = known.model, known.served
+        served = known.served
         # One committed while this was read is not served yet.
         after = next((one for one in made if one.number_before == served.version), None)
         weights = pointer.weights_sha256 if after is None else after.weights_sha256_before
         made = [one for one in made if one.number <= served.version]
         repair = made[0].repair if made else RepairStatus.NONE
         return ModelInfo(
-            name=trained.name,
-            version=served.version,
-            nodes=trained.nodes,
-            live_nodes=served.live_nodes,
-            edges=served.edges,
-            features=trained.features,
-            classes=trained.classes,
-            hops=trained.hops,
-            combine=trained.combine,
-            propagation=trained.propagation,
-            loss=trained.loss,
-            regularization=trained.regularization,
-            rank=served.rank,
-            condition_number=trained.condition_number,
+            facts=known,
             span_residual=next((one.span_residual for one in made if one.span_residual is not None), None),
-            distance_bound=served.distance_bound,
-            distance_bound_relative=served.distance_bound_relative,
             repair=repair,
             repair_progress=_progress(holder) if repair is RepairStatus.PENDING else None,
             guarantee=Guarantee.RETRAINED if repair is RepairStatus.CONVERGED else Guarantee.SPAN,
-            device=served.device,
             weights_sha256=weights,
         )
 

@@ -54,6 +54,7 @@ from service.observability.exposition import Exposition
 from service.observability.logging import configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics
 from service.operation.description import ModelInfo
+from service.publication.facts import Facts, ModelFacts, VersionFacts
 from service.publication.reader import Reader
 from service.publication.writer import Publisher
 from service.queue.connection import connect
@@ -79,27 +80,33 @@ NODES = (*(str(number) for number in range(38)), "user/38", "ålesund 39")
 NO_REDIS = "redis://127.0.0.1:1"
 
 INFO = ModelInfo(
-    name=MODEL,
-    version=1,
-    nodes=len(NODES),
-    live_nodes=len(NODES),
-    edges=100,
-    features=16,
-    classes=CLASSES,
-    hops=2,
-    combine="last",
-    propagation="sym",
-    loss="softmax",
-    regularization=1e-4,
-    rank=16,
-    condition_number=12.5,
+    facts=Facts(
+        ModelFacts(
+            name=MODEL,
+            nodes=len(NODES),
+            features=16,
+            classes=CLASSES,
+            hops=2,
+            combine="last",
+            propagation="sym",
+            loss="softmax",
+            regularization=1e-4,
+            condition_number=12.5,
+        ),
+        VersionFacts(
+            version=1,
+            live_nodes=len(NODES),
+            edges=100,
+            rank=16,
+            distance_bound=0.5,
+            distance_bound_relative=0.02,
+            device="cpu",
+        ),
+    ),
     span_residual=3e-15,
-    distance_bound=0.5,
-    distance_bound_relative=0.02,
     repair=RepairStatus.PENDING,
     repair_progress=RepairProgress(iterations=3, products=17, bound_relative=0.004),
     guarantee=Guarantee.SPAN,
-    device="cpu",
     weights_sha256="0" * 64,
 )
 
