@@ -13,7 +13,8 @@ from service.api.auth import requires
 from service.audit_records.file import MEDIA_TYPES, ExportFormat, head, lines
 from service.audit_records.queries import SeriesStep
 from service.audit_records.schemas import SeriesAnswer, SeriesPointAnswer, SummaryAnswer
-from service.audit_records.summary import DEADLINE, export, series, summary
+from service.audit_records.search import export
+from service.audit_records.summary import DEADLINE, series, summary
 from service.db.transactions import transaction
 from service.deletions.lookup import audit_filters
 from service.deletions.schemas import RecordFilters

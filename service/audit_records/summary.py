@@ -15,11 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from projector.forgetting.status import RepairStatus
 from service.audit_records.queries import OpenRequest, Percentiles, SeriesPoint, SeriesStep, Summary
-from service.audit_records.search import EXPORT_PAGE, Page, export, search
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
-
-__all__ = ["DEADLINE", "EXPORT_PAGE", "Page", "export", "search", "series", "summary"]
 
 #: Within which a request is to be completed, unless the caller says otherwise: one month (GDPR, article 12).
 DEADLINE = timedelta(days=30)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from service.audit_records.queries import AuditEntry, AuditFilters
-from service.audit_records.summary import search
+from service.audit_records.search import search
 from service.db.transactions import transaction
 from service.deletions.answers import DeletionAnswer, FoundDeletion, SearchAnswer, deletion_answer
 from service.deletions.deletions import Deletions

@@ -9,7 +9,7 @@ import pytest
 from projector.forgetting.status import RepairStatus
 from service.access.api_keys import ApiKeyRepository
 from service.audit_records.queries import AuditFilters
-from service.audit_records.summary import search
+from service.audit_records.search import search
 from service.db.transactions import transaction
 from service.deletions.delivery.outbox import OutboxRepository
 from service.deletions.moves import RequestMoves

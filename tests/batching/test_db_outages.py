@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.exc import DBAPIError
 
 from service.audit_records.queries import AuditFilters
-from service.audit_records.summary import search
+from service.audit_records.search import search
 from service.db import migrate
 from service.db.engine import Engine, create_engine
 from service.db.notifications import listen

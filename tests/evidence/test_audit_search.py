@@ -10,7 +10,7 @@ import pytest
 from projector.forgetting.status import RepairStatus
 from service.audit_records import search
 from service.audit_records.queries import AuditEntry, AuditFilters, Searched, Threshold
-from service.audit_records.summary import export
+from service.audit_records.search import export
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
 from tests.support.databases import Templates

@@ -6,7 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.audit_records.queries import AuditEntry, AuditFilters, Searched, SeriesPoint, Threshold
-from service.audit_records.summary import search, series
+from service.audit_records.search import search
+from service.audit_records.summary import series
 from service.dashboard.pages import Page
 from service.dashboard.sessions import PATH, SignedIn
 from service.dashboard.words.periods import period_of

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from service.audit_records.file import MEDIA_TYPES, ExportFormat, head, lines
-from service.audit_records.summary import export
+from service.audit_records.search import export
 from service.dashboard.pages import Page
 from service.dashboard.sessions import PATH, SignedIn
 from service.dashboard.words.filters import list_filters

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.audit_records.queries import AuditFilters
-from service.audit_records.summary import search
+from service.audit_records.search import search
 from service.dashboard.pages import Page, page
 from service.dashboard.sessions import PATH, SignedIn, form_of
 from service.dashboard.views.requests import PAGE_ROWS, clocks

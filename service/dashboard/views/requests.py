@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.audit_records.queries import AuditEntry
-from service.audit_records.summary import search
+from service.audit_records.search import search
 from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
 from service.dashboard.sessions import PATH, SignedIn
 from service.dashboard.words.clock import Clock, clock_of

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from benchmarks.performance.audit_events import MODEL, generate
 from service.audit_records.queries import AuditEntry, AuditFilters
-from service.audit_records.summary import Page, search
+from service.audit_records.search import Page, search
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.vault.cursors import PageCursor
