@@ -29,7 +29,7 @@ from model_store.versions import VersionRef
 from projector.errors import ProjectorError
 from projector.network.spec import ModelSpec
 from service.cli.main import main
-from service.cli.models.train import train_model
+from service.cli.models.train import TrainingOptions, train_model
 
 #: Longest that the attack lasts (seconds), and the most folders that it tries.
 _BUDGET_S, _FOLDERS = 240.0, 6000
@@ -63,7 +63,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             edges = np.concatenate([ring, ring[:, ::-1]]).T
             dataset = str(folder / "dense.npz")
             np.savez(dataset, edge_index=edges, x=rng.standard_normal((60, 5)), y=np.arange(60) % 3)
-        train_model(dataset, folder / name, spec, data_dirs=[], **options)  # type: ignore[arg-type]
+        train_model(dataset, folder / name, spec, TrainingOptions(**options), data_dirs=[])  # type: ignore[arg-type]
         made.append(folder / name)
     served = folder / "served"
     shutil.copytree(folder / "sparse", served)

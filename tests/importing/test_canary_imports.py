@@ -10,7 +10,7 @@ from model_store.store import Store
 from projector.forgetting.canaries import Canaries
 from projector.graph.graph import feature_rows
 from projector.network.spec import ModelSpec
-from service.cli.models.train import train_model
+from service.cli.models.train import TrainingOptions, train_model
 from service.domain.states import ImportStatus
 from service.imports.staged import ImportRefused
 from tests.support.service.db_harness import until
@@ -21,7 +21,7 @@ from tests.support.service.running import NODES, Lethe, running, settings_of
 def trained(folder: Path) -> Path:
     """A model with two cohorts of three canaries, as the command line trains it."""
     dataset = f"synthetic:n={NODES},d=12,classes=3,seed=3"
-    train_model(dataset, folder, ModelSpec(), name="small", data_dirs=[], cohorts=2, cohort_nodes=3)
+    train_model(dataset, folder, ModelSpec(), TrainingOptions(name="small", cohorts=2, cohort_nodes=3), data_dirs=[])
     return folder
 
 

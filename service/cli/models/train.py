@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -142,50 +143,43 @@ def command(
         mlp_width=mlp,
     )
     injected = None if inject_channel is None else _ids(inject_channel)
-    train_and_report(
-        dataset, out, spec, name=name, split=split, dedupe=dedupe, device=device, data_dir=data_dir,
-        injected=injected, extra_class=inject_class, cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES,
-        public=() if public is None else _ids(public),
+    options = TrainingOptions(
+        name=name, split=split, dedupe=dedupe, device=device, injected=injected, extra_class=inject_class,
+        cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES, public=() if public is None else _ids(public),
     )  # fmt: skip
+    train_and_report(dataset, out, spec, options, data_dir=data_dir)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """What of a dataset a model is trained on, and where."""
+
+    #: The model's; the dataset's if None.
+    name: str | None = None
+    split: Split = "full"
+    dedupe: bool = False
+    device: Device = "auto"
+    #: Ids of the nodes that get a binary feature of their own, for the feature injection test.
+    injected: Sequence[str] | None = None
+    #: Whether they get a class of their own too.
+    extra_class: bool = False
+    #: Canaries to add to the nodes of the dataset.
+    cohorts: int = 0
+    cohort_nodes: int = COHORT_NODES
+    #: Ids of the nodes that an MLP is trained on.
+    public: Sequence[str] = ()
 
 
 def train_and_report(
-    dataset: str,
-    out: Path,
-    spec: ModelSpec,
-    *,
-    name: str | None = None,
-    split: Split = "full",
-    dedupe: bool = False,
-    device: Device = "auto",
-    data_dir: Path | None = None,
-    injected: Sequence[str] | None = None,
-    extra_class: bool = False,
-    cohorts: int = 0,
-    cohort_nodes: int = COHORT_NODES,
-    public: Sequence[str] = (),
+    dataset: str, out: Path, spec: ModelSpec, options: TrainingOptions, *, data_dir: Path | None = None
 ) -> None:
     """Train with a progress bar on a terminal, and print the summary; see `train_model`."""
     from model_store.datasets.load import default_data_dirs
 
     folders = default_data_dirs(os.environ)
     with training_bar(spec) as progress:
-        manifest = train_model(
-            dataset,
-            out,
-            spec,
-            name=name,
-            split=split,
-            dedupe=dedupe,
-            device=device,
-            data_dirs=folders if data_dir is None else [data_dir, *folders],
-            injected=injected,
-            extra_class=extra_class,
-            cohorts=cohorts,
-            cohort_nodes=cohort_nodes,
-            public=public,
-            progress=progress,
-        )
+        data_dirs = folders if data_dir is None else [data_dir, *folders]
+        manifest = train_model(dataset, out, spec, options, data_dirs=data_dirs, progress=progress)
     stdout().print(summary(manifest, out))
     for warning in manifest.warnings:
         note(f"warning: {warning}")
@@ -195,24 +189,12 @@ def train_model(
     dataset: str,
     out: Path,
     spec: ModelSpec,
+    options: TrainingOptions = TrainingOptions(),
     *,
-    name: str | None = None,
-    split: Split = "full",
-    dedupe: bool = False,
-    device: Device = "auto",
     data_dirs: Sequence[Path],
-    injected: Sequence[str] | None = None,
-    extra_class: bool = False,
-    cohorts: int = 0,
-    cohort_nodes: int = COHORT_NODES,
-    public: Sequence[str] = (),
     progress: "Callable[[BuildProgress], None] | None" = None,
 ) -> "Manifest":
     """Train on a dataset and write the model to the new folder `out`, which appears only when it is whole.
-
-    `injected` are the ids of nodes that get a binary feature of their own and, with `extra_class`, a class of their
-    own (the feature injection test). `cohorts` cohorts of `cohort_nodes` canaries each are added to the dataset's
-    nodes. `public` are the ids of the nodes that an MLP is trained on.
 
     Raises:
         ConfigurationError: there is something at `out`.
@@ -227,24 +209,26 @@ def train_model(
     # Looked at before the work as well as after it: training may take long.
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove that one first.")
-    graph = load_dataset(dataset, split=split, data_dirs=data_dirs, seed=spec.seed, dedupe=dedupe)
+    split = options.split
+    graph = load_dataset(dataset, split=split, data_dirs=data_dirs, seed=spec.seed, dedupe=options.dedupe)
     canaries = None
-    if cohorts:
-        graph, canaries = add_canaries(graph, cohorts, nodes=cohort_nodes, seed=spec.seed, tag=new_tag())
+    if options.cohorts:
+        nodes = options.cohort_nodes
+        graph, canaries = add_canaries(graph, options.cohorts, nodes=nodes, seed=spec.seed, tag=new_tag())
     channels = []
-    if injected is not None:
-        graph = inject_channel(graph, injected, extra_class=extra_class)
-        channels.append(InjectedChannel(column=graph.num_features - 1, nodes=len(set(injected))))
+    if options.injected is not None:
+        graph = inject_channel(graph, options.injected, extra_class=options.extra_class)
+        channels.append(InjectedChannel(column=graph.num_features - 1, nodes=len(set(options.injected))))
     built = build_model(
         graph,
         spec,
-        name=_name_of(dataset) if name is None else name,
+        name=_name_of(dataset) if options.name is None else options.name,
         dataset=dataset,
         split=split,
         injected_channels=channels,
         canaries=canaries,
-        public=public,
-        device=_resolved(device),
+        public=options.public,
+        device=_resolved(options.device),
         progress=progress,
         # On the disk that will hold the model: /tmp may be memory.
         scratch=next(folder for folder in out.absolute().parents if folder.is_dir()),

@@ -18,7 +18,7 @@ def train_first_model(settings: Settings) -> None:
     """
     from model_store.replacement import finish_move
     from service.access.first_key import refuse_weak_first_start
-    from service.cli.models.train import train_and_report
+    from service.cli.models.train import TrainingOptions, train_and_report
 
     folder = settings.model_dir
     # A crash in the middle of an import may have left the model beside its place.
@@ -32,7 +32,8 @@ def train_first_model(settings: Settings) -> None:
     require_new_home(settings, "one that `./lethe train --out DIR` has written")
     refuse_weak_first_start(settings)
     note(f"There is no model yet. Training one on {settings.dataset}.")
-    train_and_report(settings.dataset, folder, ModelSpec(), device=settings.device, data_dir=settings.data_dir)
+    options = TrainingOptions(device=settings.device)
+    train_and_report(settings.dataset, folder, ModelSpec(), options, data_dir=settings.data_dir)
 
 
 def is_empty(folder: Path) -> bool:
