@@ -18,7 +18,7 @@ def table() -> str:
         if figure.in_answers:
             unit = "share" if figure.form is Form.PERCENT else figure.unit
             limit = "" if figure.limit is None else f" More than {figure.limit:g} is no rounding."
-            lines.append(f"| `{name}` | {unit} | {figure.meaning}{limit} |")
+            lines.append(f"| `{name}` | {unit} | {figure.description}{limit} |")
     return "\n".join(lines) + "\n"
 
 

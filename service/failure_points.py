@@ -52,20 +52,5 @@ class FailurePoint(StrEnum):
     RESUMED = "start resumed"
 
 
-_OF_BATCHES = frozenset(
-    {FailurePoint.APPLYING, FailurePoint.APPLIED, FailurePoint.KEYS_DESTROYED, FailurePoint.ACKNOWLEDGED}
-)
-
-
-def points_of(cause: Cause) -> tuple[FailurePoint, ...]:
-    """Those that every version of a cause passes while it is made, in their order."""
-    points = [point for point in FailurePoint if point[0].isdigit() and int(point.split()[0]) >= 4]
-    if cause is not Cause.BATCH:
-        points = [point for point in points if point not in _OF_BATCHES]
-    if cause is not Cause.IMPORT:
-        points.remove(FailurePoint.INSTALLED)
-    return tuple(points)
-
-
 def reached(point: FailurePoint, cause: Cause | None = None) -> None:
     """Say that the process has come to `point`, in the making of a version of a `cause`."""

@@ -15,6 +15,7 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
+import numpy as np
 
 from model_store.disk.durable import TRAIN_AGAIN, damaged, read_file
 from model_store.errors import NotAStore
@@ -40,8 +41,8 @@ class _Header(msgspec.Struct):
 
 def checksummed(document: object, *, indent: int | None = None) -> bytes:
     """The bytes of a dataclass, or of a mapping, with format and digest; ValueError for NaN and infinities."""
-    # What else occurs are numpy's numbers of double precision.
-    members = msgspec.to_builtins(document, builtin_types=(datetime,), enc_hook=float)
+    # What else occurs are numbers of numpy.
+    members = msgspec.to_builtins(document, builtin_types=(datetime,), enc_hook=np.generic.item)
     text = json.dumps(
         {"format": FORMAT, **members, "sha256": _UNDECIDED},
         indent=indent,

@@ -1,6 +1,6 @@
 """Weights that were trained elsewhere: checked against the features, and trained on.
 
-Only at the optimum of the objective is the dual variable known that the span coefficients are made of, so foreign
+Only at the optimum of the objective is the dual variable known that the span coefficients are made of, so pretrained
 weights are where training starts and never what is served as it stands.
 """
 
@@ -50,11 +50,8 @@ def starting_point(
     """
     _check_trainable(spec)
     _check_shapes(pretrained, spec, graph)
-    W = (
-        pretrained.weights
-        if exponents is None
-        else pretrained.weights * np.exp2(-exponents.astype(np.float64))[:, None]
-    )
+    scale = 1.0 if exponents is None else np.exp2(-exponents.astype(np.float64))[:, None]
+    W = pretrained.weights * scale
     blocks = torch.from_numpy(np.ascontiguousarray(W)).to(gram.M.device)
     within = torch.stack([gram.M_pinv @ (gram.M @ block) for block in blocks])
     _check_span("features", blocks, within)
@@ -83,10 +80,9 @@ def _check_trainable(spec: ModelSpec) -> None:
 
 def _check_shapes(pretrained: PretrainedWeights, spec: ModelSpec, graph: Graph) -> None:
     found, expected = pretrained.weights.shape, (len(spec.block_hops), graph.num_features, graph.num_classes)
-    names = ("blocks", "features", "classes")
     wrong = [
         f"{has} {name} where the model has {needs}"
-        for name, has, needs in zip(names, found, expected, strict=True)
+        for name, has, needs in zip(("blocks", "features", "classes"), found, expected, strict=True)
         if has != needs
     ]
     if wrong:

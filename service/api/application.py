@@ -1,4 +1,4 @@
-"""The HTTP application: routes, errors and the boundary around them; it serves whatever `Services` it is given."""
+"""The HTTP application: routes, errors and the middleware around them; it serves whatever `Services` it is given."""
 
 from collections.abc import Callable
 

@@ -75,7 +75,7 @@ _NOTE: dict[int | str, dict[str, Any]] = {
 async def checkpoint(request: Request, caller: Caller) -> Response:
     """Size and root of the log, signed. Keep it: a log that was changed since contradicts it."""
     async with transaction(services_of(request).engine) as connection:
-        note = await CheckpointRepository(connection).newest()
+        note = await CheckpointRepository(connection).require()
     return Response(note, media_type="text/plain")
 
 
@@ -95,7 +95,7 @@ async def consistency(
 ) -> Response:
     """The hashes by which the root of the first `from` leaves leads to the root of the first `to`."""
     async with transaction(services_of(request).engine) as connection:
-        size = new or read(await CheckpointRepository(connection).newest()).size
+        size = new or read(await CheckpointRepository(connection).require()).size
         log = LogRepository(connection)
         await _require_size(log, size)
         if old > size:
@@ -123,7 +123,7 @@ async def inclusion(
 ) -> Response:
     """The hash of a leaf, and the hashes by which it leads to the root of the first `size` leaves."""
     async with transaction(services_of(request).engine) as connection:
-        size = size or read(await CheckpointRepository(connection).newest()).size
+        size = size or read(await CheckpointRepository(connection).require()).size
         log = LogRepository(connection)
         await _require_size(log, size)
         hashed = await log.leaf_hash(index) if index < size else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.audit.canonical import Document
 from service.audit.checkpoint import VerifierKey
-from service.audit.model_events import in_words
+from service.audit.unrequested import in_words
 from service.domain.figures import RECEIPT
 from service.domain.guarantees import GUARANTEES, NOTHING_LEFT, NOTHING_LEFT_UNKNOWN
 from service.domain.states import EventType, Guarantee

@@ -27,7 +27,7 @@ class Report:
     #: Checkpoints whose signature is a trusted key's and good.
     signed: int = 0
     #: What the leaves tell that no request asked for: index, and a sentence.
-    model_events: list[tuple[int, str]] = field(default_factory=list)
+    unrequested: list[tuple[int, str]] = field(default_factory=list)
     #: The newest trusted checkpoint.
     checkpoint: Checkpoint | None = None
 

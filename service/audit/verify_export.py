@@ -10,9 +10,9 @@ from service.audit.canonical import Document, NotCanonical, canonical, parse_can
 from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verify
 from service.audit.export import FORMAT
 from service.audit.merkle import Frontier, leaf_hash
-from service.audit.model_events import in_words
 from service.audit.report import Report
 from service.audit.tolerance import overstated
+from service.audit.unrequested import in_words
 from service.audit.weights_chain import WeightsChains
 
 #: Members of a leaf that its row of `events` has as well.
@@ -127,7 +127,7 @@ class _Verification:
             self.report.find(index, "its text was changed: it is not canonical JSON any more")
             return None
         if leaf.get("request_id") is None:
-            self.report.model_events.append((index, in_words(leaf["type"], leaf["details"])))
+            self.report.unrequested.append((index, in_words(leaf["type"], leaf["details"])))
         if leaf.get("index") != index:
             self.report.find(index, f"it was logged as leaf {leaf.get('index')}: it was moved")
         event: Document | None = record["event"]

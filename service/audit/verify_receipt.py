@@ -8,10 +8,10 @@ from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verif
 from service.audit.commitments import commitment
 from service.audit.leaf import FORMAT as LEAF_FORMAT
 from service.audit.merkle import leaf_hash, root_by_inclusion
-from service.audit.model_events import in_words
 from service.audit.receipt import FORMAT, summary
 from service.audit.report import Report
 from service.audit.tolerance import overstated
+from service.audit.unrequested import in_words
 from service.errors import ConfigurationError
 
 
@@ -68,7 +68,7 @@ def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: 
             report.find(None, "the leaves are not in their order")
     if any(leaf["details"]["model"] != leaves[0]["request"]["model"] for leaf in since):
         report.find(None, "it tells what befell another model")
-    report.model_events = [(leaf["index"], in_words(leaf["type"], leaf["details"])) for leaf in since]
+    report.unrequested = [(leaf["index"], in_words(leaf["type"], leaf["details"])) for leaf in since]
     # As JSON: to Python, true is 1.
     if canonical(document["summary"]) != canonical(summary(leaves, since)):
         report.find(None, "the summary does not say what the leaves say")

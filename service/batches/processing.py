@@ -1,4 +1,4 @@
-"""What becomes of a batch of queued requests: opened, sorted, settled or applied, and taken to the end."""
+"""What becomes of a batch of queued requests: decrypted, sorted, completed or applied, and taken to the end."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ class Processor:
         self._log = structlog.get_logger(__name__)
 
     async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
-        """Takes `batch` to its end; returns the requests that wait for what it did before they can be settled."""
+        """Takes `batch` to its end; returns the requests that wait for what it did before they can be completed."""
         batch = await self._take(batch)
         claimed, unreadable = self._open(batch)
         resident = self._writer.resident
@@ -97,9 +97,9 @@ class Processor:
         """
         if not resolution.already_deleted:
             return
-        settled = [each.request.id for each, _ in resolution.already_deleted]
-        if not resolution.deletions and not self._deferred.issuperset(settled):
-            await self._wait_as_a_batch(settled)
+        without_work = [each.request.id for each, _ in resolution.already_deleted]
+        if not resolution.deletions and not self._deferred.issuperset(without_work):
+            await self._wait_as_a_batch(without_work)
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             requests = RequestMoves(connection)
             for each, gone in resolution.already_deleted:

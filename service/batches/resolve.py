@@ -2,7 +2,7 @@
 
 Where requests of one batch overlap, the widest deletion does the work, because it takes the others' along: a node goes
 with its features and its edges. So nodes are given out first, then features, then edges; of requests for the same part
-the earliest comes first. A request that is left with nothing of its own is deferred, and settled as already gone once
+the earliest comes first. A request that is left with nothing of its own is deferred, and completed as already gone once
 the batch is applied; one that keeps a part deletes that part.
 """
 
@@ -27,7 +27,7 @@ _WIDEST_FIRST = tuple(Part)
 
 @dataclass(frozen=True)
 class DecryptedRequest:
-    """A queued request with its targets opened."""
+    """A queued request with its targets decrypted."""
 
     request: QueuedRequest
     targets: Targets

@@ -14,7 +14,7 @@ from service.dashboard.sessions import PATH
 
 _REMEDY = "Check the address, or go on from the overview."
 #: Status -> title and detail.
-_TOLD = {
+_WORDS = {
     HTTPStatus.NOT_FOUND: ("Not found", "There is no such page."),
     HTTPStatus.METHOD_NOT_ALLOWED: ("No page", "This address takes forms of the dashboard, and is no page by itself."),
 }
@@ -26,7 +26,7 @@ def install(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        words = _TOLD.get(HTTPStatus(error.status_code))
+        words = _WORDS.get(HTTPStatus(error.status_code))
         is_browser = "text/html" in request.headers.get("accept", "")
         if words is None or not is_browser or not request.scope["path"].startswith(f"{PATH}/"):
             return await otherwise(request, error)

@@ -14,13 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from projector.forgetting.status import RepairProgress
 from service.boottime import boottime
-from service.db.fencing import fence, held, lost, wait_for_writers
+from service.db.fencing import held, lost
 from service.db.tables import LeaseRow
 from service.db.transactions import transaction
 from service.domain.lease_report import Check, Condition, Holder, LeaseReport, Phase
 from service.domain.records import Lease
-
-__all__ = ["acquire", "fence", "holder", "release", "renew", "wait_for_writers"]
 
 #: The share of a lease's time after which its holder must not start a write.
 _USABLE_SHARE = 2 / 3

@@ -76,7 +76,7 @@ else:
         __base__=_Audit,
         __doc__=_Audit.__doc__,
         **{
-            name: (_HINTS[name], Field(description=figure.meaning))
+            name: (_HINTS[name], Field(description=figure.description))
             for name, figure in FIGURES.items()
             if figure.in_answers
         },

@@ -12,8 +12,8 @@ import jinja2
 
 from service.audit.canonical import Document, parse_canonical
 from service.audit.checkpoint import read, signers_of
-from service.audit.model_events import OF_THE_MODEL
 from service.audit.receipt import Entry, receipt
+from service.audit.unrequested import OF_THE_MODEL
 from service.db.engine import Connection, Engine
 from service.db.transactions import transaction
 from service.deletions.lookup import visible_to
@@ -91,7 +91,7 @@ async def _require_ready(connection: Connection, request_id: UUID, caller: ApiKe
 async def _receipt(connection: Connection, request_id: UUID) -> Document | None:
     """The receipt; None while the newest event of the request is not signed yet."""
     log, checkpoints = LogRepository(connection), CheckpointRepository(connection)
-    note = await checkpoints.newest()
+    note = await checkpoints.require()
     size = read(note).size
     leaves = await log.of_request(request_id)
     if not leaves or leaves[-1].index >= size:
@@ -109,7 +109,7 @@ async def _receipt(connection: Connection, request_id: UUID) -> Document | None:
 
 async def model_events_after(log: LogRepository, model: str, after: int) -> list[StoredLeaf]:
     """The leaves, in order, of what befell a model after the leaf `after` and no request asked for."""
-    return [leaf for leaf in reversed(await log.model_events(after=after)) if _is_of(model, leaf)]
+    return [leaf for leaf in reversed(await log.unrequested(after=after)) if _is_of(model, leaf)]
 
 
 def _is_of(model: str, leaf: StoredLeaf) -> bool:

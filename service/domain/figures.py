@@ -124,11 +124,24 @@ class Figure:
     in_receipts: bool = True
     #: Whether answers of the interface have it; exports and events have all.
     in_answers: bool = True
+    #: When it is null; empty where it never is.
+    absent: str = ""
+
+    @property
+    def description(self) -> str:
+        """Its meaning, with when it is null."""
+        return f"{self.meaning} Null {self.absent}." if self.absent else self.meaning
 
 
+_UNENDED = "until a repair has ended"
 _left = partial(Figure, question=Question.LEFT)
 _distance = partial(Figure, question=Question.DISTANCE)
 _share = partial(_distance, form=Form.PERCENT)
+_norm = partial(_left, absent="for edges")
+_removed = partial(_left, absent="where no direction was removed")
+_marker = partial(_left, absent="unless the batch took the last nodes with the marker, some of them for this request")
+_bound = partial(_distance, absent="for a loss without a certificate")
+_repair = partial(_distance, absent=_UNENDED)
 _model = partial(Figure, question=Question.MODEL)
 _version = partial(_model, in_receipts=False)
 _digest = partial(_version, form=Form.DIGEST)
@@ -156,26 +169,26 @@ FIGURES: Mapping[str, Figure] = {
         "Nodes or edges deleted for this request; others that it names were gone already.",
         2,
     ),
-    "injected_norm_before": _left(
+    "injected_norm_before": _norm(
         "Weight on these nodes before",
         "What the model had learned from these nodes alone: the weight that a faint marker only they carry would get.",
         0.23,
     ),
-    "injected_norm_after": _left(
+    "injected_norm_after": _norm(
         "Weight on these nodes after",
         "The same afterwards: 0 by construction once they have left the graph. Span residual and bound are measured.",
         0.0,
     ),
-    "lost_direction_norm_before": _left(
+    "lost_direction_norm_before": _removed(
         "Weight along removed directions before", "How much of the weights pointed in the directions removed."
     ),
-    "lost_direction_norm_after": _left(
+    "lost_direction_norm_after": _removed(
         "Weight along removed directions after", "The same afterwards: rounding alone, about 10⁻¹⁵ of the weights."
     ),
-    "channel_norm_before": _left(
+    "channel_norm_before": _marker(
         "Weight on the test column before", "What the model gave to a marker put on these nodes before training."
     ),
-    "channel_norm_after": _left(
+    "channel_norm_after": _marker(
         "Weight on the test column after",
         "The same afterwards, read from the weights: 0 up to rounding means that the marker is forgotten.",
     ),
@@ -184,48 +197,62 @@ FIGURES: Mapping[str, Figure] = {
         "Share of the weights that the rows left on disk do not explain: about 10⁻¹⁵, at most 10⁻⁸ once repaired.",
         3e-15,
         limit=MOST_UNREPAIRED,
+        absent="until the request is completed",
     ),
     "weight_change": _share(
         "Moved by the batch", "How much the whole update changed the weights, as a share of their size.", 0.011
     ),
-    "distance_bound_start_relative": _share(
+    "distance_bound_start_relative": _bound(
         "Bound when it began",
         "Most that the weights were away from the optimum before: what training or an earlier repair had left undone.",
         3e-12,
+        form=Form.PERCENT,
     ),
-    "distance_bound_before": _distance(
+    "distance_bound_before": _bound(
         "Bound before repair, absolute", "The bound before repair in units of the weights.", 4.1, in_receipts=False
     ),
-    "distance_bound_after": _distance(
+    "distance_bound_after": _bound(
         "Bound after repair, absolute", "The bound after repair in units of the weights.", 2e-9, in_receipts=False
     ),
-    "distance_bound_before_relative": _share(
+    "distance_bound_before_relative": _bound(
         "Bound before repair",
         "Most that the weights were away from those of retraining, as a share of their size.",
         0.2,
+        form=Form.PERCENT,
     ),
-    "distance_bound_after_relative": _share(
+    "distance_bound_after_relative": _bound(
         "Bound after repair",
         "Most that the weights are away from those of retraining since, proved without retraining from the gradient.",
         1e-10,
+        form=Form.PERCENT,
     ),
-    "repair_iterations": _distance("Steps of repair", "How often the weights were re-optimised on what remains.", 3),
-    "repair_weight_change": _share(
-        "Moved by the repair", "How much the repair alone changed the weights, as a share of their size.", 0.011
+    "repair_iterations": _repair("Steps of repair", "How often the weights were re-optimised on what remains.", 3),
+    "repair_weight_change": _repair(
+        "Moved by the repair",
+        "How much the repair alone changed the weights, as a share of their size.",
+        0.011,
+        form=Form.PERCENT,
     ),
-    "repair_version": _version("Repaired in version", "The version in which the repair ended.", 7),
+    "repair_version": _version("Repaired in version", "The version in which the repair ended.", 7, absent=_UNENDED),
     "repair_weights_sha256": _digest(
-        "Weights of that version", "SHA-256 of the weights in which it ended.", "6030" * 16
+        "Weights of that version",
+        "SHA-256 of the weights in which it ended.",
+        "6030" * 16,
+        absent=_UNENDED,
     ),
-    "repair_tolerance": _share(
-        "Bound allowed", "Most that the bound after repair may be for the weights to count as retrained.", 1e-8
+    "repair_tolerance": _repair(
+        "Bound allowed",
+        "Most that the bound after repair may be for the weights to count as retrained.",
+        1e-8,
+        form=Form.PERCENT,
     ),
     "factor_age_s": _distance(
         "Factor kept in memory",
-        "How long a factor of the loss' curvature made before may stay in memory, never on disk, to speed up repairs; "
-        "it does not influence what the weights converge to.",
+        "How long a factor of the loss' curvature made before the deletion may stay in memory, never on disk, to speed "
+        "up repairs; it does not influence what the weights converge to.",
         60.0,
         unit="s",
+        absent="where nothing is repaired, or no factor is made",
     ),
     "coefficient_residual": _model(
         "Bookkeeping error",

@@ -34,7 +34,7 @@ class RepairPolicy(StrEnum):
 
 
 class EventType(StrEnum):
-    """What an audit event reports: of one request or, for those of `MODEL_EVENTS`, of the model or the log."""
+    """What an audit event reports: of one request or, for those of `UNREQUESTED`, of the model or the log."""
 
     APPLIED = "applied"
     REPAIRED = "repaired"
@@ -86,7 +86,7 @@ class Scope(StrEnum):
 
 
 #: Events that tell what no request asked for.
-MODEL_EVENTS = (EventType.IMPORTED, EventType.RECOVERED, EventType.LOG_KEY_ADDED)
+UNREQUESTED = (EventType.IMPORTED, EventType.RECOVERED, EventType.LOG_KEY_ADDED)
 
 #: The states in which a request has an audit, unless an earlier request had left it nothing to do.
 AUDITED = (RequestStatus.APPLIED, RequestStatus.COMPLETED)

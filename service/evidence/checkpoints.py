@@ -36,7 +36,7 @@ class CheckpointRepository:
         note: str | None = await self._conn.scalar(query)
         return note
 
-    async def newest(self) -> str:
+    async def require(self) -> str:
         """As `latest`; raises `Unavailable` before the first, which the unlearner's start makes."""
         note = await self.latest()
         if note is None:
@@ -87,7 +87,7 @@ class CheckpointRepository:
         for number, signer in signers.items() if known else ():
             if number not in known:
                 added = LogKeyAdded(number, str(signer.public))
-                await EventRepository(self._conn).append_model_event(EventType.LOG_KEY_ADDED, added)
+                await EventRepository(self._conn).append_unrequested(EventType.LOG_KEY_ADDED, added)
 
 
 def _forked(before: Checkpoint, size: int) -> LogForked:

@@ -60,8 +60,8 @@ class EventRepository:
         await log.append(numbers)
         return numbers
 
-    async def append_model_event(self, event_type: EventType, content: Content) -> int:
-        """Add an event of `MODEL_EVENTS` and its leaf; return its number. Raises `NotCanonical`."""
+    async def append_unrequested(self, event_type: EventType, content: Content) -> int:
+        """Add an event of `UNREQUESTED` and its leaf; return its number. Raises `NotCanonical`."""
         log = LogRepository(self._conn)
         await log.take_turn()
         inserted = insert(EventRow).values(type=event_type.value, payload=content.document()).returning(EventRow.id)

@@ -123,7 +123,7 @@ class LogRepository:
         )
         return [StoredLeaf(row.place, row.data.encode(), row.hash) for row in await self._conn.execute(query)]
 
-    async def model_events(self, *, after: int = -1, limit: int | None = None) -> list[StoredLeaf]:
+    async def unrequested(self, *, after: int = -1, limit: int | None = None) -> list[StoredLeaf]:
         """Return up to `limit` leaves of events that no request asked for, after the leaf `after`, newest first."""
         query = (
             select(_PLACE, LeafRow.data, LeafRow.hash)

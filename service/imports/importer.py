@@ -92,7 +92,7 @@ class ImportSteps(CauseSteps):
     async def record(self, connection: Connection, version: Version) -> None:
         """The import is committed and logged; whoever waits for a repair of the replaced model is told."""
         await ImportRepository(connection).commit(version.id)
-        await EventRepository(connection).append_model_event(EventType.IMPORTED, ModelImported(version))
+        await EventRepository(connection).append_unrequested(EventType.IMPORTED, ModelImported(version))
         repairs = PendingRepairs(connection)
         pending = await repairs.pending(version.model)
         await repairs.end([repair_given_up(one, RepairStatus.NONE, _REPLACED, self._replaced) for one in pending])
@@ -246,7 +246,7 @@ class Importer:
         return await find_deleted_parts(context.engine, context.keyring, context.model, base.graph)
 
     def _check(self, wanted: ModelImport, store: Store, base: Base, deleted_parts: DeletedParts) -> None:
-        """Raises ImportRefused for a model that must not be served for what is `tombstoned` in it."""
+        """Raises ImportRefused for a model that must not be served for what of it was deleted."""
         if deleted_parts and not wanted.exclude_deleted:
             raise refuse_deleted(deleted_parts)
         public = int(base.public[np.concatenate([deleted_parts.nodes, deleted_parts.feature_rows])].sum())

@@ -7,7 +7,7 @@ from contextlib import suppress
 import torch
 
 from service.deletions.delivery.unclaimed import ClaimWatch
-from service.domain.lease_report import Check, Condition, Phase
+from service.domain.lease_report import Check
 from service.errors import Unavailable
 from service.operation.readiness import NotReady, Probes, Readiness
 
@@ -42,24 +42,6 @@ def unlearner_probes(*, queue: ClaimWatch, key_files: Callable[[], None], device
         return str(device)
 
     return [("queue", queue_is_usable), ("unlearner_keys", keys), ("device", device_computes)]
-
-
-def condition_probes(condition: Callable[[], Condition]) -> Probes:
-    """Whether this very unlearner holds the lease, and works."""
-
-    async def lease() -> str:
-        if condition().phase is Phase.WAITING_FOR_LEASE:
-            raise NotReady("Another unlearner holds the lease.", "Stop the other one, or wait until its lease ends.")
-        return "held"
-
-    async def unlearner() -> str:
-        now = condition()
-        if now.phase is not Phase.SERVING:
-            remedy = "Wait for it; when it stays so, see the log of the service."
-            raise NotReady(f"The unlearner is {now.phase.value}. {now.reason or ''}".rstrip(), remedy)
-        return now.phase.value if now.reason is None else f"{now.phase.value}. {now.reason}"
-
-    return [("lease", lease), ("unlearner", unlearner)]
 
 
 async def keep_looking(readiness: Readiness, report: Callable[[tuple[Check, ...]], None], stop: asyncio.Event) -> None:

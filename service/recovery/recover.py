@@ -105,7 +105,7 @@ class RecoverySteps(CauseSteps):
         fingerprints = self._context.keyring.fingerprints()
         tombstones = TombstoneRepository(connection)
         await tombstones.insert(version.model, self._own, fingerprints, recovery=version.id)
-        await EventRepository(connection).append_model_event(EventType.RECOVERED, ModelRecovered(recovery))
+        await EventRepository(connection).append_unrequested(EventType.RECOVERED, ModelRecovered(recovery))
 
     async def complete(self, connection: Connection, version: Version) -> None:
         """So are those that were interrupted before it."""

@@ -17,7 +17,7 @@ _NONCE_BYTES = 12
 class NotDecrypted(LetheError):
     """The encrypted targets of a request cannot be read with the key that is kept for it."""
 
-    slug = "encrypt-broken"
+    slug = "seal-broken"
     title = "Encrypted targets unreadable"
 
 

@@ -57,11 +57,6 @@ class LogKeys:
         key_files.create_key(_path(own, number))
         return cls.open(folder, create=False)
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The numbers of the keys, ascending."""
-        return tuple(self._seeds)
-
     def signers(self) -> dict[int, Signer]:
         """The keys by number."""
         return {number: Signer(self.origin, seed) for number, seed in self._seeds.items()}

@@ -32,7 +32,7 @@ class Checkpointer:
         self._writer = writer
         self._context = context
         self._least_features = least_features
-        self._settled_s = quiet_s
+        self._quiet_s = quiet_s
         self._clock = clock
         self._version: int | None = None
         self._since = 0.0
@@ -49,7 +49,7 @@ class Checkpointer:
             self._version, self._since, self._writing = resident.committed.state.version, self._clock(), None
             wide = resident.committed.state.features.gram.M.shape[0] >= self._least_features
             self._is_done = not wide or resident.committed.from_checkpoint
-        return not self._is_done and self._clock() - self._since >= self._settled_s
+        return not self._is_done and self._clock() - self._since >= self._quiet_s
 
     async def step(self) -> None:
         """Writes for one slice. A disk that refuses is told of, and the version goes without."""

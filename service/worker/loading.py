@@ -127,5 +127,5 @@ class Loader:
                 device=torch.device(self._context.placement.device),
             )
         except gram_checkpoint.CheckpointUnusable as unusable:
-            self._log.warning("checkpoint.ignored", reason=str(unusable))
+            self._log.warning("checkpoint.ignored", reason=unusable.detail)
             return None

@@ -10,7 +10,8 @@ from sqlalchemy import text
 from projector.forgetting.status import RepairProgress
 from service.boottime import boottime
 from service.db.engine import create_engine
-from service.db.lease import acquire, fence, holder, release, renew, wait_for_writers
+from service.db.fencing import fence, wait_for_writers
+from service.db.lease import acquire, holder, release, renew
 from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
 from service.domain.lease_report import Check, Condition, Holder, LeaseReport, Phase
 from service.domain.records import Lease

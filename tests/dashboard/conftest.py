@@ -41,8 +41,8 @@ async def tell_of_the_model(database_url: str) -> None:
     async with transaction(engine) as connection:
         model = await connection.scalar(text("SELECT model FROM pointers"))
         events = EventRepository(connection)
-        await events.append_model_event(EventType.IMPORTED, Said(model=model, **imported))
-        await events.append_model_event(EventType.LOG_KEY_ADDED, LogKeyAdded(2, key))
+        await events.append_unrequested(EventType.IMPORTED, Said(model=model, **imported))
+        await events.append_unrequested(EventType.LOG_KEY_ADDED, LogKeyAdded(2, key))
     await engine.dispose()
 
 

@@ -92,12 +92,12 @@ class Clone:
 @pytest.fixture
 def clone(tmp_path: Path) -> Clone:
     root, path, notes = tmp_path / "a clone", tmp_path / "bin", tmp_path / "notes"
-    for folder in (ROOT / "service" / "cli", path, notes, tmp_path / "stubs"):
+    for folder in (root / "service" / "cli", path, notes, tmp_path / "stubs"):
         folder.mkdir(parents=True)
     shutil.copy(LAUNCHER, root / "lethe")
-    (ROOT / "requirements.txt").write_text("one==1\n")
-    (ROOT / "requirements-dev.txt").write_text("-r requirements.txt\ntwo==2\n")
-    (ROOT / "service" / "cli" / "__main__.py").write_text(TELL)
+    (root / "requirements.txt").write_text("one==1\n")
+    (root / "requirements-dev.txt").write_text("-r requirements.txt\ntwo==2\n")
+    (root / "service" / "cli" / "__main__.py").write_text(TELL)
     (tmp_path / "stubs" / "pip.py").write_text(PIP)
     (tmp_path / "stubs" / "pytest.py").write_text(TELL)
     for tool in TOOLS:
@@ -108,7 +108,7 @@ def clone(tmp_path: Path) -> Clone:
     python = path / "python3.12"
     python.write_text(PYTHON.format(python=sys.executable, stubs=tmp_path / "stubs"))
     python.chmod(0o755)
-    return Clone(ROOT, path, notes)
+    return Clone(root, path, notes)
 
 
 def test_arguments_and_the_current_folder_are_handed_over_untouched(clone: Clone, tmp_path: Path) -> None:

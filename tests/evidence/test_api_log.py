@@ -210,7 +210,7 @@ async def test_what_befell_the_model_since_is_told_with_its_proof(api: Api, unle
     found = (await client.get(receipt)).json()
     report = verify_receipt(found, unlearner.public)
     assert report.is_good, report.findings
-    [(index, what)] = report.model_events
+    [(index, what)] = report.unrequested
     assert (index, found["since"][0]["leaf"]["type"]) == (4, "imported")
     assert what.startswith(f"a newly trained model took the place of {MODEL}: version ")
     page = (await client.get(receipt, params={"format": "html"})).text

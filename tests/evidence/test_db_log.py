@@ -244,7 +244,7 @@ async def test_the_log_is_signed_once_for_each_size_and_anew_when_a_key_is_added
     # The log itself tells of the newer key, under the older one's signature; of the first nobody could have told.
     assert second.size == first.size + 1
     async with transaction(db.engine) as conn:
-        [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(conn).model_events()]
+        [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(conn).unrequested()]
     assert (leaf["type"], leaf["details"]) == ("log_key_added", {"number": 2, "public_key": str(new.public)})
     # Retired: the newer key signs alone, under the name that the log began with.
     (tmp_path / "keys" / "unlearner" / "log-1.key").unlink()

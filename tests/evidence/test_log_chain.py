@@ -64,7 +64,7 @@ async def test_weights_that_do_not_follow_from_one_another_are_found_in_a_log_si
     ]
     honest = verified(again(leaves, signer, [len(leaves)]), signer)
     assert (honest.findings, honest.leaves) == ([], 15)
-    assert [index for index, _ in honest.model_events] == [11]
+    assert [index for index, _ in honest.unrequested] == [11]
 
     def lied(victims: dict[int, Any], member: str) -> list[tuple[int | None, str]]:
         """What is found once leaves, by index, tell another value, and everything is computed and signed anew."""

@@ -103,7 +103,7 @@ async def log_events(db: Database, keys: LogKeys) -> None:
             if logged % 7 == 3:
                 # What no request asked for is tampered with as well.
                 count, said = 1, Said(**members[chosen[0]], model=MODEL)
-                await EventRepository(conn).append_model_event(EventType.IMPORTED, said)
+                await EventRepository(conn).append_unrequested(EventType.IMPORTED, said)
             else:
                 contents = {one: Said(**of_it) for one, of_it in members.items()}
                 await EventRepository(conn).append_many(EventType.FAILED, contents)
@@ -130,8 +130,8 @@ def test_the_log_as_it_is_verifies(world: World) -> None:
     assert report.is_good, report.findings
     assert report.leaves == EVENTS
     assert 60 < report.signed == len(world.checkpoints) < EVENTS
-    assert len(report.model_events) > 9
-    assert all("a newly trained model took the place of tiny" in what for _, what in report.model_events)
+    assert len(report.unrequested) > 9
+    assert all("a newly trained model took the place of tiny" in what for _, what in report.unrequested)
     for earlier in world.checkpoints[::10]:
         assert check(world.lines, world, earlier).is_good
 

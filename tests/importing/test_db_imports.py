@@ -39,8 +39,8 @@ async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(data
         await VersionRepository(connection).insert(version)
         await imports.commit(taken)
         await imports.commit(taken)
-        await EventRepository(connection).append_model_event(EventType.IMPORTED, ModelImported(version))
-        [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(connection).model_events()]
+        await EventRepository(connection).append_unrequested(EventType.IMPORTED, ModelImported(version))
+        [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(connection).unrequested()]
         assert (leaf["type"], leaf["request_id"], leaf["request"], leaf["subjects"]) == ("imported", None, None, None)
         told = {"model": "m", "import": str(taken), "model_version_before": 4, "model_version_after": 5}
         assert leaf["details"].items() >= told.items()

@@ -51,8 +51,10 @@ async def test_a_standby_takes_over_from_one_that_is_killed(
             assert second.until_ready() is None
             assert version_of(client.wait(between.id, timeout_s=60.0)) == 2
         assert version_of(api.delete(["2"])) == 3
-        # The lease went from the first to the second, and nothing was done twice.
-        assert await fetched(database_url, "SELECT fencing FROM leases") == [(2,)]
+        # The lease went from the first to the second, which on a busy machine may lose and take it again.
+        [(fencing,)] = await fetched(database_url, "SELECT fencing FROM leases")
+        assert fencing >= 2
+        # Nothing was done twice.
         applied = "SELECT count(*), count(DISTINCT request_id) FROM events WHERE type = 'applied'"
         assert await fetched(database_url, applied) == [(3, 3)]
         assert api.stop().status == 0

@@ -145,7 +145,7 @@ def verify(
             outcome = _verify_export(first, file, keys, known)
         else:
             outcome = _verify_receipt(first + file.read(), keys, known, salts, reference)
-    _report(outcome, keys)
+    _report(outcome)
 
 
 def read_keys(text: str) -> list[VerifierKey]:
@@ -227,7 +227,7 @@ def _verify_receipt(
     return outcome
 
 
-def _report(outcome: Report, keys: list[VerifierKey]) -> None:
+def _report(outcome: Report) -> None:
     if outcome.is_good:
         assert outcome.checkpoint is not None
         checkpoint = outcome.checkpoint
@@ -237,7 +237,7 @@ def _report(outcome: Report, keys: list[VerifierKey]) -> None:
             "trusted.",
             markup=False,
         )
-        for index, what in outcome.model_events[-_SHOWN:]:
+        for index, what in outcome.unrequested[-_SHOWN:]:
             stdout().print(f"No deletion, leaf {index}: {what}.", markup=False)
         return
     for finding in outcome.findings[:_SHOWN]:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import read
-from service.audit.model_events import ModelEvent
+from service.audit.unrequested import UnrequestedEvent
 from service.dashboard.pages import Page, page
 from service.dashboard.sessions import PATH, SignedIn
 from service.db.transactions import transaction
@@ -35,7 +35,7 @@ async def log_page(request: Request, visitor: SignedIn) -> Response:
         keys = [str(key) for key in (await checkpoints.keys()).values()]
         log = LogRepository(connection)
         size = await log.size()
-        model_events = [ModelEvent.of(parse_canonical(leaf.data)) for leaf in await log.model_events(limit=_SHOWN)]
+        model_events = [UnrequestedEvent.of(parse_canonical(leaf.data)) for leaf in await log.unrequested(limit=_SHOWN)]
     checkpoint = None if note is None else read(note)
     return page(
         request, "log.html", visitor, note=note, checkpoint=checkpoint, keys=keys, size=size, model_events=model_events

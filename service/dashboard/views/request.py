@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import read
-from service.audit.model_events import ModelEvent
+from service.audit.unrequested import UnrequestedEvent
 from service.dashboard.pages import Page, Region, current, page, polls, region
 from service.dashboard.sessions import PATH, SignedIn
 from service.dashboard.words.clock import clock_of
@@ -114,14 +114,14 @@ async def _region(request: Request, connection: Connection, request_id: UUID) ->
     )
 
 
-async def _since(connection: Connection, asked: DeletionRequest) -> list[ModelEvent]:
+async def _since(connection: Connection, asked: DeletionRequest) -> list[UnrequestedEvent]:
     """What befell the model after the first event of a request: its figures are not of the weights since."""
     log = LogRepository(connection)
     leaves = await log.of_request(asked.id)
     if not leaves:
         return []
     return [
-        ModelEvent.of(parse_canonical(leaf.data))
+        UnrequestedEvent.of(parse_canonical(leaf.data))
         for leaf in await model_events_after(log, asked.model, leaves[0].index)
     ]
 

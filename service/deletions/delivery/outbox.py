@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from uuid import UUID
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.arrays import any_of
@@ -26,8 +26,3 @@ class OutboxRepository:
         """Remove requests that are in the stream now."""
         published = any_of(ids)
         await self._conn.execute(delete(OutboxRow).where(OutboxRow.request_id == published))
-
-    async def waiting(self, model: str) -> int:
-        """Return how many requests have not been put into the stream."""
-        query = select(func.count()).select_from(OutboxRow).where(OutboxRow.model == model)
-        return int(await self._conn.scalar(query) or 0)

@@ -44,7 +44,7 @@ class Accepted:
 
 
 @dataclass(eq=False)
-class Caller:
+class PendingCall:
     """One call of `accept`, with the id its request gets if it is new."""
 
     new: NewRequest
@@ -59,7 +59,7 @@ class Caller:
         return IdempotencyKey(self.new.api_key_id, self.new.idempotency_key)
 
 
-def request_of(waiting: Caller, received_at: datetime) -> DeletionRequest:
+def request_of(waiting: PendingCall, received_at: datetime) -> DeletionRequest:
     """Return the request as it was stored."""
     new = waiting.new
     return DeletionRequest(
@@ -74,14 +74,14 @@ def request_of(waiting: Caller, received_at: datetime) -> DeletionRequest:
     )
 
 
-def answer(waiting: Caller, accepted: Accepted) -> None:
+def answer(waiting: PendingCall, accepted: Accepted) -> None:
     """Answer a caller, if it still waits."""
     # A caller that has gone away has cancelled its future.
     if not waiting.answer.done():
         waiting.answer.set_result(accepted)
 
 
-def repeat(waiting: Caller, first_digest: bytes | None, accepted: Accepted) -> None:
+def repeat(waiting: PendingCall, first_digest: bytes | None, accepted: Accepted) -> None:
     """Answer a repeated idempotency key, if the body is the one it came with first."""
     try:
         check_body(accepted.request.id, first_digest, waiting.new.body_digest)
@@ -97,7 +97,7 @@ def check_body(first: UUID, first_digest: bytes | None, digest: bytes | None) ->
         raise reused_key(first)
 
 
-def refuse(group: Iterable[Caller], error: Exception) -> None:
+def refuse(group: Iterable[PendingCall], error: Exception) -> None:
     """Raise `error` for those of `group` that still wait."""
     for waiting in group:
         if not waiting.answer.done():

@@ -21,8 +21,8 @@ from service.db.transactions import transaction
 from service.deletions.intake import statements
 from service.deletions.intake.callers import (
     Accepted,
-    Caller,
     NewRequest,
+    PendingCall,
     answer,
     check_body,
     refuse,
@@ -55,7 +55,7 @@ class _Group:
 
     earlier: dict[IdempotencyKey, StoredRequest]
     #: Those for which a row was to be made.
-    new: list[Caller]
+    new: list[PendingCall]
     #: When each new request was received; those that lost their idempotency key to another process are missing.
     received_at: dict[UUID, datetime]
 
@@ -69,7 +69,7 @@ class Intake:
         #: Those of all processes, for repetitions and retries of what another accepted.
         self._keys = RequestKeys(own_slots.folder)
         self._depth = QueueDepth(max_queued_nodes)
-        self._pending: list[Caller] = []
+        self._pending: list[PendingCall] = []
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
         #: Whether there may be keys of requests that were not stored, of which the unlearner has not been told: when a
@@ -86,7 +86,7 @@ class Intake:
         """
         if self._closed:
             raise shutting_down()
-        waiting = Caller(new, uuid4(), asyncio.get_running_loop().create_future())
+        waiting = PendingCall(new, uuid4(), asyncio.get_running_loop().create_future())
         self._pending.append(waiting)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_groups(), name="intake")
@@ -134,7 +134,7 @@ class Intake:
             await asyncio.wait([self._writer])
 
     async def _write_groups(self) -> None:
-        group: list[Caller] = []
+        group: list[PendingCall] = []
         try:
             while self._pending:
                 group = self._take()
@@ -147,7 +147,7 @@ class Intake:
             refuse([*group, *self._pending], shutting_down())
             self._pending.clear()
 
-    def _take(self) -> list[Caller]:
+    def _take(self) -> list[PendingCall]:
         """Remove the next group, at least one request, from those pending, and drop whose callers have gone away."""
         targets = 0
         for size, waiting in enumerate(self._pending[:_GROUP_REQUESTS]):
@@ -160,7 +160,7 @@ class Intake:
         del self._pending[:size]
         return [waiting for waiting in group if not waiting.answer.done()]
 
-    async def _write(self, group: Sequence[Caller]) -> None:
+    async def _write(self, group: Sequence[PendingCall]) -> None:
         """Store a group and answer its callers; a request that cannot be stored is found by halving and fails alone."""
         if not group:
             return
@@ -178,7 +178,7 @@ class Intake:
         else:
             self._answer(group, stored)
 
-    async def _store(self, group: Sequence[Caller]) -> _Group:
+    async def _store(self, group: Sequence[PendingCall]) -> _Group:
         """Commit the new ones of a group in one transaction; no key without a row is left behind unnoticed."""
         failure_points.reached(FailurePoint.ACCEPTING)
         reserved: Mapping[UUID, ReservedKey] = {}
@@ -217,14 +217,14 @@ class Intake:
         return stored
 
     async def _admit(
-        self, conn: AsyncConnection, group: Iterable[Caller], earlier: Collection[IdempotencyKey]
-    ) -> list[Caller]:
+        self, conn: AsyncConnection, group: Iterable[PendingCall], earlier: Collection[IdempotencyKey]
+    ) -> list[PendingCall]:
         """Return those of `group` that are new, fit into the queue and, if they are drills, may begin.
 
         Those that must not are refused, and leave their idempotency key to the next that has it. What has a key of
         an `earlier` request, or of one that was admitted before it, is a repetition.
         """
-        admitted: list[Caller] = []
+        admitted: list[PendingCall] = []
         used = set(earlier)
         for waiting in group:
             # Told already: by an earlier attempt, which another of its group has made fail.
@@ -243,7 +243,7 @@ class Intake:
                 used.add(waiting.key)
         return admitted
 
-    async def _reserve(self, new: Sequence[Caller]) -> Mapping[UUID, ReservedKey]:
+    async def _reserve(self, new: Sequence[PendingCall]) -> Mapping[UUID, ReservedKey]:
         """Make a durable key for each request."""
         try:
             return await asyncio.to_thread(self._slots.reserve, [waiting.id for waiting in new])
@@ -258,7 +258,7 @@ class Intake:
                 f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was recorded; try again."
             ) from error
 
-    def _answer(self, group: Sequence[Caller], stored: _Group) -> None:
+    def _answer(self, group: Sequence[PendingCall], stored: _Group) -> None:
         """Tell every caller what became of its request; a repetition gets the answer of the first use of its key."""
         for waiting in stored.new:
             if waiting.id in stored.received_at:
@@ -275,7 +275,7 @@ class Intake:
                 request = request_of(first, stored.received_at[first.id])
                 repeat(waiting, first.new.body_digest, Accepted(request, first.new.targets, replayed=True))
 
-    def _replay(self, waiting: Caller, earlier: StoredRequest) -> None:
+    def _replay(self, waiting: PendingCall, earlier: StoredRequest) -> None:
         try:
             targets = self._targets(earlier)
         except NotDecrypted as error:
@@ -300,7 +300,7 @@ class Intake:
             self._has_orphans = True
 
 
-def _encrypted(waiting: Caller, reserved: ReservedKey) -> NewRow:
+def _encrypted(waiting: PendingCall, reserved: ReservedKey) -> NewRow:
     """A request with its targets encrypted."""
     new = waiting.new
     return NewRow(
@@ -318,7 +318,7 @@ def _encrypted(waiting: Caller, reserved: ReservedKey) -> NewRow:
     )
 
 
-async def _may_begin(conn: AsyncConnection, waiting: Caller, before: Iterable[Caller]) -> bool:
+async def _may_begin(conn: AsyncConnection, waiting: PendingCall, before: Iterable[PendingCall]) -> bool:
     """Whether a request is no drill, or the only one of its model that there is now, those admitted `before` too."""
     model, drill = waiting.new.model, waiting.new.drill
     if drill is None:
@@ -328,7 +328,7 @@ async def _may_begin(conn: AsyncConnection, waiting: Caller, before: Iterable[Ca
     return await DrillRepository(conn).may_begin(model, drill)
 
 
-async def _record_drills(conn: AsyncConnection, stored: Iterable[Caller]) -> None:
+async def _record_drills(conn: AsyncConnection, stored: Iterable[PendingCall]) -> None:
     """Record which of the requests that were stored are drills."""
     for waiting in stored:
         if waiting.new.drill is not None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from service.domain.states import Cause
-from service.failure_points import FailurePoint, points_of
+from service.failure_points import FailurePoint
 from tests.support.kills.deletions import Runs
 from tests.support.kills.faults import (
     FILE_CHANGE,
@@ -25,6 +25,7 @@ from tests.support.kills.faults import (
     Action,
     Fault,
     of_cause,
+    points_of,
 )
 
 _PAIRS = 21

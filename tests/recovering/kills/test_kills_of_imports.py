@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from service.domain.states import Cause
-from service.failure_points import points_of
 from tests.support.kills.another_model import another_model, beside
 from tests.support.kills.deletions import (
     Outcome,
@@ -23,7 +22,7 @@ from tests.support.kills.deletions import (
     outcome_of,
 )
 from tests.support.kills.doomed_process import DoomedLethe
-from tests.support.kills.faults import FILE_CHANGE, INTERRUPTIONS, SEED, Action, Fault
+from tests.support.kills.faults import FILE_CHANGE, INTERRUPTIONS, SEED, Action, Fault, points_of
 from tests.support.preloaded import Preloaded
 from tests.support.service.homes import private_database
 from tests.support.service.repair_world import query

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from service.domain.states import Cause
-from service.failure_points import FailurePoint, points_of
+from service.failure_points import FailurePoint
 from tests.support.kills.deletions import (
     Outcome,
     People,
@@ -23,7 +23,7 @@ from tests.support.kills.deletions import (
     outcome_of,
 )
 from tests.support.kills.doomed_process import DoomedLethe
-from tests.support.kills.faults import FILE_CHANGE, SEED, Action, Fault
+from tests.support.kills.faults import FILE_CHANGE, SEED, Action, Fault, points_of
 from tests.support.preloaded import Preloaded
 from tests.support.service.homes import private_database
 

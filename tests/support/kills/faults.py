@@ -10,11 +10,25 @@ from enum import StrEnum
 from pathlib import Path
 
 from service.domain.states import Cause
-from service.failure_points import FailurePoint, points_of
+from service.failure_points import FailurePoint
 
 #: Beside the named points: every change of a file or folder below the model, or below what an import has beside it, of
 #: which there are many in one step.
 FILE_CHANGE = "file change"
+
+_OF_BATCHES = frozenset(
+    {FailurePoint.APPLYING, FailurePoint.APPLIED, FailurePoint.KEYS_DESTROYED, FailurePoint.ACKNOWLEDGED}
+)
+
+
+def points_of(cause: Cause) -> tuple[FailurePoint, ...]:
+    """Those that every version of a cause passes while it is made, in their order."""
+    points = [point for point in FailurePoint if point[0].isdigit() and int(point.split()[0]) >= 4]
+    if cause is not Cause.BATCH:
+        points = [point for point in points if point not in _OF_BATCHES]
+    if cause is not Cause.IMPORT:
+        points.remove(FailurePoint.INSTALLED)
+    return tuple(points)
 
 
 class Action(StrEnum):

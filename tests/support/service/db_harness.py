@@ -160,7 +160,7 @@ async def imported(conn: Connection, version: Version) -> None:
     await ImportRepository(conn).ask(version.id, version.model, exclude_deleted=True)
     await VersionRepository(conn).insert(version)
     await ImportRepository(conn).commit(version.id)
-    await EventRepository(conn).append_model_event(EventType.IMPORTED, ModelImported(version))
+    await EventRepository(conn).append_unrequested(EventType.IMPORTED, ModelImported(version))
 
 
 class Said:

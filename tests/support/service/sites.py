@@ -135,7 +135,7 @@ class Site:
         async def read() -> list[dict[str, Any]]:
             engine = create_engine(str(self.settings.database_url), pool_size=1)
             async with transaction(engine) as connection:
-                leaves = [parse_canonical(leaf.data) for leaf in await LogRepository(connection).model_events()]
+                leaves = [parse_canonical(leaf.data) for leaf in await LogRepository(connection).unrequested()]
             await engine.dispose()
             return [leaf["details"] for leaf in leaves if leaf["type"] == "recovered"]
 

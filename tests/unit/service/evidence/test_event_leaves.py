@@ -12,7 +12,7 @@ from service.audit.leaf import LoggedEvent, leaf_data
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord, DeletionRequest, RequestAudit
-from service.domain.states import MODEL_EVENTS, Cause, EventType, Guarantee, RequestStatus
+from service.domain.states import UNREQUESTED, Cause, EventType, Guarantee, RequestStatus
 from service.domain.versions import Recovery, Version
 from service.evidence.contents import (
     AlreadyDeleted,
@@ -134,7 +134,7 @@ def test_every_event_becomes_the_leaf_that_it_always_became() -> None:
                 type=event,
                 payload=CONTENTS[event].document(),
                 created_at=AT,
-                request=None if event in MODEL_EVENTS else REQUEST,
+                request=None if event in UNREQUESTED else REQUEST,
                 commitments=Commitments(bytes(range(64)), bytes(32)),
             ),
         )

@@ -15,7 +15,7 @@ OF_THE_MODEL = (EventType.IMPORTED, EventType.RECOVERED)
 
 
 @dataclass(frozen=True)
-class ModelEvent:
+class UnrequestedEvent:
     """An event of no request, for people."""
 
     #: Of its leaf.
@@ -24,13 +24,13 @@ class ModelEvent:
     what: str
 
     @classmethod
-    def of(cls, leaf: Mapping[str, Any]) -> "ModelEvent":
+    def of(cls, leaf: Mapping[str, Any]) -> "UnrequestedEvent":
         """What a leaf tells."""
         return cls(leaf["index"], datetime.fromisoformat(leaf["time"]), in_words(leaf["type"], leaf["details"]))
 
 
 def in_words(event_type: str, details: Mapping[str, Any]) -> str:
-    """A sentence for an event of `MODEL_EVENTS`; of what is no such event, its type and content as they are."""
+    """A sentence for an event of `UNREQUESTED`; of what is no such event, its type and content as they are."""
     said = dict(details)
     if event_type == EventType.IMPORTED:
         return (
