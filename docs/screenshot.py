@@ -11,14 +11,14 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 from benchmarks.performance.lethe_process import KEY, LetheProcess
 
 PICTURE = Path(__file__).parent / "images" / "dashboard.png"
 #: Deleted one after another, so that the charts have points; 1703 alone supports a direction of the feature space.
 NODES = [["12", "57"], ["1703"], ["100"], ["2001", "2002", "2003"], ["640"], ["7", "1500"]]
-SIZE = {"width": 1120, "height": 838}
+SIZE: ViewportSize = {"width": 1120, "height": 838}
 
 
 def take(url: str, picture: Path) -> None:
@@ -28,7 +28,7 @@ def take(url: str, picture: Path) -> None:
         # Root has no sandbox to be had.
         flags = ["--no-sandbox"] if os.geteuid() == 0 else []
         running = playwright.chromium.launch(executable_path=browser, args=flags)
-        page = running.new_page(viewport=SIZE, color_scheme="light")  # type: ignore[arg-type]
+        page = running.new_page(viewport=SIZE, color_scheme="light")
         page.goto(f"{url}/dashboard")
         page.get_by_label("API key").fill(KEY)
         page.get_by_role("button", name="Sign in").click()

@@ -140,7 +140,8 @@ async def test_the_same_idempotency_key_with_another_body_is_a_conflict(api: Api
 
 async def test_an_idempotency_key_out_of_form_is_refused(api: Api, writer: httpx.AsyncClient) -> None:
     for key in ("", "x" * 256, "two words", "ümlaut".encode("latin-1")):
-        response = await writer.post("/deletions", json=node_body("1"), headers={"Idempotency-Key": key})
+        headers: dict[str, Any] = {"Idempotency-Key": key}
+        response = await writer.post("/deletions", json=node_body("1"), headers=headers)
         refused(response, 422, "invalid-request")
     longest = await writer.post("/deletions", json=node_body("1"), headers={"Idempotency-Key": "x" * 255})
     assert longest.status_code == 202

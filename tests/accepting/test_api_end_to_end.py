@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.db import roles
+from service.db.rights import API_ROLE
 from service.db.transactions import transaction
 from service.domain.states import Scope
 from service.errors import StateMismatch
@@ -27,7 +27,7 @@ async def test_the_service_works_as_the_role_that_cannot_change_the_log(settings
         await until(lethe.is_ready)
         async with transaction(lethe.services.engine) as connection:
             role = (await connection.exec_driver_sql("SELECT current_user")).scalar_one()
-    assert role == roles.API_ROLE
+    assert role == API_ROLE
 
 
 @pytest.fixture

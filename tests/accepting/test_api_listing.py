@@ -139,6 +139,7 @@ async def test_a_search_by_node_finds_who_deleted_it(api: Api) -> None:
     await api.forget(["2"], request, RequestKind.FEATURES)
     features = (await writer.post("/deletions/search", json={"nodes": ["2"]})).json()
     assert [one["deletion"]["id"] for one in features["found"]] == [request]
+    bad: dict[str, Any]
     for bad in ({"nodes": []}, {"nodes": [1]}, {"nodes": ["1"], "also": 1}):
         refused(await writer.post("/deletions/search", json=bad), 422, "invalid-request")
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
@@ -54,7 +55,7 @@ def asking(models: Models, lethe_start: Start, tmp_path_factory: pytest.TempPath
     """Of a Lethe in which requests stay queued until they fill a batch; one for all tests that want that."""
     home = tmp_path_factory.mktemp("waiting") / "home"
     copied(models.trained(SMALL), home / "model")
-    limits = {"max_nodes_per_request": models.graph(SMALL).nodes, "max_body_bytes": 16_384}
+    limits: dict[str, Any] = {"max_nodes_per_request": models.graph(SMALL).nodes, "max_body_bytes": 16_384}
     with (
         LetheProcess(lethe_start, home, max_batch_nodes=BATCH, max_wait_ms=60_000, **limits) as lethe,
         asking_of(lethe.start(), models) as asking,

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -48,8 +49,8 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Database, list[UUID]],
     def arrange(db: Database, leaving: list[UUID]) -> None:
         days = audit_search._days
 
-        async def then_they_leave(*arguments: object) -> object:
-            found = await days(*arguments)  # type: ignore[arg-type]
+        async def then_they_leave(*arguments: Any) -> object:
+            found = await days(*arguments)
             async with transaction(db.engine) as conn:
                 for request_id in leaving:
                     await RequestMoves(conn).mark_failed(request_id, "Its features are broken.")

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -143,7 +144,7 @@ async def test_no_header_makes_an_error_inside(api: Api) -> None:
         ("GET", "/metrics"),
     ):
         for headers in STRANGE_HEADERS:
-            sent = {name: value.encode("latin-1") for name, value in headers.items()}
+            sent: dict[str, Any] = {name: value.encode("latin-1") for name, value in headers.items()}
             answer = await client.request(method, path, headers={"Accept": "text/html", **sent})
             assert answer.status_code < 500, (method, path, headers, answer.text)
 

@@ -80,7 +80,11 @@ def anonymous(answer: httpx.Response) -> dict[str, Any]:
 
 async def gone(api: Api, reader: httpx.AsyncClient, subject: Any, kind: RequestKind = RequestKind.NODE) -> None:
     """Delete `subject` with the key that may."""
-    bodies = {RequestKind.NODE: node_body, RequestKind.FEATURES: features, RequestKind.EDGE: edges}
+    bodies: dict[RequestKind, Callable[..., dict[str, Any]]] = {
+        RequestKind.NODE: node_body,
+        RequestKind.FEATURES: features,
+        RequestKind.EDGE: edges,
+    }
     request = (await reader.post("/deletions", json=bodies[kind](subject))).json()["id"]
     await api.forget([subject], request, kind)
     await api.complete(request)
@@ -224,6 +228,7 @@ def test_what_was_deleted_already_is_completed_no_sooner_than_what_was_there(
     with lethe.client() as client:
         deletion = client.wait(asked["id"], timeout_s=60)
     assert (deletion.status, deletion.already_deleted_by) == ("completed", earlier.id)
+    assert deletion.completed_at is not None
     assert (deletion.completed_at - deletion.received_at).total_seconds() >= usual_s
 
 
@@ -235,6 +240,7 @@ def test_a_request_of_deleted_and_live_nodes_deletes_the_rest(lethe: LetheProces
         deletion = client.wait(asked["id"], timeout_s=60)
     assert deletion.audit is not None
     assert deletion.audit.deleted == 2
+    assert deletion.explanation is not None
     assert "1 of the 3 nodes that the request names was gone already" in deletion.explanation
     assert lethe.predict(["5", "6", "7"]).deleted == ["5", "6", "7"]
 

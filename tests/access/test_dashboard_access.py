@@ -139,7 +139,7 @@ async def test_forms_of_other_sites_are_refused(api: Api) -> None:
 
 async def test_guessing_keys_is_slowed_down_for_the_one_who_guesses(api: Api) -> None:
     _, key = await api.key(Scope.AUDIT_READ)
-    guesser = await api.client_with(None, address=("192.0.2.7", 4711))
+    guesser = await api.client_with(None, ("192.0.2.7", 4711))
     for _ in range(MOST_IN_VAIN):
         assert (await sign_in(guesser, "lethe_00000000_wrong")).status_code == 401
     refused = await sign_in(guesser, key)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -218,7 +219,7 @@ async def test_it_is_found_when_a_login_can_do_more_than_its_process_needs(db: D
     ],
 )
 async def test_a_url_that_names_no_login_or_database_is_a_wrong_setting_at_the_start(
-    db: Database, wrong: dict[str, str], said: str
+    db: Database, wrong: dict[str, Any], said: str
 ) -> None:
     url = make_url(db.url).set(**wrong).render_as_string(hide_password=False)
     with pytest.raises(ConfigurationError, match=said) as refused:

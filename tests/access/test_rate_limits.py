@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -86,8 +87,8 @@ async def test_memory_of_those_who_fail_is_bounded() -> None:
 
 def test_an_address_is_one_for_itself_and_a_network_of_one_subscriber_is_one() -> None:
     def network(address: str | None) -> str:
-        client = None if address is None else SimpleNamespace(host=address)
-        return network_of(SimpleNamespace(client=client))  # type: ignore[arg-type]
+        connection: Any = SimpleNamespace(client=None if address is None else SimpleNamespace(host=address))
+        return network_of(connection)
 
     assert network("2001:db8::1") == network("2001:db8::ffff") != network("2001:db8:0:1::1")
     assert network("192.0.2.1") == network("::ffff:192.0.2.1") != network("192.0.2.2")
@@ -108,12 +109,12 @@ def too_many(answer: httpx.Response) -> None:
 async def test_wrong_keys_are_limited_by_address_and_valid_ones_in_use_go_on(api: Api) -> None:
     elsewhere = ("192.0.2.7", 4711)
     _, used = await api.key(Scope.PREDICTIONS_READ)
-    using = await api.client_with(used, address=elsewhere)
+    using = await api.client_with(used, elsewhere)
     assert (await using.get("/predict/1")).status_code == 200
     for number in range(FAILURES):
-        guessing = await api.client_with(f"lethe_00000000_{number}", address=elsewhere)
+        guessing = await api.client_with(f"lethe_00000000_{number}", elsewhere)
         refused(await guessing.get("/predict/1"), 401, "unauthenticated")
-    guessing = await api.client_with("lethe_00000000_more", address=elsewhere)
+    guessing = await api.client_with("lethe_00000000_more", elsewhere)
     for path in ("/predict/1", "/model", "/log/checkpoint", "/deletions"):
         too_many(await guessing.get(path))
     assert (await using.get("/predict/1")).status_code == 200

@@ -50,9 +50,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Sparse and dense ones, with and without deletions, of every part that a manifest may name."""
     folder = tmp_path_factory.mktemp("models")
     data = {
-        "sparse": (ModelSpec(label_hops=1), {"cohorts": 1}),
-        "dense": (ModelSpec(diffusion=True, hops=1), {}),
-        "mlp": (ModelSpec(mlp_width=4), {"public": [str(row) for row in range(30)]}),
+        "sparse": (ModelSpec(label_hops=1), TrainingOptions(cohorts=1)),
+        "dense": (ModelSpec(diffusion=True, hops=1), TrainingOptions()),
+        "mlp": (ModelSpec(mlp_width=4), TrainingOptions(public=[str(row) for row in range(30)])),
     }
     made = []
     for name, (spec, options) in data.items():
@@ -63,7 +63,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             edges = np.concatenate([ring, ring[:, ::-1]]).T
             dataset = str(folder / "dense.npz")
             np.savez(dataset, edge_index=edges, x=rng.standard_normal((60, 5)), y=np.arange(60) % 3)
-        train_model(dataset, folder / name, spec, TrainingOptions(**options), data_dirs=[])  # type: ignore[arg-type]
+        train_model(dataset, folder / name, spec, options, data_dirs=[])
         made.append(folder / name)
     served = folder / "served"
     shutil.copytree(folder / "sparse", served)
@@ -186,7 +186,7 @@ def changed_values(draw: st.DrawFn) -> Change:
         elif isinstance(parent, dict):
             parent[str(value)[:50]] = parent.pop(last) if how == "rename" else value
         else:
-            parent.append(value)  # type: ignore[unreachable]
+            parent.append(value)
         checksummed(path, document)
 
     return change

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_what_is_not_read_is_not_answered_ahead(attacked: Attacked) -> None:
-    done = []
+    done: list[str] = []
 
     def look() -> None:
         attacked.ready()

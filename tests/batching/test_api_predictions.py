@@ -3,6 +3,7 @@
 import math
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -72,6 +73,7 @@ async def test_nothing_is_predicted_once_the_lease_has_run_out(api: Api) -> None
 
 async def test_bad_bodies_are_refused(api: Api) -> None:
     reader = await api.client(Scope.PREDICTIONS_READ)
+    body: Any
     for body in ({"nodes": []}, {"nodes": [1]}, {"nodes": "1"}, {}, {"nodes": ["1"], "more": 1}, ["1"]):
         refused(await reader.post("/predict", json=body), 422, "invalid-request")
     assert refused(await reader.post("/predict", json={"nodes": ["1"] * 51}), 413, "too-large")["max_nodes"] == 50

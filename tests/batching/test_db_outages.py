@@ -134,7 +134,8 @@ async def test_a_connection_that_is_lost_while_it_is_set_up_is_an_outage(proxy: 
 
 def test_a_connection_that_the_driver_gives_up_is_an_outage_and_a_wrong_setting_is_none() -> None:
     told_its_end = asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
-    wrapped = PGDialect_asyncpg.import_dbapi().InternalClientError("as above")
+    dbapi = PGDialect_asyncpg.import_dbapi()  # type: ignore[no-untyped-call]  # SQLAlchemy gives it no types
+    wrapped = dbapi.InternalClientError("as above")
     wrapped.__cause__ = told_its_end
     for outage in (told_its_end, DBAPIError(None, None, wrapped), asyncpg.InterfaceError("connection is closed")):
         assert is_outage(outage)

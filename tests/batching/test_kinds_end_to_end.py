@@ -244,10 +244,12 @@ async def test_a_kill_between_commit_and_erasure_loses_nothing(
     settings: Settings, preloaded: Preloaded, world: World, kind: str
 ) -> None:
     body = deletions(world)[kind]
-    world.nodes, world.features, world.edges = (
-        deleted if name == kind else set()  # type: ignore[assignment]
-        for name, deleted in (("node", world.nodes), ("features", world.features), ("edge", world.edges))
-    )
+    if kind != "node":
+        world.nodes = set()
+    if kind != "features":
+        world.features = set()
+    if kind != "edge":
+        world.edges = set()
     accepted = killed_at_the_erasure(preloaded, settings, body)
     assert world.left_on_disk(settings.model_dir) == {kind}
 
@@ -267,7 +269,11 @@ async def test_a_kill_between_commit_and_erasure_loses_nothing(
 
 def killed_at_the_erasure(preloaded: Preloaded, settings: Settings, body: dict[str, Any]) -> str:
     """The id of a request that a service took as far as `applied` before it was killed."""
-    named = {"database_url": settings.database_url, "redis_url": settings.redis_url, "repair": settings.repair}
+    named: dict[str, Any] = {
+        "database_url": settings.database_url,
+        "redis_url": settings.redis_url,
+        "repair": settings.repair,
+    }
     start = preloaded.python(kinds_world.__file__)
     # Whoever comes next waits for the end of its lease.
     with LetheProcess(start, settings.home, lease_ttl_s=1, **named) as doomed:

@@ -49,7 +49,7 @@ async def redis(server: ValkeyProcess) -> AsyncIterator[Redis]:
 async def test_why_redis_refuses_is_told_in_words_without_naming_a_request(
     server: ValkeyProcess, redis: Redis, told: str
 ) -> None:
-    await redis.execute_command(*told.split())
+    await redis.execute_command(*told.split())  # type: ignore[no-untyped-call]  # redis gives it no types
     request_id = uuid4()
     async with connect(server.url) as other:
         with pytest.raises(Unavailable) as refused:
@@ -65,7 +65,8 @@ async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_ne
 ) -> None:
     named = re.search("`(.*)`", refusal(NoPermissionError(), KEY).remedy)
     assert named is not None
-    await redis.execute_command("ACL", "SETUSER", "default", "resetkeys", "-@all", *named[1].split())
+    rights = ("default", "resetkeys", "-@all", *named[1].split())
+    await redis.execute_command("ACL", "SETUSER", *rights)  # type: ignore[no-untyped-call]  # as above
     await redis.connection_pool.disconnect()
     async with limits_of(server.url) as first, limits_of(server.url) as second:
         await fail(first, "192.0.2.7", FAILURES)
@@ -76,9 +77,9 @@ async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_ne
         await stream.ping()
         await stream.ensure_group()
         await stream.publish([uuid4(), uuid4()])
-        [first] = await stream.claim("one", count=1, block_ms=0)
+        [claimed] = await stream.claim("one", count=1, block_ms=0)
         [again] = await stream.reclaim("two", idle_ms=0)
-        assert again.request_id == first.request_id
+        assert again.request_id == claimed.request_id
         await stream.acknowledge([again])
         assert await stream.length() == len(await stream.request_ids()) == 1
 

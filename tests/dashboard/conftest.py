@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -83,7 +84,7 @@ def visit(browser: Browser, lethe: LetheProcess) -> Iterator[Callable[..., Visit
     """Open a window, `width` pixels wide, in the colours of a `scheme`; judged when the test ends."""
     opened: list[Visit] = []
 
-    def start(width: int = 1280, scheme: str = "light") -> Visit:
+    def start(width: int = 1280, scheme: Literal["light", "dark"] = "light") -> Visit:
         opened.append(Visit(browser, lethe.url, width, scheme))
         return opened[-1]
 

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from model_store.datasets.load import load_dataset
 from tests.support.documents.newcomer import Newcomer, checkout
@@ -90,8 +92,8 @@ def test_a_program_understands_the_arguments_that_are_shown(
 
     parse = argparse.ArgumentParser.parse_args
 
-    def parse_alone(parser: argparse.ArgumentParser, *given: object) -> None:
-        parse(parser, *given)  # type: ignore[call-overload]
+    def parse_alone(parser: argparse.ArgumentParser, *given: Any) -> None:
+        parse(parser, *given)
         raise Parsed
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_alone)
@@ -108,6 +110,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def prepare(folder: Path, model: Path) -> None:
     """What pages take for granted: a dataset of the reader's, a newly trained model, what was deleted before."""
     cora = load_dataset("cora", data_dirs=[])
+    assert isinstance(cora.features, sp.csr_array)
     edges = np.stack(cora.adjacency.nonzero()).astype(np.int64)
     ids = np.array([f"user-{number}" for number in range(len(cora.labels))])
     np.savez(folder / "my-graph.npz", edge_index=edges, y=cora.labels, x=cora.features.toarray(), node_ids=ids)
@@ -129,7 +132,8 @@ def follow(tmp_path: Path, lethe_start: Start, models: Models) -> Iterator[Calla
         home.mkdir(mode=0o700)
         copied(model, home / "model")
         # A budget that is enough on a busy machine, too.
-        settings = {"repair": "always", "repair_budget": 60, "admin_key": "", **SETTINGS.get(page.name, {})}
+        settings: dict[str, Any] = {"repair": "always", "repair_budget": 60, "admin_key": ""}
+        settings |= SETTINGS.get(page.name, {})
         lethe = LetheProcess(lethe_start, home, **settings)
         running.append(lethe)
         lethe.start()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,13 +75,13 @@ class Clone:
         out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def told(self, *arguments: str, cwd: Path | None = None, program: Path | None = None) -> dict[str, object]:
+    def told(self, *arguments: str, cwd: Path | None = None, program: Path | None = None) -> dict[str, Any]:
         """Run the launcher and return what the program it started was given."""
         import json
 
         done = self.run(*arguments, cwd=cwd, program=program)
         assert done.returncode == 0, done.stderr
-        told: dict[str, object] = json.loads(done.stdout)
+        told: dict[str, Any] = json.loads(done.stdout)
         return told
 
     @property

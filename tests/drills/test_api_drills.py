@@ -212,7 +212,8 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     assert shown["finding"] == "The drill was withdrawn before the unlearner took it up."
     async with transaction(api.engine) as connection:
         query = "SELECT request_id, model_replaced_at FROM audit_drills"
-        viewed = {str(request_id): at for request_id, at in await connection.exec_driver_sql(query)}
+        rows = (await connection.exec_driver_sql(query)).mappings()
+        viewed = {str(row["request_id"]): row["model_replaced_at"] for row in rows}
         drills = await DrillRepository(connection).list("tiny", limit=9)
         told = {str(one.request_id): one.model_replaced_at for one in drills}
     assert viewed == told

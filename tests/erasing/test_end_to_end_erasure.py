@@ -56,8 +56,8 @@ def lethe(tmp_path: Path, lethe_start: Start) -> Iterator[LetheProcess]:
     home.mkdir(mode=0o700)
     people = private_graph(tmp_path / "people.npz")
     # However busy the machine is, what is completed is repaired.
-    repaired = {"repair": "always", "repair_budget": 300}
-    with LetheProcess(lethe_start, home, dataset=people, max_wait_ms=0, **repaired) as process:
+    lethe = LetheProcess(lethe_start, home, dataset=people, max_wait_ms=0, repair="always", repair_budget=300)
+    with lethe as process:
         yield process
 
 

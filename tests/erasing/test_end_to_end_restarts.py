@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -13,8 +14,8 @@ import pytest
 from lethe_client.results import Accepted
 from tests.support.models.recomputation import Recomputation
 from tests.support.models.trained_models import SMALL, Models
-from tests.support.preloaded import Start, fresh
-from tests.support.processes.lethe_process import ROOT, LetheProcess, copied
+from tests.support.preloaded import ROOT, Start, fresh
+from tests.support.processes.lethe_process import LetheProcess, copied
 from tests.support.service.homes import digests, facts, private_database
 from tests.support.service.repair_world import Served, retrained
 
@@ -24,7 +25,7 @@ def own(tmp_path: Path, lethe_start: Start) -> Iterator[Callable[..., LetheProce
     """A Lethe with private servers, not started."""
     made: list[LetheProcess] = []
 
-    def make(**settings: object) -> LetheProcess:
+    def make(**settings: Any) -> LetheProcess:
         home = tmp_path / "own"
         home.mkdir(mode=0o700)
         made.append(LetheProcess(lethe_start, home, **settings))

@@ -169,6 +169,7 @@ async def test_a_search_pages_through_what_the_filters_keep(auditor: httpx.Async
 
 
 async def test_searches_out_of_form_are_refused(auditor: httpx.AsyncClient) -> None:
+    bad: dict[str, Any]
     for bad in (
         {"nodes": []},
         {"nodes": ["1"], "cursor": "x"},

@@ -20,8 +20,8 @@ from service.audit_records.file import COLUMNS
 from service.audit_records.queries import AuditFilters, SeriesPoint, SeriesStep, Summary
 from service.audit_records.summary import series, summary
 from service.audit_records.totals import fold
-from service.db import roles
 from service.db.engine import create_engine
+from service.db.rights import AUDIT_ROLE
 from service.db.transactions import transaction
 from service.deletions.moves import RequestMoves
 from service.domain.figures import FIGURES
@@ -317,8 +317,8 @@ async def test_the_audit_role_reads_the_views_and_nothing_else(world: AuditWorld
     held = {name for (name,) in columns}
     assert {"injected_norm_after", "p95_seconds_to_completed"} <= held
     assert not held & {"reference", "ciphertext", "idempotency_key", "api_key_id", "explanation", "failure"}
-    await world.rows(f"GRANT {roles.AUDIT_ROLE} TO CURRENT_USER")
-    engine = create_engine(world.url, pool_size=1, role=roles.AUDIT_ROLE)
+    await world.rows(f"GRANT {AUDIT_ROLE} TO CURRENT_USER")
+    engine = create_engine(world.url, pool_size=1, role=AUDIT_ROLE)
     try:
         for view in ("audit_summary", "audit_series", "audit_export", "audit_drills"):
             async with engine.connect() as conn:
@@ -332,8 +332,8 @@ async def test_the_audit_role_reads_the_views_and_nothing_else(world: AuditWorld
 
 
 async def test_every_chart_of_the_grafana_dashboard_asks_what_the_views_answer(world: AuditWorld) -> None:
-    await world.rows(f"GRANT {roles.AUDIT_ROLE} TO CURRENT_USER")
-    engine = create_engine(world.url, pool_size=1, role=roles.AUDIT_ROLE)
+    await world.rows(f"GRANT {AUDIT_ROLE} TO CURRENT_USER")
+    engine = create_engine(world.url, pool_size=1, role=AUDIT_ROLE)
     panels = json.loads(DASHBOARD.read_text())["panels"]
     asked = [target["rawSql"].replace("$model", GENERATED) for panel in panels for target in panel["targets"]]
     asked = [re.sub(r"\$__timeFilter\((\w+)\)", r"\1 BETWEEN '2026-11-01' AND '2026-12-01'", query) for query in asked]

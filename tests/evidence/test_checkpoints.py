@@ -25,8 +25,10 @@ async def predicted(lethe: Lethe) -> object:
 async def test_a_start_reads_the_factors_of_the_committed_version_and_does_without_damaged_ones(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    defaults = Checkpointer.__init__.__kwdefaults__
+    assert defaults is not None
     for name, value in {"least_features": 1, "quiet_s": 0.0}.items():
-        monkeypatch.setitem(Checkpointer.__init__.__kwdefaults__, name, value)
+        monkeypatch.setitem(defaults, name, value)
     async with running(settings) as lethe:
 
         async def is_kept() -> bool:

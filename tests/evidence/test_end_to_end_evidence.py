@@ -73,13 +73,13 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     exported = (tmp_path / "log.ndjson").read_text()
     for secret in ("DSR-17", *answer["salts"]["nodes"].values()):
         assert secret not in exported
-    check = ("audit", "verify", tmp_path / "log.ndjson", "--key", public, "--against", tmp_path / "seen")
-    assert lethe(*check).status == 0
+    check_log = ("audit", "verify", tmp_path / "log.ndjson", "--key", public, "--against", tmp_path / "seen")
+    assert lethe(*check_log).status == 0
     lines = exported.splitlines()
     first_leaf = next(place for place, line in enumerate(lines) if line.startswith('{"index":0,'))
     for gone, told in ((first_leaf, "leaf 0: it is missing"), (1, "checkpoints, ")):
         (tmp_path / "log.ndjson").write_text("\n".join([*lines[:gone], *lines[gone + 1 :]]) + "\n")
-        ran = lethe(*check)
+        ran = lethe(*check_log)
         assert (ran.status, told in ran.stdout) == (1, True)
 
     # The weights bear out what was recorded of them.

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,11 +30,11 @@ class FullDisk:
         self.loads = 0
         load = Staged.load
 
-        def slow(*given: object) -> Staged:
+        def slow(*given: Any) -> Staged:
             # Longer than the time between two looks for imports.
             time.sleep(0.6)
             self.loads += 1
-            return load(*given)  # type: ignore[arg-type]
+            return load(*given)
 
         patch.setattr(Staged, "load", slow)
         patch.setattr(versions, "write_file", self._write)

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from model_store import replacement
+from model_store.disk import durable
 from model_store.replacement import ImportUnderWay, Replacement, copying_lock
 from model_store.store import Store
 from projector.graph.graph import feature_rows
@@ -78,6 +79,7 @@ async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failu
         imported = record.version
         assert imported is not None
         assert (imported.number_before, imported.number, imported.deleted_nodes) == (1, 2, 2)
+        assert imported.span_residual is not None
         assert 0 <= imported.span_residual < 1e-8
         versions = [answer["model_version"] for answer in answers]
         assert versions == sorted(versions)
@@ -225,12 +227,10 @@ def before_the_move(patch: pytest.MonkeyPatch) -> None:
 
 
 def between_the_moves(patch: pytest.MonkeyPatch) -> None:
-    original: Callable[[Path, Path], None] = replacement.rename
-
     def rename(source: Path, target: Path) -> None:
         if target.name == "model":
             crash()
-        original(source, target)
+        durable.rename(source, target)
 
     patch.setattr(replacement, "rename", rename)
 

@@ -85,7 +85,16 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Wheel]:
     (source / "service" / "__pycache__" / "app.cpython-311.pyc").write_bytes(b"compiled")
     built = {}
     for name, (folder, packages) in PARTS.items():
-        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source / folder]
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "build",
+            "--wheel",
+            "--no-isolation",
+            "--outdir",
+            out,
+            source / folder,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         (file,) = out.glob(f"{name.replace('-', '_')}-*.whl")
@@ -141,7 +150,7 @@ class Environment:
 
     def run(self, program: str, *arguments: str) -> str:
         """What a program of the environment prints; AssertionError unless it ends with 0."""
-        command = [self.folder / "bin" / program, *arguments]
+        command: list[str | Path] = [self.folder / "bin" / program, *arguments]
         own = ("LETHE_", "OMP_", "PYTHONPATH", "DATABASE_URL", "REDIS_URL")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         environment |= {"LETHE_DEVICE": "cpu", "COLUMNS": "200"}

@@ -102,7 +102,7 @@ def test_without_training_nodes_the_bound_is_the_weights_own_size() -> None:
     assert none.relative == 0.0
 
 
-def gradient_error(objective: Objective, H: NDArray[np.longdouble], W: Matrix) -> tuple[float, float]:
+def gradient_error(objective: Objective, H: Matrix, W: Matrix) -> tuple[float, float]:
     """The rounding that the certificate adds to the gradient at W, and what the computed gradient is off by."""
     point = objective.at(torch.from_numpy(W))
     problem = Problem(H, objective.labels.numpy(), W.shape[1], loss_kind(objective), objective.regularization)

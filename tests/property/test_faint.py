@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def test_ten_thousand_random_faint_directions_leave_the_guarantee(hundred: int) 
             raise AssertionError(f"seed {seed}") from error
 
 
-def private_column(supports: dict[int, float], nodes: int = 80, **spec: object) -> FaintModel:
+def private_column(supports: dict[int, float], nodes: int = 80, **spec: Any) -> FaintModel:
     """Ten dense columns and one that the nodes of `supports` alone have."""
     rng = np.random.default_rng(1)
     column = np.zeros(nodes)
@@ -67,7 +68,7 @@ def private_column(supports: dict[int, float], nodes: int = 80, **spec: object) 
         adjacency=(upper | upper.T).astype(np.float64),
         labels=rng.integers(0, 3, nodes),
         training=np.ones(nodes, dtype=np.bool_),
-        spec=ModelSpec(regularization=1e-4, **spec),  # type: ignore[arg-type]
+        spec=ModelSpec(regularization=1e-4, **spec),
         batches=[],
         old_preconditioner=True,
     )

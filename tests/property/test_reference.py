@@ -8,7 +8,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -34,6 +34,7 @@ from tests.support.mathematics.configurations import covering, products
 from tests.support.mathematics.property_models import SmallModel
 from tests.support.mathematics.references import dense_representation, reference
 from tests.support.mathematics.retraining import Matrix, Problem
+from tests.support.models.small_graphs import dense
 from tests.support.models.structures import (
     STRUCTURES,
     Rows,
@@ -135,7 +136,7 @@ def world_of(cell: Cell) -> World:
 def world_on(graph: Graph, spec: ModelSpec) -> World:
     """A dataset, with what is written out in double precision."""
     adjacency = graph.adjacency.toarray()
-    X = np.asarray(graph.features.toarray(), dtype=np.float64)
+    X = dense(graph.features)
     rng = np.random.default_rng(0)
     return World(
         model=SmallModel(graph.features, adjacency, graph.labels, graph.train_mask, spec, graph.num_classes),
@@ -224,8 +225,8 @@ def repairable(choice: Mapping[str, object]) -> bool:
     return allowed(choice) and choice["loss"] is not LossKind.PLAIN_HINGE
 
 
-def cells(choices: Iterable[Mapping[str, object]]) -> list[Cell]:
-    return [Cell(**choice) for choice in choices]  # type: ignore[arg-type]
+def cells(choices: Iterable[Mapping[str, Any]]) -> list[Cell]:
+    return [Cell(**choice) for choice in choices]
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from tests.support.mathematics.configurations import Configuration, every, pairw
 from tests.support.mathematics.matrix import build, oracle_of, removals_of
 from tests.support.mathematics.oracle import Oracle
 from tests.support.mathematics.retraining import Problem
+from tests.support.models.small_graphs import dense
 from tests.support.models.stored import StoredModel, built
 
 #: |W - W_u| / |W_u| that a repair must reach; the certificate says 1e-8.
@@ -124,7 +125,7 @@ def test_all_repaired_configurations_are_the_retrained_ones(configuration: Confi
 @pytest.fixture
 def small() -> Graph:
     graph = load_dataset("synthetic:n=120,d=30,classes=3,seed=2", data_dirs=[])
-    return replace(graph, features=np.asarray(graph.features.toarray(), dtype=np.float64))
+    return replace(graph, features=dense(graph.features))
 
 
 def served(graph: Graph, path: Path, spec: ModelSpec | None = None) -> StoredModel:
@@ -325,6 +326,7 @@ def test_a_batch_that_overtakes_a_repair_goes_on_from_its_weights(
         resident = stored.resident
         bound = resident.committed.certificate
         assert bound is not None
+        assert bound.relative is not None
         while (
             resident.repair_in_progress is None
             or not (resident.repair_in_progress.bound_relative or 1.0) < bound.relative / 3

@@ -25,7 +25,7 @@ SMALL, TOLERANCE = 1e-4, 1e-13
 
 def exact(configurations: Callable[[], list[Configuration]]) -> list[Configuration]:
     """Those trained to the optimum, one of each kind of request."""
-    found = {}
+    found: dict[tuple[object, ...], Configuration] = {}
     for each in configurations():
         if each.solver is SolverKind.NEWTON:
             key = (each.combine, each.loss, each.label_hops, each.diffusion, each.mlp, each.layout)

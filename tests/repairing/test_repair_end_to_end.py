@@ -322,7 +322,7 @@ def test_a_service_killed_at_a_repair_ends_it_after_a_restart(
     home = tmp_path / "home"
     home.mkdir()
     model = copy_of(small_model, home / "model")
-    named: dict[str, object] = {"database_url": database_url, "redis_url": redis_url, "lease_ttl_s": 1}
+    named: dict[str, Any] = {"database_url": database_url, "redis_url": redis_url, "lease_ttl_s": 1}
     named |= {"repair": "always", "repair_budget": 0}
     doomed = LetheProcess(preloaded.python(repair_world.__file__, point), home, **named)
     with doomed.start().client() as client:
@@ -447,7 +447,10 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
         await until(is_made)
         accepted = await lethe.delete("12")
         await until(is_outdated)
-        factor = weakref.ref(caches[-1].usable().inverse)
+        held = caches[-1].usable()
+        assert held is not None
+        factor = weakref.ref(held.inverse)
+        del held
         assert factor() is not None
         later = settings.factor_age
         await until(is_gone)

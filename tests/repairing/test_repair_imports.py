@@ -53,6 +53,7 @@ async def test_what_is_excluded_at_import_is_repaired_before_the_model_is_served
         assert imported.distance_bound_before_relative is not None
         assert imported.distance_bound_after_relative is not None
         assert imported.distance_bound_after_relative <= 1e-8 < imported.distance_bound_before_relative
+        assert imported.span_residual is not None
         assert 0 <= imported.span_residual < 1e-8
         model = await model_of(lethe)
         assert (model["version"], model["repair"], model["guarantee"]) == (2, "converged", "retrained")

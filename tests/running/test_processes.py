@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -27,7 +28,7 @@ def test_what_is_killed_comes_back_and_requests_are_completed(
 ) -> None:
     home = tmp_path / "home"
     copied(small_model, home / "model")
-    servers = {"database_url": database_url, "redis_url": redis_url}
+    servers: dict[str, Any] = {"database_url": database_url, "redis_url": redis_url}
     lethe = LetheProcess(lethe_start, home, **servers, api_workers=2, lease_ttl_s=1)
     with lethe.start():
         for node, name in enumerate(PARTS):
@@ -48,7 +49,7 @@ def test_all_processes_end_with_one_that_is_killed_and_the_next_takes_their_plac
 ) -> None:
     home = tmp_path / "home"
     copied(small_model, home / "model")
-    servers = {"database_url": database_url, "redis_url": redis_url, "lease_ttl_s": 1}
+    servers: dict[str, Any] = {"database_url": database_url, "redis_url": redis_url, "lease_ttl_s": 1}
     lethe = LetheProcess(lethe_start, home, **servers, api_workers=workers)
     with lethe.start():
         port = int(lethe.url.rpartition(":")[2])

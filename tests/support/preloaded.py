@@ -166,7 +166,7 @@ def leave(main: Callable[[], None]) -> NoReturn:
     except BaseException:  # noqa: BLE001 - as an interpreter does
         traceback.print_exc()
         status = 1
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]  # private, and what an interpreter does at its end
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

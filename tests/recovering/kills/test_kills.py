@@ -9,6 +9,7 @@ that was interrupted goes on where it was.
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,11 @@ CHOSEN: list[Sequence[Fault]] = [
 
 def check(runs: Runs, faults: Sequence[Fault], seed: int = 0) -> None:
     """The faults under the repair policy that they need, or one of the three, with one to four that answer."""
-    policies = {"never": {}, "always": {}, "deferred": {"repair": "always", "repair_budget": 0.0}}
+    policies: dict[str, dict[str, Any]] = {
+        "never": {},
+        "always": {},
+        "deferred": {"repair": "always", "repair_budget": 0.0},
+    }
     rng = random.Random(f"{seed} {faults}")
     repairs = any(fault.cause is Cause.REPAIR for fault in faults)
     policy = "deferred" if repairs else rng.choice(list(policies))

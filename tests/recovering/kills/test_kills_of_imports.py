@@ -109,7 +109,7 @@ def scenarios() -> list[object]:
     """Every point of an import, with what is killed and what is imported drawn for it."""
     rng = random.Random(SEED)
     ways = [(True, "never"), (True, "always"), (False, "never")]
-    found = []
+    found: list[object] = []
     for point in points_of(Cause.IMPORT):
         fault = Fault(rng.choice(INTERRUPTIONS), point, cause=Cause.IMPORT)
         found.append(pytest.param(fault, *rng.choice(ways), id=str(fault)))

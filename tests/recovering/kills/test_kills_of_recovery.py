@@ -118,7 +118,7 @@ def restored(people: People, preloaded: Preloaded, tmp_path_factory: pytest.Temp
 def scenarios() -> list[object]:
     """Every point of a recovery, with an older store and with an older database; the rest is drawn."""
     rng = random.Random(SEED)
-    found = []
+    found: list[object] = []
     for part in Part:
         for point in points_of(Cause.RECOVERY):
             fault = Fault(rng.choice(_KILLS), point, cause=Cause.RECOVERY)

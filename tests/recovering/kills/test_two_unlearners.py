@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,14 +51,20 @@ def check(
 
     def carry_out(cause: Cause, faults: Sequence[Fault], repair: str) -> None:
         of_cause, model = OF_CAUSE[cause], copied(people.template / "model", tmp_path / "model")
-        settings = {"database_url": database_url, "redis_url": redis_url, "model": model, "repair": repair}
+        settings: dict[str, Any] = {
+            "database_url": database_url,
+            "redis_url": redis_url,
+            "model": model,
+            "repair": repair,
+        }
         settings |= {"lease_ttl_s": 2, "max_wait_ms": 5, **of_cause.settings}
         for its_own in (faults, ()):
             home = tmp_path / f"home-{len(made)}"
             home.mkdir(mode=0o700)
             made.append(DoomedLethe(preloaded, home, its_own, armed=True, **settings))
+        first, second = made
         goes_on_beside_its_successor(
-            of_cause(people, *made, database_url=database_url),
+            of_cause(people, first, second, database_url=database_url),
             runs_of_another() if cause is Cause.IMPORT else runs,
             str(settings["repair"]),
         )

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import asyncpg
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request
@@ -24,10 +25,9 @@ def chromium() -> str | None:
 class Visit:
     """A window with cookies of its own, and what it complained about and asked for."""
 
-    def __init__(self, browser: Browser, url: str, width: int, scheme: str) -> None:
+    def __init__(self, browser: Browser, url: str, width: int, scheme: Literal["light", "dark"]) -> None:
         self.url = url
-        size = {"width": width, "height": 900}
-        self.context = browser.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.complaints: list[str] = []
         self.elsewhere: list[str] = []
         #: Whole pages asked for so far.

@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import asyncpg
 import numpy as np
 from numpy.typing import NDArray
 
 from lethe_client import LetheClient, ProblemError, ServerUnreachable
-from lethe_client.results import Accepted, Deletion
+from lethe_client.results import Accepted
 from model_store import gram_checkpoint
 from projector.graph.graph import Graph
 from service.audit.checkpoint import read
@@ -47,7 +48,7 @@ T = TypeVar("T")
 class Wanted:
     """One deletion request."""
 
-    kind: str
+    kind: Literal["node", "edge", "features"]
     nodes: tuple[str, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
 
@@ -128,7 +129,7 @@ class Run:
         self.lethe.launch_until_ready()
         waiting: list[str] = []
         for number, wanted in enumerate(self.people.wanted):
-            self.accepted[number] = self.persist(lambda client, n=number, w=wanted: w.send(client, n))
+            self.accepted[number] = self.persist(partial(wanted.send, number=number))
             waiting.append(self.accepted[number].id)
             between(self)
             if self.lethe.faults and self._rng.random() < 0.6:
@@ -146,17 +147,21 @@ class Run:
 
     def _await(self, requests: Sequence[str]) -> None:
         for request in requests:
-            self.until(lambda client, r=request: self._of(client.deletion(r)).status == "completed")
+            self.until(partial(self._is_completed, request))
         if self.lethe.faults and self.lethe.faults[0].cause is Cause.REPAIR:
             self._await_repairs()
 
     def _await_repairs(self) -> None:
         for one in self.accepted.values():
-            self.until(lambda client, r=one.id: client.deletion(r).repair != "pending")
+            self.until(partial(self._is_repaired, one.id))
 
-    def _of(self, deletion: Deletion) -> Deletion:
+    def _is_completed(self, request: str, client: LetheClient) -> bool:
+        deletion = client.deletion(request)
         assert deletion.status in {"queued", "applied", "completed"}, deletion
-        return deletion
+        return deletion.status == "completed"
+
+    def _is_repaired(self, request: str, client: LetheClient) -> bool:
+        return client.deletion(request).repair != "pending"
 
     def until(self, condition: Callable[[LetheClient], bool]) -> None:
         """Wait for a condition, through outages and restarts."""
@@ -347,8 +352,8 @@ class Runs:
         """What a run with `faults` comes to; `between` is done after each request, `around` about all of it."""
         home = self.people.home(self._folder / f"home-{self._made}")
         self._made += 1
-        settings = {"repair": repair, "repair_budget": repair_budget, "lease_ttl_s": lease_ttl_s, "max_wait_ms": 5}
-        settings |= {"api_workers": api_workers}
+        settings: dict[str, Any] = {"repair": repair, "repair_budget": repair_budget, "lease_ttl_s": lease_ttl_s}
+        settings |= {"api_workers": api_workers, "max_wait_ms": 5}
         lethe = DoomedLethe(self._preloaded, home, faults, **settings)
         try:
             run = Run(self.people, lethe, seed)

@@ -165,6 +165,7 @@ def with_valkey(home: Path, action: Action) -> None:
 
 def serve(order: Mapping[str, Any]) -> None:
     """Be `lethe serve`, or the command of the order, with faults."""
+    assert Sweeper.__init__.__kwdefaults__ is not None
     Sweeper.__init__.__kwdefaults__.update(older_than_s=_SWEEP_S, interval_s=_SWEEP_S)
     home, model, happened = Path(order["home"]), Path(order["model"]), Path(order["happened"])
     Observer(loaded(order["faults"]), home, model, happened, armed=order["armed"]).install()

@@ -5,7 +5,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from tests.support.kills import doomed
 from tests.support.kills.faults import Fault, Happened, dumped
@@ -21,7 +21,7 @@ class DoomedLethe(LetheProcess):
     """A LETHE_HOME whose process meets `faults`, one after the other, across its restarts."""
 
     def __init__(
-        self, preloaded: Preloaded, home: Path, faults: Sequence[Fault] = (), *, armed: bool = False, **settings: object
+        self, preloaded: Preloaded, home: Path, faults: Sequence[Fault] = (), *, armed: bool = False, **settings: Any
     ) -> None:
         """Unless `armed`, the first fault waits for the first request."""
         super().__init__(preloaded.python(doomed.__file__), home, **settings)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
+from typing import Any
 
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
 
@@ -94,5 +95,5 @@ def _pairs(choice: Mapping[str, object]) -> list[tuple[tuple[str, object], tuple
     return list(combinations(choice.items(), 2))
 
 
-def _configuration(choice: Mapping[str, object]) -> Configuration:
-    return Configuration(**choice)  # type: ignore[arg-type]
+def _configuration(choice: Mapping[str, Any]) -> Configuration:
+    return Configuration(**choice)

@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from model_store.build import BuiltModel, build_model
 from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
 from projector.forgetting.injection import add_canaries
-from projector.graph.graph import Graph
+from projector.graph.graph import Features, Graph
 from tests.support.mathematics.configurations import Configuration
 from tests.support.mathematics.oracle import Oracle, Side
+from tests.support.models.small_graphs import dense
 
 NODES = 48
 COHORTS = 2
@@ -21,7 +21,7 @@ COHORTS = 2
 def graph_for(configuration: Configuration) -> Graph:
     graph = load_dataset(f"synthetic:n={NODES},d=20,classes=3,seed=5", data_dirs=[])
     if configuration.layout == "dense":
-        return replace(graph, features=np.asarray(graph.features.toarray(), dtype=np.float64))
+        return replace(graph, features=dense(graph.features))
     return graph
 
 
@@ -33,9 +33,8 @@ def build(configuration: Configuration) -> BuiltModel:
     )
 
 
-def side_of(X: object, W: NDArray[np.float64], beta: NDArray[np.float64], rank_cutoff: float) -> Side:
-    dense = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
-    return Side(dense, W.copy(), beta.copy(), np.ones(len(dense), dtype=np.bool_), rank_cutoff)
+def side_of(X: Features, W: NDArray[np.float64], beta: NDArray[np.float64], rank_cutoff: float) -> Side:
+    return Side(dense(X), W.copy(), beta.copy(), np.ones(X.shape[0], dtype=np.bool_), rank_cutoff)
 
 
 def oracle_of(model: BuiltModel) -> Oracle:

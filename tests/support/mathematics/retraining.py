@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +12,10 @@ from scipy.special import expit
 
 from projector.network.spec import LossKind
 
-Matrix = NDArray[np.float64]
+#: In double precision, or in extended precision if H is.
+Matrix: TypeAlias = NDArray[Any]
 #: Extended precision.
-Precise = NDArray[np.longdouble]
+Precise: TypeAlias = NDArray[np.longdouble]
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Problem:
             if found <= tolerance * np.linalg.norm(W):
                 return W
             D = self._direction(W, G)
-            W = W + _root(lambda t, W=W, D=D: float((self.gradient(W + t * D) * D).sum())) * D
+            W = W + _root(partial(self._slope, W, D)) * D
         return best
 
     def precise_minimum(self) -> tuple[Precise, float]:
@@ -91,7 +94,7 @@ class Problem:
             if found == 0.0:
                 break
             D = -np.linalg.solve(rough.hessian(W), G.astype(np.float64).ravel()).reshape(W.shape)
-            W = W + _root(lambda t, W=W, D=D: float((precise.gradient(W + t * D) * D).sum())) * D
+            W = W + _root(partial(precise._slope, W, D)) * D
         return best, precise.distance_bound(best)
 
     def hessian(self, W: Matrix) -> Matrix:
@@ -104,6 +107,9 @@ class Problem:
             for first in range(C):
                 hessian[:, first, :, second] = self.H.T @ (curved[:, first : first + 1] * self.H) / max(len(Z), 1)
         return np.asarray(hessian.reshape(p * C, p * C)) + self.regularization * np.eye(p * C)
+
+    def _slope(self, W: Matrix, D: Matrix, t: float) -> float:
+        return float((self.gradient(W + t * D) * D).sum())
 
     def _direction(self, W: Matrix, G: Matrix) -> Matrix:
         Z = self.H @ W

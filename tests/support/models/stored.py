@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from model_store.base.erasure import Erasure
@@ -30,6 +29,7 @@ from service.unlearning.placement import Placement
 from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.resident import Resident
 from service.unlearning.stored_state import version_state
+from tests.support.models.small_graphs import dense
 
 SMALL = "synthetic:n=300,d=120,classes=4,seed=3"
 
@@ -141,9 +141,7 @@ class Oracle:
     """The same deletions from scratch: projection through the SVD, predictions on the remaining graph, both dense."""
 
     def __init__(self, model: BuiltModel) -> None:
-        features = model.graph.features
-        dense = features.toarray() if sp.issparse(features) else features
-        self.X: NDArray[np.float64] = np.asarray(dense, dtype=np.float64)
+        self.X = dense(model.graph.features)
         self.A: NDArray[np.float64] = model.graph.adjacency.toarray()
         self.spec = model.manifest.spec
         self.W = model.weights

@@ -79,4 +79,4 @@ def _inherit(descriptors: Sequence[int]) -> None:
 
 def install() -> None:
     """From now on, in this process and its forks."""
-    supervisor.launch = Fork  # type: ignore[assignment]
+    supervisor.launch = Fork  # type: ignore[assignment]  # it has what a supervisor uses of a Popen

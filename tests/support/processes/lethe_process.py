@@ -45,9 +45,7 @@ class LetheProcess:
     with the projection.
     """
 
-    def __init__(
-        self, lethe: Start, home: Path, *, role: str | None = None, part: str = "", **settings: object
-    ) -> None:
+    def __init__(self, lethe: Start, home: Path, *, role: str | None = None, part: str = "", **settings: Any) -> None:
         """With a `role` that part alone; `part` tells several of one home apart."""
         self.home = home
         self._command = ["serve"] if role is None else ["serve", "--role", role]

@@ -38,7 +38,10 @@ def main() -> None:
             run_once(stub("once", plan["once"]), plan["grace"])
             tell("done")
             return
-        stages = [Stage([stub(*one, listener) for one in stage.items()], grace) for grace, stage in plan["stages"]]
+        stages = [
+            Stage([stub(name, does, listener) for name, does in stubs.items()], grace)
+            for grace, stubs in plan["stages"]
+        ]
         supervisor = Supervisor(
             stages, on_ready=lambda: tell("all are ready"), on_start=lambda pids: tell(f"pids {json.dumps(pids)}")
         )

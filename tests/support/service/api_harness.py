@@ -145,7 +145,7 @@ class Api:
         return await self.client_with(text)
 
     async def client_with(
-        self, key: str | None, address: tuple[str, int] = ("127.0.0.1", 4711), **headers: str
+        self, key: str | None, address: tuple[str, int] = ("127.0.0.1", 4711), /, **headers: str
     ) -> httpx.AsyncClient:
         """A client that presents `key` and comes from `address`."""
         if key is not None:

@@ -128,5 +128,5 @@ if __name__ == "__main__":
     from service.cli.main import main
 
     erase = Store.erase
-    Store.erase = dies_at_the_erasure  # type: ignore[method-assign]
+    Store.erase = dies_at_the_erasure  # type: ignore[method-assign]  # a program, without monkeypatch
     main(sys.argv[1:])

@@ -33,8 +33,7 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_open = False
-        due = Repairer.due.fget
-        assert due is not None
+        due = vars(Repairer)["due"].fget
         monkeypatch.setattr(Repairer, "due", property(lambda repairer: self.is_open and due(repairer)))
 
 

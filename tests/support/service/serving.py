@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def serve(
     """Serve a copy of a trained model on the session's servers, with any settings; ready on return."""
     running: list[LetheProcess] = []
 
-    def start(model: Path, **settings: object) -> LetheProcess:
+    def start(model: Path, **settings: Any) -> LetheProcess:
         home = tmp_path / f"home-{len(running)}"
         home.mkdir()
         copied(model, home / "model")

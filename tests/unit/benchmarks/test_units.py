@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def test_an_injected_channel_is_left_by_methods_with_noise_alone(method: str) ->
 
 def test_retraining_and_repair_are_where_retraining_is_and_the_projection_is_not() -> None:
     graph = load_dataset(TINY, data_dirs=[])
-    away = {
+    away: dict[str, dict[str, Any]] = {
         method: closeness(graph, Unit("closeness", TINY, method, 0), SPEC, 0.1)
         for method in ("retraining", "lethe, projection and repair", "lethe, projection")
     }

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from model_store.build import BuiltModel, build_model
@@ -27,7 +29,7 @@ from tests.support.models.small_graphs import (
 )
 
 
-def build(graph: Graph, spec: ModelSpec | None = None, **options: object) -> BuiltModel:
+def build(graph: Graph, spec: ModelSpec | None = None, **options: Any) -> BuiltModel:
     return build_model(graph, spec or ModelSpec(), name="small", dataset="made", split="full", **options)
 
 
@@ -165,6 +167,7 @@ def test_a_citation_graph_is_built_whole(cora: Graph, built_cora: BuiltModel) ->
     assert manifest.accuracy.test is not None
     assert manifest.accuracy.test >= 0.86
     assert manifest.training.identity_error <= 1e-10
+    assert isinstance(cora.features, sp.csr_array)
     eigenvalues = np.linalg.eigvalsh((cora.features.T @ cora.features).toarray().astype(np.float64))
     assert manifest.rank == (eigenvalues > 1e-10 * eigenvalues[-1]).sum()
     W = built_cora.weights[0]

@@ -14,7 +14,7 @@ from model_store.memory import Need, available_bytes, require_memory, serving_ne
 from projector.errors import DeviceError
 from projector.network.sizes import Sizes
 from projector.network.spec import Combine, ModelSpec, SolverKind
-from tests.support.models.small_graphs import dense_features, graph_of, sparse_features
+from tests.support.models.small_graphs import dense, dense_features, graph_of, sparse_features
 
 GIB = 1 << 30
 CPU = torch.device("cpu")
@@ -72,7 +72,7 @@ def test_sizes_are_those_of_the_graph() -> None:
     graph = dense_features()
     assert Sizes.of(graph) == Sizes(40, graph.edges, 6, 3, int(graph.train_mask.sum()), 240, sparse=False)
     sparse = sparse_features()
-    assert Sizes.of(sparse).stored_values == np.count_nonzero(sparse.features.toarray())
+    assert Sizes.of(sparse).stored_values == np.count_nonzero(dense(sparse.features))
     assert Sizes.of(sparse).sparse
 
 

@@ -12,6 +12,7 @@ from model_store import replacement as replacement_module
 from model_store.base import base
 from model_store.base.erasure import Erasure
 from model_store.base.index import Index
+from model_store.disk import durable
 from model_store.errors import StoreDamaged
 from model_store.replacement import Replacement, finish_move
 from model_store.store import Store
@@ -35,21 +36,20 @@ def staged(tmp_path: Path) -> Replacement:
 
 def overtake(patch: pytest.MonkeyPatch, replacement: Replacement, target: Path, *then: Callable[[], None]) -> None:
     """Have a successor install and finish the import just before the next rename to `target`; then do `then`."""
-    rename = replacement_module.rename
 
     def late(source: Path, name: Path) -> None:
         if name == target:
-            patch.setattr(replacement_module, "rename", rename)
+            patch.setattr(replacement_module, "rename", durable.rename)
             finish_move(replacement.served)
             replacement.install()
             replacement.erase_replaced()
             patch.setattr(replacement_module, "rename", after)
-        rename(source, name)
+        durable.rename(source, name)
 
     def after(source: Path, name: Path) -> None:
         for step in then:
             step()
-        rename(source, name)
+        durable.rename(source, name)
 
     patch.setattr(replacement_module, "rename", late)
 

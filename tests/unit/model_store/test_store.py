@@ -71,6 +71,7 @@ def test_ids_may_be_any_line_of_text(tmp_path: Path, node_ids: list[str]) -> Non
 def test_a_graph_without_edges_and_with_empty_feature_rows_is_kept(tmp_path: Path) -> None:
     model = small_model("csr", edges=0)
     features = model.graph.features
+    assert isinstance(features, sp.csr_array)
     features.data[:] = 0
     features.eliminate_zeros()
     store = model.create(tmp_path / "m")
@@ -80,7 +81,9 @@ def test_a_graph_without_edges_and_with_empty_feature_rows_is_kept(tmp_path: Pat
 
 def test_stored_zeros_of_sparse_features_are_kept(tmp_path: Path) -> None:
     model = small_model("csr")
-    model.graph.features.data[::3] = 0
+    features = model.graph.features
+    assert isinstance(features, sp.csr_array)
+    features.data[::3] = 0
     assert_same(model.create(tmp_path / "m").load_base(), model.base)
 
 

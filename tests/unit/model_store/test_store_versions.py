@@ -7,6 +7,7 @@ import pytest
 
 from model_store import store as store_module
 from model_store.base.erasure import Erasure
+from model_store.disk import durable
 from model_store.errors import StoreDamaged
 from model_store.store import Store
 from model_store.versions import StoreConflict, VersionRef
@@ -127,11 +128,10 @@ def test_current_stays_when_one_that_was_overtaken_sets_it_in_the_same_moment(
     late.write_bytes((tmp_path / "m" / "CURRENT").read_bytes())
 
     def rename(source: Path, target: Path) -> None:
-        monkeypatch.setattr(store_module, "rename", file_rename)
-        file_rename(source, target)
-        file_rename(late, target)
+        monkeypatch.setattr(store_module, "rename", durable.rename)
+        durable.rename(source, target)
+        durable.rename(late, target)
 
-    file_rename = store_module.rename
     monkeypatch.setattr(store_module, "rename", rename)
     store.set_current(VersionRef(2, 2))
     assert store.current() == VersionRef(2, 2)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind, SolverKind
 from tests.support.mathematics.retraining import Problem
+from tests.support.models.small_graphs import dense
 
 #: What an api process must not have to load, nor who uses the library alone to install.
 NOT_NEEDED = ("fastapi", "sqlalchemy", "redis", "pydantic", "structlog", "torch_geometric", "model_store", "service")
@@ -34,7 +36,7 @@ def model(small: Graph) -> Model:
 
 def retrained(small: Graph, spec: ModelSpec, nodes: list[int], features: list[int]) -> np.ndarray:
     """W of the remaining graph by another solver, (d, C)."""
-    X = np.asarray(small.features.toarray(), dtype=np.float64)
+    X = dense(small.features)
     live = np.ones(small.nodes, dtype=bool)
     live[nodes] = False
     X[[*nodes, *features]] = 0.0
@@ -90,7 +92,7 @@ def test_the_projection_alone_moves_nothing_where_no_direction_is_lost(model: Mo
 
 
 def test_figures_of_the_span_are_those_that_forgetting_reports(small: Graph) -> None:
-    X = np.hstack([np.asarray(small.features.toarray()), np.zeros((small.nodes, 1))])
+    X = np.hstack([dense(small.features), np.zeros((small.nodes, 1))])
     X[7, -1] = 1.0
     model = fit(replace(small, features=X))
     figures = model.span([7, 8])
@@ -103,6 +105,7 @@ def test_figures_of_the_span_are_those_that_forgetting_reports(small: Graph) -> 
 
 
 def test_arrays_mappings_and_data_are_the_same_graph(small: Graph) -> None:
+    assert isinstance(small.features, sp.csr_array)
     edges = np.stack(small.adjacency.nonzero())
     arrays = from_arrays(small.adjacency, small.features, small.labels, train_mask=small.train_mask)
     one_way = from_arrays(edges[:, edges[0] < edges[1]], small.features, small.labels, train_mask=small.train_mask)
@@ -129,7 +132,7 @@ def test_training_goes_on_from_pretrained_weights(small: Graph) -> None:
 
 
 def test_rescaled_columns_are_not_seen_from_outside(small: Graph) -> None:
-    X = np.asarray(small.features.toarray(), dtype=np.float64)
+    X = dense(small.features)
     X[:, 0] *= 1e6
     model = fit(replace(small, features=X))
     A = small.adjacency.toarray() + np.eye(small.nodes)
@@ -163,9 +166,9 @@ def test_progress_is_told(small: Graph) -> None:
         ({}, "Nothing is named"),
     ],
 )
-def test_what_is_not_there_is_refused_with_a_remedy(model: Model, wrong: dict[str, object], said: str) -> None:
+def test_what_is_not_there_is_refused_with_a_remedy(model: Model, wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(GraphError, match=said) as refused:
-        model.forget(**wrong)  # type: ignore[arg-type]
+        model.forget(**wrong)
     assert refused.value.remedy
 
 
@@ -174,7 +177,7 @@ def test_what_was_forgotten_cannot_be_asked_for_again(small: Graph, model: Model
     after, _ = model.forget(nodes=[4], features=[5], edges=edge)
     for again in ({"nodes": [4]}, {"features": [5]}, {"edges": edge}, {"edges": [edge[0][::-1]]}):
         with pytest.raises(GraphError):
-            after.forget(**again)  # type: ignore[arg-type]
+            after.forget(**again)
     with pytest.raises(GraphError, match="no node 4"):
         after.predict([4])
     with pytest.raises(GraphError, match="no node 4"):

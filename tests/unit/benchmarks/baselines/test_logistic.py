@@ -33,7 +33,7 @@ def test_powers_of_the_hessian_are_those_of_the_dense_one(kind: str) -> None:
     Y, shift = rows(kind), 1e-3
     curvature = Curvature(Y, shift)
     values, vectors = np.linalg.eigh(Y.T @ Y + shift * np.eye(Y.shape[1]))
-    v = np.random.default_rng(1).normal(size=Y.shape[1])
+    v = np.random.default_rng(1).normal(size=(Y.shape[1],))
     for found, power in ((curvature.solve(v), -1.0), (curvature.inverse_quarter(v), -0.25)):
         np.testing.assert_allclose(found, vectors @ (values**power * (vectors.T @ v)), rtol=0, atol=1e-9 * shift**power)
 
@@ -42,7 +42,7 @@ def test_powers_of_the_hessian_are_those_of_the_dense_one(kind: str) -> None:
 def test_gradient_and_hessian_are_sums_over_rows(kind: str) -> None:
     H, lam = rows(kind), 0.1
     random = np.random.default_rng(2)
-    s, w = random.choice([-1.0, 1.0], len(H)), random.normal(size=H.shape[1])
+    s, w = random.choice([-1.0, 1.0], len(H)), random.normal(size=(H.shape[1],))
     one = OneAgainstRest(H, s, lam)
     np.testing.assert_allclose(one.gradient(w), sum_gradient(H, s, w, lam), atol=1e-13)
     curvature = one.curvature(w)

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.lethe import Lethe
 from benchmarks.baselines.printed import Printed, PrintedProjector
-from projector.graph.graph import Graph
+from projector.graph.graph import Features, Graph
 from projector.network.spec import Combine
 from tests.support.mathematics.baselines import OVR, small_graph
+from tests.support.models.small_graphs import dense
 
 LOST = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
 
@@ -25,8 +26,8 @@ def with_lost_direction() -> tuple[Graph, NDArray[np.int64]]:
     return replace(graph, features=X), nodes
 
 
-def projected(rows: NDArray[np.float64], W: NDArray[np.float64]) -> NDArray[np.float64]:
-    _, sizes, V = np.linalg.svd(rows, full_matrices=False)
+def projected(rows: Features, W: NDArray[np.float64]) -> NDArray[np.float64]:
+    _, sizes, V = np.linalg.svd(dense(rows), full_matrices=False)
     V = V[sizes > 1e-10 * sizes[0]]
     return V.T @ (V @ W)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from model_store.base import arrays
 from model_store.base.base import Base
 from model_store.base.erasure import Erasure
+from model_store.disk import durable
 from model_store.errors import NotAStore, StoreDamaged
 from model_store.store import Store
 from model_store.versions import StoreConflict
@@ -258,13 +260,12 @@ def test_an_erasure_in_the_middle_of_a_read_does_not_show(
     path = copied(original, tmp_path)
     store = Store.open(path)
     reads = []
-    really_read = arrays.read_range
 
     def read_range(*args: Any, **kwargs: Any) -> None:
         reads.append(args)
         if len(reads) == read_at + 1:
             store.erase(SECOND, fencing=2)
-        really_read(*args, **kwargs)
+        durable.read_range(*args, **kwargs)
 
     monkeypatch.setattr(arrays, "read_range", read_range)
     found = store.load_base()
@@ -275,12 +276,15 @@ def test_an_erasure_in_the_middle_of_a_read_does_not_show(
 def test_a_reader_beside_an_erasure_sees_the_base_before_or_after_it(
     half_erased: tuple[Base, Path], tmp_path: Path
 ) -> None:
+    def look(path: Path, seen: list[Base]) -> None:
+        seen.append(Store.open(path).load_base())
+
     before, original = half_erased
     after = without(before, SECOND)
     for stop_at in range(1000):
         path = copied(original, tmp_path)
         seen: list[Base] = []
-        disk = FailingDisk(stop_at, at_stop=lambda path=path, seen=seen: seen.append(Store.open(path).load_base()))
+        disk = FailingDisk(stop_at, at_stop=partial(look, path, seen))
         with disk.mounted():
             erases(path)()
         if not seen:

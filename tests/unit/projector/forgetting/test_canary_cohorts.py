@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -83,7 +84,8 @@ def test_drills_between_other_deletions_are_exact_whatever_the_model(
 ) -> None:
     graph = load_dataset(SMALL, data_dirs=[])
     if dense:
-        graph = replace(graph, features=np.asarray(graph.features.toarray()))
+        assert isinstance(graph.features, sp.csr_array)
+        graph = replace(graph, features=graph.features.toarray())
     public = [graph.node_ids[row] for row in np.flatnonzero(graph.train_mask)[:25]] if spec.mlp_width else []
     small = built(graph, spec, cohorts=3, public=public)
     model, oracle = StoredModel(tmp_path / "model", small), Oracle(small)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from model_store.build import BuiltModel
 from model_store.datasets.load import load_dataset
@@ -56,12 +57,14 @@ def test_every_training_node_had_weight_and_has_none_afterwards(tmp_path: Path, 
     training = np.flatnonzero(plain.graph.train_mask & (np.diff(_indptr(plain)) > 0))
     nodes = np.random.default_rng(2).choice(training, size=40, replace=False)
     for norms in model.delete(*[[node] for node in nodes.tolist()]).prepared.projection.norms:
+        assert norms.injected_before is not None
         assert norms.injected_before > 0
         assert norms.injected_after == 0
 
 
 def _indptr(model: BuiltModel) -> np.ndarray:
     """Row pointers of the CSR features; a node without features has no weight."""
+    assert isinstance(model.graph.features, sp.csr_array)
     return np.asarray(model.graph.features.indptr)
 
 

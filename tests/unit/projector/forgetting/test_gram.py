@@ -11,13 +11,14 @@ from projector.errors import RankError
 from projector.forgetting.gram import FactorMethod, Gram, downdate, factorise, pinv_residual, rank_residual
 from projector.graph.features import FeatureMatrix
 from projector.training.scaling import well_scaled
+from tests.support.models.small_graphs import dense
 from tests.support.models.structures import STRUCTURES, Rows, exclusive_tiny_feature, nearly_supported_direction, oracle
 
 
 def assert_exact(gram: Gram, rows: Rows, *, tolerance: float = 1e-8) -> None:
     rank, M_pinv, _ = oracle(rows, (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5)
     assert gram.rank == rank
-    scale = max(np.linalg.norm(M_pinv), 1e-300)
+    scale = max(float(np.linalg.norm(M_pinv)), 1e-300)
     assert np.linalg.norm(gram.M_pinv.numpy() - M_pinv) <= tolerance * scale
     reference = max(gram.sigma_ref_squared, 1e-300)
     assert np.linalg.norm(gram.M.numpy() - rows.T @ rows) <= 1e-12 * reference
@@ -158,7 +159,7 @@ def test_columns_of_very_different_scale_are_rescaled_by_powers_of_two() -> None
     assert scaled.gram.rank == 19
     assert well_scaled(scaled.features, live).exponents is None
     sparse = well_scaled(sp.csr_array(rows), live)
-    assert np.array_equal(sparse.features.toarray(), scaled.features)
+    assert np.array_equal(dense(sparse.features), scaled.features)
 
 
 def test_fixed_columns_are_not_rescaled() -> None:

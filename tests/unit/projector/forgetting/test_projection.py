@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ def test_single_deletions_in_any_order_equal_one_batch(structure: Callable[[np.r
         assert other.state.features.gram.rank == batch.state.features.gram.rank
         assert torch.linalg.norm(other.state.features.W - batch.state.features.W) <= 1e-8 * max(batch.scale, 1e-12)
         remaining = np.flatnonzero(batch.live)
-        left = [m.projected([remaining]).norms[0].injected_before
+        left: list[Any] = [m.projected([remaining]).norms[0].injected_before
                 for m in (batch, other) if remaining.size]  # fmt: skip
         assert len({round(norm / max(batch.scale, 1e-12), 7) for norm in left}) <= 1
 

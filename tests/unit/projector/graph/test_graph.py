@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,7 +128,8 @@ def _masked(rows: list[int], **others: list[int]) -> Callable[[Graph], Graph]:
         def mask(chosen: list[int]) -> np.ndarray:
             return np.isin(np.arange(graph.nodes), chosen)
 
-        return replace(graph, train_mask=mask(rows), **{name: mask(chosen) for name, chosen in others.items()})
+        masks: dict[str, Any] = {name: mask(chosen) for name, chosen in others.items()}
+        return replace(graph, train_mask=mask(rows), **masks)
 
     return changed
 

@@ -141,11 +141,12 @@ def test_labels_of_validation_and_test_nodes_are_no_input(held_out: str) -> None
     shuffled[mask] = (shuffled[mask] + 1) % CLASSES
     spec = ModelSpec(diffusion=True)
     (sigmas, trained), (others, retrained) = (learned(each, spec) for each in (graph, replace(graph, labels=shuffled)))
-    operators = [each.representation.inputs.features.operators for each in (trained, retrained)]
-    assert all(isinstance(each, DiffusionHops) for each in operators)
+    left, right = (each.representation.inputs.features.operators for each in (trained, retrained))
+    assert isinstance(left, DiffusionHops)
+    assert isinstance(right, DiffusionHops)
     if held_out == "test_mask":
         assert sigmas == others
-    for G, other in zip(operators[0].operators, operators[1].with_sigmas(sigmas).operators, strict=True):
+    for G, other in zip(left.operators, right.with_sigmas(sigmas).operators, strict=True):
         assert torch.equal(G.values(), other.values())
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_products_with_h_are_those_of_the_dense_h(
     H = dense_representation(graph, spec)
     W = random_weights(graph, spec)
     R = torch.from_numpy(np.random.default_rng(1).standard_normal((len(H), 2)))
-    scale = max(np.linalg.norm(H), 1.0)
+    scale = max(float(np.linalg.norm(H)), 1.0)
     assert np.abs(representation.dense().numpy() - H).max() <= 1e-14 * scale
     assert np.abs(representation.logits(W).numpy() - H @ side_by_side(W.numpy())).max() <= 1e-13 * scale
     assert np.abs(side_by_side(representation.transposed(R).numpy()) - H.T @ R.numpy()).max() <= 1e-13 * scale
@@ -242,7 +243,7 @@ def test_full_batch_descent_is_torchs_momentum_with_weight_decay(combine: Combin
     optimiser = torch.optim.SGD([W], lr=0.2, momentum=0.8, weight_decay=0.01)
     for _ in range(60):
         optimiser.zero_grad()
-        cross_entropy(H @ W, labels).backward()
+        torch.autograd.backward(cross_entropy(H @ W, labels))
         optimiser.step()
     trained = train(spec, graph)
     assert torch.allclose(trained.weights.reshape(-1, 3), W.detach(), rtol=1e-10, atol=1e-13)
@@ -331,8 +332,9 @@ def test_descent_reports_every_epoch_and_how_many_there_are() -> None:
     ],
 )
 def test_a_setting_out_of_range_is_named(name: str, value: float) -> None:
+    setting: dict[str, Any] = {name: value}
     with pytest.raises(TrainingError, match=name):
-        train(replace(ModelSpec(), **{name: value}), dense_features())
+        train(replace(ModelSpec(), **setting), dense_features())
 
 
 def test_a_graph_without_training_nodes_is_refused() -> None:

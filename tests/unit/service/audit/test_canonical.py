@@ -1,5 +1,6 @@
 import struct
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -112,8 +113,8 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES)
-def test_it_is_what_the_reference_implementation_gives(value: object) -> None:
-    assert canonical(value) == rfc8785.dumps(value)  # type: ignore[arg-type]
+def test_it_is_what_the_reference_implementation_gives(value: Any) -> None:
+    assert canonical(value) == rfc8785.dumps(value)
 
 
 def test_every_character_is_written_as_the_reference_implementation_does() -> None:

@@ -1,5 +1,6 @@
 import base64
 import hashlib
+from collections.abc import Callable
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_a_checkpoint_of_another_log_is_refused_even_if_the_key_signed_it() -> N
         lambda note: note[:-9] + ("A" if note[-9] != "A" else "B") + note[-8:],
     ],
 )
-def test_a_note_that_was_changed_is_refused(change) -> None:  # type: ignore[no-untyped-def]
+def test_a_note_that_was_changed_is_refused(change: Callable[[str], str]) -> None:
     changed = change(sign(CHECKPOINT, [OLD]))
     assert changed != sign(CHECKPOINT, [OLD])
     with pytest.raises(NotVerified):

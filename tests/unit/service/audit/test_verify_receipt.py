@@ -19,7 +19,10 @@ from service.errors import ConfigurationError
 from tests.support.evidence.rfc6962 import mth, path
 
 SIGNER = Signer("lethe/0123", bytes(32))
-SALTS = {"nodes": {"12": "5f1d7a84db00d2fce00b31a7fc73224f"}, "reference": "c0535e4be2b79ffd93291305436bf889"}
+SALTS: dict[str, Any] = {
+    "nodes": {"12": "5f1d7a84db00d2fce00b31a7fc73224f"},
+    "reference": "c0535e4be2b79ffd93291305436bf889",
+}
 
 
 def leaf(index: int, kind: str, **details: Any) -> dict[str, Any]:
@@ -146,8 +149,9 @@ def test_neither_does_one_of_another_shape(document: dict[str, Any], change: str
     else:
         changed["entries"] = []
     assert not verify_receipt(changed, [SIGNER.public]).is_good
+    nothing: Any
     for nothing in ({}, [], None, 3):
-        assert not verify_receipt(nothing, [SIGNER.public]).is_good  # type: ignore[arg-type]
+        assert not verify_receipt(nothing, [SIGNER.public]).is_good
 
 
 def test_a_receipt_signed_by_another_key_does_not_hold(document: dict[str, Any]) -> None:
@@ -174,6 +178,7 @@ def test_with_the_salts_it_is_linked_to_the_person(document: dict[str, Any]) -> 
         {"12": False, "13": False},
         None,
     )
+    salts: Any
     for salts in (None, {}, {"nodes": {"12": "no hex"}}, {"nodes": ["12"]}):
         with pytest.raises(ValueError, match=r"salt|hex"):
-            linked(document, salts, None)  # type: ignore[arg-type]
+            linked(document, salts, None)

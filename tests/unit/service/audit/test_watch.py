@@ -112,7 +112,7 @@ def test_another_log_signed_by_the_same_key_is_noticed() -> None:
         Watcher(log, [OWN.public, log.signer.public], eye.last, samples=0, rng=random.Random(0)).look()
 
 
-def test_a_leaf_that_is_not_in_the_signed_log_is_noticed() -> None:
+def test_a_leaf_that_is_not_in_the_signed_log_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     log = FakeLog()
     log.grow(4)
     honest = log.log_proof
@@ -120,14 +120,14 @@ def test_a_leaf_that_is_not_in_the_signed_log_is_noticed() -> None:
     def forged(index: int, size: int) -> Answer:
         return Answer(honest(index, size).proof, leaf_hash(b"forged").hex())
 
-    log.log_proof = forged  # type: ignore[method-assign]
+    monkeypatch.setattr(log, "log_proof", forged)
     with pytest.raises(Contradiction, match=r"Leaf \d is not in the log"):
         watcher(log).look()
 
 
-def test_a_proof_that_is_none_is_noticed() -> None:
+def test_a_proof_that_is_none_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     log = FakeLog()
     log.grow(4)
-    log.log_proof = lambda index, size: Answer(["not hex"], "00")  # type: ignore[method-assign]
+    monkeypatch.setattr(log, "log_proof", lambda index, size: Answer(["not hex"], "00"))
     with pytest.raises(Contradiction, match="proof that is none"):
         watcher(log).look()

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -95,12 +96,12 @@ MANIFEST = Manifest(
 STOPPED = replace(
     MANIFEST, spec=ModelSpec(solver=SolverKind.SGD), training=replace(MANIFEST.training, relative_gradient=4.2)
 )
-FROZEN = {
+FROZEN: dict[str, tuple[Any, str]] = {
     "diffusion": (Diffusion(0.5, 0.25), "the sigmas of the diffusion"),
     "mlp": (MlpRecord(width=8, public_nodes=5), "the MLP that the features have gone through, trained on public nodes"),
     "column_scale": ((3, -2), "the scales of the feature columns, fixed at the import"),
 }
-TWO_LOST = {
+TWO_LOST: dict[str, Any] = {
     "directions_removed": 2,
     "rank_after": 8,
     "lost_direction_norm_before": 0.129,

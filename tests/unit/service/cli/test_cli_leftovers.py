@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
     ring = np.array([[row, (row + 1) % NODES] for row in range(NODES)])
     ids = np.array([f"person-{row:06}" for row in range(NODES)])
     edges, labels = np.concatenate([ring, ring[:, ::-1]]).T, np.arange(NODES) % 2
-    parts = {"x": features}
+    parts: dict[str, Any] = {"x": features}
     if layout == "sparse":
         X = sp.csr_array(features)
         parts = {"x_indptr": X.indptr, "x_indices": X.indices, "x_data": X.data, "x_shape": np.array(X.shape)}
@@ -87,7 +88,7 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
 
 def test_what_is_published_is_searched_wherever_it_lies_until_it_is_blanked(lethe: CommandLine, tmp_path: Path) -> None:
     edges = np.array([[row, (row + 1) % NODES] for row in range(NODES)]).T
-    people = {"x": np.random.default_rng(0).standard_normal((NODES, 8)), "y": np.arange(NODES) % 2}
+    people: dict[str, Any] = {"x": np.random.default_rng(0).standard_normal((NODES, 8)), "y": np.arange(NODES) % 2}
     np.savez(tmp_path / "people.npz", edge_index=np.concatenate([edges, edges[::-1]], axis=1), **people)
     train_model("people.npz", tmp_path / "m", ModelSpec(), data_dirs=[])
     publisher, ref = Publisher(tmp_path / "var", tmp_path / "share"), VersionRef(1, 1)

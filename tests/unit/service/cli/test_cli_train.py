@@ -25,6 +25,7 @@ from service.processes.listening import ServerFacts
 from service.settings import Settings
 from service.vault.own_slots import OwnSlots
 from tests.support.clients.command_line import CommandLine
+from tests.support.models.small_graphs import dense
 
 SYNTHETIC = "synthetic:n=60,d=12,classes=3,seed=1"
 
@@ -64,9 +65,7 @@ def test_injected_nodes_get_a_column_and_a_class_of_their_own(lethe: CommandLine
     assert ran.status == 0
     assert "test column 12 on 10 nodes" in ran.stdout
     graph = Store.open(tmp_path / "m").load_base().graph
-    channel = np.asarray(
-        graph.features[:, [12]].todense() if hasattr(graph.features, "todense") else graph.features[:, 12]
-    )
+    channel = dense(graph.features)[:, 12]
     assert [graph.node_ids[row] for row in np.flatnonzero(channel)] == ids
     assert len(graph.class_names) == 4
 

@@ -5,6 +5,7 @@ import io
 import json
 from dataclasses import fields
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -20,7 +21,7 @@ from service.domain.records import BatchRecord, DeletionRequest, RequestAudit
 from service.domain.states import RequestStatus
 
 #: As programs know them: one that is new comes between them or after them, and none goes or moves.
-ANSWERED = {
+ANSWERED: dict[str, Any] = {
     "model_version_before": 6,
     "model_version_after": 7,
     "weights_sha256_before": "c" * 64,
@@ -118,7 +119,8 @@ def test_the_client_has_every_figure_of_an_answer() -> None:
     for name, answered in AuditAnswer.model_fields.items():
         if name not in ("batch", "durations_ms"):
             # What a server of an earlier version does not answer with is None, though a newer one always has it.
-            assert known[name].type in (answered.annotation, answered.annotation | None), name
+            annotation: Any = answered.annotation
+            assert known[name].type in (annotation, annotation | None), name
 
 
 def test_an_answer_has_every_figure_in_its_place() -> None:

@@ -62,7 +62,7 @@ def log() -> Iterator[io.StringIO]:
     for one, level, disabled, propagate in before:
         one.removeHandler(every)
         one.level, one.disabled, one.propagate = level, disabled, propagate
-        one.manager._clear_cache()
+        one.manager._clear_cache()  # type: ignore[attr-defined]  # private, and what follows a change of levels
     root.handlers[:] = handlers
     logging.captureWarnings(capture=False)
     structlog.reset_defaults()

@@ -309,7 +309,7 @@ def test_the_supervisor_needs_neither_torch_nor_database_nor_web_stack() -> None
     assert found & heavy == set()
 
 
-SECRETS = {
+SECRETS: dict[str, Any] = {
     "database_url": "postgresql://lethe:of-the-database@db/lethe",
     "redis_url": "redis://:of-redis@db",
     "admin_key": "of-the-administrator",
@@ -348,7 +348,7 @@ def test_a_part_alone_does_its_own_part_alone(
     monkeypatch.setattr(serve, "run_once", run_once)
     monkeypatch.setattr(serve, "Supervisor", Kept)
     monkeypatch.setattr(serve, "configure_logging", lambda *_, **__: None)
-    serve.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)  # type: ignore[arg-type]
+    serve.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)
     assert (has_run, is_kept) == (ran, kept)
 
 
@@ -356,7 +356,7 @@ def test_a_part_alone_does_its_own_part_alone(
 def test_a_second_that_answers_in_one_home_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: serve.Role | None
 ) -> None:
-    settings = Settings(home=tmp_path, port=0, **SECRETS)  # type: ignore[arg-type]
+    settings = Settings(home=tmp_path, port=0, **SECRETS)
     refused = []
 
     class Answering:
@@ -380,12 +380,12 @@ def test_a_second_that_answers_in_one_home_is_refused(
 
 
 def test_every_setting_reaches_a_child(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path, trusted_proxies="10.0.0.0/8", model=tmp_path / "m", **SECRETS)  # type: ignore[arg-type]
+    settings = Settings(home=tmp_path, trusted_proxies="10.0.0.0/8", model=tmp_path / "m", **SECRETS)
     assert Settings(**json.loads(json.dumps(settings_for("prepare", settings)))) == settings
 
 
 def test_only_who_makes_the_first_key_is_told_the_administrators(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path, **SECRETS)  # type: ignore[arg-type]
+    settings = Settings(home=tmp_path, **SECRETS)
     assert settings_for("prepare", settings)["admin_key"] == "of-the-administrator"
     assert settings_for("api", settings)["admin_key"] is None
     assert settings_for("unlearner", settings)["admin_key"] is None
@@ -415,7 +415,7 @@ def test_a_child_finds_the_code_that_runs_here(tmp_path: Path, monkeypatch: pyte
 
 def test_what_a_killed_supervisor_has_left_is_ended_and_nothing_else(tmp_path: Path) -> None:
     waiting = [sys.executable, "-c", "import sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([*waiting, "service.child"], **pipes) as orphan, subprocess.Popen(waiting, **pipes) as other:
         for process in (orphan, other):
             assert process.stdout is not None

@@ -24,7 +24,7 @@ PAIRS = st.sets(st.tuples(st.integers(0, 30), st.integers(0, 30)).filter(lambda 
 
 def id_index(rows: dict[str, int], nodes: int, table: Places) -> IdIndex:
     ids, offsets = id_bytes(rows, nodes)
-    return IdIndex(ids, memoryview(offsets), memoryview(table.places), table.hashing)
+    return IdIndex(ids, offsets.data, table.places.data, table.hashing)
 
 
 @given(IDS, IDS, st.data())

@@ -3,6 +3,7 @@
 import math
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,9 +164,9 @@ def test_an_answer_that_was_computed_while_the_lease_ran_out_is_refused(
     assert reader.view is not None
     find = type(reader.view).find
 
-    def stopped(view: object, node: str) -> int | None:
+    def stopped(view: Any, node: str) -> int | None:
         monkeypatch.setattr("service.publication.reader.boottime", lambda: later)
-        return find(view, node)  # type: ignore[arg-type]
+        return find(view, node)
 
     monkeypatch.setattr(type(reader.view), "find", stopped)
     with pytest.raises(Unavailable):
@@ -179,11 +180,11 @@ def test_an_answer_whose_view_was_replaced_meanwhile_is_computed_from_the_new_on
     assert reader.view is not None
     find, asked = type(reader.view).find, []
 
-    def replaced(view: object, node: str) -> int | None:
+    def replaced(view: Any, node: str) -> int | None:
         asked.append(node)
         if len(asked) == 1:
             publications.serve(reader, publisher, ref(2))
-        return find(view, node)  # type: ignore[arg-type]
+        return find(view, node)
 
     monkeypatch.setattr(type(reader.view), "find", replaced)
     assert reader.predict("a") is None
@@ -209,7 +210,9 @@ def test_a_swap_maps_no_model_again_and_keeps_nothing_of_the_version_before(
     assert before is not None
     assert reader.view is not None
     assert reader.view.model is before.model
-    assert len(list(Layout.find(publisher.layout.path.parents[1]).models.iterdir())) == 1  # type: ignore[union-attr]
+    layout = Layout.find(publisher.layout.path.parents[1])
+    assert layout is not None
+    assert len(list(layout.models.iterdir())) == 1
 
 
 def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publisher, reader: Reader) -> None:

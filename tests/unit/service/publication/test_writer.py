@@ -7,6 +7,8 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -177,8 +179,8 @@ def test_an_erasure_that_was_cut_off_is_ended_by_the_next(
     blank, files = writer._blank, ["index", "ids", "edges"]
     for last in files:
 
-        def cut_off(path: Path, *rest: object, last: str = last) -> None:
-            blank(path, *rest)  # type: ignore[arg-type]
+        def cut_off(path: Path, *rest: Any, last: str = last) -> None:
+            blank(path, *rest)
             if path.name == last:
                 raise OSError(errno.EIO, "cut off")
 
@@ -289,7 +291,7 @@ def test_a_manifest_that_is_being_overwritten_is_not_there_any_more(publisher: P
 
 def test_a_share_that_is_wanted_elsewhere_moves_unless_readers_are_in_it(publisher: Publisher, tmp_path: Path) -> None:
     here = publisher.layout
-    reader = lock_reader(here, layouts.UUID(int=7))
+    reader = lock_reader(here, UUID(int=7))
     moving = Publisher(tmp_path, tmp_path / "elsewhere")
     load(moving, 1)
     assert moving.layout == here
@@ -319,7 +321,7 @@ def test_there_is_no_room_in_memory_where_no_such_file_system_is_mounted(in_memo
 
 
 def test_a_reader_s_file_is_there_as_long_as_it_lives(publisher: Publisher) -> None:
-    reader = layouts.UUID(int=7)
+    reader = UUID(int=7)
     held = lock_reader(publisher.layout, reader)
     assert publisher.layout.has_readers()
     assert publisher.layout.remove_gone_readers() == []
