@@ -23,7 +23,7 @@ from service.db.transactions import transaction
 from service.deletions.deletions import Deletions
 from service.deletions.intake.intake import Intake
 from service.domain.lease_report import Check
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
 from service.errors import Unavailable

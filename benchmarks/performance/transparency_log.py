@@ -26,7 +26,8 @@ from service.db import migrate
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.domain.records import Pointer
-from service.domain.states import EventType, Scope
+from service.domain.scopes import Scope
+from service.domain.states import EventType
 from service.embedded import Embedded
 from service.evidence.checkpoints import CheckpointRepository
 from service.evidence.contents import Failed

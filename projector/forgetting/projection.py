@@ -62,7 +62,7 @@ class SpanUpdate:
 
 @dataclass(frozen=True)
 class Norms:
-    """What one request's nodes meant to the weights, before and after the batch (DESIGN's injected channel)."""
+    """What one request's nodes meant to the weights, before and after the batch (the injected channel)."""
 
     injected_before: float | None = None
     injected_after: float | None = None

@@ -11,7 +11,7 @@ from service.access.key_text import new_api_key
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import ConfigurationError, Conflict
 from service.http.addresses import is_loopback
 from service.settings import Settings

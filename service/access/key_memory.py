@@ -12,7 +12,7 @@ from service.access.limits import GUESSES, RateLimits, network_of
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import MissingScope, Unauthenticated, Unavailable
 from service.vault.keyring import Keyring
 

@@ -19,7 +19,7 @@ from service.db.transactions import transaction
 from service.deletions.lookup import audit_filters
 from service.deletions.schemas import RecordFilters
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import InvalidRequest
 from service.http.fields import Day, Known, Moment
 from service.http.problem_responses import problems

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from service.access.key_memory import READING, presented_key, require
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.http.origin import is_from_elsewhere
 
 #: Between scopes of which one will do; /openapi.json has a requirement for each.

@@ -26,7 +26,7 @@ from service.deletions.requests import RequestRepository
 from service.deletions.schemas import EXAMPLES, DeletionBody, DeletionFilters, SearchBody
 from service.deletions.submission import submit
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import Conflict, InvalidRequest, NotFound
 from service.http.problem_responses import LOCATION, problems
 from service.http.replies import reply

@@ -13,7 +13,7 @@ from service.db.transactions import transaction
 from service.deletions.answers import links_of
 from service.domain.drills import DrillTrigger
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.drills.repository import DrillRepository
 from service.drills.schemas import AcceptedDrill, DrillsAnswer, accepted_drill, cohorts_answer, drill_answer
 from service.http.fields import Known

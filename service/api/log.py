@@ -15,7 +15,7 @@ from service.api.auth import requires_any
 from service.audit.checkpoint import read
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import InvalidRequest, NotFound
 from service.evidence.checkpoints import CheckpointRepository
 from service.evidence.log import LogRepository

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from service.api.auth import requires
 from service.api.prediction_schemas import ModelAnswer, RepairProgressAnswer
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.http.problem_responses import problems
 from service.http.replies import reply
 from service.services import services_of

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from service.api.auth import BearerKey, KeyedRoute, requires
 from service.api.prediction_schemas import PredictionAnswer, PredictionsAnswer, PredictRequest
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
 from service.http.problem_responses import problems
 from service.http.replies import reply_record

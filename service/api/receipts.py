@@ -14,7 +14,7 @@ from service.api.deletions import RequestId
 from service.deletions.receipt_example import RECEIPT
 from service.deletions.receipts import receipt_of, receipt_page
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.http.problem_responses import problems
 from service.services import services_of
 

@@ -51,7 +51,7 @@ def decide(waiting: Sequence[QueuedWork], limits: BatchLimits, now: float) -> Ta
     Args:
         waiting: claimed requests, the oldest first. Their order is kept: a request is never overtaken.
         limits: work and wait allowed.
-        now: the present, in seconds of the clock of `Waiting.arrived_at`.
+        now: the present, in seconds of the clock of `QueuedWork.arrived_at`.
     """
     if not waiting:
         return Wait(None)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from service.access.sessions import LIFETIME, Session, SessionRepository
 from service.db.transactions import transaction
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import LetheError
 from service.services import services_of
 

@@ -13,7 +13,7 @@ from service.deletions.deletions import Deletions
 from service.deletions.schemas import PagedFilters, RecordFilters
 from service.domain.kinds import Names, Target, parts_of
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import BodyTooLarge
 from service.offload import offload
 from service.vault.cursors import decode, encode

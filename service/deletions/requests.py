@@ -18,7 +18,8 @@ from service.db.rows import (
 )
 from service.db.tables import ApiKeyRow, OutboxRow, RequestAuditRow, RequestRow
 from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit
-from service.domain.states import AUDITED, RequestStatus, Scope
+from service.domain.scopes import Scope
+from service.domain.states import AUDITED, RequestStatus
 from service.versions.batch_rows import BATCH_COLUMNS, batch_in, with_batch
 
 

@@ -18,7 +18,8 @@ from service.deletions.refusals import Refusal, record
 from service.deletions.schemas import DeletionBody
 from service.domain.kinds import RequestKind, Target, ends_of
 from service.domain.records import ApiKey, DeletionRequest, Targets
-from service.domain.states import RequestStatus, Scope
+from service.domain.scopes import Scope
+from service.domain.states import RequestStatus
 from service.errors import BodyTooLarge, InvalidRequest, UnknownEdges, UnknownNodes
 from service.http.problems import MOST_FAULTS
 from service.vault.salting import salted

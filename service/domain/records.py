@@ -9,7 +9,8 @@ from uuid import UUID
 from projector.forgetting.status import RepairStatus
 from service.domain.figures import FIGURES, OF_REQUEST, BatchDetails, RepairFigures, RequestNorms, VersionFigures
 from service.domain.kinds import RequestKind, Target, ordered
-from service.domain.states import Guarantee, RequestStatus, Scope
+from service.domain.scopes import Scope
+from service.domain.states import Guarantee, RequestStatus
 
 
 @dataclass(frozen=True)

@@ -76,15 +76,6 @@ class ImportStatus(StrEnum):
     REFUSED = "refused"
 
 
-class Scope(StrEnum):
-    """What an API key may do."""
-
-    DELETIONS_WRITE = "deletions:write"
-    DELETIONS_READ = "deletions:read"
-    PREDICTIONS_READ = "predictions:read"
-    AUDIT_READ = "audit:read"
-
-
 #: Events that tell what no request asked for.
 UNREQUESTED = (EventType.IMPORTED, EventType.RECOVERED, EventType.LOG_KEY_ADDED)
 

@@ -15,7 +15,7 @@ from service.db.engine import Connection
 from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.drills.repository import DrillOpen, DrillRepository
 from service.drills.starting import Drills
 from service.errors import Conflict, KeyMissing, LetheError, Unavailable

@@ -58,8 +58,8 @@ class TombstoneRepository:
         """
         if not hashes:
             return {}
-        wanted = any_of(hashes, LargeBinary())
-        query = select(TombstoneRow.hash, TombstoneRow.request_id).where(TombstoneRow.hash == wanted)
+        query = select(TombstoneRow.hash, TombstoneRow.request_id)
+        query = query.where(TombstoneRow.hash == any_of(hashes, LargeBinary()))
         return {row.hash: row.request_id for row in await self._conn.execute(query)}
 
     async def count(self, model: str, part: Part | None = None) -> int:
@@ -74,8 +74,7 @@ class TombstoneRepository:
 
     async def of_requests(self, ids: Collection[UUID]) -> list[Tombstone]:
         """Return what these requests have deleted."""
-        wanted = any_of(ids)
-        return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.request_id == wanted)))
+        return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.request_id == any_of(ids))))
 
     def _read(self, rows: Iterable[Row[Any]]) -> list[Tombstone]:
         return [Tombstone(RequestKind(row.kind), row.hash, row.key_number, row.request_id) for row in rows]

@@ -9,8 +9,8 @@ import pytest
 
 from model_store.versions import VersionRef
 from projector.graph.edges import Edges
+from service.domain.scopes import Scope
 from service.domain.snapshot import Snapshot
-from service.domain.states import Scope
 from service.publication.writer import Publisher
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import refused

@@ -11,7 +11,8 @@ import pytest
 
 from service.db.transactions import transaction
 from service.deletions.moves import RequestMoves
-from service.domain.states import EventType, Scope
+from service.domain.scopes import Scope
+from service.domain.states import EventType
 from service.evidence.events import EventRepository
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import WRITER, node_body, refused

@@ -11,7 +11,7 @@ import pytest
 
 from service.db.rights import API_ROLE
 from service.db.transactions import transaction
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import StateMismatch
 from service.publication.layout import Layout
 from service.settings import Settings

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from service.db import migrate
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.embedded import Embedded
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import node_body, refused

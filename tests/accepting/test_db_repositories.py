@@ -16,7 +16,8 @@ from service.db.transactions import transaction
 from service.deletions.delivery.outbox import OutboxRepository
 from service.domain.kinds import Part, RequestKind
 from service.domain.records import Tombstone
-from service.domain.states import EventType, Scope
+from service.domain.scopes import Scope
+from service.domain.states import EventType
 from service.errors import Conflict, KeyMissing, LeaseLost, StateMismatch
 from service.evidence.events import EventRepository
 from service.tombstones.repository import TombstoneRepository

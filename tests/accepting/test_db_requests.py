@@ -16,7 +16,8 @@ from service.deletions.moves import RequestMoves
 from service.deletions.requests import RequestRepository
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, Guarantee, RequestStatus, Scope
+from service.domain.scopes import Scope
+from service.domain.states import EventType, Guarantee, RequestStatus
 from service.errors import Conflict, NotFound
 from service.evidence.contents import AlreadyDeleted
 from service.evidence.events import EventRepository

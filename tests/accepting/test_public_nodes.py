@@ -11,7 +11,7 @@ from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.store import Store
 from projector.network.spec import ModelSpec
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.settings import Settings
 from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import node_body, refused

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.http.problems import MOST_FAULTS
 from tests.support.service.api_harness import Api, serving
 

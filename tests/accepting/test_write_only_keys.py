@@ -16,7 +16,7 @@ from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.vault.keyring import Keyring
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.processes.lethe_process import LetheProcess

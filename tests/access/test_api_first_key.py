@@ -13,7 +13,7 @@ from service.access.first_key import ensure_first_key, refuse_weak_keys
 from service.access.key_memory import key_memory
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import ConfigurationError, Unauthenticated
 from service.operation.key_folder import open_keyring
 from service.processes.api import create_app

@@ -11,7 +11,7 @@ from service.access.api_keys import ApiKeyRepository
 from service.access.sign_ins import MOST_IN_VAIN
 from service.dashboard.pages import CONTENT_SECURITY_POLICY
 from service.db.transactions import transaction
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import Api, serving
 

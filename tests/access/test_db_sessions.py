@@ -14,7 +14,7 @@ from service.access.sessions import IDLE, LIFETIME, MAX_SESSIONS, Session, Sessi
 from service.access.sign_ins import MOST_IN_VAIN, SPAN, SignInRepository
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import TooManyAttempts
 from tests.support.service.db_harness import Database, open_database
 

@@ -21,7 +21,8 @@ from service.db.transactions import fenced_transaction, transaction
 from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind
 from service.domain.records import Tombstone
-from service.domain.states import Cause, Scope
+from service.domain.scopes import Scope
+from service.domain.states import Cause
 from service.domain.versions import Recovery
 from service.errors import ConfigurationError, Conflict, NotFound
 from service.operation.key_folder import VaultKeyRepository, accept_lost, open_keyring

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from service.access.limits import _MOST_REMEMBERED, GUESSES, PROBES, network_of
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.embedded import Embedded
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import node_body, refused

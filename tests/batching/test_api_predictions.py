@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from tests.support.service.api_harness import CLASSES, NODES, Api, serving
 from tests.support.service.bodies import node_body, refused
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service.domain.lease_report import Check, Condition, Phase
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.http.addresses import url_of
 from service.observability.exposition import Exposition
 from service.observability.metrics import UnlearningMetrics

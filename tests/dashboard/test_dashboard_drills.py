@@ -9,7 +9,7 @@ import pytest
 
 from projector.forgetting.canaries import Canaries
 from service.domain.figures import RequestNorms
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.drills.cohorts import CohortSearch
 from service.publication.reader import Reader
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in

@@ -19,7 +19,7 @@ from service.deletions.moves import RequestMoves
 from service.domain.drills import MOST_LEFT, DrillTrigger
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.drills.repository import DrillOpen, DrillRepository
 from service.evidence.contents import AlreadyDeleted
 from tests.support.service.api_harness import Api, serving

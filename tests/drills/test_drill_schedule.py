@@ -21,7 +21,7 @@ from service.deletions.requests import RequestRepository
 from service.domain.drills import Drill, DrillTrigger
 from service.domain.figures import RequestNorms
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.drills.repository import DrillRepository
 from service.drills.schedule import DrillSchedule, ensure_schedule_key
 from service.errors import Unavailable

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.evidence.export import export_lines
 from service.evidence.signer import LogSigner
 from service.observability.logging import configure_logging

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from service.audit_records.search import EXPORT_PAGE
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from tests.support.databases import Templates
 from tests.support.evidence.audit_world import audit_database
 from tests.support.service.api_harness import MODEL, Api, serving

@@ -18,7 +18,7 @@ from service.audit.commitments import commitment
 from service.audit.verify_receipt import linked, verify_receipt
 from service.db.transactions import transaction
 from service.deletions.moves import RequestMoves
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.evidence.signer import LogSigner
 from service.imports.repository import ImportRepository
 from service.observability.metrics import UnlearningMetrics

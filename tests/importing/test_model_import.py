@@ -17,7 +17,8 @@ from model_store.replacement import ImportUnderWay, Replacement, copying_lock
 from model_store.store import Store
 from projector.graph.graph import feature_rows
 from service.domain.records import Pointer
-from service.domain.states import ImportStatus, Scope
+from service.domain.scopes import Scope
+from service.domain.states import ImportStatus
 from service.errors import Conflict, LetheError
 from service.imports.repository import ImportRepository
 from service.imports.staged import ImportRefused

@@ -29,7 +29,8 @@ from service.db.base import Base
 from service.db.engine import asyncpg_url, create_engine
 from service.domain.drills import DrillTrigger
 from service.domain.kinds import RequestKind
-from service.domain.states import Cause, EventType, Guarantee, ImportStatus, RequestStatus, Scope
+from service.domain.scopes import Scope
+from service.domain.states import Cause, EventType, Guarantee, ImportStatus, RequestStatus
 from service.errors import ConfigurationError, StateMismatch, Unavailable
 from tests.support.databases import migrate_to
 from tests.support.preloaded import ROOT

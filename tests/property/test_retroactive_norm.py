@@ -1,4 +1,4 @@
-"""The injected-channel norm read from coefficients is what training with such a channel gives (DESIGN, section 2)."""
+"""The injected-channel norm read from coefficients is what training with such a channel gives."""
 
 from collections.abc import Callable
 

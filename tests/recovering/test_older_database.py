@@ -8,7 +8,8 @@ import pytest
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
 from service.domain.records import Tombstone
-from service.domain.states import Cause, Scope
+from service.domain.scopes import Scope
+from service.domain.states import Cause
 from service.domain.versions import Recovery
 from service.recovery.repository import RecoveryRepository
 from service.tombstones.repository import TombstoneRepository

@@ -21,7 +21,7 @@ from service.deletions.intake.intake import Intake, NewRequest
 from service.domain.guarantees import NOTHING_LEFT_UNKNOWN
 from service.domain.kinds import RequestKind
 from service.domain.records import Targets
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import KeyMissing, StateMismatch, Unavailable
 from service.processes.prepare import prepare
 from service.recovery.repository import RecoveryRepository

@@ -10,7 +10,7 @@ import pytest
 from service.access.api_keys import ApiKeyRepository
 from service.db.transactions import transaction
 from service.domain.lease_report import Check
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import node_body, refused
 

@@ -11,7 +11,7 @@ import typer
 from service.cli.console import note, stdout, table
 from service.cli.server import Home
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import ConfigurationError, NotFound
 from service.settings import Settings, load_settings
 

@@ -14,7 +14,8 @@ from service.dashboard.words.formats import ago, coarse
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
-from service.domain.states import RequestStatus, Scope
+from service.domain.scopes import Scope
+from service.domain.states import RequestStatus
 from service.drills.cohorts import Cohorts, ranges
 from service.drills.repository import DrillRepository
 from service.errors import LetheError, MissingScope, Unavailable

@@ -22,7 +22,7 @@ from service.dashboard.sessions import (
 )
 from service.dashboard.words.formats import duration
 from service.db.transactions import transaction
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import TooManyAttempts, Unauthenticated
 from service.services import services_of
 

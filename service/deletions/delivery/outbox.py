@@ -24,5 +24,4 @@ class OutboxRepository:
 
     async def delete(self, ids: Collection[UUID]) -> None:
         """Remove requests that are in the stream now."""
-        published = any_of(ids)
-        await self._conn.execute(delete(OutboxRow).where(OutboxRow.request_id == published))
+        await self._conn.execute(delete(OutboxRow).where(OutboxRow.request_id == any_of(ids)))

@@ -119,7 +119,7 @@ def dense(features: Features) -> Matrix:
 def dense_propagation(
     adjacency: sp.csr_array, kind: PropagationKind, self_loops: float, live: NDArray[np.bool_] | None = None
 ) -> Matrix:
-    """P (n, n), node by node as DESIGN writes it."""
+    """P (n, n), node by node."""
     n = adjacency.shape[0]
     alive = np.ones(n, dtype=bool) if live is None else live
     looped = (adjacency.toarray() + self_loops * np.eye(n)) * np.outer(alive, alive)

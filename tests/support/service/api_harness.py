@@ -41,8 +41,9 @@ from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind, Target
 from service.domain.lease_report import Check
 from service.domain.records import Pointer, Tombstone
+from service.domain.scopes import Scope
 from service.domain.snapshot import Snapshot
-from service.domain.states import Cause, Guarantee, Scope
+from service.domain.states import Cause, Guarantee
 from service.drills.cohorts import CohortSearch
 from service.drills.starting import Drills
 from service.evidence.contents import AlreadyDeleted

@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 
 WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 

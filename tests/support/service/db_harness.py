@@ -19,7 +19,8 @@ from service.deletions.moves import AppliedOutcome, RequestMoves
 from service.domain.figures import BatchDetails, RequestNorms
 from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Pointer, Targets
-from service.domain.states import Cause, EventType, Guarantee, Scope
+from service.domain.scopes import Scope
+from service.domain.states import Cause, EventType, Guarantee
 from service.domain.versions import Version
 from service.evidence.contents import ModelImported, Payload
 from service.evidence.events import EventRepository

@@ -14,7 +14,7 @@ from service.db.transactions import transaction
 from service.deletions.intake.intake import Intake, NewRequest
 from service.domain.kinds import RequestKind
 from service.domain.records import Pointer, Targets
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.queue.stream import DeletionStream
 from service.vault.own_slots import OwnSlots
 from service.versions.pointers import PointerRepository

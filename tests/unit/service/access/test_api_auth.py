@@ -8,7 +8,7 @@ import pytest
 
 from service.access.key_memory import TRUSTED_FOR_S, KeyMemory
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.errors import Unauthenticated, Unavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,7 +20,7 @@ from service.batches.resolve import (
     absent,
     resolve,
 )
-from service.domain.kinds import Part, RequestKind, Target
+from service.domain.kinds import Names, Part, RequestKind, Target
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestStatus
 
@@ -136,14 +136,13 @@ def test_the_tombstones_asked_for_are_those_of_what_is_missing() -> None:
     }
 
 
-SUBJECTS: dict[RequestKind, list[Target]] = {
-    NODE: [*IDS],
-    FEATURES: [*IDS],
-    EDGE: [(min(a, b), max(a, b)) for a, b in zip(IDS, [*IDS[1:], IDS[0]], strict=True)],
+SUBJECTS: dict[Names, list[Target]] = {
+    Names.NODES: [*IDS],
+    Names.EDGES: [(min(a, b), max(a, b)) for a, b in zip(IDS, [*IDS[1:], IDS[0]], strict=True)],
 }
 REQUESTS = st.lists(
     st.sampled_from(list(RequestKind)).flatmap(
-        lambda kind: st.lists(st.sampled_from(SUBJECTS[kind]), min_size=1, max_size=4, unique=True).map(
+        lambda kind: st.lists(st.sampled_from(SUBJECTS[kind.rules.names]), min_size=1, max_size=4, unique=True).map(
             lambda subjects: claim(kind, *subjects)
         )
     ),

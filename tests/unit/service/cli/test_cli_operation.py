@@ -18,7 +18,7 @@ from service.db.clock import MOST_APART_S, least_apart
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
-from service.domain.states import Scope
+from service.domain.scopes import Scope
 from service.embedded import PrivateServers
 from service.processes.listening import ServerFacts
 from service.vault.keyring import Keyring

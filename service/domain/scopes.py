@@ -1,0 +1,12 @@
+"""What API keys may do."""
+
+from enum import StrEnum
+
+
+class Scope(StrEnum):
+    """What an API key may do."""
+
+    DELETIONS_WRITE = "deletions:write"
+    DELETIONS_READ = "deletions:read"
+    PREDICTIONS_READ = "predictions:read"
+    AUDIT_READ = "audit:read"
