@@ -74,8 +74,10 @@ def directions_lost(features: FeatureMatrix, gram: Gram, deleted: NDArray[np.int
     The candidates of `gram.downdate`, decided as in `nodes_losing_a_direction`.
     """
     X_D = features.dense_rows(deleted)
-    Y = X_D @ gram.M_pinv
-    eigenvalues, vectors = torch.linalg.eigh(Y @ X_D.T)
+    # R instead of X_D has the same leverages beside zeros, and the same directions.
+    rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
+    Y = rows @ gram.M_pinv
+    eigenvalues, vectors = torch.linalg.eigh(Y @ rows.T)
     candidates = Y.T @ vectors[:, eigenvalues >= 1.0 - LEVERAGE_MARGIN]
     if candidates.shape[1] == 0:
         return 0

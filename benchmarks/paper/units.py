@@ -68,7 +68,8 @@ def surroundings(threads: int) -> dict[str, object]:
     ).stdout.strip()
     return {
         "commit": commit,
-        "device": f"{device_name(torch.device('cpu'))}, {threads} thread{'s'[: threads > 1]}",
+        "device": device_name(torch.device("cpu")).partition(",")[0],
+        "threads": threads,
         "load": round(os.getloadavg()[0], 1),
         "versions": {
             "python": platform.python_version(),
