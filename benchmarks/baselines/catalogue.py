@@ -49,6 +49,7 @@ METHODS: dict[str, Build] = {
     "influence+": lambda spec, seed: Influence(spec, Affected.REPLACED, _NOISE, seed),
     "influence+, authors' code": lambda spec, seed: Influence(spec, Affected.REMOVED, seed=seed),
     "fisher+": lambda spec, seed: Fisher(spec, _FISHER_NOISE, seed),
+    "fisher+, without noise": lambda spec, seed: Fisher(spec),
     "certified removal": lambda spec, seed: CertifiedRemoval(spec, _NOISE, seed=seed),
     "scalegun": lambda spec, seed: scalegun(spec, _NOISE, seed=seed),
     **{

@@ -37,6 +37,10 @@ LIMIT_S = 20 * 60.0
 _THREADS = torch.get_num_threads()
 
 
+class UnitError(RuntimeError):
+    """A unit whose code raised; the message has its traceback."""
+
+
 class Runner:
     """Measures units and writes their files below `folder`."""
 
@@ -45,7 +49,7 @@ class Runner:
         self._worker: tuple[SpawnProcess, Pipe] | None = None
 
     def run(self, unit: Unit) -> str:
-        """Measures a unit and returns how it ended. Raises RuntimeError, and writes nothing, when its code raised."""
+        """Measures a unit and returns how it ended. Raises UnitError, and writes nothing, when its code raised."""
         pipe = self._started()
         about: dict[str, object] = {**surroundings(_threads(unit)), "spec": asdict(spec_of(unit.dataset))}
         cases: dict[str, Figures] = {}
@@ -71,7 +75,7 @@ class Runner:
                 case, figures = what
                 cases[case] = figures
             elif said == "raised":
-                raise RuntimeError(f"{unit}:\n{what}")
+                raise UnitError(f"{unit}:\n{what}")
             else:
                 return MEASURED
         return OUT_OF_TIME
@@ -120,22 +124,34 @@ def _threads(unit: Unit) -> int:
     return 1 if is_network(unit.method) else _THREADS
 
 
-def reproduce(chosen: Sequence[Unit], folder: Path, tell: Callable[[str], None], limit_s: float = LIMIT_S) -> None:
-    """Measures those of `chosen` that have no file below `folder`, and says how far it is and how long it will take."""
+def reproduce(
+    chosen: Sequence[Unit], folder: Path, tell: Callable[[str], None], limit_s: float = LIMIT_S
+) -> list[Unit]:
+    """Measures those of `chosen` that have no file below `folder`, and says how far it is and how long it will take.
+
+    Returns those whose code raised, which have no file; the others are measured all the same.
+    """
     missing = [unit for unit in chosen if not unit.file(folder).exists()]
     tell(f"{len(chosen)} units, {len(chosen) - len(missing)} of them there.")
     times = [(found["experiment"], found["dataset"], found["method"], found["seconds"]) for found in read(folder)]
+    raised = []
     runner = Runner(folder, limit_s)
     try:
         for index, unit in enumerate(missing):
             began = time.monotonic()
-            outcome = runner.run(unit)
+            try:
+                outcome = runner.run(unit)
+            except UnitError as error:
+                tell(str(error))
+                raised.append(unit)
+                outcome = "raised"
             took = time.monotonic() - began
             times.append((unit.experiment, unit.dataset, unit.method, took))
             left = sum(_expected(other, times) for other in missing[index + 1 :])
             tell(f"[{index + 1}/{len(missing)}] {unit}: {outcome}, {took:.0f} s; about {_span(left)} left.")
     finally:
         runner.stop()
+    return raised
 
 
 def _expected(unit: Unit, times: Sequence[tuple[str, str, str, float]]) -> float:

@@ -19,7 +19,7 @@ from benchmarks.paper.experiments import (
     plan,
     stream,
 )
-from benchmarks.paper.runner import Runner, reproduce
+from benchmarks.paper.runner import Runner, UnitError, reproduce
 from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit, graph_of
 from projector import ModelSpec
 from projector.network.spec import LossKind
@@ -35,6 +35,7 @@ NOTHING_LEFT = {
     "projector, option 1 as printed",
     "projector, option 2 as printed",
     "influence+, authors' code",
+    "fisher+, without noise",
 }
 
 
@@ -116,14 +117,16 @@ def test_a_unit_is_one_file_and_is_not_run_again_and_one_that_takes_too_long_is_
     assert {"commit", "versions", "device", "date", "spec", "load"} <= set(late)
     assert OUT_OF_TIME in told[1]
 
-    reproduce(chosen, tmp_path, told.append)
+    missing = Unit("injection", TINY, "no such method", 0)
+    assert reproduce([missing, *chosen], tmp_path, told.append) == [missing]
+    assert "no such method" in told[3]
     assert json.loads(first.read_text()) == late
     found = json.loads(second.read_text())
     assert (found["outcome"], found["method"], found["seed"]) == (MEASURED, "retraining", 1)
     assert set(found["cases"]) == {"0.05", "0.1"}
     assert np.isfinite(found["cases"]["0.1"]["accuracy_after"])
     assert found["graph"]["nodes"] == 60
-    assert told[2] == "2 units, 1 of them there."
+    assert told[2] == "3 units, 1 of them there."
     assert not list(tmp_path.rglob("*.partial"))
 
 
@@ -131,7 +134,7 @@ def test_a_process_that_dies_is_recorded_and_replaced_and_code_that_raises_is_no
     runner = Runner(tmp_path)
     unit, other = plan(("injection",), (TINY,), ("retraining",), 2)
     missing = Unit("injection", TINY, "no such method", 0)
-    with pytest.raises(RuntimeError, match="no such method"):
+    with pytest.raises(UnitError, match="no such method"):
         runner.run(missing)
     assert not missing.file(tmp_path).exists()
     assert runner.run(unit) == MEASURED
