@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if reproduce(chosen, folder, lambda words: print(words, flush=True)):
                 sys.exit(1)
         if options.what == "report" or options.quick:
-            print(f"{write_page(folder, folder / 'report.html')}")
+            page = write_page(folder, folder / "report.html")
+            print(page if folder != Path(temporary) else "All of it runs, the report too.")
 
 
 if __name__ == "__main__":

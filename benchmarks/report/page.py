@@ -8,7 +8,8 @@ from statistics import fmean
 import jinja2
 from markupsafe import Markup
 
-from benchmarks.report.claims import CLAIMS, Verdict, found
+from benchmarks.baselines.protocol import LAMBDAS
+from benchmarks.report.claims import CLAIMS, Verdict, best_lambda, found
 from benchmarks.report.paper_tables import TABLES, Row, shown
 from benchmarks.report.pictures import Point, distance_against_time
 from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number, percent, spread
@@ -79,6 +80,7 @@ def page(results: Results) -> str:
         identity=_identity(results),
         repair=_repair(results),
         injection=[(_name(each), _injection(results, each)) for each in results.datasets("injection")],
+        regularization=_regularization(results),
         closeness=[_closeness(results, each) for each in results.datasets("closeness")],
         accuracy=_accuracy(results),
         stream=_stream(results),
@@ -175,6 +177,18 @@ def _injection(results: Results, dataset: str) -> Table:
             )
     head = ("method", "deleted", "channel before", "after", "accuracy before, %", "after, %")
     return Table((*head, "distance to retraining", "time, s", "ratio to Lethe's", "seeds"), rows)
+
+
+def _regularization(results: Results) -> Table:
+    """Each method's accuracies after the deletion at every lambda, and the lambda that validation nodes choose."""
+    lambdas = [f"{each:g}" for each in LAMBDAS]
+    rows = []
+    for dataset in results.datasets("regularization"):
+        for method in results.methods("regularization", dataset):
+            key = ("regularization", dataset, method)
+            cells = [percent(results.values(*key, each, "accuracy_after")) for each in lambdas]
+            rows.append([method, _name(dataset), *cells, best_lambda(results, dataset, method) or "–"])
+    return Table(("method", "dataset", *lambdas, "chosen"), rows)
 
 
 def _ratio(results: Results, experiment: str, dataset: str, method: str, case: str) -> str:

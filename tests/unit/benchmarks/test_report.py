@@ -57,6 +57,11 @@ def streamed(seconds: float) -> dict[str, Any]:
     return unit("stream", "certified removal", {"200": figures})
 
 
+def at_lambdas(method: str, *after: tuple[str, float, float]) -> dict[str, Any]:
+    cases = {each: {"validation_before": v, "validation_after": v, "accuracy_after": a} for each, v, a in after}
+    return unit("regularization", method, {**cases, "1e-06": {}})
+
+
 def judged(name: str, *records: dict[str, Any]) -> Finding:
     (claim,) = (each for each in CLAIMS if each.name == name)
     return found(claim, Results(records))
@@ -99,6 +104,11 @@ FLIPS = [
         "The projection’s weights are closest to retraining",
         [near(LETHE, 0.1), near("influence+", 0.2)],
         [near(LETHE, 0.1), near("influence+", 0.05)],
+    ),
+    (
+        "They cost accuracy at the lambda that suits each",
+        [at_lambdas("fisher+", ("0.01", 0.8, 0.79), ("0.1", 0.7, 0.86)), at_lambdas(RETRAINED, ("0.01", 0.9, 0.85))],
+        [at_lambdas("fisher+", ("0.01", 0.8, 0.79), ("0.1", 0.9, 0.86)), at_lambdas(RETRAINED, ("0.01", 0.9, 0.85))],
     ),
     ("Fewer deletions end closer to retraining", [near(LETHE, 0.1)], [near(LETHE, 0.1, farther=0.9)]),
     (

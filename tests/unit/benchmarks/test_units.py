@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.catalogue import METHODS, build
+from benchmarks.baselines.protocol import BaselineError
 from benchmarks.paper.experiments import (
     ARXIV,
     EXPERIMENTS,
@@ -17,6 +18,7 @@ from benchmarks.paper.experiments import (
     injection,
     is_network,
     plan,
+    regularization,
     stream,
 )
 from benchmarks.paper.runner import Runner, UnitError, reproduce
@@ -52,6 +54,23 @@ def test_an_injected_channel_is_left_by_methods_with_noise_alone(method: str) ->
         elif method != "projector, official code":
             # Influence of the deleted alone leaves it for its neighbours' rows as well.
             assert after > 1e-6
+
+
+def test_every_lambda_is_tried_and_one_at_which_training_does_not_end_gives_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unit = Unit("regularization", TINY, "retraining", 0)
+    found = dict(regularization(graph_of(unit), unit))
+    assert list(found) == ["1e-06", "1e-05", "0.0001", "0.001", "0.01"]
+    assert found["1e-06"]["channel_norm_before"] > found["0.01"]["channel_norm_before"] > 0
+    assert all(each["channel_norm_after"] == 0 for each in found.values())
+    assert all(0 < each["validation_after"] <= 1 for each in found.values())
+
+    def no_minimum(*_: object) -> None:
+        raise BaselineError("The minimum was not reached.", "Choose a larger lambda.")
+
+    monkeypatch.setattr("benchmarks.paper.experiments.build", no_minimum)
+    assert set(map(str, dict(regularization(graph_of(unit), unit)).values())) == {"{}"}
 
 
 def test_retraining_and_repair_are_where_retraining_is_and_the_projection_is_not() -> None:
