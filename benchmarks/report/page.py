@@ -244,16 +244,17 @@ def _stream(results: Results) -> Table:
     for dataset in results.datasets("stream"):
         for case in results.cases("stream", dataset):
             key = ("stream", dataset, "certified removal", case)
+            told = ("before", "after", "anew", "retrained")
             rows.append(
                 [
                     f"{_name(dataset)}, {case} deletions",
-                    *(percent(results.values(*key, f"accuracy_{each}")) for each in ("before", "after", "retrained")),
+                    *(percent(results.values(*key, f"accuracy_{each}")) for each in told),
                     *(spread(results.values(*key, each)) for each in ("retrainings", "epsilon", "seconds")),
                     spread([int(case) * once for once in results.values(*key, "seconds_of_one_retraining")]),
                 ]
             )
-    head = ("", "accuracy before, %", "after, %", "retrained, %", "retrainings", "epsilon of all columns")
-    return Table((*head, "time, s", "retraining after each, s"), rows)
+    head = ("", "accuracy before, %", "after, %", "retrained with noise, %", "without, %", "retrainings")
+    return Table((*head, "epsilon of all columns", "time, s", "retraining after each, s"), rows)
 
 
 def _made(results: Results) -> Table:

@@ -32,14 +32,18 @@ class Results:
         """What is below `folder`."""
         return cls(read(folder))
 
-    def values(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> list[float]:
+    def by_seed(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> dict[int, float]:
         """A figure of every seed that has it."""
-        return [
-            record["cases"][case][figure]
+        return {
+            record["seed"]: record["cases"][case][figure]
             for record in self.records
             if (record["experiment"], record["dataset"], record["method"]) == (experiment, dataset, method)
             and record["cases"].get(case, {}).get(figure) is not None
-        ]
+        }
+
+    def values(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> list[float]:
+        """The same without the seeds."""
+        return list(self.by_seed(experiment, dataset, method, case, figure).values())
 
     def mean(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> float | None:
         """Over the seeds; None where there are none."""

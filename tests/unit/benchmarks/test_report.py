@@ -52,8 +52,9 @@ def near(method: str, away: float, farther: float = 3.0) -> dict[str, Any]:
     return unit("closeness", method, {"0.01": figures, "0.05": {**figures, "weights": farther * away}})
 
 
-def streamed(seconds: float) -> dict[str, Any]:
+def streamed(seconds: float = 1.0, after: float = 0.8) -> dict[str, Any]:
     figures = {"seconds": seconds, "seconds_of_one_retraining": 1.0, "retrainings": 0}
+    figures |= {"accuracy_after": after, "accuracy_anew": 0.8}
     return unit("stream", "certified removal", {"200": figures})
 
 
@@ -116,6 +117,7 @@ FLIPS = [
         [unit("accuracy", name, {"all": {"accuracy": x}}) for name, x in (("linear", 0.8), ("+ diffusion", 0.81))],
         [unit("accuracy", name, {"all": {"accuracy": x}}) for name, x in (("linear", 0.8), ("+ diffusion", 0.79))],
     ),
+    ("Certified removal keeps accuracy", [streamed(after=0.799)], [streamed(after=0.79)]),
     (
         "Certified removal is four times as fast",
         [
@@ -146,6 +148,15 @@ def test_a_verdict_is_what_the_figures_say(name: str, holding: list[Any], failin
     both = judged(name, *others, *failing)
     assert both.verdict is Verdict.REFUTED
     assert "Pubmed" not in both.words
+
+
+def test_methods_are_compared_on_the_seeds_that_both_have() -> None:
+    name = "The projection is slightly better than retraining"
+    records = [injected(LETHE, 0.0, 0.85, 0.5), injected(RETRAINED, 0.0, 0.84, 0.5)]
+    assert judged(name, *records, injected(LETHE, 0.0, 0.5, 0.5, seed=1)).verdict is Verdict.REPRODUCED
+    both = [injected(LETHE, 0.0, 0.5, 0.5, seed=1), injected(RETRAINED, 0.0, 0.84, 0.5, seed=1)]
+    assert judged(name, *records, *both).verdict is Verdict.REFUTED
+    assert judged(name, *records[:1], *both[1:]).verdict is Verdict.UNMEASURED
 
 
 def test_claims_on_data_that_cannot_be_reached_say_so_whatever_was_measured() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,8 @@ NOTHING_LEFT = {
     "projector, option 2 as printed",
     "influence+, authors' code",
     "fisher+, without noise",
+    "lethe, projection, with diffusion",
+    "retraining, with diffusion",
 }
 
 
@@ -100,7 +103,7 @@ def test_accuracies_and_the_stream_are_of_the_models_that_they_name() -> None:
     unit = Unit("stream", TINY, "certified removal", 0)
     ((case, found),) = stream(graph_of(unit), unit)
     assert (case, found["nodes"]) == ("18", 18)
-    assert found["accuracy_retrained"] > 0.5
+    assert min(found["accuracy_retrained"], found["accuracy_anew"]) > 0.5
     assert found["seconds_of_one_retraining"] > 0
 
 
@@ -108,7 +111,8 @@ def test_every_method_can_be_built_at_another_lambda() -> None:
     other = ModelSpec(loss=LossKind.OVR, regularization=0.5)
     for method in METHODS:
         made = build(method, ModelSpec(loss=LossKind.OVR), 3, 0.5)
-        assert getattr(made, "spec", getattr(getattr(made, "trainer", None), "spec", None)) in (None, other)
+        expected = replace(other, diffusion="diffusion" in method)
+        assert getattr(made, "spec", getattr(getattr(made, "trainer", None), "spec", None)) in (None, expected)
 
 
 def test_the_plan_takes_one_seed_where_others_would_say_the_same_or_take_days() -> None:
