@@ -9,7 +9,8 @@ import jinja2
 from markupsafe import Markup
 
 from benchmarks.baselines.protocol import LAMBDAS
-from benchmarks.report.claims import CLAIMS, Verdict, best_lambda, found
+from benchmarks.report.claims import CLAIMS
+from benchmarks.report.judging import Verdict, best_lambda, found
 from benchmarks.report.paper_tables import TABLES, Row, shown
 from benchmarks.report.pictures import Point, distance_against_time
 from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number, percent, spread
