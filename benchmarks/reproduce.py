@@ -37,8 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a made-up graph and one seed: does it run?")
     parser.add_argument("--out", type=Path, help="the folder of the results; default: benchmarks/results")
     options = parser.parse_args(arguments)
-    # Ends the process that measures as well.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.out or (Path(temporary) if options.quick else RESULTS)
         if options.what != "report":
@@ -57,4 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    # Ends the process that measures as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main()
