@@ -157,7 +157,7 @@ def reproduce(
 def _expected(unit: Unit, times: Sequence[tuple[str, str, str, float]]) -> float:
     """Seconds that a unit will take: as those most like it did."""
     key = (unit.experiment, unit.dataset, unit.method)
-    for alike in ((0, 1, 2), (0, 2), (0, 1), (0,), ()):
+    for alike in ((0, 1, 2), (0, 1), (0, 2), (0,), ()):
         found = [each[3] for each in times if all(each[place] == key[place] for place in alike)]
         if found:
             return fmean(found)
