@@ -7,7 +7,7 @@ from benchmarks.baselines.certified_removal import CertifiedRemoval
 from benchmarks.baselines.fisher import Fisher
 from benchmarks.baselines.graph_eraser import Aggregator, GraphEraser
 from benchmarks.baselines.influence import Affected, Influence
-from benchmarks.baselines.lethe import Lethe
+from benchmarks.baselines.lethe import Lethe, RetrainedWithDiffusion
 from benchmarks.baselines.nonlinear import Kind, Network
 from benchmarks.baselines.partition import Partition, bekm, blpa, metis
 from benchmarks.baselines.printed import Printed, PrintedProjector
@@ -42,6 +42,8 @@ METHODS: dict[str, Build] = {
     "retraining": lambda spec, seed: Retraining(spec),
     "lethe, projection": lambda spec, seed: Lethe(spec, repair=False),
     "lethe, projection and repair": lambda spec, seed: Lethe(spec, repair=True),
+    "lethe, projection, with diffusion": lambda spec, seed: Lethe(replace(spec, diffusion=True), repair=False),
+    "retraining, with diffusion": lambda spec, seed: RetrainedWithDiffusion(replace(spec, diffusion=True)),
     "projector, option 1 as printed": lambda spec, seed: PrintedProjector(spec, Printed.OPTION_1),
     "projector, option 2 as printed": lambda spec, seed: PrintedProjector(spec, Printed.OPTION_2),
     "projector, official code": lambda spec, seed: PrintedProjector(spec, Printed.OFFICIAL),
@@ -49,6 +51,7 @@ METHODS: dict[str, Build] = {
     "influence+": lambda spec, seed: Influence(spec, Affected.REPLACED, _NOISE, seed),
     "influence+, authors' code": lambda spec, seed: Influence(spec, Affected.REMOVED, seed=seed),
     "fisher+": lambda spec, seed: Fisher(spec, _FISHER_NOISE, seed),
+    "fisher+, without noise": lambda spec, seed: Fisher(spec),
     "certified removal": lambda spec, seed: CertifiedRemoval(spec, _NOISE, seed=seed),
     "scalegun": lambda spec, seed: scalegun(spec, _NOISE, seed=seed),
     **{

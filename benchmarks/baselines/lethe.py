@@ -1,8 +1,14 @@
-"""Lethe itself: its projection, alone and followed by the repair, through the library's public names."""
+"""Lethe itself: its projection, alone and followed by the repair, through the library's public names.
 
-from dataclasses import dataclass
+With adaptive diffusion as well, and then beside `RetrainedWithDiffusion`, which learns its weights of edges anew.
+"""
 
-from benchmarks.baselines.linear import check_linear
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.baselines.linear import check_linear, remaining, without_nodes
 from benchmarks.baselines.protocol import Array, Nodes
 from projector import Model, ModelSpec, Report, fit
 from projector.graph.graph import Graph
@@ -41,5 +47,40 @@ class Lethe:
 
     def fit(self, graph: Graph) -> Held:
         """As `Baseline.fit`."""
-        check_linear(self.spec)
+        check_linear(replace(self.spec, diffusion=False))
         return Held(fit(graph, self.spec), self.repair)
+
+
+@dataclass(frozen=True, eq=False)
+class Diffused:
+    """A `projector.Model` with diffusion, on what remains of a graph."""
+
+    spec: ModelSpec
+    model: Model
+    graph: Graph
+    live: NDArray[np.bool_]
+
+    @property
+    def weights(self) -> Array:
+        """As `Trained.weights`."""
+        return self.model.weights
+
+    def predict(self) -> Array:
+        """As `Trained.predict`."""
+        return np.where(self.live[:, None], self.model.predict(), 0.0)
+
+    def unlearn(self, nodes: Nodes) -> "Diffused":
+        """Trained from zero, sh and sz too, on the graph without `nodes`."""
+        live, graph = without_nodes(self.live, nodes), remaining(self.graph, nodes)
+        return Diffused(self.spec, fit(graph, self.spec), graph, live)
+
+
+@dataclass(frozen=True)
+class RetrainedWithDiffusion:
+    """Forgets by training anew, with adaptive diffusion."""
+
+    spec: ModelSpec
+
+    def fit(self, graph: Graph) -> Diffused:
+        """As `Baseline.fit`."""
+        return Diffused(self.spec, fit(graph, self.spec), graph, np.ones(graph.nodes, dtype=np.bool_))

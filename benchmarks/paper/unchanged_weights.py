@@ -68,6 +68,26 @@ def nodes_losing_a_direction(features: FeatureMatrix, gram: Gram) -> NDArray[np.
     return np.concatenate(lost) if lost else every[:0]
 
 
+def directions_lost(features: FeatureMatrix, gram: Gram, deleted: NDArray[np.int64]) -> int:
+    """How many directions of the span go with the rows `deleted` (m,), without updating anything.
+
+    The candidates of `gram.downdate`, decided as in `nodes_losing_a_direction`.
+    """
+    X_D = features.dense_rows(deleted)
+    # R instead of X_D has the same leverages beside zeros, and the same directions.
+    rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
+    Y = rows @ gram.M_pinv
+    eigenvalues, vectors = torch.linalg.eigh(Y @ rows.T)
+    candidates = Y.T @ vectors[:, eigenvalues >= 1.0 - LEVERAGE_MARGIN]
+    if candidates.shape[1] == 0:
+        return 0
+    support = features.matmul(torch.linalg.qr(candidates).Q)
+    support[torch.from_numpy(deleted).to(support.device)] = 0.0
+    sigma = torch.linalg.svdvals(support)
+    cutoff = (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
+    return int((sigma <= cutoff).sum())
+
+
 def delete_and_retrain(built: BuiltModel, features: FeatureMatrix, gram: Gram, deleted: NDArray[np.int64]) -> Draw:
     """Projects the weights after the rows `deleted` (m,), and trains anew on the graph without them."""
     surviving = np.ones(built.graph.nodes, dtype=np.bool_)

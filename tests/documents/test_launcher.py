@@ -175,6 +175,17 @@ def test_the_tests_use_every_core_unless_told_otherwise(clone: Clone) -> None:
     assert not parallel or (parallel[0], int(parallel[1]) > 1, parallel[2:]) == ("-n", True, shared)
 
 
+def test_the_papers_claims_are_measured_with_what_the_tests_need(clone: Clone, tmp_path: Path) -> None:
+    (clone.root / "benchmarks").mkdir()
+    (clone.root / "benchmarks" / "reproduce.py").write_text(TELL)
+
+    told = clone.told("reproduce", "injection", "--dataset", "a b", cwd=tmp_path)
+
+    assert told["arguments"] == ["injection", "--dataset", "a b"]
+    assert (told["cwd"], told["file"]) == (str(tmp_path), str(clone.root / "benchmarks" / "reproduce.py"))
+    assert clone.installs == ["requirements-dev.txt"]
+
+
 def test_check_runs_every_tool_in_the_root_and_fails_when_one_does(clone: Clone, tmp_path: Path) -> None:
     clone.run("test")
     for tool in ("ruff", "mypy", "lint-imports"):

@@ -1,7 +1,8 @@
 """Units of the paper's experiments: what they measure, and that none is measured twice."""
 
 import json
-import sys
+import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,26 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.catalogue import METHODS, build
-from benchmarks.paper.units import Unit, closeness, injection, main
-from model_store.datasets.load import load_dataset
+from benchmarks.baselines.protocol import BaselineError
+from benchmarks.paper.experiments import (
+    ARXIV,
+    EXPERIMENTS,
+    accuracies,
+    closeness,
+    identity,
+    injection,
+    is_network,
+    plan,
+    regularization,
+    stream,
+)
+from benchmarks.paper.runner import Runner, UnitError, reproduce
+from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit, graph_of
 from projector import ModelSpec
 from projector.network.spec import LossKind
 
 TINY = "synthetic:n=60,d=12,classes=3,seed=1"
-SPEC = ModelSpec(loss=LossKind.OVR, regularization=1e-2)
-LINEAR = [name for name in METHODS if not any(each in name for each in ("eraser", "gcn", "sage", "gat", "appnp"))]
+LINEAR = [name for name in METHODS if not is_network(name) and "eraser" not in name]
 #: Option 2 as printed is among them, wrong as its other rows are: the channel's row of M_remain is zero. So is a Newton
 #: step without noise: the other rows have nothing of the channel, and along it F is lambda/2 |w|^2, which it solves.
 NOTHING_LEFT = {
@@ -26,59 +39,131 @@ NOTHING_LEFT = {
     "projector, option 1 as printed",
     "projector, option 2 as printed",
     "influence+, authors' code",
+    "fisher+, without noise",
+    "lethe, projection, with diffusion",
+    "retraining, with diffusion",
 }
 
 
 @pytest.mark.parametrize("method", [*LINEAR, "graph eraser, linear, metis, mean"])
 def test_an_injected_channel_is_left_by_methods_with_noise_alone(method: str) -> None:
-    graph = load_dataset(TINY, data_dirs=[])
-    found = injection(graph, Unit("injection", TINY, method, 0), SPEC, 0.1)
-    before, after = found["channel_norm_before"], found["channel_norm_after"]
-    assert before is not None
-    assert after is not None
-    assert before > 1e-2
-    if method in NOTHING_LEFT or "eraser" in method:
-        assert after < 1e-10
-    elif method != "projector, official code":
-        # Influence of the deleted alone leaves it for its neighbours' rows as well.
-        assert after > 1e-6
+    unit = Unit("injection", TINY, method, 0)
+    for _, found in injection(graph_of(unit), unit):
+        before, after = found["channel_norm_before"], found["channel_norm_after"]
+        assert before is not None
+        assert after is not None
+        assert before > 1e-2
+        if method in NOTHING_LEFT or "eraser" in method:
+            assert after < 1e-10
+        elif method != "projector, official code":
+            # Influence of the deleted alone leaves it for its neighbours' rows as well.
+            assert after > 1e-6
+
+
+def test_every_lambda_is_tried_and_one_at_which_training_does_not_end_gives_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unit = Unit("regularization", TINY, "retraining", 0)
+    found: dict[str, Any] = dict(regularization(graph_of(unit), unit))
+    assert list(found) == ["1e-06", "1e-05", "0.0001", "0.001", "0.01"]
+    assert found["1e-06"]["channel_norm_before"] > found["0.01"]["channel_norm_before"] > 0
+    assert all(each["channel_norm_after"] == 0 for each in found.values())
+    assert all(0 < each["validation_after"] <= 1 for each in found.values())
+
+    def no_minimum(*_: object) -> None:
+        raise BaselineError("The minimum was not reached.", "Choose a larger lambda.")
+
+    monkeypatch.setattr("benchmarks.paper.experiments.build", no_minimum)
+    assert set(map(str, dict(regularization(graph_of(unit), unit)).values())) == {"{}"}
 
 
 def test_retraining_and_repair_are_where_retraining_is_and_the_projection_is_not() -> None:
-    graph = load_dataset(TINY, data_dirs=[])
-    away: dict[str, dict[str, Any]] = {
-        method: closeness(graph, Unit("closeness", TINY, method, 0), SPEC, 0.1)
-        for method in ("retraining", "lethe, projection and repair", "lethe, projection")
-    }
+    away: dict[str, Any] = {}
+    for method in ("retraining", "lethe, projection and repair", "lethe, projection"):
+        unit = Unit("closeness", TINY, method, 0)
+        away[method] = dict(closeness(graph_of(unit), unit))["0.1"]
     for figure in ("weights", "deleted", "remaining", "test"):
         assert away["retraining"][figure] == 0
         assert away["lethe, projection and repair"][figure] < 1e-8
         assert away["lethe, projection"][figure] > 1e-4
 
 
+def test_the_projection_changes_most_where_there_are_more_features_than_nodes() -> None:
+    few = Unit("identity", "synthetic:n=60,d=12,classes=3,seed=1", "lethe, projection", 0)
+    many = Unit("identity", "synthetic:n=60,d=90,classes=3,seed=1", "lethe, projection", 0)
+    for _, found in identity(graph_of(few), few):
+        assert found["unchanged"] == found["draws"]
+    for _, found in identity(graph_of(many), many):
+        assert found["unchanged"] == 0
+
+
+def test_accuracies_and_the_stream_are_of_the_models_that_they_name() -> None:
+    for method in ("linear", "+ label reuse", "the paper's settings, learning rate 0.1"):
+        unit = Unit("accuracy", TINY, method, 0)
+        measured: dict[str, Any] = dict(accuracies(graph_of(unit), unit))
+        assert measured["all"]["accuracy"] > 0.5
+    unit = Unit("stream", TINY, "certified removal", 0)
+    found: dict[str, Any] = dict(stream(graph_of(unit), unit))
+    assert (list(found), found["18"]["nodes"]) == (["18"], 18)
+    found = found["18"]
+    assert min(found["accuracy_retrained"], found["accuracy_anew"]) > 0.5
+    assert found["seconds_of_one_retraining"] > 0
+
+
 def test_every_method_can_be_built_at_another_lambda() -> None:
+    other = ModelSpec(loss=LossKind.OVR, regularization=0.5)
     for method in METHODS:
-        made = build(method, SPEC, 3, 0.5)
-        assert getattr(made, "spec", getattr(getattr(made, "trainer", None), "spec", None)) in (
-            None,
-            ModelSpec(loss=LossKind.OVR, regularization=0.5),
-        )
+        made = build(method, ModelSpec(loss=LossKind.OVR), 3, 0.5)
+        expected = replace(other, diffusion="diffusion" in method)
+        assert getattr(made, "spec", getattr(getattr(made, "trainer", None), "spec", None)) in (None, expected)
 
 
-def test_a_unit_is_one_file_with_what_it_takes_to_repeat_it_and_is_not_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["units", "injection", "--dataset", TINY, "--method", "retraining", "--seeds", "2", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", words)
-    main()
-    first, second = sorted(tmp_path.iterdir())
-    found = json.loads(first.read_text())
-    assert found["method"] == "retraining"
-    assert set(found["by_share"]) == {"0.05", "0.1"}
-    assert np.isfinite(found["by_share"]["0.1"]["accuracy_after"])
-    assert {"commit", "versions", "device", "date", "spec"} <= set(found)
-    second.unlink()
-    first.write_text("{}")
-    main()
-    assert first.read_text() == "{}"
-    assert json.loads(second.read_text())["seed"] == 1
+def test_the_plan_takes_one_seed_where_others_would_say_the_same_or_take_days() -> None:
+    units = plan()
+    assert len(set(units)) == len(units)
+    assert {unit.experiment for unit in units} == set(EXPERIMENTS)
+    assert [unit.seed for unit in units] == sorted(unit.seed for unit in units)
+
+    def seeds(*what: str) -> int:
+        return sum((unit.experiment, unit.dataset, unit.method) == what for unit in units)
+
+    assert seeds("injection", "cora", "gcn") == seeds("injection", ARXIV, "retraining") == 5
+    assert seeds("injection", "coauthor_cs", "gcn") == seeds("accuracy", "cora", "linear") == 1
+    assert seeds("accuracy", "amazon_photo", "linear") == seeds("accuracy", "cora", "+ diffusion") == 5
+    assert not seeds("closeness", "cora", "gcn")
+    assert not seeds("stream", "pubmed", "certified removal")
+
+
+def test_a_unit_is_one_file_and_is_not_run_again_and_one_that_takes_too_long_is_recorded(tmp_path: Path) -> None:
+    chosen, told = plan(("injection",), (TINY,), ("retraining",), 2), list[str]()
+    first, second = (unit.file(tmp_path) for unit in chosen)
+    reproduce(chosen[:1], tmp_path, told.append, limit_s=0.0)
+    late = json.loads(first.read_text())
+    assert (late["outcome"], late["cases"]) == (OUT_OF_TIME, {})
+    assert {"commit", "versions", "device", "date", "spec", "load"} <= set(late)
+    assert OUT_OF_TIME in told[1]
+
+    missing = Unit("injection", TINY, "no such method", 0)
+    assert reproduce([missing, *chosen], tmp_path, told.append) == [missing]
+    assert "no such method" in told[3]
+    assert json.loads(first.read_text()) == late
+    found = json.loads(second.read_text())
+    assert (found["outcome"], found["method"], found["seed"]) == (MEASURED, "retraining", 1)
+    assert set(found["cases"]) == {"0.05", "0.1"}
+    assert np.isfinite(found["cases"]["0.1"]["accuracy_after"])
+    assert found["graph"]["nodes"] == 60
+    assert told[2] == "3 units, 1 of them there."
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_process_that_dies_is_recorded_and_replaced_and_code_that_raises_is_not_a_result(tmp_path: Path) -> None:
+    runner = Runner(tmp_path)
+    unit, other = plan(("injection",), (TINY,), ("retraining",), 2)
+    missing = Unit("injection", TINY, "no such method", 0)
+    with pytest.raises(UnitError, match="no such method"):
+        runner.run(missing)
+    assert not missing.file(tmp_path).exists()
+    assert runner.run(unit) == MEASURED
+    multiprocessing.active_children()[0].kill()
+    assert runner.run(other) == DIED
+    assert json.loads(other.file(tmp_path).read_text())["outcome"] == DIED

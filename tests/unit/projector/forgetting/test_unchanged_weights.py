@@ -5,7 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from benchmarks.paper.unchanged_weights import delete_and_retrain, nodes_losing_a_direction, remaining, report, spread
+from benchmarks.paper.unchanged_weights import (
+    delete_and_retrain,
+    directions_lost,
+    nodes_losing_a_direction,
+    remaining,
+    report,
+    spread,
+)
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from projector.forgetting.gram import downdate, factorise
@@ -53,3 +60,17 @@ def test_what_remains_is_a_graph_to_train_on() -> None:
     validate(rest)
     assert rest.node_ids == tuple(name for name, stays in zip(graph.node_ids, surviving, strict=True) if stays)
     assert rest.edges == int(graph.adjacency[surviving][:, surviving].nnz) // 2
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_directions_are_lost_by_the_rule_that_deletes_nodes(structure: Callable[[np.random.Generator], Rows]) -> None:
+    random = np.random.default_rng(3)
+    rows = structure(random)
+    features, every = FeatureMatrix(rows), np.ones(len(rows), dtype=np.bool_)
+    gram = factorise(features, every)
+    for size in range(1, len(rows)):
+        deleted = np.sort(random.choice(len(rows), size, replace=False))
+        surviving = every.copy()
+        surviving[deleted] = False
+        lost = downdate(gram, features.dense_rows(deleted), features, surviving).lost_directions.shape[1]
+        assert directions_lost(features, gram, deleted) == lost

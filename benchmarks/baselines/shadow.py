@@ -1,0 +1,88 @@
+"""ShaDow: every node is classified from a small graph of its own, however many layers there are.
+
+Zeng et al., "Decoupling the Depth and Scope of Graph Neural Networks", NeurIPS 2021. EXTRACT(v, G) gives a connected
+graph around v that does not depend on the number of layers L; the network's L layers run on it, and what they give v is
+its representation. Here the extractor is their k-hop sampler: from v, `depth` times, at most `neighbours` neighbours of
+every node that was reached last, drawn without replacement; the graph is what the nodes reached induce.
+torch-geometric's `ShaDowKHopSampler` does the same, but needs a package without wheels; depth 2 and 5 neighbours are
+its example's.
+
+The Projector paper trains its linear model so, with L = 3, on ogbn-arxiv and ogbn-products. Since the model is linear,
+the l-th block of v's row is c X, with c the row of v in P^l of its own graph, so a sample is L + 1 sparse matrices. A
+sample is drawn once, where stochastic training would draw one in every epoch.
+"""
+
+import numpy as np
+import scipy.sparse as sp
+
+from benchmarks.baselines.linear import probabilities
+from benchmarks.baselines.logistic import against_rest, minima
+from benchmarks.baselines.protocol import Array, Nodes
+from projector.graph.graph import Graph
+from projector.network.spec import LossKind
+
+DEPTH, NEIGHBOURS = 2, 5
+
+
+def scope(graph: Graph, root: int, depth: int, neighbours: int, random: np.random.Generator) -> Nodes:
+    """The nodes of `root`'s own graph, itself first."""
+    A, reached = graph.adjacency, {root: None}
+    last = [root]
+    for _ in range(depth):
+        found: list[int] = []
+        for node in last:
+            around = A.indices[A.indptr[node] : A.indptr[node + 1]]
+            if around.size > neighbours:
+                around = random.choice(around, neighbours, replace=False)
+            new = [each for each in around.tolist() if each not in reached]
+            reached |= dict.fromkeys(new)
+            found += new
+        last = found
+    return np.fromiter(reached, dtype=np.int64)
+
+
+def sampled_hops(
+    graph: Graph, roots: Nodes, hops: int, seed: int, depth: int = DEPTH, neighbours: int = NEIGHBOURS
+) -> list[sp.csr_array]:
+    """For l = 0 … `hops` the (m, n) matrix of which row i holds that of `roots[i]` in P^l of its own graph.
+
+    P is D^-1/2 (A + I) D^-1/2 with the degrees of that graph.
+    """
+    random = np.random.default_rng(seed)
+    columns: list[Nodes] = []
+    values: list[list[Array]] = [[] for _ in range(hops + 1)]
+    for root in roots.tolist():
+        nodes = scope(graph, root, depth, neighbours, random)
+        A = graph.adjacency[nodes][:, nodes].toarray() + np.eye(nodes.size)
+        scale = 1 / np.sqrt(A.sum(axis=1))
+        P = A * scale * scale[:, None]
+        row = np.zeros(nodes.size)
+        row[0] = 1.0
+        columns.append(nodes)
+        for hop in range(hops + 1):
+            values[hop].append(row)
+            row = row @ P
+    indptr = np.concatenate([[0], np.cumsum([each.size for each in columns])])
+    indices, shape = np.concatenate(columns), (roots.size, graph.nodes)
+    return [sp.csr_array((np.concatenate(each), indices, indptr), shape=shape) for each in values]
+
+
+def shadow_accuracy(graph: Graph, hops: int, regularization: float, seed: int) -> float:
+    """Share of test nodes that one-against-rest classifies rightly from [X, C_1 X, …, C_L X], the C_l as sampled.
+
+    Trained to the optimum on the rows of the training nodes; test nodes get rows of their own graphs.
+    """
+    training, test = np.flatnonzero(graph.train_mask), np.flatnonzero(graph.test_mask)
+    X = graph.features.astype(np.float64)
+
+    def rows(nodes: Nodes, seed: int) -> Array:
+        blocks = (C @ X for C in sampled_hops(graph, nodes, hops, seed))
+        return np.concatenate([each if isinstance(each, np.ndarray) else each.toarray() for each in blocks], axis=1)
+
+    H = rows(training, 2 * seed)
+    start = np.zeros((H.shape[1], graph.num_classes))
+    classes = against_rest(H, graph.labels[training], graph.num_classes, regularization)
+    W = minima(classes, start, start)
+    answers = probabilities(rows(test, 2 * seed + 1) @ W, LossKind.OVR)
+    right: Array = answers.argmax(axis=1) == graph.labels[test]
+    return float(right.mean())

@@ -1,0 +1,168 @@
+"""Units measured one after another, in a process that is ended when one takes too long."""
+
+import multiprocessing
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks.paper.experiments import EXPERIMENTS, is_network, spec_of
+from benchmarks.paper.units import (
+    DIED,
+    MEASURED,
+    OUT_OF_TIME,
+    Figures,
+    Unit,
+    graph_of,
+    read,
+    size_of,
+    surroundings,
+    write,
+)
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    Pipe = Connection[Any, Any]
+
+#: What a unit may take.
+LIMIT_S = 20 * 60.0
+_THREADS = torch.get_num_threads()
+
+
+class UnitError(RuntimeError):
+    """A unit whose code raised; the message has its traceback."""
+
+
+class Runner:
+    """Measures units and writes their files below `folder`."""
+
+    def __init__(self, folder: Path, limit_s: float = LIMIT_S) -> None:
+        self._folder, self._limit = folder, limit_s
+        self._worker: tuple[SpawnProcess, Pipe] | None = None
+
+    def run(self, unit: Unit) -> str:
+        """Measures a unit and returns how it ended. Raises UnitError, and writes nothing, when its code raised."""
+        pipe = self._started()
+        about: dict[str, object] = {**surroundings(_threads(unit)), "spec": asdict(spec_of(unit.dataset))}
+        cases: dict[str, Figures] = {}
+        began = time.monotonic()
+        try:
+            pipe.send(unit)
+            outcome = self._heard(unit, began + self._limit, about, cases)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            outcome = DIED
+        if outcome != MEASURED:
+            self.stop()
+        write(self._folder, unit, outcome, cases, time.monotonic() - began, about)
+        return outcome
+
+    def _heard(self, unit: Unit, until: float, about: dict[str, object], cases: dict[str, Figures]) -> str:
+        """Takes down what the process says of a unit until it has done, or until then on the monotonic clock."""
+        pipe = self._started()
+        while pipe.poll(max(0.0, until - time.monotonic())):
+            said, what = pipe.recv()
+            if said == "graph":
+                about["graph"] = what
+            elif said == "case":
+                case, figures = what
+                cases[case] = figures
+            elif said == "raised":
+                raise UnitError(f"{unit}:\n{what}")
+            else:
+                return MEASURED
+        return OUT_OF_TIME
+
+    def stop(self) -> None:
+        """Ends the process; the next unit gets another."""
+        if self._worker is not None:
+            process, pipe = self._worker
+            process.kill()
+            process.join()
+            pipe.close()
+            self._worker = None
+
+    def _started(self) -> "Pipe":
+        if self._worker is None:
+            context = multiprocessing.get_context("spawn")
+            pipe, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._worker = process, pipe
+            pipe.recv()  # importing is no part of a unit's time
+        return self._worker[1]
+
+
+def _serve(pipe: "Pipe") -> None:
+    """Measures what comes, and says each case as soon as it is there."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the keyboard's is for the process that waits
+    pipe.send(("ready", None))
+    while True:
+        unit = pipe.recv()
+        try:
+            torch.set_num_threads(_threads(unit))
+            graph = graph_of(unit)
+            pipe.send(("graph", size_of(graph)))
+            for case in EXPERIMENTS[unit.experiment].measure(graph, unit):
+                pipe.send(("case", case))
+        except Exception:  # noqa: BLE001 - the process that waits raises it
+            pipe.send(("raised", traceback.format_exc()))
+        else:
+            pipe.send(("done", None))
+
+
+def _threads(unit: Unit) -> int:
+    """Of a network one: two threads make other sums than one, and two hundred epochs other networks of them."""
+    return 1 if is_network(unit.method) else _THREADS
+
+
+def reproduce(
+    chosen: Sequence[Unit], folder: Path, tell: Callable[[str], None], limit_s: float = LIMIT_S
+) -> list[Unit]:
+    """Measures those of `chosen` that have no file below `folder`, and says how far it is and how long it will take.
+
+    Returns those whose code raised, which have no file; the others are measured all the same.
+    """
+    missing = [unit for unit in chosen if not unit.file(folder).exists()]
+    tell(f"{len(chosen)} units, {len(chosen) - len(missing)} of them there.")
+    times = [(found["experiment"], found["dataset"], found["method"], found["seconds"]) for found in read(folder)]
+    raised = []
+    runner = Runner(folder, limit_s)
+    try:
+        for index, unit in enumerate(missing):
+            began = time.monotonic()
+            try:
+                outcome = runner.run(unit)
+            except UnitError as error:
+                tell(str(error))
+                raised.append(unit)
+                outcome = "raised"
+            took = time.monotonic() - began
+            times.append((unit.experiment, unit.dataset, unit.method, took))
+            left = sum(_expected(other, times) for other in missing[index + 1 :])
+            tell(f"[{index + 1}/{len(missing)}] {unit}: {outcome}, {took:.0f} s; about {_span(left)} left.")
+    finally:
+        runner.stop()
+    return raised
+
+
+def _expected(unit: Unit, times: Sequence[tuple[str, str, str, float]]) -> float:
+    """Seconds that a unit will take: as those most like it did."""
+    key = (unit.experiment, unit.dataset, unit.method)
+    for alike in ((0, 1, 2), (0, 1), (0, 2), (0,), ()):
+        found = [each[3] for each in times if all(each[place] == key[place] for place in alike)]
+        if found:
+            return fmean(found)
+    return 0.0
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

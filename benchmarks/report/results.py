@@ -1,0 +1,127 @@
+"""What was measured, as the report asks for it, and how a figure is written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from benchmarks.paper.experiments import EXPERIMENTS, plan
+from benchmarks.paper.units import MEASURED, Unit, read
+
+#: As people call them; the last is no reproduction of OGB's dataset of 128 features.
+NAMES = {
+    "cora": "Cora",
+    "citeseer": "Citeseer",
+    "pubmed": "Pubmed",
+    "amazon_photo": "Amazon Photo",
+    "coauthor_cs": "Coauthor CS",
+    "ogbn_arxiv_llm": "arXiv graph, a language model's features",
+}
+LETHE, REPAIRED, RETRAINED = "lethe, projection", "lethe, projection and repair", "retraining"
+
+
+@dataclass(frozen=True)
+class Results:
+    """Every unit's file of one folder."""
+
+    records: Sequence[dict[str, Any]]
+
+    @classmethod
+    def of(cls, folder: Path) -> "Results":
+        """What is below `folder`."""
+        return cls(read(folder))
+
+    def by_seed(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> dict[int, float]:
+        """A figure of every seed that has it."""
+        return {
+            record["seed"]: record["cases"][case][figure]
+            for record in self.records
+            if (record["experiment"], record["dataset"], record["method"]) == (experiment, dataset, method)
+            and record["cases"].get(case, {}).get(figure) is not None
+        }
+
+    def values(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> list[float]:
+        """The same without the seeds."""
+        return list(self.by_seed(experiment, dataset, method, case, figure).values())
+
+    def mean(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> float | None:
+        """Over the seeds; None where there are none."""
+        found = self.values(experiment, dataset, method, case, figure)
+        return fmean(found) if found else None
+
+    def datasets(self, experiment: str) -> list[str]:
+        """Those with a figure of an experiment, in the order in which they are listed, others last."""
+        there = {record["dataset"] for record in self.records if record["experiment"] == experiment and record["cases"]}
+        order = list(NAMES)
+        return sorted(there, key=lambda name: (order.index(name) if name in order else len(order), name))
+
+    def methods(self, experiment: str, dataset: str) -> list[str]:
+        """Those with a figure of an experiment on a dataset, in the catalogue's order."""
+        there = {
+            record["method"]
+            for record in self.records
+            if (record["experiment"], record["dataset"]) == (experiment, dataset) and record["cases"]
+        }
+        return [method for method in EXPERIMENTS[experiment].methods if method in there]
+
+    def cases(self, experiment: str, dataset: str) -> list[str]:
+        """Which there are of an experiment on a dataset, in the order in which they were measured."""
+        return list(
+            dict.fromkeys(
+                case
+                for record in self.records
+                if (record["experiment"], record["dataset"]) == (experiment, dataset)
+                for case in record["cases"]
+            )
+        )
+
+    def size(self, dataset: str) -> dict[str, int] | None:
+        """Nodes, edges, … of a dataset."""
+        return next((r["graph"] for r in self.records if r["dataset"] == dataset and "graph" in r), None)
+
+    @property
+    def unfinished(self) -> list[tuple[Unit, str, list[str]]]:
+        """Units that ran out of time or died, how they ended, and the cases that they had."""
+        return [
+            (Unit(r["experiment"], r["dataset"], r["method"], r["seed"]), r["outcome"], list(r["cases"]))
+            for r in self.records
+            if r["outcome"] != MEASURED
+        ]
+
+    def missing(self) -> list[tuple[str, str, list[tuple[str, int, int]]]]:
+        """Of each experiment and dataset, the methods with fewer units than planned: (method, there, planned)."""
+        there = {(r["experiment"], r["dataset"], r["method"], r["seed"]) for r in self.records}
+        planned: dict[tuple[str, str], dict[str, list[bool]]] = {}
+        for unit in plan():
+            found = (unit.experiment, unit.dataset, unit.method, unit.seed) in there
+            planned.setdefault((unit.experiment, unit.dataset), {}).setdefault(unit.method, []).append(found)
+        rows = []
+        for (experiment, dataset), methods in planned.items():
+            short = [(name, sum(seeds), len(seeds)) for name, seeds in methods.items() if not all(seeds)]
+            if short:
+                rows.append((experiment, dataset, short))
+        return rows
+
+
+def number(value: float | None) -> str:
+    """Three digits, or a power of ten where that is shorter."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    return f"{value:.1e}" if abs(value) < 1e-3 or abs(value) >= 1e5 else f"{value:.3g}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and, of several, standard deviation."""
+    if not values:
+        return "–"
+    return number(fmean(values)) + (f" ± {number(stdev(values))}" if len(values) > 1 else "")
+
+
+def percent(values: Sequence[float]) -> str:
+    """Mean and, of several, standard deviation, in percent with one decimal."""
+    if not values:
+        return "–"
+    return f"{100 * fmean(values):.1f}" + (f" ± {100 * stdev(values):.1f}" if len(values) > 1 else "")

@@ -1,0 +1,60 @@
+"""The paper's claims, measured: each reproduced or refuted, in one report.
+
+An experiment is measured in units (experiment, dataset, method, seed) of at most 20 minutes, each one JSON file. A unit
+whose file is there is not measured again; remove the file to have that done. One that runs out of its time is recorded
+with what it had until then.
+
+    ./lethe reproduce                                   every experiment, what is missing of it
+    ./lethe reproduce injection --dataset cora --seeds 1
+    ./lethe reproduce report                            one HTML file of what there is
+    ./lethe reproduce --quick                           all of it on a small made-up graph, in a folder of its own
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.paper.experiments import EXPERIMENTS, plan
+from benchmarks.paper.runner import reproduce
+from benchmarks.report.page import write_page
+
+RESULTS = Path(__file__).parent / "results"
+_QUICK = "synthetic:n=60,d=12,classes=3,seed=1"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line; of `sys.argv` where `arguments` is None."""
+    parser = argparse.ArgumentParser(
+        prog="lethe reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="?", metavar="EXPERIMENT", choices=[*EXPERIMENTS, "report"], help="or report")
+    parser.add_argument("--dataset", nargs="+", help="names, files or synthetic:…; default: each experiment's own")
+    parser.add_argument("--method", nargs="+", help="default: each experiment's own")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a made-up graph and one seed: does it run?")
+    parser.add_argument("--out", type=Path, help="the folder of the results; default: benchmarks/results")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.out or (Path(temporary) if options.quick else RESULTS)
+        if options.what != "report":
+            experiments = (options.what,) if options.what else tuple(EXPERIMENTS)
+            datasets = tuple(options.dataset) if options.dataset else (_QUICK,) if options.quick else None
+            methods = tuple(options.method) if options.method else None
+            seeds = 1 if options.quick else options.seeds
+            chosen = plan(experiments, datasets, methods, seeds, quick=options.quick)
+            if not chosen:
+                parser.error("No experiment has such a method on such a dataset.")
+            if reproduce(chosen, folder, lambda words: print(words, flush=True)):
+                sys.exit(1)
+        if options.what == "report" or options.quick:
+            page = write_page(folder, folder / "report.html")
+            print(page if folder != Path(temporary) else "All of it runs, the report too.")
+
+
+if __name__ == "__main__":
+    # Ends the process that measures as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    main()

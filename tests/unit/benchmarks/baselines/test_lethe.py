@@ -1,0 +1,33 @@
+"""Lethe with adaptive diffusion, beside training anew."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.baselines.lethe import Lethe, RetrainedWithDiffusion
+from benchmarks.baselines.linear import remaining
+from projector import fit
+from tests.support.mathematics.baselines import OVR, small_graph
+
+SPEC = replace(OVR, diffusion=True)
+NODES = np.array([1, 7])
+
+
+def test_retraining_with_diffusion_is_the_librarys_on_what_remains() -> None:
+    graph = small_graph()
+    before = RetrainedWithDiffusion(SPEC).fit(graph)
+    after = before.unlearn(NODES)
+    np.testing.assert_array_equal(after.weights, fit(remaining(graph, NODES), SPEC).weights)
+    assert not after.predict()[NODES].any()
+    assert before.predict()[NODES].any()
+    assert not after.unlearn(np.array([0])).predict()[[0, 1, 7]].any()
+
+
+def test_the_projection_with_diffusion_keeps_weights_of_which_no_direction_is_lost() -> None:
+    graph = small_graph()
+    before = Lethe(SPEC, repair=False).fit(graph)
+    after = before.unlearn(NODES)
+    assert after.report is not None
+    assert after.report.directions_removed == 0
+    np.testing.assert_allclose(after.weights, before.weights, atol=1e-9)
+    assert not np.allclose(before.weights, RetrainedWithDiffusion(SPEC).fit(graph).unlearn(NODES).weights, atol=1e-3)

@@ -1,0 +1,234 @@
+"""The report says what the results say, names what is missing, and loads nothing."""
+
+import re
+from typing import Any
+
+import pytest
+
+from benchmarks.baselines.catalogue import METHODS
+from benchmarks.paper.units import MEASURED, OUT_OF_TIME
+from benchmarks.report.claims import CLAIMS
+from benchmarks.report.judging import Finding, Verdict, found
+from benchmarks.report.page import page
+from benchmarks.report.paper_tables import TABLES, UNMEASURED, UNREACHABLE
+from benchmarks.report.pictures import Point, distance_against_time
+from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, number, percent, spread
+
+ERASER = "graph eraser, linear, metis, mean"
+PRINTED = "projector, option 1 as printed"
+
+
+def unit(experiment: str, method: str, cases: dict[str, dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    return {
+        "experiment": experiment,
+        "dataset": "cora",
+        "method": method,
+        "seed": 0,
+        "outcome": MEASURED,
+        "cases": cases,
+        "graph": {"nodes": 2708, "edges": 5278, "training": 1208, "test": 1000, "features": 1433, "classes": 7},
+        "device": "A machine",
+        "threads": 1,
+        "date": "2026-11-23",
+        "commit": "0123456789abcdef",
+        "seconds": 1.0,
+        **fields,
+    }
+
+
+def injected(method: str, after: float | None, accuracy: float, seconds: float, **fields: Any) -> dict[str, Any]:
+    figures = {
+        "channel_norm_before": None if after is None else 20.0,
+        "channel_norm_after": after,
+        "accuracy_before": 0.85,
+        "accuracy_after": accuracy,
+        "seconds": seconds,
+    }
+    return unit("injection", method, {"0.05": figures}, **fields)
+
+
+def near(method: str, away: float, farther: float = 3.0) -> dict[str, Any]:
+    figures = {"weights": away, "deleted": away, "remaining": away, "test": away, "seconds": 1.0}
+    return unit("closeness", method, {"0.01": figures, "0.05": {**figures, "weights": farther * away}})
+
+
+def streamed(seconds: float = 1.0, after: float = 0.8) -> dict[str, Any]:
+    figures = {"seconds": seconds, "seconds_of_one_retraining": 1.0, "retrainings": 0}
+    figures |= {"accuracy_after": after, "accuracy_anew": 0.8}
+    return unit("stream", "certified removal", {"200": figures})
+
+
+def at_lambdas(method: str, *after: tuple[str, float, float]) -> dict[str, Any]:
+    cases = {each: {"validation_before": v, "validation_after": v, "accuracy_after": a} for each, v, a in after}
+    return unit("regularization", method, {"1e-06": {}, **cases})
+
+
+def judged(name: str, *records: dict[str, Any]) -> Finding:
+    (claim,) = (each for each in CLAIMS if each.name == name)
+    return found(claim, Results(records))
+
+
+#: (claim, results in which it holds, the same with figures in which it does not)
+FLIPS = [
+    (
+        "The projection takes the injected channel away",
+        [injected(LETHE, 1e-14, 0.87, 0.5), injected(PRINTED, 0.0, 0.87, 6.0)],
+        [injected(LETHE, 1e-14, 0.87, 0.5), injected(PRINTED, 0.1, 0.87, 6.0)],
+    ),
+    ("GraphEraser takes it away as well", [injected(ERASER, 0.0, 0.7, 9.0)], [injected(ERASER, 2.0, 0.7, 9.0)]),
+    (
+        "Influence+ and Fisher+ leave some of it",
+        [injected("fisher+", 0.2, 0.8, 9.0)],
+        [injected("fisher+", 1e-9, 0.8, 9.0)],
+    ),
+    (
+        "The projection takes less time than every baseline",
+        [injected(LETHE, 0.0, 0.8, 0.5), injected(RETRAINED, 0.0, 0.8, 0.6)],
+        [injected(LETHE, 0.0, 0.8, 0.5), injected(RETRAINED, 0.0, 0.8, 0.4)],
+    ),
+    (
+        "GraphEraser costs accuracy",
+        [injected(ERASER, 0.0, 0.82, 0.5), injected(RETRAINED, 0.0, 0.84, 0.6)],
+        [injected(ERASER, 0.0, 0.835, 0.5), injected(RETRAINED, 0.0, 0.84, 0.6)],
+    ),
+    (
+        "The projection is slightly better than retraining",
+        [injected(LETHE, 0.0, 0.85, 0.5), injected(RETRAINED, 0.0, 0.84, 0.6)],
+        [injected(LETHE, 0.0, 0.84, 0.5), injected(RETRAINED, 0.0, 0.84, 0.6)],
+    ),
+    (
+        "Options 1 and 2 of Algorithm 1 are the same",
+        [near(PRINTED, 0.2), near("projector, option 2 as printed", 0.2)],
+        [near(PRINTED, 0.2), near("projector, option 2 as printed", 4.0)],
+    ),
+    (
+        "The projection’s weights are closest to retraining",
+        [near(LETHE, 0.1), near("influence+", 0.2)],
+        [near(LETHE, 0.1), near("influence+", 0.05)],
+    ),
+    (
+        "At a small lambda they predict nothing meaningful",
+        [at_lambdas("fisher+", ("1e-06", 0.4, 0.4)), at_lambdas(RETRAINED, ("1e-06", 0.8, 0.82))],
+        [at_lambdas("fisher+", ("1e-06", 0.4, 0.8)), at_lambdas(RETRAINED, ("1e-06", 0.8, 0.82))],
+    ),
+    (
+        "They cost accuracy at the lambda that suits each",
+        [at_lambdas("fisher+", ("0.01", 0.8, 0.79), ("0.1", 0.7, 0.86)), at_lambdas(RETRAINED, ("0.01", 0.9, 0.85))],
+        [at_lambdas("fisher+", ("0.01", 0.8, 0.79), ("0.1", 0.9, 0.86)), at_lambdas(RETRAINED, ("0.01", 0.9, 0.85))],
+    ),
+    ("Fewer deletions end closer to retraining", [near(LETHE, 0.1)], [near(LETHE, 0.1, farther=0.9)]),
+    (
+        "Adaptive diffusion always helps",
+        [unit("accuracy", name, {"all": {"accuracy": x}}) for name, x in (("linear", 0.8), ("+ diffusion", 0.81))],
+        [unit("accuracy", name, {"all": {"accuracy": x}}) for name, x in (("linear", 0.8), ("+ diffusion", 0.79))],
+    ),
+    ("Certified removal keeps accuracy", [streamed(after=0.799)], [streamed(after=0.79)]),
+    (
+        "Certified removal is four times as fast",
+        [
+            unit(
+                "stream",
+                "certified removal",
+                {"200": {"seconds": 10, "seconds_of_one_retraining": 1, "retrainings": 0}},
+            )
+        ],
+        [
+            unit(
+                "stream",
+                "certified removal",
+                {"200": {"seconds": 99, "seconds_of_one_retraining": 1, "retrainings": 0}},
+            )
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "holding", "failing"), FLIPS, ids=[flip[0] for flip in FLIPS])
+def test_a_verdict_is_what_the_figures_say(name: str, holding: list[Any], failing: list[Any]) -> None:
+    assert judged(name).verdict is Verdict.UNMEASURED
+    assert judged(name, *holding).verdict is Verdict.REPRODUCED
+    assert judged(name, *failing).verdict is Verdict.REFUTED
+    # One case in which it fails is enough, and is the one that is told.
+    others = [{**record, "dataset": "pubmed"} for record in holding]
+    both = judged(name, *others, *failing)
+    assert both.verdict is Verdict.REFUTED
+    assert "Pubmed" not in both.words
+
+
+def test_methods_are_compared_on_the_seeds_that_both_have() -> None:
+    name = "The projection is slightly better than retraining"
+    records = [injected(LETHE, 0.0, 0.85, 0.5), injected(RETRAINED, 0.0, 0.84, 0.5)]
+    assert judged(name, *records, injected(LETHE, 0.0, 0.5, 0.5, seed=1)).verdict is Verdict.REPRODUCED
+    both = [injected(LETHE, 0.0, 0.5, 0.5, seed=1), injected(RETRAINED, 0.0, 0.84, 0.5, seed=1)]
+    assert judged(name, *records, *both).verdict is Verdict.REFUTED
+    assert judged(name, *records[:1], *both[1:]).verdict is Verdict.UNMEASURED
+
+
+def test_claims_on_data_that_cannot_be_reached_say_so_whatever_was_measured() -> None:
+    assert judged("Accuracies on ogbn-arxiv", injected(LETHE, 0.0, 0.8, 1.0)).verdict is Verdict.UNREACHABLE
+
+
+def test_methods_are_named_as_the_catalogue_does() -> None:
+    for name in (LETHE, REPAIRED, RETRAINED, PRINTED, ERASER, "influence+, authors' code", "fisher+"):
+        assert name in METHODS
+
+
+def test_the_page_is_one_file_that_loads_nothing_and_names_what_is_missing() -> None:
+    late = injected("scalegun", 1.0, 0.8, 1.0, outcome=OUT_OF_TIME, seed=1)
+    records = [
+        injected(LETHE, 1e-14, 0.871, 0.5),
+        injected("gcn", None, 0.8, 9.0),
+        near(LETHE, 0.1),
+        near(REPAIRED, 1e-11),
+    ]
+    cases = {"single": {"draws": 2708, "unchanged": 2704}, "0.01": {"draws": 10, "unchanged": 9}}
+    text = page(Results([*records, late, unit("identity", LETHE, cases)]))
+    assert not re.findall(r"\b(?:src|href)\s*=|url\(|@import|<script|<link", text)
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+    assert "Cora 99.85%" in text
+    assert "9 of 10" in text
+    assert "Cora 0.1 and 1.0e-11" in text
+    assert "injection, cora, scalegun, seed 1: out of time; measured until then: 0.05" in text
+    assert "retraining (0 of 5)" in text
+    assert "lethe, projection (1 of 5)" in text
+    assert "closeness, Amazon Photo" in text
+    assert UNMEASURED in text
+    assert text.count(UNREACHABLE) > 50
+    assert "<svg" in text
+    assert "no reproduction" in text
+
+
+def test_the_page_of_nothing_names_everything_as_missing() -> None:
+    text = page(Results([]))
+    assert "Nothing was measured yet." in text
+    assert "0 of 5" in text
+    assert f"{Verdict.REPRODUCED.value} 0" not in text
+    assert "0 reproduced" in text
+
+
+def test_every_row_of_the_papers_tables_has_as_many_cells_as_columns() -> None:
+    for table in TABLES:
+        assert {len(row.cells) for row in table.rows} == {len(table.columns)}
+
+
+def test_the_picture_puts_faster_left_and_closer_below_and_rounding_on_one_line() -> None:
+    points = [
+        Point(1, "a", "lethe", 1.0, 1e-3),
+        Point(2, "b", "newton", 100.0, 1e-1),
+        Point(3, "c < d", "eraser", 10.0, 0.0),
+    ]
+    text = distance_against_time([*points, Point(4, "e", "lethe", 10.0, 1e-15)], "A picture")
+    places = [tuple(map(float, each)) for each in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', text)]
+    assert places[0][0] < places[2][0] < places[1][0]
+    assert places[1][1] < places[0][1] < places[2][1]
+    assert places[2] == places[3]
+    assert "c &lt; d" in text
+    assert not distance_against_time([], "nothing")
+
+
+def test_figures_are_written_as_long_as_they_say_something() -> None:
+    assert [number(each) for each in (None, 0.0, 1.23456, 2.3e-14, 1234.0)] == ["–", "0", "1.23", "2.3e-14", "1.23e+03"]
+    assert spread([1.0, 3.0]) == "2 ± 1.41"
+    assert percent([0.871]) == "87.1"
+    assert percent([]) == spread([]) == "–"
