@@ -176,21 +176,21 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "injected_norm_after": _norm(
         "Weight on these nodes after",
-        "The same afterwards: 0 by construction once they have left the graph. Span residual and bound are measured.",
+        "Their weight once they have left the graph: 0 by construction. Span residual and bound are measured.",
         0.0,
     ),
     "lost_direction_norm_before": _removed(
         "Weight along removed directions before", "How much of the weights pointed in the directions removed."
     ),
     "lost_direction_norm_after": _removed(
-        "Weight along removed directions after", "The same afterwards: rounding alone, about 10⁻¹⁵ of the weights."
+        "Weight along removed directions after", "How much does so now: rounding, about 10⁻¹⁵ of the weights."
     ),
     "channel_norm_before": _marker(
         "Weight on the test column before", "What the model gave to a marker put on these nodes before training."
     ),
     "channel_norm_after": _marker(
         "Weight on the test column after",
-        "The same afterwards, read from the weights: 0 up to rounding means that the marker is forgotten.",
+        "Its weight afterwards, read from the model: 0 up to rounding means that the marker is forgotten.",
     ),
     "span_residual": _left(
         "Span residual",
