@@ -2,8 +2,8 @@
 
 Retraining is by the project's own solver, from W = 0, on the graph that remains; both stop at the same relative
 gradient. Before each batch the Hessian is factorised in idle time where that pays, as the service does; the time of
-that is given as upkeep, not counted as repair. Products are pairs of products with H and H^T: a gradient, or a product
-with the Hessian.
+that is given as prefactoring, not counted as repair. Products are pairs of products with H and H^T: a gradient, or a
+product with the Hessian.
 
     python -m benchmarks.performance.repair [--dataset cora …] [--regularization 1e-4 1e-6] [--device cpu]
 """
@@ -62,12 +62,12 @@ def retrained(objective: Objective, classes: int, device: torch.device) -> tuple
 
 def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: int, device: torch.device) -> str:
     """One line of the table: medians over `repeats` batches, each then taken for good."""
-    upkeep, project, repair, scratch, counts, bounds, errors = [], [], [], [], [], [], []
+    prefactoring, project, repair, scratch, counts, bounds, errors = [], [], [], [], [], [], []
     for _ in range(repeats):
         began = clock(device)
         if resident.prefactor_due:
             resident.preconditioner_cache.advance(math.inf)
-        upkeep.append(clock(device) - began)
+        prefactoring.append(clock(device) - began)
         nodes = rng.choice(np.flatnonzero(resident.committed.state.live), size=size, replace=False)
         removals = [Removal(nodes=np.array([node])) for node in nodes]
         began = clock(device)
@@ -90,7 +90,7 @@ def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: in
     return (
         f"{size} | {median(project) * 1000:.1f} | {median(repair) * 1000:.0f} | {median(scratch) * 1000:.0f} | "
         f"{median(ratios):.1f} | {ours:.0f} | {theirs:.0f} | {max(bounds):.1e} | {max(errors):.1e} | "
-        f"{median(upkeep):.2f} |"
+        f"{median(prefactoring):.2f} |"
     )
 
 
@@ -108,7 +108,7 @@ def main() -> None:
     print(f"{device_name(device)}, {datetime.now(UTC):%Y-%m-%d}, {options.loss}, medians of {options.repeats} batches")
     print(
         "| dataset | lambda | nodes | batch without repair, ms | repair, ms | retraining, ms | ratio | products | "
-        "of retraining | bound | true distance | upkeep, s |"
+        "of retraining | bound | true distance | prefactoring, s |"
     )
     print("| --- |" + " ---: |" * 11)
     for name in options.dataset:

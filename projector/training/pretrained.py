@@ -51,15 +51,13 @@ def starting_point(
     _check_trainable(spec)
     _check_shapes(pretrained, spec, graph)
     scale = 1.0 if exponents is None else np.exp2(-exponents.astype(np.float64))[:, None]
-    W = pretrained.weights * scale
-    blocks = torch.from_numpy(np.ascontiguousarray(W)).to(gram.M.device)
+    blocks = torch.from_numpy(np.ascontiguousarray(pretrained.weights * scale)).to(gram.M.device)
     within = torch.stack([gram.M_pinv @ (gram.M @ block) for block in blocks])
     _check_span("features", blocks, within)
     parts = [within.reshape(-1, graph.num_classes)]
     if pretrained.label_weights is not None:
         labels = torch.from_numpy(np.ascontiguousarray(pretrained.label_weights)).to(gram.M.device)
-        present = np.zeros(graph.num_classes)
-        present[np.unique(graph.labels[graph.train_mask])] = 1.0
+        present = np.isin(np.arange(graph.num_classes), graph.labels[graph.train_mask])
         within = labels * torch.from_numpy(present).to(labels.device)[None, :, None]
         _check_span("training labels", labels, within)
         parts.append(within.reshape(-1, graph.num_classes))
