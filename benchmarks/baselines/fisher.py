@@ -16,10 +16,10 @@ import numpy as np
 from benchmarks.baselines.linear import (
     LinearModel,
     blocks_of,
+    fitted,
     remaining,
     representation,
     stacked,
-    train_linear,
     without_nodes,
 )
 from benchmarks.baselines.logistic import (
@@ -67,7 +67,7 @@ class Fisher:
     def fit(self, graph: Graph) -> FisherModel:
         """As `Baseline.fit`; raises BaselineError for another loss than `ovr`."""
         check_one_against_rest(self.spec)
-        found = train_linear(graph, self.spec)
+        found = fitted(graph, self.spec)
         return FisherModel(found.graph, found.spec, found.live, found.weights, self.noise, (self.seed, 0))
 
 

@@ -28,10 +28,10 @@ import numpy as np
 from benchmarks.baselines.linear import (
     LinearModel,
     blocks_of,
+    fitted,
     remaining,
     representation,
     stacked,
-    train_linear,
     within_hops,
     without_nodes,
 )
@@ -109,7 +109,7 @@ class Influence:
         check_one_against_rest(self.spec)
         nodes = np.flatnonzero(graph.train_mask)
         rows = representation(graph, self.spec, nodes)
-        W = stacked(train_linear(graph, self.spec).weights)
+        W = stacked(fitted(graph, self.spec).weights)
         classes = against_rest(rows, graph.labels[nodes], graph.num_classes, self.spec.regularization)
         weights = blocks_of(minima(classes, W, normal(self.noise, self.seed, W.shape)), self.spec)
         everyone = np.ones(graph.nodes, dtype=np.bool_)

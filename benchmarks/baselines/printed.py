@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.baselines.linear import LinearModel, remaining, train_linear, without_nodes
+from benchmarks.baselines.linear import LinearModel, fitted, remaining, without_nodes
 from benchmarks.baselines.protocol import Array, Nodes
 from projector import ModelSpec
 from projector.graph.graph import Graph, feature_rows
@@ -65,7 +65,7 @@ class PrintedProjector:
 
     def fit(self, graph: Graph) -> PrintedModel:
         """As `Baseline.fit`."""
-        found = train_linear(graph, self.spec)
+        found = fitted(graph, self.spec)
         return PrintedModel(found.graph, found.spec, found.live, found.weights, self.form)
 
 

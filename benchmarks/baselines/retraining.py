@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchmarks.baselines.linear import LinearModel, remaining, train_linear, without_nodes
+from benchmarks.baselines.linear import LinearModel, fitted, remaining, train_linear, without_nodes
 from benchmarks.baselines.protocol import Nodes
 from projector import ModelSpec
 from projector.graph.graph import Graph
@@ -27,5 +27,5 @@ class Retraining:
 
     def fit(self, graph: Graph) -> Retrained:
         """As `Baseline.fit`."""
-        found = train_linear(graph, self.spec)
+        found = fitted(graph, self.spec)
         return Retrained(found.graph, found.spec, found.live, found.weights)

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -45,8 +46,13 @@ class Unit:
 
 
 def graph_of(unit: Unit) -> Graph:
-    """The unit's dataset; its seed draws the split where there is none."""
-    return load_dataset(unit.dataset, data_dirs=default_data_dirs(os.environ), seed=unit.seed)
+    """The unit's dataset; its seed draws the split where there is none. The same object for units in a row."""
+    return _loaded(unit.dataset, unit.seed)
+
+
+@lru_cache(maxsize=1)
+def _loaded(dataset: str, seed: int) -> Graph:
+    return load_dataset(dataset, data_dirs=default_data_dirs(os.environ), seed=seed)
 
 
 def size_of(graph: Graph) -> dict[str, int]:

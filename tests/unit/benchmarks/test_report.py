@@ -43,12 +43,13 @@ def injected(method: str, after: float | None, accuracy: float, seconds: float, 
         "accuracy_before": 0.85,
         "accuracy_after": accuracy,
         "seconds": seconds,
+        "times_lethe": seconds,
     }
     return unit("injection", method, {"0.05": figures}, **fields)
 
 
 def near(method: str, away: float, farther: float = 3.0) -> dict[str, Any]:
-    figures = {"weights": away, "deleted": away, "remaining": away, "test": away, "seconds": 1.0}
+    figures = {"weights": away, "deleted": away, "remaining": away, "test": away, "seconds": 1.0, "times_lethe": 1.0}
     return unit("closeness", method, {"0.01": figures, "0.05": {**figures, "weights": farther * away}})
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.baselines.nonlinear import Kind, Layers, Network, tensors
+from benchmarks.baselines.nonlinear import Kind, Layers, Network, dropped, tensors
 from benchmarks.baselines.protocol import accuracy
 from tests.support.mathematics.baselines import dense_propagation, small_graph
 
@@ -79,7 +79,25 @@ def test_a_network_computes_the_formula_of_its_paper(kind: Kind, formula: object
             nn.init.normal_(parameter)
     assert callable(formula)
     expected = formula(layers, np.asarray(graph.features), dense_propagation(graph), graph.adjacency.toarray())
-    np.testing.assert_allclose(array(layers(*tensors(graph))), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    x, edges = tensors(graph)
+    for each in (x, x.to_sparse()):
+        found = array(layers(each, edges))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_features_that_are_mostly_zeros_are_kept_sparse_and_dropped_as_dense_ones_are() -> None:
+    graph = small_graph(nodes=40, features=30)
+    X = np.where(np.random.default_rng(0).random((40, 30)) < 0.04, np.asarray(graph.features), 0.0)
+    x, _ = tensors(replace(graph, features=X))
+    assert x.is_sparse
+    assert not tensors(graph)[0].is_sparse
+    np.testing.assert_array_equal(x.to_dense(), X.astype(np.float32))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        left, times = dropped(x, 0.6).to_dense(), 1 / (1 - 0.6)
+    kept = left != 0
+    assert 0 < int(kept.sum()) < np.count_nonzero(X)
+    np.testing.assert_allclose(left[kept], times * X[kept.numpy()], rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", list(Kind))
