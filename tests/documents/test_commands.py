@@ -27,6 +27,8 @@ NOT_HERE = {
     "lethe serve": "the same, of an installed Lethe: tests/packaging",
     "./lethe test": "runs this test too; with arguments, it is run by a test of its own",
     "./lethe check": "what is run beside the tests; tests/documents/test_launcher.py runs its stubs",
+    "./lethe reproduce --seeds": "takes days; `--quick` runs all of it on a small graph",
+    "./lethe reproduce injection": "takes minutes; the same",
     "./lethe recover": "needs a store and a database of two moments: tests/recovering/test_restore.py",
     "export DATABASE_URL": "a server of your own",
     "export REDIS_URL": "a server of your own",
