@@ -215,7 +215,9 @@ def test_the_interface_keeps_to_its_description(lethe: LetheProcess, tmp_path: P
     configuration = tmp_path / "schemathesis.toml"
     expected = ["2xx", "401", "403", "404", "409", "429"]
     configuration.write_text(
-        "".join(
+        # DELETE cancels a request; what became of it can still be asked for.
+        "[checks]\nuse_after_free.enabled = false\n"
+        + "".join(
             f'[[operations]]\ninclude-name = "{name}"\n'
             f"checks.positive_data_acceptance.expected-statuses = {[*expected, *map(str, statuses)]}\n"
             for name, statuses in _BESIDE_THE_SCHEMA.items()
