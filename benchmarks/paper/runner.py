@@ -51,7 +51,7 @@ class Runner:
     def run(self, unit: Unit) -> str:
         """Measures a unit and returns how it ended. Raises UnitError, and writes nothing, when its code raised."""
         pipe = self._started()
-        about: dict[str, object] = {**surroundings(_threads(unit)), "spec": asdict(spec_of(unit.dataset))}
+        about: dict[str, object] = {**surroundings(_threads(unit)), "spec": asdict(spec_of(unit.dataset, unit.method))}
         cases: dict[str, Figures] = {}
         began = time.monotonic()
         try:
