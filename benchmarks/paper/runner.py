@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.paper.experiments import EXPERIMENTS, is_network, spec_of
+from benchmarks.paper.experiments import EXPERIMENTS
+from benchmarks.paper.setting import is_network, spec_of
 from benchmarks.paper.units import (
     DIED,
     MEASURED,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from benchmarks.paper.experiments import ARXIV
+from benchmarks.paper.setting import ARXIV
 from benchmarks.report.results import LETHE, Results, number, percent
 
 UNREACHABLE, UNMEASURED = "not reachable", "not measured yet"

@@ -11,19 +11,14 @@ import pytest
 
 from benchmarks.baselines.catalogue import METHODS, build
 from benchmarks.baselines.protocol import BaselineError
-from benchmarks.paper.experiments import (
-    ARXIV,
-    EXPERIMENTS,
-    accuracies,
-    closeness,
-    identity,
-    injection,
-    is_network,
-    plan,
-    regularization,
-    stream,
-)
+from benchmarks.paper.accuracies import accuracies
+from benchmarks.paper.closeness import closeness
+from benchmarks.paper.experiments import EXPERIMENTS, plan
+from benchmarks.paper.identity import identity
+from benchmarks.paper.injection import injection, regularization
 from benchmarks.paper.runner import Runner, UnitError, reproduce
+from benchmarks.paper.setting import ARXIV, is_network
+from benchmarks.paper.stream import stream
 from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit, graph_of
 from projector import ModelSpec
 from projector.network.spec import LossKind
@@ -73,7 +68,7 @@ def test_every_lambda_is_tried_and_one_at_which_training_does_not_end_gives_noth
     def no_minimum(*_: object) -> None:
         raise BaselineError("The minimum was not reached.", "Choose a larger lambda.")
 
-    monkeypatch.setattr("benchmarks.paper.experiments.build", no_minimum)
+    monkeypatch.setattr("benchmarks.paper.injection.build", no_minimum)
     assert set(map(str, dict(regularization(graph_of(unit), unit)).values())) == {"{}"}
 
 
