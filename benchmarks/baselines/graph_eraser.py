@@ -119,10 +119,13 @@ class ErasedModel:
 
     def predict(self) -> Array:
         """As `Trained.predict`."""
-        answers = [
-            a * m.predict_on(self.graph) for a, m in zip(self.importance, self.models, strict=True) if m is not None
-        ]
-        return np.where(self.live[:, None], np.sum(answers, axis=0), 0.0)
+        return np.where(self.live[:, None], self.predict_on(self.graph), 0.0)
+
+    def predict_on(self, graph: Graph) -> Array:
+        """As `Trained.predict_on`."""
+        models = zip(self.importance, self.models, strict=True)
+        answers = [a * m.predict_on(graph) for a, m in models if m is not None]
+        return np.asarray(np.sum(answers, axis=0))
 
     def unlearn(self, nodes: Nodes) -> "ErasedModel":
         """The shards of `nodes` trained anew without them, and importance learned anew."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.baselines.linear import check_linear, remaining, without_nodes
+from benchmarks.baselines.linear import check_linear, logits, probabilities, remaining, without_nodes
 from benchmarks.baselines.protocol import Array, Nodes
 from projector import Model, ModelSpec, Report, fit
 from projector.graph.graph import Graph
@@ -18,6 +18,7 @@ from projector.graph.graph import Graph
 class Held:
     """A `projector.Model`."""
 
+    spec: ModelSpec
     model: Model
     repair: bool
     #: What the last deletion did; None before the first.
@@ -32,10 +33,16 @@ class Held:
         """As `Trained.predict`."""
         return self.model.predict()
 
+    def predict_on(self, graph: Graph) -> Array | None:
+        """As `Trained.predict_on`."""
+        if self.spec.diffusion:
+            return None
+        return probabilities(logits(graph, self.spec, self.weights), self.spec.loss)
+
     def unlearn(self, nodes: Nodes) -> "Held":
         """The projection of the paper's Proposition 1 on all remaining nodes' features, and the repair if asked for."""
         model, report = self.model.forget(nodes=nodes, repair=self.repair)
-        return Held(model, self.repair, report)
+        return Held(self.spec, model, self.repair, report)
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class Lethe:
     def fit(self, graph: Graph) -> Held:
         """As `Baseline.fit`."""
         check_linear(replace(self.spec, diffusion=False))
-        return Held(fit(graph, self.spec), self.repair)
+        return Held(self.spec, fit(graph, self.spec), self.repair)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +75,10 @@ class Diffused:
     def predict(self) -> Array:
         """As `Trained.predict`."""
         return np.where(self.live[:, None], self.model.predict(), 0.0)
+
+    def predict_on(self, graph: Graph) -> None:
+        """As `Trained.predict_on`."""
+        return
 
     def unlearn(self, nodes: Nodes) -> "Diffused":
         """Trained from zero, sh and sz too, on the graph without `nodes`."""

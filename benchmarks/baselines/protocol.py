@@ -36,6 +36,10 @@ class Trained(Protocol):
     def predict(self) -> Array:
         """Class probabilities of every node on the remaining graph, (n, C) float64; zero rows for deleted nodes."""
 
+    def predict_on(self, graph: Graph) -> Array | None:
+        """The same of every node of another graph with these features; None with adaptive diffusion, whose hops are
+        of its own graph."""
+
     def unlearn(self, nodes: Nodes) -> "Trained":
         """The model without `nodes` (m,) int64, all of which are still there."""
 

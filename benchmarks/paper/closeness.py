@@ -2,7 +2,7 @@
 
 A share of the training nodes is deleted. |W_u - W_p|_F / |W|_F, and the mean over deleted, remaining and test nodes of
 |p_p - p_u|_2, both models answering on the whole graph (that of before for deleted nodes), where u is retraining with
-the same lambda.
+the same lambda, or of the same network.
 """
 
 from functools import lru_cache
@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 
 from benchmarks.baselines.catalogue import build
-from benchmarks.baselines.linear import logits, probabilities
-from benchmarks.baselines.retraining import Retrained, Retraining
+from benchmarks.baselines.nonlinear import Kind
+from benchmarks.baselines.protocol import Array, Nodes, Trained
 from benchmarks.paper.setting import drawn, forgotten, lethe_seconds, spec_of
 from benchmarks.paper.units import Cases, Unit
 from projector import ModelSpec
@@ -22,36 +22,49 @@ _SHARES = (0.01, 0.02, 0.05, 0.10)
 
 
 def closeness(graph: Graph, unit: Unit) -> Cases:
-    """Distance to retraining with 1, 2, 5 and 10 % of the training nodes deleted; of a linear method."""
+    """Distance to retraining with 1, 2, 5 and 10 % of the training nodes deleted."""
     spec = spec_of(unit.dataset, unit.method)
     fitted = build(unit.method, spec, unit.seed, spec.regularization).fit(graph)
     for share in _SHARES:
         nodes = drawn(graph, share, unit.seed)
         left, seconds = forgotten(fitted, nodes)
-        retrained = _retrained(graph, spec, share, unit.seed)
-        assert fitted.weights is not None
-        assert left.weights is not None
+        retrained = _retrained(graph, retraining_of(unit.method), spec, share, unit.seed)
         kept = graph.train_mask.copy()
         kept[nodes] = False
         there = left.predict(), retrained.predict()
-        # Deleted nodes have no place in the graph any more: both models answer on that of before.
-        gone = [probabilities(logits(graph, spec, each), spec.loss) for each in (left.weights, retrained.weights)]
         yield (
             f"{share:g}",
             {
                 "nodes": nodes.size,
-                "weights": float(np.linalg.norm(left.weights - retrained.weights) / np.linalg.norm(fitted.weights)),
-                "deleted": float(np.linalg.norm(gone[0][nodes] - gone[1][nodes], axis=1).mean()),
-                "remaining": float(np.linalg.norm(there[0][kept] - there[1][kept], axis=1).mean()),
-                "test": float(
-                    np.linalg.norm(there[0][graph.test_mask] - there[1][graph.test_mask], axis=1).mean(),
-                ),
+                "weights": _relative(left.weights, retrained.weights, fitted.weights),
+                # Deleted nodes have no place in the graph any more: both models answer on that of before.
+                "deleted": _apart(left.predict_on(graph), retrained.predict_on(graph), nodes),
+                "remaining": _apart(*there, np.flatnonzero(kept)),
+                "test": _apart(*there, np.flatnonzero(graph.test_mask)),
                 "seconds": seconds,
                 "times_lethe": seconds / lethe_seconds(graph, spec, nodes),
             },
         )
 
 
+def retraining_of(method: str) -> str:
+    """The method that retrains what `method` trains."""
+    network = next((word for word in method.replace(",", "").split() if word in set(Kind)), None)
+    return network or ("retraining, with diffusion" if "diffusion" in method else "retraining")
+
+
 @lru_cache(maxsize=len(_SHARES))
-def _retrained(graph: Graph, spec: ModelSpec, share: float, seed: int) -> Retrained:
-    return Retraining(spec).fit(graph).unlearn(drawn(graph, share, seed))
+def _retrained(graph: Graph, method: str, spec: ModelSpec, share: float, seed: int) -> Trained:
+    return build(method, spec, seed, spec.regularization).fit(graph).unlearn(drawn(graph, share, seed))
+
+
+def _relative(left: Array | None, retrained: Array | None, fitted: Array | None) -> float | None:
+    if left is None or retrained is None or fitted is None:
+        return None
+    return float(np.linalg.norm(left - retrained) / np.linalg.norm(fitted))
+
+
+def _apart(left: Array | None, retrained: Array | None, nodes: Nodes) -> float | None:
+    if left is None or retrained is None:
+        return None
+    return float(np.linalg.norm(left[nodes] - retrained[nodes], axis=1).mean())

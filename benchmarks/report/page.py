@@ -204,14 +204,14 @@ def _closeness(results: Results, dataset: str) -> Closeness:
     for place, method in enumerate(results.methods("closeness", dataset), start=1):
         for case in cases:
             key = ("closeness", dataset, method, case)
-            away = results.values(*key, "weights")
-            if not away:
+            away, seconds = (results.values(*key, each) for each in ("weights", "seconds"))
+            if not seconds:
                 continue
             told = ("weights", "deleted", "remaining", "test", "seconds")
             figures = [spread(results.values(*key, each)) for each in told]
             ratios = results.values(*key, "times_lethe")
-            rows.append([f"{place}. {method}", f"{float(case):.0%}", *figures, spread(ratios), str(len(away))])
-            if case == share and ratios:
+            rows.append([f"{place}. {method}", f"{float(case):.0%}", *figures, spread(ratios), str(len(seconds))])
+            if case == share and ratios and away:
                 points.append(Point(place, method, _family(method), fmean(ratios), fmean(away)))
     head = ("method", "deleted", "weights", "deleted nodes", "remaining", "test")
     made = Table((*head, "time, s", "ratio to Lethe's", "seeds"), rows)

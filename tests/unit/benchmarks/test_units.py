@@ -12,7 +12,7 @@ import pytest
 from benchmarks.baselines.catalogue import METHODS, build
 from benchmarks.baselines.protocol import BaselineError
 from benchmarks.paper.accuracies import accuracies
-from benchmarks.paper.closeness import closeness
+from benchmarks.paper.closeness import closeness, retraining_of
 from benchmarks.paper.experiments import EXPERIMENTS, plan
 from benchmarks.paper.identity import identity
 from benchmarks.paper.injection import injection, regularization
@@ -81,6 +81,18 @@ def test_retraining_and_repair_are_where_retraining_is_and_the_projection_is_not
         assert away["retraining"][figure] == 0
         assert away["lethe, projection and repair"][figure] < 1e-8
         assert away["lethe, projection"][figure] > 1e-4
+
+
+def test_what_has_no_weights_or_hops_of_its_own_is_compared_in_its_answers() -> None:
+    assert retraining_of("graph eraser, gat, bekm, mean") == "gat"
+    eraser = Unit("closeness", TINY, "graph eraser, gcn, metis, mean", 0)
+    diffused = Unit("closeness", TINY, "lethe, projection, with diffusion", 0)
+    for _, found in closeness(graph_of(eraser), eraser):
+        assert found["weights"] is None
+        assert min(found[each] or 0.0 for each in ("deleted", "remaining", "test")) > 1e-3
+    for _, found in closeness(graph_of(diffused), diffused):
+        assert found["deleted"] is None
+        assert min(found[each] or 0.0 for each in ("weights", "remaining", "test")) > 1e-4
 
 
 def test_the_projection_changes_most_where_there_are_more_features_than_nodes() -> None:
