@@ -11,7 +11,7 @@ import pytest
 from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
 from projector.forgetting.gram import FactorMethod
-from projector.forgetting.status import RepairStatus
+from projector.forgetting.status import TOLERANCE, RepairStatus
 from projector.network.spec import Combine, LossKind, ModelSpec
 from service.domain.states import RepairPolicy
 from tests.support.everyday import everyday
@@ -29,7 +29,9 @@ def check(model: FaintModel, batch: np.ndarray) -> Step:
     assert step.distance <= after.bound + step.slack + np.finfo(float).tiny ** 0.5
     if step.size <= TINY * model.largest_optimum:
         return step
-    assert after.retrained
+    # Of small weights rounding may leave even the exact optimum a bound above the tolerance.
+    beyond = step.floor > TOLERANCE and step.size <= 10 * TINY * model.largest_optimum
+    assert after.retrained or beyond
     assert step.projected_residual <= max(1e-7, 100 * np.finfo(float).eps * max(condition, model.condition) ** 2)
     assert step.repaired_residual <= 1e-9
     return step
@@ -42,7 +44,8 @@ def check_seed(seed: int) -> None:
         check(model, batch)
 
 
-@pytest.mark.parametrize("seed", everyday(range(60), *range(20)))
+#: The last leaves weights of a 20,000th of the largest there can be: rounding leaves their optimum a bound of 1.03e-8.
+@pytest.mark.parametrize("seed", everyday([*range(60), 1_008_670], *range(20), 1_008_670))
 def test_a_random_faint_direction_leaves_the_guarantee(seed: int) -> None:
     check_seed(seed)
 
