@@ -4,10 +4,15 @@ from benchmarks.baselines.catalogue import METHODS
 from benchmarks.baselines.nonlinear import Kind
 from benchmarks.paper.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
 from benchmarks.paper.closeness import closeness
+from benchmarks.paper.delta import SCALINGS, delta
+from benchmarks.paper.duals import duals
+from benchmarks.paper.expressiveness import LOOPS, expressiveness
+from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN, fine_tuning
 from benchmarks.paper.identity import identity
 from benchmarks.paper.injection import injection, regularization
 from benchmarks.paper.setting import ARXIV, CERTIFIED, SMALL, Experiment, is_network
 from benchmarks.paper.stream import stream
+from benchmarks.paper.theorem import theorem
 from benchmarks.paper.units import Unit
 
 _LINEAR = tuple(name for name in METHODS if not is_network(name))
@@ -17,6 +22,8 @@ _CLOSE = (*_LINEAR, *(f"graph eraser, {network}, metis, mean" for network in ("g
 _FEW = (*(name for name in _LINEAR if "eraser" not in name), "graph eraser, linear, metis, mean")
 #: Of those that differ in how lambda suits them, one each.
 _TUNED = ("retraining", "lethe, projection", "influence+", "fisher+", "graph eraser, linear, metis, mean")
+#: A seed draws nothing of these.
+_OF_THE_GRAPH = ("delta", "expressiveness")
 
 EXPERIMENTS: dict[str, Experiment] = {
     "identity": Experiment(identity, ("lethe, projection",)),
@@ -33,6 +40,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         quick=("linear", "+ diffusion", ALL_LABELS, SHADOW, "gcn"),
     ),
     "stream": Experiment(stream, ("certified removal",), ("cora",)),
+    "delta": Experiment(delta, tuple(SCALINGS)),
+    "theorem": Experiment(theorem, (PLAIN,), SMALL),
+    "fine-tuning": Experiment(fine_tuning, (PLAIN, DIFFUSED)),
+    "expressiveness": Experiment(expressiveness, tuple(LOOPS)),
+    # Coauthor CS' Hessians take half an hour.
+    "duals": Experiment(duals, ("retraining",), (*SMALL[:4], ARXIV)),
 }
 
 
@@ -70,6 +83,8 @@ def _too_long(dataset: str, method: str) -> bool:
 
 def _one_seed(experiment: str, dataset: str, method: str) -> bool:
     """Networks on the larger graphs, and variants of which a seed changes nothing on a graph with its own split."""
+    if experiment in _OF_THE_GRAPH:
+        return True
     large = dataset in ("amazon_photo", "coauthor_cs", ARXIV)
     own_split = dataset in ("cora", "citeseer", "pubmed", ARXIV)
     variant = VARIANTS.get(method) if experiment == "accuracy" else None
