@@ -28,7 +28,7 @@ def closeness(graph: Graph, unit: Unit) -> Cases:
     for share in _SHARES:
         nodes = drawn(graph, share, unit.seed)
         left, seconds = forgotten(fitted, nodes)
-        retrained = _retrained(graph, spec, share, unit.seed)
+        retrained = retrained_without(graph, spec, share, unit.seed)
         assert fitted.weights is not None
         assert left.weights is not None
         kept = graph.train_mask.copy()
@@ -53,5 +53,6 @@ def closeness(graph: Graph, unit: Unit) -> Cases:
 
 
 @lru_cache(maxsize=len(_SHARES))
-def _retrained(graph: Graph, spec: ModelSpec, share: float, seed: int) -> Retrained:
+def retrained_without(graph: Graph, spec: ModelSpec, share: float, seed: int) -> Retrained:
+    """Trained from zero without the nodes `drawn`; kept for what is measured in a row."""
     return Retraining(spec).fit(graph).unlearn(drawn(graph, share, seed))
