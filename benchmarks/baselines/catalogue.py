@@ -13,6 +13,7 @@ from benchmarks.baselines.partition import Partition, bekm, blpa, metis
 from benchmarks.baselines.printed import Printed, PrintedProjector
 from benchmarks.baselines.protocol import Baseline
 from benchmarks.baselines.retraining import Retraining
+from benchmarks.baselines.saint import SampledNetwork
 from benchmarks.baselines.scalegun import scalegun
 from projector import ModelSpec
 
@@ -61,7 +62,10 @@ METHODS: dict[str, Build] = {
         for aggregator in Aggregator
     },
     **{str(kind): _network(kind) for kind in Kind},
+    "gcn, graphsaint": lambda spec, seed: SampledNetwork(Kind.GCN, seed),
 }
+#: Those that are not linear in the features, without erasers.
+NETWORKS = (*map(str, Kind), "gcn, graphsaint")
 
 
 def build(method: str, spec: ModelSpec, seed: int, regularization: float) -> Baseline:

@@ -16,7 +16,7 @@ zeros changes nothing.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -163,16 +163,16 @@ class Network:
 
     def _trained(self, graph: Graph) -> Layers:
         settings, (x, edges), y = SETTINGS[self.kind], tensors(graph), torch.from_numpy(graph.labels)
-        training, validation = torch.from_numpy(graph.train_mask), torch.from_numpy(graph.val_mask)
+        validation, losses = torch.from_numpy(graph.val_mask), self._losses(graph)
         layers = Layers(self.kind, graph.num_features, graph.num_classes)
         adam = torch.optim.Adam(layers.parameters(), settings.learning_rate, weight_decay=settings.decay)
         best, kept = -1, layers.state_dict()
         for _ in range(self.epochs):
             layers.train()
-            adam.zero_grad()
-            loss: Tensor = cross_entropy(layers(x, edges)[training], y[training])
-            torch.autograd.backward(loss)
-            adam.step()
+            for loss in losses(layers):
+                adam.zero_grad()
+                torch.autograd.backward(loss)
+                adam.step()
             if graph.val_mask.any():
                 with torch.no_grad():
                     right = int((layers.eval()(x, edges).argmax(dim=1) == y)[validation].sum())
@@ -181,6 +181,15 @@ class Network:
         if graph.val_mask.any():
             layers.load_state_dict(kept)
         return layers
+
+    def _losses(self, graph: Graph) -> Callable[[Layers], Iterator[Tensor]]:
+        """What gives the losses of one epoch's steps, each of the weights after the step before."""
+        (x, edges), y, training = tensors(graph), torch.from_numpy(graph.labels), torch.from_numpy(graph.train_mask)
+
+        def whole(layers: Layers) -> Iterator[Tensor]:
+            yield cross_entropy(layers(x, edges)[training], y[training])
+
+        return whole
 
 
 def tensors(graph: Graph) -> tuple[Tensor, Tensor]:

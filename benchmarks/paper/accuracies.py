@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.baselines.nonlinear import Kind, Network
+from benchmarks.baselines.catalogue import METHODS
 from benchmarks.baselines.protocol import accuracy
 from benchmarks.baselines.shadow import shadow_accuracy
 from benchmarks.paper.accuracy import VARIANTS as BASIC
@@ -47,5 +47,5 @@ def accuracies(graph: Graph, unit: Unit) -> Cases:
         features = well_scaled(graph.features, np.ones(graph.nodes, dtype=np.bool_)).features
         found = variant_accuracy(graph, VARIANTS[unit.method], unit.seed, features)
     else:
-        found = accuracy(Network(Kind(unit.method), unit.seed).fit(graph).predict(), graph, graph.test_mask)
+        found = accuracy(METHODS[unit.method](_DEEP, unit.seed).fit(graph).predict(), graph, graph.test_mask)
     yield "all", {"accuracy": found, "seconds": time.process_time() - began}

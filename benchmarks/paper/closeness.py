@@ -28,7 +28,7 @@ def closeness(graph: Graph, unit: Unit) -> Cases:
     for share in _SHARES:
         nodes = drawn(graph, share, unit.seed)
         left, seconds = forgotten(fitted, nodes)
-        retrained = _retrained(graph, retraining_of(unit.method), spec, share, unit.seed)
+        retrained = retrained_without(graph, retraining_of(unit.method), spec, share, unit.seed)
         kept = graph.train_mask.copy()
         kept[nodes] = False
         there = left.predict(), retrained.predict()
@@ -54,7 +54,8 @@ def retraining_of(method: str) -> str:
 
 
 @lru_cache(maxsize=len(_SHARES))
-def _retrained(graph: Graph, method: str, spec: ModelSpec, share: float, seed: int) -> Trained:
+def retrained_without(graph: Graph, method: str, spec: ModelSpec, share: float, seed: int) -> Trained:
+    """By `method`, without the nodes `drawn`; kept for what is measured in a row."""
     return build(method, spec, seed, spec.regularization).fit(graph).unlearn(drawn(graph, share, seed))
 
 

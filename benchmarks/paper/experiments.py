@@ -1,7 +1,6 @@
 """The paper's experiments: of which methods, on which datasets and with how many seeds each is measured."""
 
-from benchmarks.baselines.catalogue import METHODS
-from benchmarks.baselines.nonlinear import Kind
+from benchmarks.baselines.catalogue import METHODS, NETWORKS
 from benchmarks.paper.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
 from benchmarks.paper.closeness import closeness
 from benchmarks.paper.delta import SCALINGS, delta
@@ -10,8 +9,20 @@ from benchmarks.paper.expressiveness import LOOPS, expressiveness
 from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN, fine_tuning
 from benchmarks.paper.identity import identity
 from benchmarks.paper.injection import injection, regularization
-from benchmarks.paper.setting import ARXIV, CERTIFIED, SMALL, Experiment, is_network
+from benchmarks.paper.membership import membership
+from benchmarks.paper.robustness import degrees, robustness
+from benchmarks.paper.sequential import sequential
+from benchmarks.paper.setting import (
+    ARXIV,
+    CERTIFIED,
+    PLAIN_HINGE,
+    SMALL,
+    SMOOTHED_HINGE,
+    Experiment,
+    is_network,
+)
 from benchmarks.paper.stream import stream
+from benchmarks.paper.svm import svm
 from benchmarks.paper.theorem import theorem
 from benchmarks.paper.units import Unit
 
@@ -20,6 +31,9 @@ _LINEAR = tuple(name for name in METHODS if not is_network(name))
 _CLOSE = (*_LINEAR, *(f"graph eraser, {network}, metis, mean" for network in ("gcn", "sage", "gat")))
 #: Erasers differ by network, partition and aggregator; one of them shows whether the machinery works.
 _FEW = (*(name for name in _LINEAR if "eraser" not in name), "graph eraser, linear, metis, mean")
+_PROJECTED = ("lethe, projection", "lethe, projection and repair")
+#: The projection among models that are trained anew.
+_RETRAINED = ("retraining", "lethe, projection", *NETWORKS)
 #: Of those that differ in how lambda suits them, one each.
 _TUNED = ("retraining", "lethe, projection", "influence+", "fisher+", "graph eraser, linear, metis, mean")
 #: A seed draws nothing of these.
@@ -36,7 +50,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "closeness": Experiment(closeness, _CLOSE, quick=(*_FEW, "graph eraser, gcn, metis, mean")),
     "accuracy": Experiment(
         accuracies,
-        (*VARIANTS, ALL_LABELS, SHADOW, *Kind),
+        (*VARIANTS, ALL_LABELS, SHADOW, *NETWORKS),
         quick=("linear", "+ diffusion", ALL_LABELS, SHADOW, "gcn"),
     ),
     "stream": Experiment(stream, ("certified removal",), ("cora",)),
@@ -46,6 +60,13 @@ EXPERIMENTS: dict[str, Experiment] = {
     "expressiveness": Experiment(expressiveness, tuple(LOOPS)),
     # Coauthor CS' Hessians take half an hour.
     "duals": Experiment(duals, ("retraining",), (*SMALL[:4], ARXIV)),
+    # Six networks a unit: of the arXiv graph they take hours.
+    "robustness": Experiment(robustness, _RETRAINED, SMALL, quick=("retraining", "lethe, projection", "gcn")),
+    "degrees": Experiment(degrees, _RETRAINED, SMALL, quick=("lethe, projection",)),
+    "membership": Experiment(membership, ("retraining", *_PROJECTED), ("cora", "citeseer"), quick=_PROJECTED[:1]),
+    "sequential": Experiment(sequential, _PROJECTED, SMALL),
+    # The span of Coauthor CS' rows is a decomposition that takes longer than a unit may.
+    "svm": Experiment(svm, (SMOOTHED_HINGE, PLAIN_HINGE), SMALL[:4]),
 }
 
 

@@ -121,8 +121,11 @@ def _serve(pipe: "Pipe") -> None:
 
 
 def _threads(unit: Unit) -> int:
-    """Of a network one: two threads make other sums than one, and two hundred epochs other networks of them."""
-    return 1 if is_network(unit.method) else _THREADS
+    """Of a network one: two threads make other sums than one, and two hundred epochs other networks of them.
+
+    So it is with the classifier of membership inference.
+    """
+    return 1 if is_network(unit.method) or unit.experiment == "membership" else _THREADS
 
 
 def reproduce(

@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 from benchmarks.report.results import LETHE, NAMES, RETRAINED, Results, number
 
 #: A channel whose weight fell below this share of what it was is gone; rounding leaves about 1e-15.
-_GONE = 1e-6
+GONE = 1e-6
 #: Points of accuracy, as a share, that a reader would call a loss.
 POINT = 0.01
 APPROXIMATE = ("influence+", "fisher+")
@@ -90,7 +90,7 @@ def channel(methods: Sequence[str], *, gone: bool) -> Callable[[Results], list[C
                     if not before:
                         continue
                     left = [last / first for first, last in zip(before, after, strict=True)]
-                    margin = _GONE - max(left) if gone else min(left) - _GONE
+                    margin = GONE - max(left) if gone else min(left) - GONE
                     words = f"{_place(dataset, share)}, {method}: from {number(max(before))} to {number(max(after))}."
                     cases.append(Case(margin, words))
         return cases
@@ -223,5 +223,8 @@ def stream_speed(results: Results) -> list[Case]:
 
 
 def _place(dataset: str, case: str) -> str:
-    where = "" if case == "all" else f", lambda {case}" if "e" in case else f", {float(case):.0%}"
+    if case[0].isalpha():
+        where = "" if case == "all" else f", {case}"
+    else:
+        where = f", lambda {case}" if "e" in case else f", {float(case):.0%}"
     return NAMES.get(dataset, dataset) + where

@@ -6,34 +6,16 @@ from typing import Any
 import pytest
 
 from benchmarks.baselines.catalogue import METHODS
-from benchmarks.paper.units import MEASURED, OUT_OF_TIME
-from benchmarks.report.claims import CLAIMS
-from benchmarks.report.judging import Finding, Verdict, found
+from benchmarks.paper.units import OUT_OF_TIME
+from benchmarks.report.judging import Verdict
 from benchmarks.report.page import page
 from benchmarks.report.paper_tables import TABLES, UNMEASURED, UNREACHABLE
 from benchmarks.report.pictures import Point, distance_against_time
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, number, percent, spread
+from tests.support.results import judged, unit
 
 ERASER = "graph eraser, linear, metis, mean"
 PRINTED = "projector, option 1 as printed"
-
-
-def unit(experiment: str, method: str, cases: dict[str, dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    return {
-        "experiment": experiment,
-        "dataset": "cora",
-        "method": method,
-        "seed": 0,
-        "outcome": MEASURED,
-        "cases": cases,
-        "graph": {"nodes": 2708, "edges": 5278, "training": 1208, "test": 1000, "features": 1433, "classes": 7},
-        "device": "A machine",
-        "threads": 1,
-        "date": "2026-11-23",
-        "commit": "0123456789abcdef",
-        "seconds": 1.0,
-        **fields,
-    }
 
 
 def injected(method: str, after: float | None, accuracy: float, seconds: float, **fields: Any) -> dict[str, Any]:
@@ -62,11 +44,6 @@ def streamed(seconds: float = 1.0, after: float = 0.8) -> dict[str, Any]:
 def at_lambdas(method: str, *after: tuple[str, float, float]) -> dict[str, Any]:
     cases = {each: {"validation_before": v, "validation_after": v, "accuracy_after": a} for each, v, a in after}
     return unit("regularization", method, {"1e-06": {}, **cases})
-
-
-def judged(name: str, *records: dict[str, Any]) -> Finding:
-    (claim,) = (each for each in CLAIMS if each.name == name)
-    return found(claim, Results(records))
 
 
 #: (claim, results in which it holds, the same with figures in which it does not)
