@@ -88,13 +88,15 @@ def pooled(results: Results, dataset: str, method: str, figure: str) -> list[flo
     return [value for split in splits for value in results.values("membership", dataset, method, split, figure)]
 
 
-def told(figure: str, margin: Callable[[float, float], float]) -> Callable[[Results], list[Case]]:
-    """Means of a figure of membership inference before and after, for the methods of the paper's table."""
+def told(
+    figure: str, margin: Callable[[float, float], float], methods: Sequence[str] = (LETHE,)
+) -> Callable[[Results], list[Case]]:
+    """Means of a figure of membership inference before and after, for these methods."""
 
     def judge(results: Results) -> list[Case]:
         cases = []
         for dataset in results.datasets("membership"):
-            for method in (RETRAINED, LETHE):
+            for method in methods:
                 before, after = (pooled(results, dataset, method, f"{figure}_{each}") for each in ("before", "after"))
                 if before:
                     means = fmean(before), fmean(after)
@@ -126,7 +128,6 @@ def unchanged(results: Results) -> list[Case]:
         Case(each.margin, f"{who}: {each.words}")
         for figure, who in (("kept", "Kept as trained"), ("others", "Others as untrained"))
         for each in told(figure, lambda before, after: _UNCHANGED - abs(after - before))(results)
-        if LETHE in each.words
     ]
 
 
@@ -230,7 +231,7 @@ CLAIMS = (
         "Membership inference sees the deletion",
         "Table 5, observation 1",
         "After re-training or Projector the probability of classifying them as “untrained” increases.",
-        told("deleted", lambda before, after: after - before),
+        told("deleted", lambda before, after: after - before, (RETRAINED, LETHE)),
         "Answers on the victim's graph of before, so that only the weights differ.",
     ),
     Claim(

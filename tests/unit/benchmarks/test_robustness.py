@@ -15,6 +15,7 @@ from scipy.optimize import minimize
 from benchmarks.baselines.catalogue import build
 from benchmarks.baselines.lethe import Lethe
 from benchmarks.baselines.linear import logits, probabilities, remaining, stacked, train_linear
+from benchmarks.baselines.nonlinear import Kind, Layers, tensors
 from benchmarks.baselines.protocol import accuracy
 from benchmarks.paper.membership import Attack, Split, membership, split_of, told
 from benchmarks.paper.robustness import DENSE, SPARSE, by_degree, degrees, robustness
@@ -23,13 +24,21 @@ from benchmarks.paper.setting import PLAIN_HINGE, SMOOTHED_HINGE, spec_of
 from benchmarks.paper.svm import Machine, svm
 from benchmarks.paper.units import Unit, graph_of
 from projector import ModelSpec, fit
+from projector.graph.graph import Graph
 from projector.network.spec import LossKind, SolverKind
 from tests.support.mathematics.baselines import OVR, small_graph
 
 TINY = "synthetic:n=60,d=12,classes=3,seed=1"
 #: More features than nodes, so that each deletion costs a direction.
 WIDE = "synthetic:n=60,d=90,classes=3,seed=1"
+#: Of four nodes.
+PAIRS = np.array([[i, j] for i in range(4) for j in range(i)])
 Matrix = NDArray[np.float64]
+
+
+def without_split(graph: Graph) -> Graph:
+    nobody = np.zeros(graph.nodes, dtype=np.bool_)
+    return replace(graph, train_mask=nobody, val_mask=nobody, test_mask=nobody)
 
 
 def measured(what: Any, method: str, dataset: str = TINY) -> dict[str, Any]:
@@ -158,10 +167,8 @@ def test_membership_inference_has_splits_that_are_the_same_for_every_method(monk
 
 def test_where_no_direction_is_lost_the_projection_hides_nobody() -> None:
     """The smallest example: every remaining feature is there twice, so the deleted nodes alone support none."""
-    graph = small_graph(nodes=8, features=2)
-    X = np.tile(np.eye(2), (4, 1))
-    graph = replace(graph, features=X, train_mask=np.ones(8, dtype=np.bool_), val_mask=np.zeros(8, dtype=np.bool_))
-    graph = replace(graph, test_mask=np.zeros(8, dtype=np.bool_))
+    graph = without_split(small_graph(nodes=8, features=2))
+    graph = replace(graph, features=np.tile(np.eye(2), (4, 1)), train_mask=np.ones(8, dtype=np.bool_))
     fitted = Lethe(OVR, repair=False).fit(graph)
     gone = np.arange(6)
     projected = fitted.unlearn(gone)
@@ -177,6 +184,36 @@ def test_where_no_direction_is_lost_the_projection_hides_nobody() -> None:
     )
     np.testing.assert_allclose(after, before, atol=1e-10)
     assert np.abs(anew - before).max() > 0.05
+
+
+def test_the_projection_can_be_worse_than_retraining() -> None:
+    """The smallest example: three nodes alike, two of which are deleted and taught the other class."""
+    graph = without_split(small_graph(nodes=4, features=1, classes=2).without_edges(PAIRS))
+    graph = replace(graph, features=np.ones((4, 1)), labels=np.array([0, 1, 1, 0]))
+    graph = replace(graph, train_mask=np.array([True, True, True, False]), test_mask=np.arange(4) == 3)
+    right = {
+        name: accuracy(build(name, OVR, 0, 1e-2).fit(graph).unlearn(np.array([1, 2])).predict(), graph, graph.test_mask)
+        for name in ("lethe, projection", "retraining")
+    }
+    assert right == {"lethe, projection": 0, "retraining": 1}
+
+
+def test_a_network_can_be_better_than_every_linear_model() -> None:
+    """The smallest example: opposite points of one class. z = w x is odd, so one of the two is always wrong."""
+    X, labels = np.array([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]]), np.array([0, 0, 1, 1])
+    graph = replace(small_graph(nodes=4, features=2, classes=2).without_edges(PAIRS), features=X, labels=labels)
+    for W in np.random.default_rng(0).normal(size=(50, 1, 2, 2)):
+        assert accuracy(logits(graph, OVR, W), graph, np.ones(4, dtype=np.bool_)) == 0.5
+    layers = Layers(Kind.GCN, 2, 2).eval()
+    with torch.no_grad():
+        for parameter in layers.parameters():
+            parameter.zero_()
+        # Hidden units relu(x_1 - x_2) and relu(x_2 - x_1): 2 in one of them for class 1, nothing for class 0.
+        layers.first.lin.weight[:2] = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+        layers.second.lin.weight[1, :2] = 1.0
+        layers.second.bias[0] = 1.0
+        found = layers(*tensors(graph)).numpy()
+    assert accuracy(found, graph, np.ones(4, dtype=np.bool_)) == 1
 
 
 def hinge(loss: LossKind) -> ModelSpec:
@@ -203,8 +240,8 @@ def test_a_machines_slopes_span_and_steps_are_those_of_its_formulas(loss: LossKi
         return -y * (np.clip(1 - margin, 0, 1) if loss is LossKind.HINGE else (margin < 1))
 
     np.testing.assert_allclose(machine.slopes(W), slopes(W), atol=1e-14)
-    decomposed = np.linalg.svd(H.T, full_matrices=False)
-    Q = decomposed.U[:, decomposed.S > 1e-12]
+    found = np.linalg.svd(H.T, full_matrices=False)
+    Q = found.U[:, found.S > 1e-12]
     outside = np.linalg.norm(W - Q @ (Q.T @ W)) / np.linalg.norm(W)
     assert machine.outside(W) == pytest.approx(outside, abs=1e-12)
     assert machine.outside(H.T @ random.normal(size=(m, 3))) < 1e-12
