@@ -3,6 +3,8 @@
 import math
 import os
 import tempfile
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -53,7 +55,7 @@ def seldom_read(shape: Sequence[int], device: torch.device | str = "cpu") -> Ten
     """A float64 tensor, not initialised, of which a few rows are read at a time.
 
     A large one on the CPU is a file without a name, in the system's folder for temporary files, that the system reads
-    and writes as it has memory. Raises DeviceError when the folder cannot hold it.
+    and writes as it has memory; it is overwritten when it is let go. Raises DeviceError when the folder cannot hold it.
     """
     size = 8 * math.prod(shape)
     if torch.device(device).type != "cpu" or size < SELDOM_BYTES:
@@ -62,12 +64,33 @@ def seldom_read(shape: Sequence[int], device: torch.device | str = "cpu") -> Ten
         with tempfile.TemporaryFile(buffering=0) as file:
             # Taken now: a mapping would tell of a full disk by a signal.
             os.posix_fallocate(file.fileno(), 0, size)
-            return torch.from_numpy(np.memmap(file, dtype=np.float64, mode="r+", shape=tuple(shape)))
+            values = np.memmap(file, dtype=np.float64, mode="r+", shape=tuple(shape))
+            weakref.finalize(values, _let_go, os.dup(file.fileno()), size)
+            return torch.from_numpy(values)
     except OSError as error:
         raise DeviceError(
             f"A temporary file of {size:,} bytes in {tempfile.gettempdir()} cannot be made: {error.strerror or error}.",
             "Make room there, or name another folder in TMPDIR, on a disk.",
         ) from error
+
+
+def _let_go(descriptor: int, size: int) -> None:
+    """Overwrites a file that nobody reads any more, beside whoever let go of it."""
+    if threading.main_thread().is_alive():
+        threading.Thread(target=_overwrite, args=(descriptor, size), name="overwrite").start()
+    else:  # nobody waits for a thread that starts now
+        _overwrite(descriptor, size)
+
+
+def _overwrite(descriptor: int, size: int) -> None:
+    """Zeros in place of the file's bytes, down to the disk, and closes it."""
+    zeros = bytes(min(size, 1 << 24))
+    with open(descriptor, "wb") as file:
+        file.seek(0)
+        for start in range(0, size, len(zeros)):
+            file.write(zeros[: size - start])
+        file.flush()
+        os.fsync(descriptor)
 
 
 @contextmanager

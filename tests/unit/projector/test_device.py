@@ -1,5 +1,8 @@
 """How many threads torch gets for a piece of work, and where large arrays are."""
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +91,55 @@ def test_what_is_seldom_read_is_in_a_file_when_it_is_large(tmp_path: Path, monke
     assert not any(str(tmp_path) in line for line in Path("/proc/self/maps").read_text().splitlines())
     assert not list(tmp_path.iterdir())
     assert seldom_read((8, 1023)).shape == (8, 1023)
+
+
+def test_what_is_in_a_file_is_overwritten_when_it_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("projector.device.SELDOM_BYTES", 1 << 16)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    large = seldom_read((3, 1 << 20))
+    large[:] = 2.0
+    descriptor, *_ = _opened_in(tmp_path)
+    with descriptor.open("rb") as file:
+        part = large[1, 5:]
+        del large
+        assert _overwriting() == []
+        assert float(part.sum()) == 2.0 * part.numel()
+        del part
+        for thread in _overwriting():
+            thread.join()
+        written = file.read()
+    assert written == bytes(8 * 3 << 20)
+    assert not _opened_in(tmp_path)
+
+
+def test_what_is_in_a_file_is_overwritten_when_the_process_ends(tmp_path: Path) -> None:
+    script = """if True:
+        import os, sys, tempfile
+        import projector.device
+        projector.device.SELDOM_BYTES, tempfile.tempdir = 1 << 16, sys.argv[1]
+        large = projector.device.seldom_read((3, 1 << 20))
+        large[:] = 2.0
+        print(next(each for each in os.scandir("/proc/self/fd") if sys.argv[1] in os.path.realpath(each.path)).name)
+        sys.stdout.flush()
+        sys.stdin.read()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        descriptor = int(process.stdout.readline())
+        with Path(f"/proc/{process.pid}/fd/{descriptor}").open("rb") as file:
+            process.communicate()
+            assert file.read() == bytes(8 * 3 << 20)
+    assert process.returncode == 0
+
+
+def _opened_in(folder: Path) -> list[Path]:
+    return [each for each in Path("/proc/self/fd").iterdir() if str(folder) in os.path.realpath(each)]
+
+
+def _overwriting() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "overwrite"]
 
 
 def test_a_folder_that_cannot_hold_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
