@@ -16,6 +16,7 @@ import torch
 
 from projector.forgetting.status import TOLERANCE
 from projector.network.losses import Loss
+from projector.parallel.workers import together
 from projector.solvers.objective import Objective, Point
 
 _EPSILON = torch.finfo(torch.float64).eps
@@ -50,14 +51,15 @@ def certifiable(loss: Loss, regularization: float) -> bool:
 def certify(objective: Objective, point: Point) -> Certificate:
     """The certificate of the weights at `point`; `objective` is that of the live graph, with lambda > 0."""
     size = float(torch.linalg.norm(point.W))
-    gradient, rounding = float(torch.linalg.norm(point.gradient)), _CONFIDENCE * _rounding(objective, point, size)
+    gradient, rounding = float(torch.linalg.norm(point.gradient)), _CONFIDENCE * _rounding(objective, point)
     bound = (gradient + rounding) / objective.regularization
     if size > 0.0:
         return Certificate(bound, bound / size)
     return Certificate(bound, 0.0 if gradient <= rounding else None)
 
 
-def _rounding(objective: Objective, point: Point, size: float) -> float:
+@together
+def _rounding(objective: Objective, point: Point) -> float:
     """The standard deviation of the computed gradient's error, (1/n) H^T R + lambda W with the residual R.
 
     Each of the L additions and multiplications of a scalar product a^T b errs by at most half a unit in the last place
@@ -65,10 +67,11 @@ def _rounding(objective: Objective, point: Point, size: float) -> float:
     logit, with a = h_i, passes through the curvature of its row's loss and through H^T, and is there of size |h_i|^2:
     rows add up by their own norms, since one may be far larger than the others.
     """
-    representation = objective.representation
+    representation, size = objective.representation, float(torch.linalg.norm(point.W))
     rows = representation.row_bounds
     passed = rows * objective.loss.curvature(point.logits, objective.labels)
     from_logits = math.sqrt(1 / 6) * representation.logit_rounding(passed) * size
-    residual = float(torch.linalg.norm(point.residual))
-    from_products = math.sqrt(representation.nodes / 6) * float(torch.linalg.norm(rows)) * residual
+    from_products = (
+        math.sqrt(representation.nodes / 6) * representation.norm(rows) * representation.norm(point.residual)
+    )
     return _EPSILON * ((from_logits + from_products) / objective.weighted_rows + objective.regularization * size)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.device import seldom_read
-from projector.network.blocks import by_block
 from projector.network.representation import Representation
+from projector.parallel.workers import Division, together
 
 _ROUNDING = 1e-12
 
@@ -34,17 +34,23 @@ class SpanRows(Protocol):
         """(blocks, k, C)."""
 
 
+@together
 def span_coefficients(representation: Representation, dual: Tensor) -> list[Tensor]:
-    """For each input, beta_b = R_b^T S^T U of its blocks b, (blocks, n, C), for U (n_train, C).
+    """For each input, beta_b = R_b^T S^T U of its blocks b, (blocks, n, C), for U (n_train, C); at the first worker.
 
-    From W_b = H_b^T U = X^T R_b^T S^T U.
+    From W_b = H_b^T U = X^T R_b^T S^T U. Each worker sweeps over the graph for its own classes.
     """
-    inputs, classes = representation.inputs, dual.shape[1]
-    betas = [seldom_read((each.operators.blocks, each.rows.nodes, classes), dual.device) for each in inputs]
-    for part in inputs.parts(classes):
-        adjoints = inputs.adjoint(representation.scattered(dual[:, part]))
-        for beta, adjoint in zip(betas, adjoints, strict=True):
-            beta[:, :, part] = by_block(adjoint, adjoint.shape[1] // len(beta))
+    inputs, workers, classes = representation.inputs, representation.workers, dual.shape[1]
+    to_first = Division.at_first(representation.nodes, workers.count)
+    nodes = to_first.counts[workers.rank]
+    betas = [seldom_read((each.operators.blocks, nodes, classes), dual.device) for each in inputs]
+    for begins, taken in Division.evenly(classes, workers.count).rounds(inputs.width):
+        begin, width = begins[workers.rank], taken.counts[workers.rank]
+        for beta, adjoint in zip(betas, representation.adjoint(dual[:, begin : begin + width]), strict=True):
+            for block, columns in zip(beta, adjoint, strict=True):
+                rows = workers.to_rows(columns, to_first, taken)
+                for start, part in zip(begins, taken.parts, strict=True):
+                    block[:, start : start + part.stop - part.start] = rows[:, part]
     return betas
 
 

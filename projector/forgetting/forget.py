@@ -155,7 +155,7 @@ def _unrepaired(objective: Objective, live_graph: LiveGraph, state: ModelState, 
     if not certifiable(objective.loss, objective.regularization):
         return RepairOutcome(RepairStatus.NONE, None, None)
     rows = torch.from_numpy(live_graph.training_rows).to(logits.device)
-    certificate = certify(objective, objective.at(stacked(state), logits[rows]))
+    certificate = certify(objective, objective.with_logits(stacked(state), logits[rows]))
     return RepairOutcome(RepairStatus.NONE, certificate, certificate)
 
 

@@ -32,7 +32,7 @@ from projector.network.blocks import by_block, side_by_side
 from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective, Point
 from projector.solvers.preconditioners import preconditioner_steps, why_no_preconditioner
-from projector.solvers.single_precision import SinglePrecision
+from projector.solvers.single_precision import SinglePrecision, single_precision
 
 #: The relative gradient to reach, as a share of the tolerance; the rounding term of the bound takes the rest.
 _SHARE_OF_GRADIENT = 0.5
@@ -258,7 +258,7 @@ class RepairRun:
         """Makes a preconditioner at the best point; what cannot be made is done without."""
         yield from self._compute()
         try:
-            for inverse in preconditioner_steps(self._objective, self._best, self._rows.H(), self._rows.factorises):
+            for inverse in preconditioner_steps(self._objective, self._best, self._rows, self._rows.factorises):
                 if inverse is not None:
                     self._preconditioner = Preconditioner(inverse)
                 yield False
@@ -269,7 +269,7 @@ class RepairRun:
     def _single(self) -> SinglePrecision | None:
         """H in single precision, made once."""
         if self._in_single is None:
-            self._in_single = SinglePrecision.of(self._objective)
+            self._in_single = single_precision(self._objective)
         return self._in_single
 
     def _descend(self, descent: Newton) -> None:

@@ -80,12 +80,12 @@ class Inputs:
 
         `weights` are those of each input, (k, blocks * C). Some classes at a time where all would take much memory.
         """
-        classes = weights[0].shape[1] // self.features.operators.blocks
-        parts = self.parts(classes)
-        if len(parts) == 1:
+        classes, width = weights[0].shape[1] // self.features.operators.blocks, self.width
+        if classes <= width:
             return self._logits(weights)
         out = weights[0].new_empty((self.features.rows.nodes, classes))
-        for part in parts:
+        for start in range(0, classes, width):
+            part = slice(start, start + width)
             chosen = [W.view(W.shape[0], -1, classes)[:, :, part] for W in weights]
             out[:, part] = self._logits([W.reshape(W.shape[0], -1) for W in chosen])
         return out
@@ -104,11 +104,11 @@ class Inputs:
             return list(sweep.adjoint(R))
         return [each.operators.adjoint(R) for each in self]
 
-    def parts(self, classes: int) -> list[slice]:
-        """The classes that a sweep takes at a time, so that it keeps to `SWEEP_BYTES`."""
+    @property
+    def width(self) -> int:
+        """How many classes a sweep takes at a time, so that it keeps to `SWEEP_BYTES`."""
         blocks = sum(each.operators.blocks for each in self)
-        width = max(1, SWEEP_BYTES // (8 * self.features.rows.nodes * blocks))
-        return [slice(start, start + width) for start in range(0, classes, width)]
+        return max(1, SWEEP_BYTES // (8 * self.features.rows.nodes * blocks))
 
     def _shared_sweep(self) -> SharedSweep | None:
         """One sweep for both inputs, where both are propagated by powers of the same P."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from projector.network.product_costs import dense_seconds
+from projector.parallel.workers import Workers, together
 from projector.solvers.objective import Objective, Point
 
 #: Neither H nor the factors may take more bytes than this: without them training takes longer, and is no less right.
@@ -36,6 +37,12 @@ class ClassCurvature:
         self._objective = objective
         self._factors: list[_ClassFactor] = []
 
+    @property
+    def workers(self) -> Workers:
+        """Who has a part of it."""
+        return self._objective.workers
+
+    @together
     def __call__(self, gradient: Tensor) -> Tensor:
         """The inverse applied to (p, C), class by class."""
         if not self._factors:
@@ -52,6 +59,7 @@ class ClassCurvature:
         # (G^T G + s I)^-1 = (I - G^T (G G^T + s I)^-1 G) / s for the classes that are factorised by rows.
         return (outer - representation.transposed(inner)) / shift
 
+    @together
     def adapt(self, point: Point, products: int) -> None:
         """Takes the Hessian of `point` if the step that led there took more `products` than that costs, or had one."""
         rows, columns = self._objective.representation.rows, self._objective.representation.columns
@@ -60,7 +68,8 @@ class ClassCurvature:
             return
         ones = torch.ones_like(point.logits)
         curvature = self._objective.loss.hessian(point.logits, self._objective.labels)(ones)
-        costs = sum(_seconds(int(curved), columns) for curved in (curvature > 0).sum(dim=0).tolist())
+        curved_rows = self.workers.sum((curvature > 0).sum(dim=0)).tolist()
+        costs = sum(_seconds(curved, columns) for curved in curved_rows)
         if self._factors or products * 2 * dense_seconds(rows * columns, classes) > _CLEARLY * costs:
             self._factors = self._factorised(curvature)
 
@@ -71,14 +80,21 @@ class ClassCurvature:
             rows = torch.nonzero(column > 0)[:, 0]
             roots = (column[rows] / self._objective.weighted_rows).sqrt()
             G = H[rows] * roots[:, None]
-            by_rows = G.shape[0] < G.shape[1]
-            block = G @ G.T if by_rows else G.T @ G
+            # Rows of several workers are not brought together.
+            by_rows = self.workers.count == 1 and G.shape[0] < G.shape[1]
+            block = G @ G.T if by_rows else self.workers.sum(G.T @ G)
             block.diagonal().add_(self._objective.regularization)
             cholesky, failed = torch.linalg.cholesky_ex(block)
             if int(failed):
                 return []
             factors.append(_ClassFactor(rows, roots, cholesky, by_rows))
         return factors
+
+
+@together
+def class_curvature(objective: Objective) -> ClassCurvature:
+    """For an `objective` whose loss treats classes apart."""
+    return ClassCurvature(objective)
 
 
 @dataclass(frozen=True, eq=False)

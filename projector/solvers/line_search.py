@@ -1,29 +1,54 @@
 """How far to go along a direction: F is convex along it, and the logits are linear, so a trial costs no product."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-import torch
 from scipy.optimize import brentq
+from torch import Tensor
 
+from projector.parallel.workers import Workers, together
 from projector.solvers.objective import Objective, Point
 
 _LONGEST_STEP = 2.0**20
 
 
-def step_length(objective: Objective, point: Point, direction: torch.Tensor, remaining_slope: float) -> float:
+@dataclass(frozen=True, eq=False)
+class Slopes:
+    """F's slope along a direction (p, C) from a point."""
+
+    objective: Objective
+    point: Point
+    direction: Tensor
+    #: How the logits of one's own rows change, (n_own, C).
+    moved: Tensor
+
+    @property
+    def workers(self) -> Workers:
+        """Who has a part of it."""
+        return self.objective.workers
+
+    @together
+    def __call__(self, t: float) -> float:
+        """At `t` times the direction."""
+        objective, direction = self.objective, self.direction
+        residual = objective.loss.residual(self.point.logits + t * self.moved, objective.labels)
+        of_loss = objective.representation.total(float((residual * self.moved).sum())) / objective.weighted_rows
+        along, squared = float((self.point.W * direction).sum()), float((direction * direction).sum())
+        return of_loss + objective.regularization * (along + t * squared)
+
+
+@together
+def slopes(objective: Objective, point: Point, direction: Tensor) -> Slopes:
+    """F's slopes from `point` along `direction` (p, C)."""
+    return Slopes(objective, point, direction, objective.representation.logits(direction))
+
+
+def step_length(objective: Objective, point: Point, direction: Tensor, remaining_slope: float) -> float:
     """The t > 0 at which F's slope along `direction` (p, C) has fallen to the share `remaining_slope`; 1 if it has.
 
     `direction` must be one of descent. The slope grows with t and has one root, and t is near it.
     """
-    n = objective.weighted_rows
-    moved = objective.representation.logits(direction)
-    along = float((point.W * direction).sum())
-    squared = float((direction * direction).sum())
-
-    def slope(t: float) -> float:
-        residual = objective.loss.residual(point.logits + t * moved, objective.labels)
-        return float((residual * moved).sum()) / n + objective.regularization * (along + t * squared)
-
+    slope = slopes(objective, point, direction)
     small = remaining_slope * abs(slope(0.0))
     shortest, longest, found = 0.0, 1.0, slope(1.0)
     while found < -small and longest < _LONGEST_STEP:

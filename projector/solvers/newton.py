@@ -20,11 +20,11 @@ from torch import Tensor
 
 from projector.errors import TrainingError
 from projector.network.losses import LinearMap
-from projector.solvers.class_curvature import ClassCurvature
+from projector.solvers.class_curvature import ClassCurvature, class_curvature
 from projector.solvers.line_search import step_length
 from projector.solvers.objective import LARGEST_FLOOR, Objective, Point
 from projector.solvers.preconditioners import AdaptiveBlocks
-from projector.solvers.single_precision import SinglePrecision
+from projector.solvers.single_precision import SinglePrecision, single_precision
 
 MAX_ITERATIONS = 200
 _MAX_CG_STEPS = 5_000
@@ -251,10 +251,10 @@ def minimise(
     Stops at the best point seen when rounding allows no further progress. Raises TrainingError when that point's
     relative gradient exceeds `LARGEST_FLOOR`, or when the iterations do not suffice.
     """
-    single = SinglePrecision.of(objective)
+    single = single_precision(objective)
     curvature: ClassCurvature | AdaptiveBlocks | None = None
     if not objective.loss.coupled:
-        curvature = ClassCurvature(objective)
+        curvature = class_curvature(objective)
     elif single is not None:
         curvature = AdaptiveBlocks(objective)
     newton = Newton(objective, objective.at(start), tolerance, curvature, single)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from projector.network.losses import LinearMap, Loss
 from projector.network.representation import Representation
+from projector.parallel.workers import Workers, together
 
 #: A relative gradient above this is not an optimum, whatever stopped the iteration.
 LARGEST_FLOOR = 1e-8
@@ -18,9 +19,9 @@ class Point:
     """F and its gradient at one W."""
 
     W: Tensor
-    #: H W, (n_train, C).
+    #: H W, one's own rows of it, (n_own, C).
     logits: Tensor
-    #: Gradient of the summed loss by the logits, (n_train, C).
+    #: Gradient of the summed loss by the logits, (n_own, C).
     residual: Tensor
     value: float
     #: Gradient of F, (p, C).
@@ -35,53 +36,85 @@ class Objective:
 
     representation: Representation
     loss: Loss
-    #: y of the training rows, (n_train,) int64 on the representation's device.
+    #: y of one's own training rows, (n_own,) int64 on the representation's device.
     labels: Tensor
     #: lambda.
     regularization: float
+
+    @property
+    def workers(self) -> Workers:
+        """Who has a part of it, by rows of H."""
+        return self.representation.workers
+
+    def H(self) -> Tensor:
+        """One's own rows of H, (n_own, p), not to be written to where they are kept."""
+        return self.representation.dense()
 
     @property
     def weighted_rows(self) -> int:
         """n_train, by which sums over rows are divided; 1 where there are none and F is (lambda/2) |W|_F^2."""
         return max(self.representation.rows, 1)
 
-    def at(self, W: Tensor, logits: Tensor | None = None) -> Point:
-        """F, its gradient and the relative gradient at W (p, C); `logits` is H W, (n_train, C), where it is known."""
-        n = self.weighted_rows
-        if logits is None:
-            logits = self.representation.logits(W)
+    @together
+    def at(self, W: Tensor) -> Point:
+        """F, its gradient and the relative gradient at W (p, C)."""
+        return self.with_logits(W, self.representation.logits(W))
+
+    def with_logits(self, W: Tensor, logits: Tensor) -> Point:
+        """The same where the logits H W (n_own, C) are known."""
+        representation, n = self.representation, self.weighted_rows
         residual = self.loss.residual(logits, self.labels)
-        loss_gradient = self.representation.transposed(residual) / n
+        loss_gradient = representation.transposed(residual) / n
         gradient = loss_gradient + self.regularization * W
-        value = self.loss.value(logits, self.labels) / n + self.regularization / 2 * float((W * W).sum())
+        of_loss = representation.total(self.loss.value(logits, self.labels))
+        value = of_loss / n + self.regularization / 2 * float((W * W).sum())
         relative = self.relative(float(torch.linalg.norm(gradient)) / self.regularization, W, residual)
         return Point(W, logits, residual, value, gradient, relative)
 
-    def hessian(self, point: Point) -> LinearMap:
+    @together
+    def hessian(self, point: Point) -> "Hessian":
         """The Hessian of F at `point`, as a map of directions (p, C)."""
-        of_loss = self.loss.hessian(point.logits, self.labels)
+        return Hessian(self, self.loss.hessian(point.logits, self.labels))
 
-        def product(direction: Tensor) -> Tensor:
-            curved = of_loss(self.representation.logits(direction))
-            product = self.representation.transposed(curved.div_(self.weighted_rows))
-            return product.add_(direction, alpha=self.regularization)
-
-        return product
-
+    @together
     def dual(self, point: Point) -> Tensor:
         """U = -residual / (lambda n_train), (n_train, C): W = H^T U where the gradient vanishes."""
-        return point.residual / (-self.regularization * self.weighted_rows)
+        own = point.residual / (-self.regularization * self.weighted_rows)
+        return self.workers.joined(own, self.representation.division)
 
+    @together
     def identity_error(self, W: Tensor, U: Tensor) -> float:
         """|W - H^T U|_F / |W|_F for U (n_train, C)."""
-        error = float(torch.linalg.norm(W - self.representation.transposed(U)))
-        return self.relative(error, W, self.loss.residual(self.representation.logits(W), self.labels))
+        representation = self.representation
+        error = float(torch.linalg.norm(W - representation.transposed(U[representation.own])))
+        return self.relative(error, W, self.loss.residual(representation.logits(W), self.labels))
 
     def relative(self, error: float, W: Tensor, residual: Tensor) -> float:
         """`error` / |W|_F; for W = 0, 0 when `error` is no more than the rounding of the gradient over lambda."""
         size = float(torch.linalg.norm(W))
         if size > 0:
             return error / size
-        norm_of_H = float(torch.linalg.norm(self.representation.row_bounds))
-        rounding = _EPSILON * norm_of_H * float(torch.linalg.norm(residual)) / self.weighted_rows
+        norm = self.representation.norm
+        rounding = _EPSILON * norm(self.representation.row_bounds) * norm(residual) / self.weighted_rows
         return 0.0 if error * self.regularization <= 4 * rounding else float("inf")
+
+
+@dataclass(frozen=True, eq=False)
+class Hessian:
+    """The Hessian of F at one point."""
+
+    objective: Objective
+    #: That of the loss by the logits of one's own rows.
+    of_loss: LinearMap
+
+    @property
+    def workers(self) -> Workers:
+        """Who has a part of it."""
+        return self.objective.workers
+
+    @together
+    def __call__(self, direction: Tensor) -> Tensor:
+        """Its product with a direction (p, C)."""
+        representation = self.objective.representation
+        curved = self.of_loss(representation.logits(direction)).div_(self.objective.weighted_rows)
+        return representation.transposed(curved).add_(direction, alpha=self.objective.regularization)

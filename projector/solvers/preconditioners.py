@@ -16,13 +16,15 @@ drawn alike for all classes 35, at four times the time.]
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from projector.network.losses import Loss
+from projector.network.losses import LinearMap, Loss
 from projector.network.product_costs import dense_seconds
 from projector.network.representation import Representation
+from projector.parallel.workers import Workers, together
 from projector.solvers.objective import Objective, Point
 
 #: Rows drawn for a block, for each of its columns, and at least; and for the whole Hessian, for each column of H.
@@ -88,35 +90,33 @@ def takes_whole(representation: Representation, classes: int, loss: Loss) -> boo
     return 4 * order**2 <= _WORTH_WHOLE * representation.bytes_of_product(classes)
 
 
+class RowsOfH(Protocol):
+    """Who has H."""
+
+    def H(self) -> Tensor:
+        """One's own rows of it, (n_own, p) float64, not to be written to."""
+
+
 def preconditioner_steps(
-    objective: Objective, point: Point, H: Tensor, whole: bool
+    objective: Objective, point: Point, rows: RowsOfH, whole: bool
 ) -> Iterator[ClassBlocks | HessianFactor | None]:
     """Makes the preconditioner of a repair from about `point`, in short steps: None after each, and in the end it.
 
-    `whole` is what `takes_whole` says of the products that the repair takes through the features.
+    `rows` are those of `objective`; `whole` is what `takes_whole` says of the products that the repair takes through
+    the features.
     """
-    return (factor_steps if whole else block_steps)(objective, point, H)
+    return (factor_steps if whole else block_steps)(objective, point, rows)
 
 
-def factor_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[HessianFactor | None]:
-    """The Hessian at `point`, a column of blocks at a time, and its factor; H (n_train, p) float64."""
-    n, p = H.shape
-    classes = point.W.shape[1]
-    curvatures = objective.loss.curvatures(point.logits, objective.labels).sum(dim=1)
-    count = max(_FEWEST_ROWS, _ROWS_OF_WHOLE * p)
-    drawn, shares = _drawn(curvatures, count, torch.Generator().manual_seed(0))
-    dtype = _precision(objective, H, p * classes)
-    G = H[drawn].to(dtype)
-    of_loss = objective.loss.hessian(point.logits[drawn], objective.labels[drawn])
-    hessian = torch.zeros((classes * p, classes * p), dtype=dtype, device=H.device)
+def factor_steps(objective: Objective, point: Point, rows: RowsOfH) -> Iterator[HessianFactor | None]:
+    """The Hessian at `point`, a column of blocks at a time, and its factor."""
+    p, classes = point.W.shape
+    sample = drawn_for_whole(objective, point, rows)
+    hessian = torch.zeros((classes * p, classes * p), dtype=sample.dtype, device=point.W.device)
     for second in range(classes):
-        unit = torch.zeros_like(point.logits[drawn])
-        unit[:, second] = 1.0
-        # S_i in the column of that class, for every row drawn.
-        weights = (of_loss(unit) / (n * shares)[:, None]).to(dtype)
         columns = slice(second * p, (second + 1) * p)
         for first in range(second, classes):
-            hessian[first * p : (first + 1) * p, columns] = G.T @ (G * weights[:, first : first + 1])
+            hessian[first * p : (first + 1) * p, columns] = sample.block(first, second)
             yield None
     hessian.diagonal().add_(objective.regularization)
     for _ in _factorise(hessian):
@@ -124,24 +124,93 @@ def factor_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[Hess
     yield HessianFactor(hessian)
 
 
-def block_steps(objective: Objective, point: Point, H: Tensor) -> Iterator[ClassBlocks | None]:
+def block_steps(objective: Objective, point: Point, rows: RowsOfH) -> Iterator[ClassBlocks | None]:
     """Makes the class blocks at `point`, one at a time: None after each, and in the end all of them.
 
-    `H` (n_train, p) float64 is that of `objective`. Raises ArithmeticError when the Hessian is not made of finite
-    numbers. The same inputs give the same bits.
+    `rows` are those of `objective`. Raises ArithmeticError when the Hessian is not made of finite numbers. The same
+    inputs give the same bits.
     """
-    n, p = H.shape
-    curvatures = objective.loss.curvatures(point.logits, objective.labels)
-    dtype = _precision(objective, H, p)
-    inverses = torch.empty((curvatures.shape[1], p, p), dtype=dtype, device=H.device)
-    generator = torch.Generator().manual_seed(0)
-    count = _rows_drawn(p)
-    for number, column in enumerate(curvatures.T):
-        drawn, shares = _drawn(column, count, generator)
-        G = H[drawn] * (column[drawn] / shares / n).sqrt()[:, None]
-        inverses[number] = _inverse(G.to(dtype), objective.regularization)
+    p, classes = point.W.shape
+    sample = drawn_for_classes(objective, point, rows)
+    inverses = torch.empty((classes, p, p), dtype=sample.dtype, device=point.W.device)
+    for number in range(classes):
+        inverses[number] = _inverse(sample.block(number), objective.regularization)
         yield None
     yield ClassBlocks(inverses, objective.loss.coupled, objective.regularization)
+
+
+@dataclass(frozen=True, eq=False)
+class _ForClasses:
+    """Rows of H for the class blocks at one point."""
+
+    objective: Objective
+    H: Tensor
+    #: Of the loss of one's own rows in each class, (n_own, C).
+    curvatures: Tensor
+    dtype: torch.dtype
+
+    @property
+    def workers(self) -> Workers:
+        """Who has rows."""
+        return self.objective.workers
+
+    @together
+    def block(self, number: int) -> Tensor:
+        """That of a class without lambda, (p, p), from rows drawn in proportion to their curvature in it."""
+        column = self.curvatures[:, number]
+        count = math.ceil(_rows_drawn(self.H.shape[1]) / self.workers.count)
+        drawn, shares = _drawn(column, count, torch.Generator().manual_seed(number))
+        G = self.H[drawn] * (column[drawn] / shares / self.objective.weighted_rows).sqrt()[:, None]
+        G = G.to(self.dtype)
+        return self.workers.sum(G.T @ G)
+
+
+@together
+def drawn_for_classes(objective: Objective, point: Point, rows: RowsOfH) -> _ForClasses:
+    """For the class blocks at `point`."""
+    H = rows.H()
+    curvatures = objective.loss.curvatures(point.logits, objective.labels)
+    return _ForClasses(objective, H, curvatures, _precision(objective, H, H.shape[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class _ForWhole:
+    """Rows of H for the whole Hessian at one point."""
+
+    objective: Objective
+    #: Those drawn, (a, p), and with which probability.
+    G: Tensor
+    shares: Tensor
+    #: Their Hessians by the logits, as a map of (a, C).
+    of_loss: LinearMap
+    classes: int
+    dtype: torch.dtype
+
+    @property
+    def workers(self) -> Workers:
+        """Who has rows."""
+        return self.objective.workers
+
+    @together
+    def block(self, first: int, second: int) -> Tensor:
+        """Its rows of one class and columns of another, (p, p), without lambda."""
+        unit = self.shares.new_zeros((self.shares.shape[0], self.classes))
+        unit[:, second] = 1.0
+        weights = self.of_loss(unit)[:, first] / (self.objective.weighted_rows * self.shares)
+        return self.workers.sum(self.G.T @ (self.G * weights.to(self.dtype)[:, None]))
+
+
+@together
+def drawn_for_whole(objective: Objective, point: Point, rows: RowsOfH) -> _ForWhole:
+    """For the Hessian at `point`."""
+    H, loss = rows.H(), objective.loss
+    p, classes = point.W.shape
+    curvatures = loss.curvatures(point.logits, objective.labels).sum(dim=1)
+    count = math.ceil(max(_FEWEST_ROWS, _ROWS_OF_WHOLE * p) / objective.workers.count)
+    drawn, shares = _drawn(curvatures, count, torch.Generator().manual_seed(0))
+    dtype = _precision(objective, H, p * classes)
+    of_loss = loss.hessian(point.logits[drawn], objective.labels[drawn])
+    return _ForWhole(objective, H[drawn].to(dtype), shares, of_loss, classes, dtype)
 
 
 def why_no_preconditioner(
@@ -187,21 +256,21 @@ class AdaptiveBlocks:
 
         Where no block can be made there is none.
         """
-        H, classes = self._objective.representation.dense(), point.W.shape[1]
+        p, classes = point.W.shape
+        n = self._objective.representation.rows
         self._products += products
-        if 8 * classes * H.shape[1] ** 2 > _LARGEST_BYTES:
+        if 8 * classes * p**2 > _LARGEST_BYTES:
             return
-        if self._products * dense_seconds(H.numel(), classes) > _CLEARLY * _seconds(H, classes):
+        if self._products * dense_seconds(n * p, classes) > _CLEARLY * _seconds(n, p, classes):
             self._products = 0
             try:
-                *_, self._blocks = block_steps(self._objective, point, H)
+                *_, self._blocks = block_steps(self._objective, point, self._objective)
             except ArithmeticError:
                 self._blocks = None
 
 
-def _seconds(H: Tensor, classes: int) -> float:
-    """Estimated, of the blocks of so many classes."""
-    n, p = H.shape
+def _seconds(n: int, p: int, classes: int) -> float:
+    """Estimated, of the blocks of so many classes for H (n, p)."""
     drawn = min(n, _rows_drawn(p))
     # Each is made, factorised and inverted, in single precision, as the products are that this is compared with.
     return classes * (dense_seconds(drawn * p, p) + 2 * dense_seconds(p * p, p // 3)) / 2
@@ -232,16 +301,16 @@ def _drawn(curvature: Tensor, count: int, generator: torch.Generator) -> tuple[T
 
 def _precision(objective: Objective, H: Tensor, order: int) -> torch.dtype:
     """Single, where the rounding of a block in it is small beside lambda, and what lambda alone curves is not lost."""
-    largest = float(torch.linalg.vector_norm(H, dim=0).max()) ** 2 / H.shape[0] * objective.loss.largest_curvature
+    squares = objective.workers.sum(torch.linalg.vector_norm(H, dim=0).square_())
+    largest = float(squares.max()) / objective.weighted_rows * objective.loss.largest_curvature
     if not math.isfinite(largest):
         raise ArithmeticError("the Hessian is not made of finite numbers")
     rounding = math.sqrt(order) * torch.finfo(torch.float32).eps * largest
     return torch.float32 if rounding <= _ROUNDING * objective.regularization else torch.float64
 
 
-def _inverse(G: Tensor, regularization: float) -> Tensor:
-    """The inverse (p, p) of G^T G + lambda I, for G (a, p), in its dtype."""
-    block = G.T @ G
+def _inverse(block: Tensor, regularization: float) -> Tensor:
+    """The inverse of block + lambda I, (p, p), in its dtype; the block is overwritten."""
     block.diagonal().add_(regularization)
     return torch.cholesky_inverse(_root(block))
 

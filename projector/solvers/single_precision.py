@@ -7,12 +7,14 @@ a product in a quarter of the time.]
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from projector.network.losses import LinearMap
 from projector.network.representation import DenseRepresentation, transposed_product
+from projector.parallel.workers import Workers, together
 from projector.solvers.objective import Objective, Point
 
 
@@ -24,23 +26,48 @@ class SinglePrecision:
         self._objective = objective
         self._H = H.to(torch.float32)
 
-    @classmethod
-    def of(cls, objective: Objective) -> "SinglePrecision | None":
-        """For an objective that keeps H; None for one that goes through its factors."""
-        representation = objective.representation
-        return cls(objective, representation.dense()) if isinstance(representation, DenseRepresentation) else None
+    @property
+    def workers(self) -> Workers:
+        """Who has rows of H."""
+        return self._objective.workers
 
-    def hessian(self, point: Point) -> LinearMap:
+    @together
+    def hessian(self, point: Point) -> "SingleHessian":
         """The Hessian of F at `point`, as a map of directions (p, C) float32."""
-        objective, H = self._objective, self._H
+        objective = self._objective
         of_loss = objective.loss.hessian(point.logits.to(torch.float32), objective.labels)
+        return SingleHessian(objective, self._H, of_loss)
 
-        def product(direction: Tensor) -> Tensor:
-            with _without_tf32():
-                product = transposed_product(H, of_loss(H @ direction).div_(objective.weighted_rows))
-            return product.add_(direction, alpha=objective.regularization)
 
-        return product
+@dataclass(frozen=True, eq=False)
+class SingleHessian:
+    """The Hessian of F at one point, in float32."""
+
+    objective: Objective
+    H: Tensor
+    #: That of the loss by the logits of one's own rows.
+    of_loss: LinearMap
+
+    @property
+    def workers(self) -> Workers:
+        """Who has a part of it."""
+        return self.objective.workers
+
+    @together
+    def __call__(self, direction: Tensor) -> Tensor:
+        """Its product with a direction (p, C) float32."""
+        objective = self.objective
+        with _without_tf32():
+            product = transposed_product(self.H, self.of_loss(self.H @ direction).div_(objective.weighted_rows))
+        return self.workers.sum(product).add_(direction, alpha=objective.regularization)
+
+
+@together
+def single_precision(objective: Objective) -> SinglePrecision | None:
+    """For an objective that keeps H; None for one that goes through its factors."""
+    representation = objective.representation
+    dense = isinstance(representation, DenseRepresentation)
+    return SinglePrecision(objective, representation.dense()) if dense else None
 
 
 @contextmanager

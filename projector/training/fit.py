@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from projector.network.propagation import Propagator
 from projector.network.representation import DenseRepresentation, Representation
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, SolverKind, check_spec
+from projector.parallel.distributed import Distributed
+from projector.parallel.workers import ALONE, Workers, together
 from projector.solvers.descent import RowStoreFactory, descend, rows_in_memory
 from projector.solvers.newton import minimise
 from projector.solvers.objective import Objective, Point
@@ -74,10 +76,12 @@ def train(
     device: torch.device | str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,
     row_store: RowStoreFactory = rows_in_memory,
+    workers: Workers = ALONE,
 ) -> Trained:
     """Trains from W = 0 on the training nodes of `graph`, in float64 on `device`; the same inputs give the same bits.
 
-    Minibatches are read from what `row_store` makes.
+    Minibatches are read from what `row_store` makes, and by one worker alone. With several the others
+    `follow_training`.
 
     Raises GraphError for a graph that cannot be trained on, TrainingError when a setting is out of range or the solver
     fails, DeviceError when the device is missing or too small.
@@ -85,7 +89,7 @@ def train(
     validate(graph)
     check_spec(spec)
     with enough_memory(device, graph.nodes, graph.num_features):
-        return _train(spec, graph, device, progress or _ignore, row_store)
+        return _train(spec, graph, device, progress or _ignore, row_store, workers)
 
 
 def _train(
@@ -94,13 +98,14 @@ def _train(
     device: torch.device | str,
     progress: Callable[[TrainingProgress], None],
     row_store: RowStoreFactory,
+    workers: Workers,
 ) -> Trained:
     total = None if spec.solver is SolverKind.NEWTON else spec.epochs
 
     def report(iteration: int, point: Point) -> None:
         progress(TrainingProgress(iteration, total, point.value, point.relative_gradient))
 
-    problem = Problem.of(spec, graph, device, progress)
+    problem = Problem.of(spec, graph, device, progress, workers)
     start = torch.zeros((problem.representation.columns, graph.num_classes), dtype=torch.float64)
     start = start.to(problem.objective.labels.device)
     if spec.solver is SolverKind.NEWTON:
@@ -109,11 +114,46 @@ def _train(
     return problem.trained(descent.point, descent.dual, spec.epochs)
 
 
+class _Given:
+    """A graph and how it is trained on, as each worker has them."""
+
+    def __init__(self, spec: ModelSpec, graph: Graph, device: torch.device | str, workers: Workers) -> None:
+        self.workers, self.spec, self.graph = workers, spec, graph
+        self.train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
+        self.propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
+        self.keeps_dense = keeps_dense(spec, Sizes.of(graph))
+        features = graph.features if self.keeps_dense else _in_float64(graph.features)
+        self.features = FeatureMatrix(features, self.propagator.device)
+
+    @together
+    def representation(self, sigmas: list[float]) -> Representation:
+        """H through its factors, with what adaptive diffusion has learned, if anything."""
+        graph = self.graph
+        labels = one_hot(graph.labels, graph.train_mask, graph.num_classes)
+        diffusion = Diffusion(*sigmas) if sigmas else None
+        inputs = inputs_of(self.spec, self.features, labels, self.propagator, diffusion)
+        return Representation(inputs, self.train_rows, self.workers)
+
+    @together
+    def objective(self, representation: Representation) -> Objective:
+        """What is minimised; products with training rows go through H itself where that is faster."""
+        products = representation
+        if self.keeps_dense:
+            products = DenseRepresentation(representation.inputs, self.train_rows, workers=self.workers)
+        own = torch.from_numpy(self.graph.labels[self.train_rows[products.own]]).to(self.propagator.device)
+        return Objective(products, loss_of(self.spec.loss), own, self.spec.regularization)
+
+
+def follow_training(spec: ModelSpec, graph: Graph, workers: Distributed, device: torch.device | str = "cpu") -> None:
+    """Takes part in a training that the first of `workers` carries out, of the same `spec` on the same `graph`."""
+    workers.knows(_Given(spec, graph, device, workers))
+    workers.follow()
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """What is minimised to train a specification on a graph."""
 
-    #: Products with training rows go through H itself where that is faster.
     objective: Objective
     #: H through its factors.
     representation: Representation
@@ -130,25 +170,19 @@ class Problem:
         graph: Graph,
         device: torch.device | str,
         progress: Callable[[TrainingProgress], None],
+        workers: Workers = ALONE,
     ) -> "Problem":
-        """That of `spec` on the training nodes of `graph`; adaptive diffusion is learned first."""
+        """That of `spec` on the training nodes of `graph`; adaptive diffusion is learned first, by one worker."""
         began = time.perf_counter()
-        propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
-        train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
-        labels_input = one_hot(graph.labels, graph.train_mask, graph.num_classes)
-        dense = keeps_dense(spec, Sizes.of(graph))
-        features = FeatureMatrix(graph.features if dense else _in_float64(graph.features), propagator.device)
+        given = _Given(spec, graph, device, workers)
+        workers.knows(given)
 
         def report(iteration: int, point: Point) -> None:
             progress(TrainingProgress(iteration, None, point.value, point.relative_gradient))
 
-        diffusion = learn_diffusion(spec, graph, features, propagator, report) if spec.diffusion else None
-        inputs = inputs_of(spec, features, labels_input, propagator, diffusion)
-        representation = Representation(inputs, train_rows)
-        products = DenseRepresentation(inputs, train_rows) if dense else representation
-        labels = torch.from_numpy(graph.labels[train_rows]).to(propagator.device)
-        objective = Objective(products, loss_of(spec.loss), labels, spec.regularization)
-        return cls(objective, representation, diffusion, train_rows, began)
+        diffusion = learn_diffusion(spec, graph, given.features, given.propagator, report) if spec.diffusion else None
+        representation = given.representation([] if diffusion is None else [*astuple(diffusion)])
+        return cls(given.objective(representation), representation, diffusion, given.train_rows, began)
 
     def solved(self, start: Tensor, tolerance: float, report: Callable[[int, Point], None]) -> Trained:
         """Newton's method from W = `start` (p, C); raises TrainingError when the optimum is not reached."""
@@ -166,7 +200,7 @@ class Problem:
             dual=dual,
             train_rows=self.train_rows,
             representation=self.representation,
-            logits=self.representation.all_logits(point.W),
+            logits=self.representation.logits_at_first(point.W),
             relative_gradient=point.relative_gradient,
             identity_error=self.objective.identity_error(point.W, dual),
             iterations=iterations,

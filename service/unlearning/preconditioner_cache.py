@@ -74,4 +74,4 @@ class PreconditionerCache:
             yield None
         objective = rows.objective(committed.regularization)
         point = objective.at(stacked(committed.state))
-        yield from preconditioner_steps(objective, point, rows.H(), committed.live_graph.factorises)
+        yield from preconditioner_steps(objective, point, rows, committed.live_graph.factorises)

@@ -35,7 +35,7 @@ class Reading(Representation):
 
 def made(model: FaintModel) -> ClassBlocks:
     objective = model.objective()
-    *_, blocks = block_steps(objective, objective.at(stacked(model.state)), model.rows.H())
+    *_, blocks = block_steps(objective, objective.at(stacked(model.state)), model.rows)
     assert blocks is not None
     return blocks
 
@@ -74,7 +74,7 @@ def test_where_classes_act_on_each_other_the_factor_of_all_inverts_the_hessian(
     case = ill_conditioned_case(seed)
     model = FaintModel(replace(case, spec=replace(case.spec, loss=LossKind.SOFTMAX)))
     objective = model.objective()
-    *_, factor = factor_steps(objective, objective.at(stacked(model.state)), model.rows.H())
+    *_, factor = factor_steps(objective, objective.at(stacked(model.state)), model.rows)
     assert factor is not None
     spectrum = np.sort(np.linalg.eigvals(as_matrix(model, factor) @ dense_hessian(model)).real)
     assert spectrum[0] >= 0.8

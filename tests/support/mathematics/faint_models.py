@@ -193,5 +193,5 @@ class FaintModel(SmallModel):
         # In half of the models whose classes act on each other by the whole Hessian.
         whole = objective.loss.coupled and objective.representation.columns % 2 == 0
         steps = factor_steps if whole else block_steps
-        *_, inverse = steps(objective, objective.at(stacked(self.state)), self.rows.H())
+        *_, inverse = steps(objective, objective.at(stacked(self.state)), self.rows)
         return inverse

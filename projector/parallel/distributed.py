@@ -1,0 +1,216 @@
+"""Several processes, here or on several hosts, by `torch.distributed`: gloo between CPUs, nccl between GPUs.
+
+The first process, rank 0, runs the program; the others `follow` it. A function that all carry out (`together`) is
+announced: its name and its arguments, objects by number. Each then runs it with its own parts of the objects, with
+collectives inside, and what it returns gets the next number, the same everywhere. So only the first process decides how
+the program goes on, whatever its clock or the last bits of its sums say, and a follower that is lost takes nothing with
+it that is not derived.
+
+Nothing that passes is encrypted or authenticated: this belongs on a private network.
+"""
+
+import json
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from projector.parallel.workers import CARRIED_OUT, Division
+
+Result = TypeVar("Result")
+#: The name of what nothing is done for.
+_BEAT = ""
+
+
+class Distributed:
+    """The processes of one `torch.distributed` group; all of them make it at once."""
+
+    def __init__(self, timeout_s: float, device: torch.device | str = "cpu") -> None:
+        """After `torch.distributed.init_process_group`; no collective waits for longer than `timeout_s`.
+
+        Who waits in vain gets a RuntimeError, after which the group is of no use.
+        """
+        timeout = timedelta(seconds=timeout_s)
+        self.rank, self.count = dist.get_rank(), dist.get_world_size()
+        self._device = torch.device(device)
+        #: Announcements pass by CPUs, so that they need no GPU and wait for none.
+        self._spoken = dist.new_group(backend="gloo", timeout=timeout)
+        self._moved = dist.new_group(backend="nccl", timeout=timeout) if self._device.type == "cuda" else self._spoken
+        self._one_at_a_time = threading.RLock()
+        #: Whether all are carrying out a method.
+        self._inside = False
+        self._names = _Names(first=self.rank == 0)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum of everybody's `tensor`, in its place."""
+        dist.all_reduce(tensor, group=self._moved)
+        return tensor
+
+    def to_rows(self, columns: Tensor, rows: Division, width: Division) -> Tensor:
+        """One's own rows (rows.counts[rank], width.length) of a matrix divided by columns."""
+        sent = columns.contiguous()
+        mine = rows.counts[self.rank]
+        received = sent.new_empty(mine * width.length)
+        dist.all_to_all_single(
+            received,
+            sent.reshape(-1),
+            [mine * count for count in width.counts],
+            [count * width.counts[self.rank] for count in rows.counts],
+            group=self._moved,
+        )
+        pieces = received.split([mine * count for count in width.counts])
+        return torch.cat([each.view(mine, count) for each, count in zip(pieces, width.counts, strict=True)], dim=1)
+
+    def to_columns(self, own: Tensor, rows: Division, width: Division) -> Tensor:
+        """One's own columns (rows.length, width.counts[rank]) of a matrix divided by rows."""
+        sent = torch.cat([own[:, part].reshape(-1) for part in width.parts])
+        mine = width.counts[self.rank]
+        received = sent.new_empty(rows.length * mine)
+        dist.all_to_all_single(
+            received,
+            sent,
+            [count * mine for count in rows.counts],
+            [rows.counts[self.rank] * count for count in width.counts],
+            group=self._moved,
+        )
+        return received.view(rows.length, mine)
+
+    def joined(self, own: Tensor, rows: Division) -> Tensor:
+        """The whole matrix (rows.length, k); parts of different lengths are filled up on the way."""
+        longest = max(rows.counts)
+        filled = own.new_zeros((longest, *own.shape[1:]))
+        filled[: own.shape[0]] = own
+        parts = [torch.empty_like(filled) for _ in range(self.count)]
+        dist.all_gather(parts, filled, group=self._moved)
+        return torch.cat([part[:count] for part, count in zip(parts, rows.counts, strict=True)])
+
+    def call(self, name: str, function: Callable[..., Result], arguments: Sequence[Any]) -> Result:
+        """Announces `function` and carries it out; within another one, the others are at it already."""
+        with self._one_at_a_time:
+            if self._inside or self.rank:
+                return function(*arguments)
+            self._announce(name, arguments)
+            return self._carried_out(function, arguments)
+
+    def knows(self, root: object) -> None:
+        """Gives the same object of all processes, made by each, its number."""
+        self._names.add(root)
+
+    def follow(self) -> None:
+        """Carries out what the first process announces, until it says that it was all."""
+        while (heard := self._heard()) is not None:
+            name, arguments = heard
+            if name == _BEAT:
+                self.sum(torch.zeros(1, device=self._device))
+            else:
+                self._carried_out(CARRIED_OUT[name], arguments)
+
+    def beat(self) -> None:
+        """Tells the others that the first process is there; raises RuntimeError where one of them is not."""
+        with self._one_at_a_time:
+            self._announce(_BEAT, ())
+            self.sum(torch.zeros(1, device=self._device))
+
+    def end(self) -> None:
+        """Lets the others go."""
+        with self._one_at_a_time:
+            self._announce(None, ())
+
+    def _carried_out(self, function: Callable[..., Result], arguments: Sequence[Any]) -> Result:
+        self._inside = True
+        try:
+            result = function(*arguments)
+        finally:
+            self._inside = False
+        self._names.add(result)
+        return result
+
+    def _announce(self, name: str | None, arguments: Sequence[Any]) -> None:
+        tensors: list[Tensor] = []
+        told = [self._told(argument, tensors) for argument in arguments]
+        header = {"name": name, "arguments": told, "gone": self._names.take_gone()}
+        spoken = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
+        dist.broadcast(torch.tensor([spoken.shape[0]]), 0, group=self._spoken)
+        dist.broadcast(spoken, 0, group=self._spoken)
+        for tensor in tensors:
+            dist.broadcast(tensor, 0, group=self._moved)
+
+    def _heard(self) -> tuple[str, list[Any]] | None:
+        length = torch.zeros(1, dtype=torch.int64)
+        dist.broadcast(length, 0, group=self._spoken)
+        spoken = torch.empty(int(length), dtype=torch.uint8)
+        dist.broadcast(spoken, 0, group=self._spoken)
+        header = json.loads(bytes(spoken.numpy()))
+        arguments = [self._understood(told) for told in header["arguments"]]
+        self._names.forget(header["gone"])
+        return None if header["name"] is None else (header["name"], arguments)
+
+    def _told(self, argument: Any, tensors: list[Tensor]) -> dict[str, Any]:
+        if argument is None or isinstance(argument, bool | int | float | str | list):
+            return {"value": argument}
+        if isinstance(argument, Tensor | np.ndarray):
+            array = isinstance(argument, np.ndarray)
+            tensor = torch.from_numpy(argument) if array else argument
+            tensors.append(tensor.to(self._device).contiguous())
+            return {"array": array, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+        return {"object": self._names.number(argument)}
+
+    def _understood(self, told: dict[str, Any]) -> Any:
+        if "value" in told:
+            return told["value"]
+        if "object" in told:
+            return self._names.object(told["object"])
+        tensor = torch.empty(told["shape"], dtype=getattr(torch, told["dtype"]), device=self._device)
+        dist.broadcast(tensor, 0, group=self._moved)
+        return tensor.cpu().numpy() if told["array"] else tensor
+
+
+class _Names:
+    """Numbers of objects, in the order in which they came to be.
+
+    The first process holds none of them, and says which are gone; the others hold them until then.
+    """
+
+    def __init__(self, *, first: bool) -> None:
+        self._first = first
+        self._next = 0
+        self._objects: dict[int, object] = {}
+        self._numbers: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        self._gone: list[int] = []
+
+    def add(self, made: object) -> None:
+        """Numbers what a method returned, if it is more than a value."""
+        if made is None or isinstance(made, Tensor | np.ndarray | bool | int | float | str | tuple | list):
+            return
+        if self._first:
+            self._numbers[made] = self._next
+            weakref.finalize(made, self._gone.append, self._next)
+        else:
+            self._objects[self._next] = made
+        self._next += 1
+
+    def number(self, known: object) -> int:
+        """Of an object that `add` was told."""
+        return self._numbers[known]
+
+    def object(self, number: int) -> object:
+        """With that number."""
+        return self._objects[number]
+
+    def take_gone(self) -> list[int]:
+        """The numbers of objects that the first process holds no longer, each once."""
+        gone = []
+        while self._gone:
+            gone.append(self._gone.pop())
+        return gone
+
+    def forget(self, gone: Sequence[int]) -> None:
+        """Lets go of them."""
+        for number in gone:
+            del self._objects[number]

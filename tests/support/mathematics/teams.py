@@ -1,0 +1,70 @@
+"""Several workers on this machine, for the time of a test."""
+
+import multiprocessing
+import os
+import queue
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from projector.parallel.distributed import Distributed
+
+if TYPE_CHECKING:
+    from multiprocessing import Queue
+
+#: Longest wait of a collective: a follower that died is noticed by its connection, long before.
+TIMEOUT_S = 120.0
+
+
+def in_team(count: int, folder: Path, work: Callable[..., Any], *arguments: Any) -> Any:
+    """What `work(workers, *arguments)` returns at the first of `count` processes, all of which carry it out.
+
+    Raises RuntimeError with the traceback of one that raised.
+    """
+    context = multiprocessing.get_context("spawn")
+    heard: Queue[tuple[int, Any, str]] = context.Queue()
+    ranks = range(count)
+    started = [
+        context.Process(target=_take_part, args=(rank, count, folder / "store", heard, work, arguments), daemon=True)
+        for rank in ranks
+    ]
+    for process in started:
+        process.start()
+    try:
+        told = [_heard(heard, started) for _ in ranks]
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+    for _, _, raised in told:
+        if raised:
+            raise RuntimeError(raised)
+    return next(result for rank, result, _ in told if rank == 0)
+
+
+def _heard(heard: "Queue[tuple[int, Any, str]]", started: list[Any]) -> tuple[int, Any, str]:
+    while True:
+        try:
+            return heard.get(timeout=1.0)
+        except queue.Empty:
+            if not any(process.is_alive() for process in started):
+                raise RuntimeError("The workers ended without a word.") from None
+
+
+def _take_part(
+    rank: int, count: int, store: Path, heard: "Queue[Any]", work: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=count, timeout=timedelta(seconds=TIMEOUT_S)
+        )
+        heard.put((rank, work(Distributed(TIMEOUT_S), *arguments), ""))
+    except Exception:  # noqa: BLE001 - whoever waits raises it
+        heard.put((rank, None, traceback.format_exc()))

@@ -1,0 +1,108 @@
+"""Two and four workers compute what one does."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from projector.forgetting.certificate import certify
+from projector.forgetting.coefficients import span_coefficients
+from projector.network.spec import Combine, LossKind, ModelSpec
+from projector.parallel.distributed import Distributed
+from projector.parallel.workers import ALONE, Workers
+from projector.solvers.preconditioners import block_steps, factor_steps
+from projector.training.fit import Problem, follow_training, train
+from tests.support.mathematics.teams import in_team
+from tests.support.models.small_graphs import GRAPHS, single_node
+
+CONCAT = ModelSpec(combine=Combine.CONCAT, hops=3, self_loops=0.5, label_hops=2)
+SPECS = {
+    "softmax": ModelSpec(),
+    "ovr": replace(CONCAT, loss=LossKind.OVR),
+    "hinge": replace(CONCAT, loss=LossKind.HINGE, regularization=1e-3),
+    "diffusion": ModelSpec(diffusion=True, loss=LossKind.OVR),
+}
+#: A graph, a specification, and whether products go by H itself.
+Case = tuple[int, str, bool]
+CASES: list[Case] = [
+    (number, spec, dense)
+    for number, graph in enumerate(GRAPHS)
+    for spec in SPECS
+    for dense in (False, True)
+    # Adaptive diffusion needs a node that judges.
+    if spec != "diffusion" or graph is not single_node
+]
+
+
+def measured(case: Case, workers: Workers) -> dict[str, Any]:
+    """All that is computed by rows and columns, for one of the cases."""
+    graph, spec = GRAPHS[case[0]](), SPECS[case[1]]
+    problem = Problem.of(spec, graph, "cpu", lambda _: None, workers)
+    objective, classes = problem.objective, graph.num_classes
+    random = torch.Generator().manual_seed(0)
+    W, direction = torch.randn((2, problem.representation.columns, classes), generator=random, dtype=torch.float64)
+    U = torch.randn((problem.train_rows.size, classes), generator=random, dtype=torch.float64)
+    point = objective.at(W)
+    *_, blocks = block_steps(objective, point, objective)
+    *_, whole = factor_steps(objective, point, objective)
+    assert blocks is not None
+    assert whole is not None
+    return {
+        "value": torch.tensor(point.value),
+        "gradient": point.gradient,
+        "hessian": objective.hessian(point)(direction),
+        "dual": objective.dual(point),
+        "identity": torch.tensor(objective.identity_error(W, U)),
+        "bound": torch.tensor(certify(objective, point).bound),
+        "logits": problem.representation.logits_at_first(W),
+        "beta": torch.cat(span_coefficients(problem.representation, U)),
+        "blocks": blocks.inverses,
+        "whole": whole.solve(direction),
+    }
+
+
+def trained(case: Case, workers: Workers) -> dict[str, Any]:
+    """What training comes to."""
+    found = train(SPECS[case[1]], GRAPHS[case[0]](), workers=workers)
+    return {"weights": found.weights, "label weights": found.label_weights, "dual": found.dual, "logits": found.logits}
+
+
+def by_all(workers: Workers, cases: list[Case]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each of the cases, at the first worker."""
+    found = []
+    for case in cases:
+        spec, graph = SPECS[case[1]], GRAPHS[case[0]]()
+        with patch("projector.training.fit.keeps_dense", lambda *_, dense=case[2]: dense):
+            if isinstance(workers, Distributed) and workers.rank:
+                follow_training(spec, graph, workers)
+                follow_training(spec, graph, workers)
+                continue
+            both = []
+            for work in (measured, trained):
+                both.append({name: value.numpy() for name, value in work(case, workers).items()})
+                if isinstance(workers, Distributed):
+                    workers.end()
+            found.append((both[0], both[1]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_one() -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return by_all(ALONE, CASES)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_compute_what_one_does(
+    count: int, tmp_path: Path, by_one: list[tuple[dict[str, Any], dict[str, Any]]]
+) -> None:
+    by_several = in_team(count, tmp_path, by_all, CASES)
+    for case, expected, found in zip(CASES, by_one, by_several, strict=True):
+        for name, value in expected[0].items():
+            if name not in ("blocks", "whole"):
+                np.testing.assert_allclose(found[0][name], value, rtol=1e-12, atol=1e-12, err_msg=f"{case}: {name}")
+        for name, value in expected[1].items():
+            np.testing.assert_allclose(found[1][name], value, rtol=1e-9, atol=1e-9, err_msg=f"{case}: {name}")
