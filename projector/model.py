@@ -280,7 +280,7 @@ def _held(fitted: Fitted, device: str) -> HeldModel:
         state = replace(state, labels=SpanState(V, V.clone(), torch.zeros_like(V), gram, training))
         rows = InputRows(labels.rows, fitted.label_beta)
     given = InputRows(features.rows, fitted.beta)
-    return HeldModel(state, given, rows, live_graph, fitted.spec.regularization, TrainingRows(live_graph))
+    return HeldModel(state, given, rows, live_graph, fitted.spec.regularization, TrainingRows.of(live_graph))
 
 
 def _without_rows(beta: Tensor, rows: NDArray[np.int64]) -> Tensor:

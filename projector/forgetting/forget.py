@@ -154,8 +154,12 @@ def _unrepaired(objective: Objective, live_graph: LiveGraph, state: ModelState, 
     """What holds of `state` as it is; `logits` (n, C) are its own."""
     if not certifiable(objective.loss, objective.regularization):
         return RepairOutcome(RepairStatus.NONE, None, None)
-    rows = torch.from_numpy(live_graph.training_rows).to(logits.device)
-    certificate = certify(objective, objective.with_logits(stacked(state), logits[rows]))
+    if live_graph.workers.count > 1:
+        point = objective.at(stacked(state))
+    else:
+        rows = torch.from_numpy(live_graph.training_rows).to(logits.device)
+        point = objective.with_logits(stacked(state), logits[rows])
+    certificate = certify(objective, point)
     return RepairOutcome(RepairStatus.NONE, certificate, certificate)
 
 

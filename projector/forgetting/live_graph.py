@@ -1,5 +1,6 @@
 """The graph of the live nodes and the predictions on it."""
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from projector.forgetting.batch import ModelState
 from projector.forgetting.gram import Gram, factorise
+from projector.forgetting.optimum import stacked
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import NO_LABEL, Graph, one_hot
 from projector.network.diffusion import Diffusion
@@ -19,6 +21,7 @@ from projector.network.propagation import Propagator
 from projector.network.representation import Representation
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, SolverKind
+from projector.parallel.workers import ALONE, Division, Workers, together
 from projector.solvers.objective import Objective
 from projector.solvers.preconditioners import takes_whole
 
@@ -42,6 +45,9 @@ class LiveGraph:
     keeps_dense: bool
     #: Whether repairs go by a factor of the whole Hessian, so that a few products suffice.
     factorises: bool
+    workers: Workers = ALONE
+    #: The node at which the training rows of each worker but the first begin; deletions leave them where they are.
+    bounds: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -68,6 +74,16 @@ class LiveGraph:
         dense = cheap and keeps_dense(replace(spec, solver=SolverKind.NEWTON), sizes)
         return cls(inputs, propagator, loss, targets, dense, whole)
 
+    def shared_by(self, workers: Workers) -> "LiveGraph":
+        """The same graph for several workers, of whom each has made it: they divide its training rows."""
+        rows = self.training_rows
+        begins = [part.start for part in Division.evenly(rows.size, workers.count).parts[1:]]
+        bounds = tuple(int(rows[begin]) if begin < rows.size else self.propagator.nodes for begin in begins)
+        shared = replace(self, workers=workers, bounds=bounds)
+        workers.knows(shared)
+        return shared
+
+    @together
     def without(
         self, nodes: NDArray[np.int64], edges: NDArray[np.int64], feature_rows: NDArray[np.int64]
     ) -> "LiveGraph":
@@ -97,15 +113,28 @@ class LiveGraph:
         """The live nodes that are trained on, (n_train,), ascending."""
         return np.flatnonzero(self.targets != NO_LABEL)
 
+    @together
+    def representation(self) -> Representation:
+        """H of the live training nodes, through its factors."""
+        rows = self.training_rows
+        stops = [*np.searchsorted(rows, self.bounds).tolist(), rows.size]
+        division = Division(tuple(stop - start for start, stop in itertools.pairwise([0, *stops])))
+        return Representation(self.inputs, rows, self.workers, division)
+
     def objective(self, regularization: float) -> Objective:
         """F^u: the training objective over the live training nodes, on the live graph."""
-        rows = self.training_rows
-        labels = torch.from_numpy(self.targets[rows]).to(self.propagator.device)
-        return Objective(Representation(self.inputs, rows), self.loss, labels, regularization)
+        return self.objective_with(self.representation(), regularization)
+
+    @together
+    def objective_with(self, representation: Representation, regularization: float) -> Objective:
+        """The same, with the products of `representation`."""
+        own = self.training_rows[representation.own]
+        labels = torch.from_numpy(self.targets[own]).to(self.propagator.device)
+        return Objective(representation, self.loss, labels, regularization)
 
     def logits(self, state: ModelState) -> Tensor:
         """The logits of every node under `state`, (n, C), by sweeps on class columns instead of features."""
-        return self.inputs.logits([span.W for span in state.spans])
+        return self.representation().logits_at_first(stacked(state))
 
     def probabilities(self, state: ModelState, logits: Tensor | None = None) -> NDArray[np.float64]:
         """Class probabilities under `state`, (n, C), zero for nodes that are not live.

@@ -5,7 +5,6 @@ those that lost a neighbour or their features, and only these are computed again
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,21 +13,36 @@ from torch import Tensor
 
 from projector.forgetting.live_graph import LiveGraph
 from projector.network.image_rows import image_rows, neighbourhood
-from projector.network.representation import DenseRepresentation
+from projector.network.representation import DenseRepresentation, Representation
+from projector.parallel.workers import Workers, together
 from projector.solvers.objective import Objective
 
 
 class TrainingRows:
-    """H (n_train, p) float64 of one live graph, computed when it is first asked for."""
+    """One's own rows of H, (n_own, p) float64, of one live graph, computed when they are first asked for."""
 
     def __init__(self, live_graph: LiveGraph) -> None:
         """Computes nothing yet."""
         self._graph = live_graph
-        #: H, maybe of an earlier graph, and the nodes (n_train,) of its rows.
+        representation = live_graph.representation()
+        #: H, maybe of an earlier graph, and the nodes (n_own,) of its rows.
         self._H: Tensor | None = None
-        self._nodes = live_graph.training_rows
+        self._nodes = self._own_nodes = live_graph.training_rows[representation.own]
         #: Mask (n,) of the nodes whose rows of H are no longer those of the graph.
         self._changed = np.zeros(live_graph.propagator.nodes, dtype=np.bool_)
+        #: What is computed of H, with the columns that are still to come; None while nothing is.
+        self._making: tuple[Tensor, Iterator[tuple[int, Tensor]]] | None = None
+
+    @staticmethod
+    @together
+    def of(live_graph: LiveGraph) -> "TrainingRows":
+        """Those of every worker."""
+        return TrainingRows(live_graph)
+
+    @property
+    def workers(self) -> Workers:
+        """Who has rows."""
+        return self._graph.workers
 
     @property
     def keeps_dense(self) -> bool:
@@ -47,12 +61,19 @@ class TrainingRows:
 
     def objective(self, regularization: float) -> Objective:
         """F^u on the graph; where products are by H, what is not known of it is computed first."""
-        objective = self._graph.objective(regularization)
-        if not self._graph.keeps_dense:
-            return objective
-        H = self.H()
-        return replace(objective, representation=DenseRepresentation(self._graph.inputs, self._nodes, H))
+        graph, representation = self._graph, self._graph.representation()
+        if graph.keeps_dense:
+            for _ in self.steps():
+                pass
+            representation = self._dense(representation)
+        return graph.objective_with(representation, regularization)
 
+    @together
+    def _dense(self, representation: Representation) -> DenseRepresentation:
+        """`representation` by H, which is known."""
+        return representation.with_dense(self.H())
+
+    @together
     def on(self, live_graph: LiveGraph) -> "TrainingRows":
         """The rows on a later graph, one that has lost nodes, edges or features; shares H with this one."""
         rows = TrainingRows(live_graph)
@@ -62,14 +83,15 @@ class TrainingRows:
         rows._changed = self._changed | _reached(self._graph, live_graph)
         return rows
 
+    @together
     def forget(self) -> None:
         """Overwrites, in place, the rows of H that are not those of this graph; earlier graphs must be gone."""
         if self._H is not None:
-            lost = self._changed[self._nodes] | ~np.isin(self._nodes, self._graph.training_rows)
+            lost = self._changed[self._nodes] | ~np.isin(self._nodes, self._own_nodes)
             self._H[torch.from_numpy(np.flatnonzero(lost)).to(self._H.device)] = 0.0
 
     def H(self) -> Tensor:
-        """H, (n_train, p), not to be written to."""
+        """H, (n_own, p), not to be written to; with several workers once `steps` has computed it."""
         for _ in self.steps():
             pass
         if self._H is None:
@@ -78,27 +100,49 @@ class TrainingRows:
 
     def steps(self) -> Iterator[None]:
         """Computes H, as far as it is not known, in short steps; afterwards `H` has nothing left to do."""
-        nodes = self._graph.training_rows
-        if self._H is not None and not self._changed.any() and nodes.size == self._nodes.size:
-            return
-        partly = self._partly(nodes)
-        if partly is None:
-            # lambda plays no part in H.
-            representation = self._graph.objective(1.0).representation
-            partly = representation.empty()
-            for start, columns in representation.column_chunks():
-                partly[:, start : start + columns.shape[1]] = columns
+        if not self._is_known and self._begin():
+            while self._advance():
                 yield
-        self._H, self._nodes = partly, nodes
+
+    @property
+    def _is_known(self) -> bool:
+        return self._H is not None and not self._changed.any() and self._own_nodes.size == self._nodes.size
+
+    @together
+    def _begin(self) -> bool:
+        """Computes the few rows that have changed, or begins to compute all; whether there is more to do."""
+        partly = self._partly()
+        if partly is not None:
+            self._take(partly)
+            return False
+        representation = self._graph.representation()
+        self._making = representation.empty(), representation.column_chunks()
+        return True
+
+    @together
+    def _advance(self) -> bool:
+        """Computes some columns; whether there were any left."""
+        if self._making is None:
+            raise RuntimeError("nothing is computed")
+        H, chunks = self._making
+        for start, columns in chunks:
+            H[:, start : start + columns.shape[1]] = columns
+            return True
+        self._take(H)
+        return False
+
+    def _take(self, H: Tensor) -> None:
+        self._H, self._nodes, self._making = H, self._own_nodes, None
         self._changed[:] = False
 
-    def _partly(self, nodes: NDArray[np.int64]) -> Tensor | None:
-        """H with only those rows computed that may have changed; None where all at once cost less."""
+    def _partly(self) -> Tensor | None:
+        """H with only those rows computed that may have changed; None where for one worker all at once cost less."""
         if self._H is None or self._H.device.type != "cpu":
             return None
-        wanted, propagator = nodes[self._changed[nodes]], self._graph.propagator
+        nodes, propagator = self._own_nodes, self._graph.propagator
+        wanted = nodes[self._changed[nodes]]
         anew = image_rows(self._graph.inputs, wanted, propagator.edges.adjacency, propagator.live)
-        if anew is None:
+        if not bool(self.workers.sum(torch.tensor([anew is not None], dtype=torch.int64)) == self.workers.count):
             return None
         H = self._H[torch.from_numpy(np.searchsorted(self._nodes, nodes))]
         H[torch.from_numpy(np.searchsorted(nodes, wanted))] = anew

@@ -166,7 +166,7 @@ class Representation:
         return squares[self._own_rows, 0].sqrt_()
 
     def logit_rounding(self, passed: Tensor) -> float:
-        """How far rounding of the logits can move sum_i w_i dz_i for w of which `passed` (n_own,) are one's own, at least 0.
+        """How far rounding of the logits can move sum_i w_i dz_i, at least 0; `passed` (n_own,) are one's own rows of w.
 
         In units of eps |W|_F / sqrt(6), by adding up variances: a sum of L terms errs by sqrt(L). A node's product with
         W has k terms and reaches every row that the node does; what a row adds up over its neighbours is its own.
@@ -217,6 +217,10 @@ class Representation:
         """A matrix (n_own, p) float64 to put H in."""
         own = self.division.counts[self.workers.rank]
         return torch.empty((own, self.columns), dtype=torch.float64, device=self._rows.device)
+
+    def with_dense(self, H: Tensor) -> "DenseRepresentation":
+        """The same by `H` (n_own, p) float64, which is kept."""
+        return DenseRepresentation(self.inputs, self._rows.cpu().numpy(), H, self.workers, self.division)
 
     def bytes_of_product(self, classes: int) -> float:
         """What a product with H and one with H^T read, about."""

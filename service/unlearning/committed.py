@@ -98,7 +98,7 @@ class Committed:
             labels=labels,
             state=state,
             live_graph=live_graph,
-            training_rows=TrainingRows(live_graph),
+            training_rows=TrainingRows.of(live_graph),
             node_ids=graph.node_ids.without(np.flatnonzero(~live)),
             public=base.public,
             injected=carried_columns(graph.features, manifest.injected_columns),
@@ -131,7 +131,7 @@ class Committed:
     @property
     def representation(self) -> Representation:
         """H through its factors."""
-        return Representation(self.live_graph.inputs, self.live_graph.training_rows)
+        return self.live_graph.representation()
 
     @property
     def free_bytes(self) -> int | None:

@@ -28,7 +28,7 @@ from projector.solvers.descent import descend
 from projector.solvers.newton import Newton, minimise
 from projector.solvers.objective import Objective
 from projector.solvers.preconditioners import block_steps
-from projector.solvers.single_precision import single_precision
+from projector.solvers import single_precision as singles
 from tests.support.everyday import everyday
 from tests.support.mathematics.configurations import covering, products
 from tests.support.mathematics.property_models import SmallModel
@@ -173,7 +173,7 @@ def single_precision(world: World) -> Solved:
     start = objective.at(torch.from_numpy(optimum + noise))
     *_, blocks = block_steps(objective, start, world.model.rows)
     assert blocks is not None
-    solver = Newton(objective, start, TOLERANCE / 2, blocks.solve, single_precision(objective))
+    solver = Newton(objective, start, TOLERANCE / 2, blocks.solve, singles.single_precision(objective))
     while not solver.finished:
         solver.step()
     return solver.best.W, objective.dual(solver.best)

@@ -1,0 +1,99 @@
+"""Two and four workers forget what one does: records equal, weights as near as their bounds say."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from projector import Model, ModelSpec, fit
+from projector.forgetting.training_rows import TrainingRows
+from projector.graph.graph import Graph
+from projector.network.spec import Combine, LossKind
+from projector.parallel.distributed import Distributed
+from projector.parallel.workers import ALONE, Workers
+from tests.support.models.small_graphs import graph_of
+
+SPECS = {
+    "softmax": ModelSpec(combine=Combine.CONCAT),
+    "ovr": ModelSpec(loss=LossKind.OVR, combine=Combine.CONCAT, label_hops=2),
+}
+#: A specification, and whether products go by H itself.
+CASES = [(spec, dense) for spec in SPECS for dense in (False, True)]
+
+
+def made_up(nodes: int = 61) -> Graph:
+    """Seven classes, features of which some are one node's own, and two that are alike."""
+    random = np.random.default_rng(0)
+    edges = {
+        (int(min(pair)), int(max(pair))) for pair in random.integers(nodes, size=(3 * nodes, 2)) if pair[0] != pair[1]
+    }
+    features = random.random((nodes, 12)) * (random.random((nodes, 12)) < 0.4)
+    features[:, 11] = 0.0
+    features[5, 11] = 1.0
+    features[8] = features[9]
+    return graph_of(sorted(edges), features, random.integers(7, size=nodes).tolist())
+
+
+def forgotten(model: Model) -> list[dict[str, Any]]:
+    """Two batches, one after the other, of nodes, an edge and features."""
+    found = []
+    for nodes, edges, features in (([5, 9, 20], [], [11]), ([30], [_edge(model)], [])):
+        model, report = model.forget(nodes=nodes, edges=edges, features=features)
+        certificate = model.certificate
+        assert certificate is not None
+        found.append(
+            {
+                "weights": model.weights,
+                "answers": model.predict(),
+                "report": replace(report, seconds=0.0),
+                "bound": certificate.bound,
+            }
+        )
+    return found
+
+
+def _edge(model: Model) -> list[int]:
+    edges = model._held.live_graph.propagator.edges.adjacency.tocoo()
+    there = (edges.data != 0) & model.live[edges.row] & model.live[edges.col] & (edges.row != 30) & (edges.col != 30)
+    place = int(np.flatnonzero(there)[0])
+    return [int(edges.row[place]), int(edges.col[place])]
+
+
+def shared(model: Model, workers: Workers) -> Model:
+    """The model with its graph divided among workers."""
+    live_graph = model._held.live_graph.shared_by(workers)
+    if workers.rank:
+        return model
+    held = replace(model._held, live_graph=live_graph, training_rows=TrainingRows.of(live_graph))
+    return Model(held, model._graph, model._exponents)
+
+
+def by_all(workers: Workers, cases: list[tuple[str, bool]]) -> list[list[dict[str, Any]]]:
+    """Each of the cases, at the first worker."""
+    found = []
+    for spec, dense in cases:
+        with patch("projector.forgetting.live_graph.keeps_dense", lambda *_, dense=dense: dense):
+            model = shared(fit(made_up(), SPECS[spec]), workers)
+        if isinstance(workers, Distributed) and workers.rank:
+            workers.follow()
+            continue
+        found.append(forgotten(model))
+        if isinstance(workers, Distributed):
+            workers.end()
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_forget_what_one_does(count: int, tmp_path: Path) -> None:
+    from tests.support.mathematics.teams import in_team
+
+    for case, one, several in zip(CASES, by_all(ALONE, CASES), in_team(count, tmp_path, by_all, CASES), strict=True):
+        for expected, found in zip(one, several, strict=True):
+            apart = float(np.linalg.norm(expected["weights"] - found["weights"]))
+            assert apart <= expected["bound"] + found["bound"], case
+            np.testing.assert_allclose(found["answers"], expected["answers"], atol=1e-7)
+            assert found["report"].repair == expected["report"].repair
+            assert found["report"].directions_removed == expected["report"].directions_removed
