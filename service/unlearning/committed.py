@@ -73,7 +73,7 @@ class Committed:
         later batches need.
         """
         graph, live = base.graph, version.live
-        require_memory("Serving", serving_needs(manifest.spec, Sizes.of(graph)), device)
+        require_memory("Serving", serving_needs(manifest.spec, Sizes.of(graph), device), device)
         live_graph = LiveGraph.of(
             graph, manifest.spec, manifest.diffusion, live=live, featured=version.featured, device=device
         )
