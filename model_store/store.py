@@ -43,6 +43,7 @@ from model_store.naming import MANIFEST
 from model_store.sizes import check_sizes, unfit
 from model_store.tombstones import Kept, KeptTombstone
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
+from model_store.work import Work
 from projector.graph.graph import Graph, validate
 
 _CURRENT, _BASE, _VERSIONS = "CURRENT", "base", "versions"
@@ -287,9 +288,12 @@ class Store:
             ]
         )
 
-    def load_base(self) -> Base:
-        """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
-        return self._base.load()
+    def load_base(self, work: Work | None = None) -> Base:
+        """Graph and span coefficients, every chunk verified; what an open erasure names is gone already.
+
+        It is one step of `work`.
+        """
+        return self._base.load(work or Work())
 
     def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
         """Features and coefficients of all rows in so many `parts`, for as many threads.

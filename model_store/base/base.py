@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from model_store.disk.durable import Together, make_folder, rename, replace_file
 from model_store.errors import NotAStore, StoreDamaged
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.versions import StoreConflict
+from model_store.work import Work
 from projector.graph.graph import Graph
 
 _Result = TypeVar("_Result")
@@ -90,9 +92,9 @@ class BaseStore:
         """Raises StoreDamaged or NotAStore for a file that is missing, of another size, or not the store's."""
         self._steadily(self._check)
 
-    def load(self) -> Base:
+    def load(self, work: Work) -> Base:
         """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
-        return self._steadily(self._load)
+        return self._steadily(partial(self._load, work))
 
     def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
         """Features and coefficients of all rows in so many `parts`, for as many threads.
@@ -222,8 +224,9 @@ class BaseStore:
         self._arrays().check_sizes()
         check_file_names(self.folder)
 
-    def _load(self) -> Base:
-        base = self._arrays()
+    def _load(self, work: Work) -> Base:
+        base = BaseArrays(self.folder, self._index(), work.count)
+        work.begin(f"Reading {base.bytes >> 20:,} MiB of the model, every digest checked", base.reading_work())
         everything = range(base.index.row_chunks)
         return Base(
             graph=decode_graph(base, self._manifest),
