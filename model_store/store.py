@@ -328,15 +328,21 @@ class Store:
                 self._versions.remove_unfinished(last, below_fencing=fencing)
 
     def write_beta(
-        self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int
+        self,
+        beta: NDArray[np.float64],
+        label_beta: NDArray[np.float64],
+        *,
+        version: int,
+        fencing: int,
+        work: Work | None = None,
     ) -> None:
         """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), by those of `version`, in one step.
 
         Those before stay on the disk until the next `erase`. For once that version is the committed one. The rows of
         deleted nodes, and in `beta` those of nodes whose features were deleted, must be zero. Raises StoreConflict as
-        `erase` does, ValueError for another shape.
+        `erase` does, ValueError for another shape. It is a step of `work`.
         """
-        self._base.write_beta(beta, label_beta, version=version, fencing=fencing)
+        self._base.write_beta(beta, label_beta, version=version, fencing=fencing, work=work or Work())
 
     def tombstones(self) -> Kept:
         """The keyed hashes of what was deleted, as far as they can be read."""

@@ -1,7 +1,7 @@
 """Reading the arrays of `base/` chunk by chunk, every chunk against its digest, and writing them anew."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,8 +122,18 @@ def digest_of(part: Raw) -> str:
     return hashlib.sha256(part.data).hexdigest()
 
 
-def write_table(folder: Path, name: str, new: NewTable, generation: Generation, changes: Together) -> Table:
-    """Writes the files `<name>.<array>-<generation>` of a table, and returns how to find them."""
+def write_table(
+    folder: Path,
+    name: str,
+    new: NewTable,
+    generation: Generation,
+    changes: Together,
+    count: Callable[[float], None] | None = None,
+) -> Table:
+    """Writes the files `<name>.<array>-<generation>` of a table, and returns how to find them.
+
+    `count` is told of half the bytes of a chunk when they are written, and of half when they have a digest.
+    """
     arrays = {}
     for array_name, array in new.arrays.items():
         file = f"{name}.{array_name}-{generation}"
@@ -132,12 +142,19 @@ def write_table(folder: Path, name: str, new: NewTable, generation: Generation, 
         raw = np.ascontiguousarray(array.values).reshape(-1).view(np.uint8)
         bounds = zip((new.starts[:-1] * slot_bytes).tolist(), (new.starts[1:] * slot_bytes).tolist(), strict=True)
         chunks = [raw[first:last] for first, last in bounds]
-        changes.write(folder / file, (chunk.data for chunk in chunks))
+        changes.write(folder / file, (chunk.data for chunk in _counted(chunks, count)))
         arrays[array_name] = StoredArray(
             file=file,
             dtype=array.values.dtype.str,
             width=width,
             blank=array.blank,
-            digests="".join(map(digest_of, chunks)),
+            digests="".join(map(digest_of, _counted(chunks, count))),
         )
     return Table(new.starts, arrays)
+
+
+def _counted(chunks: Iterable[Raw], count: Callable[[float], None] | None) -> Iterator[Raw]:
+    for chunk in chunks:
+        yield chunk
+        if count is not None:
+            count(chunk.nbytes / 2)

@@ -185,7 +185,7 @@ class BaseStore:
         return max(generation.fencing for _, generation, _ in labelled_files(self.folder))
 
     def write_beta(
-        self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int
+        self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int, work: Work
     ) -> None:
         """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), by those of `version`, in one step.
 
@@ -202,9 +202,10 @@ class BaseStore:
                 raise ValueError(f"{name} must be {(blocks, nodes, classes)}, not {array.shape}")
         target = _next(index, fencing)
         index = replace(index, generation=target, beta_version=version)
+        work.begin("Writing the span coefficients", beta.nbytes + label_beta.nbytes)
         with together() as changes:
             for name, new in _beta_tables(beta, label_beta, index.chunk_rows).items():
-                index = index.with_table(name, write_table(self.folder, name, new, target, changes))
+                index = index.with_table(name, write_table(self.folder, name, new, target, changes, work.count))
             changes.write(self.folder / f".{index.file_name}", [index.to_bytes()])
             changes.name(self.folder)
         rename(self.folder / f".{index.file_name}", self.folder / index.file_name)

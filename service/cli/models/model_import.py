@@ -161,19 +161,23 @@ async def _asked(
         if not wait:
             return None
         with doing("The service loads the model, repairs it if it must, and changes over", work):
-            return await _ended(engine, import_id, settings.home)
+            return await _ended(engine, import_id, settings.home, work)
     finally:
         await engine.dispose()
 
 
-async def _ended(engine: "Engine", import_id: "UUID", home: Path) -> "ModelImport | None":
-    """The import once it has ended; None when the service ends before it."""
+async def _ended(engine: "Engine", import_id: "UUID", home: Path, work: Work) -> "ModelImport | None":
+    """The import once it has ended; None when the service ends before it. `work` says what the service says."""
+    from service.db import lease
     from service.db.transactions import transaction
     from service.imports.repository import ImportRepository
 
     while True:
         async with transaction(engine) as connection:
             found = await ImportRepository(connection).get(import_id)
+            holder = None if found is None else await lease.holder(connection, found.model)
+        if holder is not None and holder.is_held and holder.report.condition.reason is not None:
+            work.relay(holder.report.condition.reason)
         if found is not None and found.finished_at is not None:
             return found
         if read_facts(home) is None:
