@@ -114,7 +114,8 @@ def build_model(
     refuse_canary_ids(graph, canaries)
     _check_classes(graph)
     check_spec(spec)
-    require_memory("Training", training_needs(spec, Sizes.of(graph)), torch_device(device))
+    target = torch_device(device)
+    require_memory("Training", training_needs(spec, Sizes.of(graph), target), target)
     declared = public_nodes(spec, graph, public)
     warnings: list[str] = []
     mlp = None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from projector.device import SELDOM_BYTES
+from projector.device import in_file
 from projector.errors import DeviceError
 from projector.network.hop_distances import COLUMNS_BYTES
 from projector.network.inputs import SWEEP_BYTES
@@ -59,12 +59,12 @@ class Need:
     bytes: int
 
 
-def training_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
-    """What `build_model` holds at its peak."""
+def training_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "cpu") -> tuple[Need, ...]:
+    """What `build_model` holds on `device` at its peak."""
     p = sizes.rows_of_weights(spec)
     needs = [
         _gram_need(sizes.width(spec), FACTORISING),
-        *_common_needs(spec, sizes),
+        *_common_needs(spec, sizes, device),
         Need("weights and directions of the solver", _COPIES_OF_WEIGHTS * p * sizes.classes * _WORD),
     ]
     if keeps_dense(spec, sizes):
@@ -76,12 +76,12 @@ def training_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
     return tuple(needs)
 
 
-def serving_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
-    """What a resident model holds at its peak: while a batch recomputes the Gram factors beside those in use."""
+def serving_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "cpu") -> tuple[Need, ...]:
+    """What a resident model holds on `device` at its peak: a batch recomputes the Gram factors beside those in use."""
     p = sizes.rows_of_weights(spec)
     return (
         _gram_need(sizes.width(spec), RESIDENT + FACTORISING),
-        *_common_needs(spec, sizes),
+        *_common_needs(spec, sizes, device),
         Need("weights and coefficients of two versions", _SERVED_WEIGHTS * p * sizes.classes * _WORD),
     )
 
@@ -136,15 +136,16 @@ def _gram_need(d: int, matrices: int) -> Need:
     return Need(f"{matrices} matrices of {d:,} x {d:,} for the Gram factors", matrices * d * d * _WORD)
 
 
-def _common_needs(spec: ModelSpec, sizes: Sizes) -> tuple[Need, ...]:
+def _common_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str) -> tuple[Need, ...]:
     values = sizes.stored_values
     # CSR: values and columns of X and of its transpose, and the rows' ends; dense: where H is not kept, X in float64.
     features = (
         2 * (2 * values + sizes.nodes) * _WORD if sizes.sparse else values * _WORD * (not keeps_dense(spec, sizes))
     )
     logits = sizes.nodes * sizes.classes * _WORD
-    coefficients = (len(spec.block_hops) + spec.label_hops) * logits
-    resident = coefficients if coefficients < SELDOM_BYTES else 0
+    each = (len(spec.block_hops) * logits, spec.label_hops * logits)
+    coefficients = sum(each)
+    resident = sum(size for size in each if not in_file(size, device))
     needs = [
         Need("features", features),
         Need("the graph", _ENTRY_BYTES * (2 * sizes.edges + sizes.nodes)),

@@ -22,6 +22,7 @@ from model_store.disk.durable import make_folders, remove_tree, rename, sync
 from model_store.errors import NotAStore
 from model_store.store import Store
 from model_store.untrusted_folder import require_plain
+from model_store.work import Work
 from projector.errors import GraphError, ProjectorError
 from projector.graph.graph import validate_live
 
@@ -43,15 +44,18 @@ class Replacement:
             for stage in ("copying", "import", "replaced")
         )
 
-    def stage(self, provide: Callable[[Path], Store]) -> Store:
+    def stage(self, provide: Callable[[Path], Store], work: Work | None = None) -> Store:
         """Makes what `provide` writes to the folder given to it the staged model, checked and durable.
 
+        The check and the wait for the disk are steps of `work`.
         Raises NotAStore or StoreDamaged when it is not a model with every digest right.
         """
         make_folders(self.served.parent)
         try:
             provide(self.copying)
-            check_store(self.copying)
+            work = work or Work()
+            check_store(self.copying, work)
+            work.begin("Waiting for the disk")
             for folder, _, files in os.walk(self.copying):
                 for name in files:
                     sync(Path(folder) / name)
@@ -94,15 +98,18 @@ class Replacement:
             sync(folder.parent)
 
 
-def check_store(folder: Path) -> Store:
+def check_store(folder: Path, work: Work | None = None) -> Store:
     """The model in a folder from anywhere, every array of which has been read and matches its digest.
 
+    Its reading and the look at its graph are steps of `work`.
     Raises NotAStore or StoreDamaged, also for what digests do not tell: links and devices, files that are too large
     to be read, and a graph that nobody could have trained on.
     """
     require_plain(folder)
     store = Store.open(folder)
-    base = store.load_base()
+    work = work or Work()
+    base = store.load_base(work)
+    work.begin("Checking the graph")
     state = store.read_version(store.current())
     tombstones.read(folder)
     try:

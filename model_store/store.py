@@ -43,6 +43,7 @@ from model_store.naming import MANIFEST
 from model_store.sizes import check_sizes, unfit
 from model_store.tombstones import Kept, KeptTombstone
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
+from model_store.work import Work
 from projector.graph.graph import Graph, validate
 
 _CURRENT, _BASE, _VERSIONS = "CURRENT", "base", "versions"
@@ -287,9 +288,12 @@ class Store:
             ]
         )
 
-    def load_base(self) -> Base:
-        """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
-        return self._base.load()
+    def load_base(self, work: Work | None = None) -> Base:
+        """Graph and span coefficients, every chunk verified; what an open erasure names is gone already.
+
+        It is one step of `work`.
+        """
+        return self._base.load(work or Work())
 
     def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
         """Features and coefficients of all rows in so many `parts`, for as many threads.
@@ -324,15 +328,21 @@ class Store:
                 self._versions.remove_unfinished(last, below_fencing=fencing)
 
     def write_beta(
-        self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int
+        self,
+        beta: NDArray[np.float64],
+        label_beta: NDArray[np.float64],
+        *,
+        version: int,
+        fencing: int,
+        work: Work | None = None,
     ) -> None:
         """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), by those of `version`, in one step.
 
         Those before stay on the disk until the next `erase`. For once that version is the committed one. The rows of
         deleted nodes, and in `beta` those of nodes whose features were deleted, must be zero. Raises StoreConflict as
-        `erase` does, ValueError for another shape.
+        `erase` does, ValueError for another shape. It is a step of `work`.
         """
-        self._base.write_beta(beta, label_beta, version=version, fencing=fencing)
+        self._base.write_beta(beta, label_beta, version=version, fencing=fencing, work=work or Work())
 
     def tombstones(self) -> Kept:
         """The keyed hashes of what was deleted, as far as they can be read."""

@@ -9,6 +9,7 @@ from model_store.disk.durable import make_folders, open_plain, sync, write_file
 from model_store.errors import NotAStore
 from model_store.memory import free_memory
 from model_store.store import Store
+from model_store.work import Work
 
 #: Bytes that are copied at a time.
 _BLOCK = 8 << 20
@@ -41,8 +42,10 @@ def require_plain(folder: Path, *, free_bytes: Callable[[], int | None] = free_m
         )
 
 
-def copy_model(source: Path, target: Path) -> Store:
+def copy_model(source: Path, target: Path, *, work: Work | None = None) -> Store:
     """A copy, in the new folder `target`, of the model in `source`: of its current version and no other file.
+
+    It is one step of `work`.
 
     Raises NotAStore and StoreDamaged as `Store.open`, and NotAStore when an erasure was interrupted in it.
     """
@@ -52,12 +55,14 @@ def copy_model(source: Path, target: Path) -> Store:
             f"What was deleted from the model in {source} is not erased from it yet.",
             "Serve it, which finishes that, and import it then.",
         )
-    for name in sorted(store.files()):
+    work, names = work or Work(), sorted(store.files())
+    work.begin("Copying the model", sum((source / name).lstat().st_size for name in names))
+    for name in names:
         folder = (target / name).parent
         make_folders(folder)
         descriptor = open_plain(source / name, os.O_RDONLY)
         try:
-            write_file(target / name, _blocks(descriptor))
+            write_file(target / name, _blocks(descriptor, work))
         finally:
             os.close(descriptor)
         sync(folder)
@@ -91,9 +96,10 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "something else than a file")
 
 
-def _blocks(descriptor: int) -> Iterator[bytes]:
+def _blocks(descriptor: int, work: Work) -> Iterator[bytes]:
     """The bytes of an open file, no more than it has now."""
     left = os.fstat(descriptor).st_size
     while left and (block := os.read(descriptor, min(left, _BLOCK))):
         left -= len(block)
         yield block
+        work.count(len(block))

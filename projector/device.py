@@ -51,6 +51,11 @@ def enough_memory(device: torch.device | str, nodes: int, num_features: int) -> 
         ) from error
 
 
+def in_file(size: int, device: torch.device | str) -> bool:
+    """Whether `seldom_read` makes a file for so many bytes."""
+    return torch.device(device).type == "cpu" and size >= SELDOM_BYTES
+
+
 def seldom_read(shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
     """A float64 tensor, not initialised, of which a few rows are read at a time.
 
@@ -58,14 +63,14 @@ def seldom_read(shape: Sequence[int], device: torch.device | str = "cpu") -> Ten
     and writes as it has memory; it is overwritten when it is let go. Raises DeviceError when the folder cannot hold it.
     """
     size = 8 * math.prod(shape)
-    if torch.device(device).type != "cpu" or size < SELDOM_BYTES:
+    if not in_file(size, device):
         return torch.empty(tuple(shape), dtype=torch.float64, device=device)
     try:
         with tempfile.TemporaryFile(buffering=0) as file:
             # Taken now: a mapping would tell of a full disk by a signal.
             os.posix_fallocate(file.fileno(), 0, size)
             values = np.memmap(file, dtype=np.float64, mode="r+", shape=tuple(shape))
-            weakref.finalize(values, _let_go, os.dup(file.fileno()), size)
+            weakref.finalize(values, _let_go, os.dup(file.fileno()), size, os.getpid())
             return torch.from_numpy(values)
     except OSError as error:
         raise DeviceError(
@@ -74,9 +79,11 @@ def seldom_read(shape: Sequence[int], device: torch.device | str = "cpu") -> Ten
         ) from error
 
 
-def _let_go(descriptor: int, size: int) -> None:
-    """Overwrites a file that nobody reads any more, beside whoever let go of it."""
-    if threading.main_thread().is_alive():
+def _let_go(descriptor: int, size: int, process: int) -> None:
+    """Overwrites a file that nobody reads any more, beside whoever let go of it; `process` made it."""
+    if os.getpid() != process:  # a fork of the one that reads it still
+        os.close(descriptor)
+    elif threading.main_thread().is_alive():
         threading.Thread(target=_overwrite, args=(descriptor, size), name="overwrite").start()
     else:  # nobody waits for a thread that starts now
         _overwrite(descriptor, size)

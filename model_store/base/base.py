@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from model_store.disk.durable import Together, make_folder, rename, replace_file
 from model_store.errors import NotAStore, StoreDamaged
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.versions import StoreConflict
+from model_store.work import Work
 from projector.graph.graph import Graph
 
 _Result = TypeVar("_Result")
@@ -90,9 +92,9 @@ class BaseStore:
         """Raises StoreDamaged or NotAStore for a file that is missing, of another size, or not the store's."""
         self._steadily(self._check)
 
-    def load(self) -> Base:
+    def load(self, work: Work) -> Base:
         """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
-        return self._steadily(self._load)
+        return self._steadily(partial(self._load, work))
 
     def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
         """Features and coefficients of all rows in so many `parts`, for as many threads.
@@ -183,7 +185,7 @@ class BaseStore:
         return max(generation.fencing for _, generation, _ in labelled_files(self.folder))
 
     def write_beta(
-        self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int
+        self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int, work: Work
     ) -> None:
         """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), by those of `version`, in one step.
 
@@ -200,9 +202,10 @@ class BaseStore:
                 raise ValueError(f"{name} must be {(blocks, nodes, classes)}, not {array.shape}")
         target = _next(index, fencing)
         index = replace(index, generation=target, beta_version=version)
+        work.begin("Writing the span coefficients", beta.nbytes + label_beta.nbytes)
         with together() as changes:
             for name, new in _beta_tables(beta, label_beta, index.chunk_rows).items():
-                index = index.with_table(name, write_table(self.folder, name, new, target, changes))
+                index = index.with_table(name, write_table(self.folder, name, new, target, changes, work.count))
             changes.write(self.folder / f".{index.file_name}", [index.to_bytes()])
             changes.name(self.folder)
         rename(self.folder / f".{index.file_name}", self.folder / index.file_name)
@@ -222,8 +225,9 @@ class BaseStore:
         self._arrays().check_sizes()
         check_file_names(self.folder)
 
-    def _load(self) -> Base:
-        base = self._arrays()
+    def _load(self, work: Work) -> Base:
+        base = BaseArrays(self.folder, self._index(), work.count)
+        work.begin(f"Reading {base.bytes >> 20:,} MiB of the model, every digest checked", base.reading_work())
         everything = range(base.index.row_chunks)
         return Base(
             graph=decode_graph(base, self._manifest),

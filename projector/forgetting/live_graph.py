@@ -1,6 +1,7 @@
 """The graph of the live nodes and the predictions on it."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,9 +60,15 @@ class LiveGraph:
         live: NDArray[np.bool_],
         featured: NDArray[np.bool_],
         device: torch.device | str,
+        count: Callable[[int], None] | None = None,
     ) -> "LiveGraph":
-        """The nodes `live` (n,) of `graph`, of which `featured` (n,) still have their features, on `device`."""
-        propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, live=live, device=device)
+        """The nodes `live` (n,) of `graph`, of which `featured` (n,) still have their features, on `device`.
+
+        `count` as for `Propagator.build`.
+        """
+        propagator = Propagator.build(
+            graph.adjacency, spec.propagation, spec.self_loops, live=live, device=device, count=count
+        )
         training = graph.train_mask & live
         labels = one_hot(graph.labels, training, graph.num_classes)
         rows = FeatureMatrix(graph.features, device)

@@ -1,5 +1,6 @@
 """External ids of nodes in arrays, by row and by text: no Python object for any of them."""
 
+import operator
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -78,17 +79,24 @@ class NodeIds(Sequence[str]):
 
     def __eq__(self, other: object) -> bool:
         """Whether `other` is a sequence of the same strings."""
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(str.__eq__, self, other))
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 
     def rows_of(self, names: Iterable[str]) -> NDArray[np.int64]:
         """The row of each of `names`, (k,); -1 for one that no row has."""
         wanted = NodeIds.of(names)
-        found = np.full(len(wanted), -1, dtype=np.int64)
         if not len(wanted):
-            return found
-        hashes, rows = self._by_hash()
+            return np.empty(0, dtype=np.int64)
+        while True:
+            table = self._by_hash()
+            found = self._found(wanted, *table)
+            # Else another thread has overwritten that one meanwhile, in `forget`.
+            if self._sorted is table:
+                return found
+
+    def _found(self, wanted: "NodeIds", hashes: NDArray[np.uint64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        found = np.full(len(wanted), -1, dtype=np.int64)
         sought = wanted._hashes(np.arange(len(wanted)), self._key)
         place, end = np.searchsorted(hashes, sought), np.searchsorted(hashes, sought, side="right")
         while (asked := np.flatnonzero(place < end)).size:
@@ -148,20 +156,14 @@ class NodeIds(Sequence[str]):
 
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Overwrites the ids of `rows` (k,): they are blank from here on, and nothing of them stays in the memory."""
-        if self._sorted is not None:
-            hashes, by_hash = self._sorted
-            held = rows[self.named[rows]]
-            places = np.searchsorted(hashes, self._hashes(held, self._key))
-            for row, place in zip(held.tolist(), places.tolist(), strict=True):
-                at = place
-                while by_hash[at] != row:
-                    at += 1
-                # Half way between its neighbours': the order stays, and who knows the key learns nothing.
-                lower = int(hashes[at - 1]) if at else 0
-                upper = int(hashes[at + 1]) if at + 1 < hashes.size else 2**64 - 1
-                hashes[at] = (lower + upper) // 2
         self.lengths[rows] = 0
         self.utf8[ranges(self.starts[rows], self.starts[rows + 1])] = 0
+        if self._sorted is not None:
+            hashes, by_hash = self._sorted
+            kept = self.named[by_hash]
+            # Without a gap, which would tell who knows the key whose it may be.
+            self._sorted = hashes[kept], by_hash[kept]
+            hashes[:], by_hash[:] = 0, 0
 
     def _texts(self, first: int, end: int, errors: str = "surrogatepass") -> Iterator[str]:
         for block in range(first, end, _BLOCK):

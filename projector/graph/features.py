@@ -8,7 +8,7 @@ from torch import Tensor
 
 from projector.device import all_threads
 from projector.graph.graph import Features
-from projector.graph.ranges import index_type
+from projector.graph.ranges import index_type, ranges
 
 #: Rows turned into float64 at a time when features are stored in float32.
 _CHUNK_ROWS = 32_768
@@ -18,7 +18,7 @@ class FeatureMatrix:
     """X, (n, d), kept in the dtype it is stored in; every product is taken in float64, with all threads."""
 
     def __init__(self, features: Features, device: torch.device | str = "cpu") -> None:
-        """Dense features on the CPU are not copied: `forget` and `overwrite` write to the array given."""
+        """Dense features on the CPU are not copied: `forget` writes to the array given."""
         self.device = torch.device(device)
         self.nodes, self.num_features = features.shape
         self._sparse: sp.csr_array | None = None
@@ -113,29 +113,21 @@ class FeatureMatrix:
         return symmetrised(out)
 
     def forget(self, rows: NDArray[np.int64]) -> None:
-        """Overwrites rows with zeros in place, once no state in use needs them any more."""
+        """Overwrites rows with zeros in place, columns as well, once no state in use needs them any more."""
         if self._row_norms is not None:
             self._row_norms[torch.from_numpy(rows).to(self.device)] = 0
         if self._sparse is None:
             self._matrix[torch.from_numpy(rows).to(self.device)] = 0
             return
-        self._transposed = None
-        for row in rows:
-            self._sparse.data[self._sparse.indptr[row] : self._sparse.indptr[row + 1]] = 0
-        values = self._matrix.values()
-        starts, ends = self._sparse.indptr[rows], self._sparse.indptr[rows + 1]
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            values[start:end] = 0
-
-    def overwrite(self) -> None:
-        """Overwrites every row with zeros, once nothing needs any of them any more."""
-        if self._sparse is not None:
-            self._sparse.data[:] = 0
-        for matrix in (self._matrix, self._transposed):
-            if matrix is not None:
-                (matrix if self.dense else matrix.values()).zero_()
-        if self._row_norms is not None:
-            self._row_norms.zero_()
+        entries = ranges(self._sparse.indptr[rows], self._sparse.indptr[rows + 1])
+        self._sparse.data[entries] = self._sparse.indices[entries] = 0
+        at = torch.from_numpy(entries).to(self.device)
+        self._matrix.values()[at] = 0
+        self._matrix.col_indices()[at] = 0
+        if self._transposed is not None:
+            self._transposed.values().zero_()
+            self._transposed.col_indices().zero_()
+            self._transposed = None
 
 
 def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:

@@ -35,11 +35,11 @@ def from_arrays(
             raise GraphError(f"edge_index has shape {pairs.shape}.", "Give a 2 x E array of row numbers.")
     if not hasattr(features, "tocsr"):
         features = np.asarray(features)
-    pairs = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
+    pairs = np.concatenate([pairs, pairs[::-1]], axis=1)
     raw = RawGraph.of(
         "the graph", edge_index=pairs, features=features, labels=np.asarray(labels), masks=(), node_ids=None
     )
-    return _with_masks(raw, None if train_mask is None else np.asarray(train_mask))
+    return _with_masks(raw, None if train_mask is None else np.asarray(train_mask), dedupe=True)
 
 
 def graph_of(data: Any) -> Graph:
@@ -56,7 +56,7 @@ def graph_of(data: Any) -> Graph:
     return _with_masks(raw, None if mask is None else np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask))
 
 
-def _with_masks(raw: RawGraph, train: NDArray[Any] | None) -> Graph:
+def _with_masks(raw: RawGraph, train: NDArray[Any] | None, *, dedupe: bool = False) -> Graph:
     if train is None:
         train = raw.labels >= 0
     if train.dtype != np.bool_ or train.shape != (raw.nodes,):
@@ -66,7 +66,7 @@ def _with_masks(raw: RawGraph, train: NDArray[Any] | None) -> Graph:
         )
     nobody = np.zeros(raw.nodes, dtype=np.bool_)
     return Graph(
-        adjacency=raw.adjacency(),
+        adjacency=raw.adjacency(dedupe=dedupe),
         # The caller's array may change; a model's does not.
         features=raw.features.copy(),
         labels=raw.labels,

@@ -18,9 +18,11 @@ def parts_of_rows(starts: NDArray[np.integer], entries: int = 1 << 20) -> Iterat
 
     `starts` (n + 1,) is where the entries of each row begin, and the last one's end.
     """
-    first = 0
+    first, whole = 0, int(starts[-1])
     while first < starts.size - 1:
-        end = max(first + 1, int(np.searchsorted(starts, starts[first] + entries, side="right")) - 1)
+        # No more than there are: a sum beyond int32 would not be the type of `starts`.
+        last = starts[first] + min(entries, whole - int(starts[first]))
+        end = max(first + 1, int(np.searchsorted(starts, last, side="right")) - 1)
         yield first, end
         first = end
 

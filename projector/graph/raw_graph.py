@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from projector.errors import GraphError
 from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Features
+from projector.graph.ranges import index_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ class RawGraph:
 
     def adjacency(self, *, dedupe: bool = False) -> sp.csr_array:
         """A, (n, n) float64; an edge given k times has the value k, or with `dedupe` 1."""
-        rows, columns = self.edge_index
+        rows, columns = self.edge_index.astype(index_type(max(self.nodes, self.edge_index.shape[1])), copy=False)
         adjacency = sp.csr_array(sp.coo_array((np.ones(rows.size), (rows, columns)), shape=(self.nodes, self.nodes)))
         adjacency.sum_duplicates()
         if dedupe:

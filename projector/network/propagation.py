@@ -9,7 +9,7 @@ Deleting edges strikes them out of a copy of what says which entries are there, 
 all versions still. The values of P itself are made when it is first applied, so that applying it is one product.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -55,6 +55,7 @@ class Propagator:
         live: NDArray[np.bool_],
         neighbours: NDArray[np.int64],
         scales: tuple[Tensor, Tensor],
+        count: Callable[[int], None] | None = None,
     ) -> None:
         """Use `Propagator.build`."""
         self.kind = kind
@@ -67,6 +68,7 @@ class Propagator:
         self.edges = Edges(adjacency, live)
         self._pattern = pattern
         self._left, self._right = scales
+        self._count = count
 
     @classmethod
     def build(
@@ -77,9 +79,11 @@ class Propagator:
         *,
         live: NDArray[np.bool_] | None = None,
         device: torch.device | str = "cpu",
+        count: Callable[[int], None] | None = None,
     ) -> "Propagator":
         """P over `live` (all nodes by default) of a symmetric adjacency (n, n) of ones without self loops.
 
+        `count` is told the columns of each product, also by what is made of it.
         Raises GraphError when `self_loops` is negative or not finite.
         """
         if not (np.isfinite(self_loops) and self_loops >= 0):
@@ -100,6 +104,7 @@ class Propagator:
             alive,
             neighbours,
             (torch.from_numpy(left).to(target), torch.from_numpy(right).to(target)),
+            count,
         )
 
     @property
@@ -124,11 +129,11 @@ class Propagator:
 
     def apply(self, Y: Tensor) -> Tensor:
         """P Y for Y (n, c) float64."""
-        return self._matrix @ Y
+        return self._product(self._matrix, Y)
 
     def apply_transpose(self, Y: Tensor) -> Tensor:
         """P^T Y for Y (n, c) float64."""
-        return self._transposed @ Y
+        return self._product(self._transposed, Y)
 
     def hops(self, Y: Tensor, hops: int) -> Iterator[Tensor]:
         """Y, P Y, …, P^hops Y."""
@@ -199,7 +204,13 @@ class Propagator:
             self._left.index_copy(0, index, torch.from_numpy(left).to(self.device)),
             self._right.index_copy(0, index, torch.from_numpy(right).to(self.device)),
         )
-        return Propagator(self.kind, self.self_loops, adjacency, pattern, live, neighbours, scales)
+        return Propagator(self.kind, self.self_loops, adjacency, pattern, live, neighbours, scales, self._count)
+
+    def _product(self, P: Tensor, Y: Tensor) -> Tensor:
+        product = P @ Y
+        if self._count is not None:
+            self._count(Y.shape[1])
+        return product
 
     def _neighbours_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The neighbours of each of `rows` one after the other, dead ones and repetitions included."""

@@ -166,7 +166,7 @@ class Representation:
         return squares[self._own_rows, 0].sqrt_()
 
     def logit_rounding(self, passed: Tensor) -> float:
-        """How far rounding of the logits can move sum_i w_i dz_i, at least 0; `passed` (n_own,) are one's own rows of w.
+        """How far rounding of the logits can move sum_i w_i dz_i, at least 0; `passed` (n_own,) are one's own of w.
 
         In units of eps |W|_F / sqrt(6), by adding up variances: a sum of L terms errs by sqrt(L). A node's product with
         W has k terms and reaches every row that the node does; what a row adds up over its neighbours is its own.

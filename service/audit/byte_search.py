@@ -17,6 +17,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from model_store.work import Work
+
 #: Shorter byte strings occur by chance in any large file.
 LEAST_BYTES = 8
 #: Bytes of consecutive values that make one pattern.
@@ -110,10 +112,10 @@ class Search:
     def __len__(self) -> int:
         return len(self._patterns)
 
-    def file(self, path: Path) -> Iterator[Trace]:
-        """Every place where a pattern begins. Raises OSError when the file cannot be read to its end."""
+    def file(self, path: Path, work: Work | None = None) -> Iterator[Trace]:
+        """Every place where a pattern begins; `work` counts bytes. Raises OSError for a file not read to its end."""
         with path.open("rb") as file:
-            kept, start = b"", 0
+            kept, start, work = b"", 0, work or Work()
             while block := file.read(_BLOCK):
                 data = kept + block
                 # What begins in the last bytes is looked for again, whole, with the next block.
@@ -121,6 +123,7 @@ class Search:
                 yield from (one for one in self._within(path, data, start) if one.offset - start < whole)
                 kept = data[max(0, whole) :]
                 start += len(data) - len(kept)
+                work.count(len(block))
             yield from self._within(path, kept, start)
 
     def _within(self, path: Path, data: bytes, start: int) -> Iterator[Trace]:

@@ -9,6 +9,7 @@ from uuid import UUID
 import structlog
 import torch
 
+from projector.errors import DeviceError
 from service.batches.explanation import nothing_left
 from service.batches.public_requests import refused_for_public
 from service.batches.resolve import CommittedGraph, DecryptedRequest, Deletion, Resolution, absent, resolve
@@ -155,8 +156,8 @@ class Processor:
             if len(deletions) > 1:
                 half = len(deletions) // 2
                 return None, (deletions[:half], deletions[half:])
-            if isinstance(error, MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
-                # The device's fault, not the request's: the session starts again, with backoff.
+            if isinstance(error, MemoryError | torch.OutOfMemoryError | torch.AcceleratorError | DeviceError):
+                # The device's fault, not the request's, or that of the disk for temporary files: it is tried again.
                 raise
             failure = f"The update of the model could not be computed ({type(error).__name__})."
             await self._fail({deletions[0].claimed.request.id: failure})

@@ -112,6 +112,7 @@ class BatchPreparation:
         # In a stream of batches whose repairs do not fit into the budget, none is delayed by the attempt.
         hopeless = resident.repair_in_progress is not None and not self._fitted
         prepare = partial(resident.prepare, removals, budget_s=0.0 if hopeless else context.repair_budget_s)
+        context.work.begin("Computing the model without what is deleted")
         prepared = await watch.time("project", prepare, context.executor)
         if not hopeless:
             self._fitted = prepared.outcome.status is not RepairStatus.PENDING

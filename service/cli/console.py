@@ -3,14 +3,19 @@
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from threading import Event, Thread
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from model_store.work import Work
+
 #: Width of a page that is not shown on a terminal; nothing is wrapped or cut at eighty columns in a pipe.
 _PIPE_WIDTH = 200
+#: Seconds between two lines of progress where there is no terminal.
+_LINES_S = 10.0
 
 
 def stdout() -> Console:
@@ -37,16 +42,50 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def doing(what: str) -> Iterator[None]:
-    """Show on a terminal, for the time of the block, what is being done."""
-    with stderr().status(Text(_printable(f"{what} …"))):
-        yield
+def doing(what: str, work: Work | None = None) -> Iterator[Work]:
+    """Show, for the time of the block, what is being done: `what` first, then the steps of the `work` yielded.
+
+    On a terminal with a bar, which pulses where the time left is not known; elsewhere in a line now and then.
+    """
+    work, console = work or Work(), stderr()
+    work.begin(what)
+    if console.is_terminal:
+        with _Bar(work, console):
+            yield work
+        return
+    ended = Event()
+
+    def tell() -> None:
+        while not ended.wait(_LINES_S):
+            if said := work.said:
+                note(said)
+
+    telling = Thread(target=tell, name="progress", daemon=True)
+    telling.start()
+    try:
+        yield work
+    finally:
+        ended.set()
+        telling.join()
 
 
-def size_of(folder: Path) -> str:
-    """How much the files below a folder hold, for people."""
-    held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return f"{held / (1 << 20):,.0f} MiB"
+class _Bar(Progress):
+    """Looks at how far `work` has come whenever it is drawn, so that the work itself waits for no terminal."""
+
+    def __init__(self, work: Work, console: Console) -> None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn())
+        self._work = work
+        super().__init__(*columns, TextColumn("{task.fields[pace]}"), console=console, transient=True)
+        self.add_task("", total=None, pace="")
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The line as it is now."""
+        share, what = self._work.share, _printable(f"{self._work.what} …")
+        for task in self.tasks:
+            # Without a total the bar pulses; to `update`, None would mean that it stays as it is.
+            task.total = None if share is None else 1.0
+            self.update(task.id, description=what, completed=share or 0.0, pace=self._work.pace)
+        return super().get_renderables()
 
 
 def _printable(text: str) -> str:

@@ -19,7 +19,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Condition:
-    """The unlearner's phase and, when it failed, is held up, or serves while something else waits, why."""
+    """The unlearner's phase and why it does not go on or, while it loads or imports, how far it has come."""
 
     phase: Phase = Phase.WAITING_FOR_LEASE
     reason: str | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from model_store.work import Work
 from projector.forgetting.batch import Removal
 from projector.graph.graph import Graph
 from projector.graph.ranges import parts_of_rows
@@ -80,25 +81,31 @@ class DeletedParts:
 
 
 async def find_deleted_parts(
-    engine: Engine, keyring: Keyring, model: str, graph: Graph, own: Collection[Tombstone] = ()
+    engine: Engine,
+    keyring: Keyring,
+    model: str,
+    graph: Graph,
+    own: Collection[Tombstone] = (),
+    work: Work | None = None,
 ) -> DeletedParts:
     """What of `graph` requests to `model` have deleted; rows that are erased already are left out.
 
-    `own` are tombstones that the database is about to be told of. Raises KeyMissing when a key is not here that
-    tombstones were made with, and Unavailable.
+    `own` are tombstones that the database is about to be told of. Each part is a step of `work`. Raises KeyMissing when
+    a key is not here that tombstones were made with, and Unavailable.
     """
     async with transaction(engine) as connection:
         tombstones = TombstoneRepository(connection)
         keyring.check(await tombstones.key_fingerprints())
         counts = {part: await tombstones.count(model, part) for part in Part}
-    also = frozenset(one.hash for one in own)
+    also, work = frozenset(one.hash for one in own), work or Work()
 
-    async def find(part: Part, pages: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    async def find(part: Part, pages: Iterable[NDArray[np.int64]], amount: int) -> NDArray[np.int64]:
         """Those of the rows in `pages`, (k,), or (k, 2) for edges, of which this part was deleted, by any key."""
         found = [np.empty((0, 2) if part is Part.EDGES else 0, dtype=np.int64)]
         # A hash of every edge of a large graph takes minutes, and tells nothing where no edge was deleted.
         if not counts[part] and not any(one.kind.rules.removes is part for one in own):
             return found[0]
+        work.begin(f"Looking for deleted {part.name.lower()}", amount)
         for page in pages:
             names = list(graph.node_ids.take(page.reshape(-1)))
             targets = names if page.ndim == 1 else list(zip(names[::2], names[1::2], strict=True))
@@ -107,13 +114,14 @@ async def find_deleted_parts(
                 known = await TombstoneRepository(connection).find(by_hash)
             deleted = {by_hash[digest] for digest in known.keys() | by_hash.keys() & also}
             found.append(page[[target in deleted for target in targets]])
+            work.count(len(page))
         return np.concatenate(found)
 
     present = graph.node_ids.named
-    nodes = await find(Part.NODES, _pages(np.flatnonzero(present)))
+    nodes = await find(Part.NODES, _pages(np.flatnonzero(present)), int(present.sum()))
     present[nodes] = False
-    features = await find(Part.FEATURES, _pages(np.flatnonzero(present)))
-    return DeletedParts(nodes, features, await find(Part.EDGES, _edges(graph, present)))
+    features = await find(Part.FEATURES, _pages(np.flatnonzero(present)), int(present.sum()))
+    return DeletedParts(nodes, features, await find(Part.EDGES, _edges(graph, present), graph.edges))
 
 
 def _pages(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

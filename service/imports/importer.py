@@ -60,6 +60,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REST_S = 5.0
 _REST_TIMES = 10
 _LONGEST_REST_S = 300.0
+_REPAIRING = "Repairing the model"
 _REPLACED = "The repair was given up before it ended: a newly trained model has taken this one's place."
 
 
@@ -137,6 +138,7 @@ class Importer:
     def give_up(self) -> None:
         """Forgets how far an import has come; it stays wanted, and begins again."""
         self._under_way = None
+        self._context.work.end()
         self.reason = None
         self._rests_until = 0.0
 
@@ -166,6 +168,7 @@ class Importer:
                 return None
             staged = under_way.staged
             failure_points.reached(FailurePoint.COMPUTED, Cause.IMPORT)
+            context.work.begin("Predicting every node", staged.resident.committed.sweep_columns)
             new = await context.run(partial(staged.version, pointer))
             new = replace(new, id=wanted.id)
             steps = ImportSteps(context, replacement, staged.store, served.manifest)
@@ -173,6 +176,7 @@ class Importer:
             writer = VersionWriter(context, keeper, staged.store, staged.resident, pointer, NO_EDGES, made_from=trained)
             version = await writer.write(new, steps, watch)
             # Before it is served, for what the log says of it.
+            context.work.begin("Measuring the span residual")
             version = replace(version, span_residual=await context.run(partial(staged.span_residual, version)))
         except (LeaseLost, Unavailable):
             raise
@@ -215,7 +219,7 @@ class Importer:
                 f"this service's, {fencing}: what is written to it here would not count.",
                 "Import the folder that `./lethe train` wrote, before it was served.",
             )
-        base = await self._context.run(store.load_base)
+        base = await self._context.run(partial(store.load_base, self._context.work))
         served = int(known.named.sum())
         if served and (await self._context.run(lambda: known.rows_of(base.graph.node_ids)) < 0).all():
             raise ImportRefused(
@@ -223,7 +227,7 @@ class Importer:
                 "Serve it from a LETHE_HOME of its own, or give its nodes the ids they have here.",
             )
         self._check(wanted, store, base, await self._deleted_parts(base))
-        return await self._context.run(lambda: Staged.load(store, base, self._context.placement))
+        return await self._context.run(lambda: Staged.load(store, base, self._context.placement, self._context.work))
 
     async def _is_ready(self, under_way: _UnderWay, pointer: Pointer) -> bool:
         """Works for a slice; whether the staged model is without all that is tombstoned, and repaired.
@@ -231,6 +235,8 @@ class Importer:
         What is deleted meanwhile is taken out once the repair under way has ended, so that this always comes to an end.
         """
         staged, until = under_way.staged, time.monotonic() + _SLICE_S
+        if not staged.is_repaired and self._context.work.what != _REPAIRING:
+            self._context.work.begin(_REPAIRING)
         if not await self._context.run(lambda: staged.advance(until)):
             return False
         if under_way.seen != pointer.version:
@@ -242,7 +248,7 @@ class Importer:
 
     async def _deleted_parts(self, base: Base) -> DeletedParts:
         context = self._context
-        return await find_deleted_parts(context.engine, context.keyring, context.model, base.graph)
+        return await find_deleted_parts(context.engine, context.keyring, context.model, base.graph, work=context.work)
 
     def _check(self, wanted: ModelImport, store: Store, base: Base, deleted_parts: DeletedParts) -> None:
         """Raises ImportRefused for a model that must not be served for what of it was deleted."""

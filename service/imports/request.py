@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 from model_store.replacement import Replacement, copying_lock
 from model_store.store import Store
+from model_store.work import Work
 from service.db.engine import Engine
 from service.db.transactions import CommitUnanswered, transaction
 from service.imports.deleted_parts import find_deleted_parts
@@ -22,11 +23,12 @@ async def request_import(
     *,
     exclude_deleted: bool,
     provide: Callable[[Path], Store],
+    work: Work | None = None,
 ) -> UUID:
     """Ask whoever holds the lease to replace the model in `served`; returns the import's id.
 
     `provide` writes the new model to the folder it is given. What will be refused anyway is refused here already, so
-    that the operator hears of it at once; the holder of the lease checks again.
+    that the operator hears of it at once; the holder of the lease checks again. All of it is steps of `work`.
 
     Raises:
         ImportRefused: the model contains what was deleted.
@@ -38,10 +40,10 @@ async def request_import(
     model = (await asyncio.to_thread(Store.open, served)).manifest.name
     with copying_lock(served):
         try:
-            store = await asyncio.to_thread(replacement.stage, provide)
+            store = await asyncio.to_thread(replacement.stage, provide, work)
             if not exclude_deleted:
-                base = await asyncio.to_thread(store.load_base)
-                deleted_parts = await find_deleted_parts(engine, keyring, model, base.graph)
+                base = await asyncio.to_thread(store.load_base, work)
+                deleted_parts = await find_deleted_parts(engine, keyring, model, base.graph, work=work)
                 if deleted_parts:
                     raise refuse_deleted(deleted_parts)
             async with transaction(engine) as connection:

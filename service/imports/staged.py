@@ -8,6 +8,7 @@ import numpy as np
 from model_store.base.base import Base
 from model_store.store import Store
 from model_store.versions import VersionRef
+from model_store.work import Work
 from projector.forgetting.coefficients import span_residual
 from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.status import RepairStatus
@@ -54,8 +55,8 @@ class Staged:
         self.store, self.base = store, base
 
     @classmethod
-    def load(cls, store: Store, base: Base, placement: Placement) -> "Staged":
-        """Puts the model as it was trained on the device.
+    def load(cls, store: Store, base: Base, placement: Placement, work: Work) -> "Staged":
+        """Puts the model as it was trained on the device, a step of `work`.
 
         Raises ImportRefused when it has been served, RepairImpossible, StoreDamaged and DeviceError.
         """
@@ -66,7 +67,7 @@ class Staged:
                 f"The model is not newly trained: {int((~state.live).sum())} of its nodes have been deleted.",
                 "Import the folder that `./lethe train` wrote, before it was served.",
             )
-        return cls(store, base, Resident.load(store.manifest, base, state, trained.version, placement))
+        return cls(store, base, Resident.load(store.manifest, base, state, trained.version, placement, work=work))
 
     def exclude(self, deleted_parts: DeletedParts) -> None:
         """Takes out what is tombstoned and still there; under the policy `always` its repair is then under way."""

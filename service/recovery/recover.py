@@ -134,9 +134,11 @@ class Recoverer:
         await self._install_import()
         async with transaction(context.engine) as connection:
             await PointerRepository(connection).require_only(context.model)
-        base = await context.run(self._store.load_base)
+        base = await context.run(partial(self._store.load_base, context.work))
         own = await only_in_store(context.engine, await self._kept(accept_lost_tombstones), context.keyring)
-        deleted_parts = await find_deleted_parts(context.engine, context.keyring, context.model, base.graph, own)
+        deleted_parts = await find_deleted_parts(
+            context.engine, context.keyring, context.model, base.graph, own, context.work
+        )
         current = self._store.current()
         state = await context.run(lambda: self._store.read_version(current))
         remaining = deleted_parts.within(state.live, state.featured)
@@ -233,14 +235,16 @@ class Recoverer:
         stale = self._store.stale_coefficients(current)
         resident = Resident.load(
             self._store.manifest,
-            self._store.load_base(),
+            self._store.load_base(self._context.work),
             state,
             current.version,
             self._context.placement,
             stale_coefficients=stale,
+            work=self._context.work,
         )
         outcome, removed = RepairOutcome(RepairStatus.NONE, None, None), 0
         if remaining:
+            self._context.work.begin("Deleting again, and repairing")
             prepared = resident.prepare(remaining.removals(), budget_s=math.inf)
             # Nobody reads it, so it is the state on the device at once.
             resident.commit(prepared)

@@ -12,6 +12,7 @@ from model_store.gram_checkpoint import fits
 from model_store.manifest import Manifest
 from model_store.memory import available_bytes, require_memory, serving_needs
 from model_store.versions import VersionState
+from model_store.work import Work
 from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, carried_columns
 from projector.forgetting.certificate import Certificate
 from projector.forgetting.forget import HeldModel
@@ -51,6 +52,8 @@ class Committed:
     #: The version whose Gram factors were read from a checkpoint.
     _checkpointed: int | None
     _certificate: Certificate | None = None
+    #: Columns of the products with P that one sweep over all classes takes, where they are counted.
+    sweep_columns: int = 0
 
     @classmethod
     def load(
@@ -63,19 +66,27 @@ class Committed:
         *,
         stale_coefficients: bool = False,
         gram: Gram | None = None,
+        work: Work | None = None,
     ) -> "Committed":
         """Puts version `number` of a stored model on the device and factorises its Gram matrices.
 
         `gram` are the factors of the features as a checkpoint of that very version kept them. They are used when they
         fit the rows; otherwise, and for None, they are computed from the rows.
         With `stale_coefficients` those in `base` are of an earlier version; they are rebuilt from the weights, which
-        must be an optimum. Raises DeviceError, before any work, when the device has less free memory than that and
-        later batches need.
+        must be an optimum. It is a step of `work`, which counts products from then on. Raises DeviceError, before any
+        work, when the device has less free memory than that and later batches need.
         """
-        graph, live = base.graph, version.live
-        require_memory("Serving", serving_needs(manifest.spec, Sizes.of(graph)), device)
+        graph, live, work = base.graph, version.live, work or Work()
+        work.begin("Making operators and factors")
+        require_memory("Serving", serving_needs(manifest.spec, Sizes.of(graph), device), device)
         live_graph = LiveGraph.of(
-            graph, manifest.spec, manifest.diffusion, live=live, featured=version.featured, device=device
+            graph,
+            manifest.spec,
+            manifest.diffusion,
+            live=live,
+            featured=version.featured,
+            device=device,
+            count=work.count,
         )
         inputs = live_graph.inputs
         features, labels = InputRows(inputs.features.rows, on_device(base.beta, device)), None
@@ -103,6 +114,7 @@ class Committed:
             public=base.public,
             injected=carried_columns(graph.features, manifest.injected_columns),
             regularization=manifest.spec.regularization,
+            sweep_columns=max(manifest.spec.hops, manifest.spec.label_hops) * graph.num_classes,
             _checkpointed=number if kept else None,
         )
         if stale_coefficients:
@@ -122,6 +134,11 @@ class Committed:
         if self._certificate is None:
             self._certificate = self.held(None).certificate()
         return self._certificate
+
+    @property
+    def bound_columns(self) -> int:
+        """The same of `certificate`: a sweep for the logits, one for the gradient, and one column each for rounding."""
+        return 2 * (self.sweep_columns + self.sweep_columns // self.state.classes)
 
     @property
     def objective(self) -> Objective:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from model_store.base.base import Base
 from model_store.manifest import Manifest
 from model_store.versions import VersionState
+from model_store.work import Work
 from projector.forgetting.batch import Removal
 from projector.forgetting.forget import HeldModel, RepairPlan, forget, require_finite
 from projector.forgetting.gram import Gram
@@ -50,6 +51,7 @@ class Resident:
         *,
         stale_coefficients: bool = False,
         gram: Gram | None = None,
+        work: Work | None = None,
     ) -> "Resident":
         """Puts version `number` of a stored model on the device; see `Committed.load`.
 
@@ -59,7 +61,14 @@ class Resident:
         if placement.policy is RepairPolicy.ALWAYS:
             require_repairable(manifest.spec)
         committed = Committed.load(
-            manifest, base, version, number, placement.device, stale_coefficients=stale_coefficients, gram=gram
+            manifest,
+            base,
+            version,
+            number,
+            placement.device,
+            stale_coefficients=stale_coefficients,
+            gram=gram,
+            work=work,
         )
         return cls(committed, placement)
 

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
+from model_store.work import Work
 from service.db.engine import Engine
 from service.key_slots.disposal import UnneededKeys
 from service.observability.metrics import UnlearningMetrics
@@ -40,6 +41,8 @@ class Context:
     repair_budget_s: float
     #: Set when the unlearner is to end after what is under way.
     stop: asyncio.Event
+    #: What the executor is doing, for those who wait.
+    work: Work = field(default_factory=Work)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Blocking `work` on the executor, off the event loop, so that the lease is renewed meanwhile."""

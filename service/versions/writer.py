@@ -115,7 +115,7 @@ class VersionWriter:
         await own.apply(version)
         committed = await watch.time("erase", partial(self._erase, own), context.executor)
         failure_points.reached(FailurePoint.ERASED, cause)
-        measure = partial(stored_span_residual, self._store, committed)
+        measure = partial(stored_span_residual, self._store, committed, context.work)
         residual = await watch.time("verify", measure, context.executor)
         failure_points.reached(FailurePoint.MEASURED, cause)
         finished = replace(version, span_residual=residual)
@@ -150,9 +150,13 @@ class VersionWriter:
 
     def publish(self) -> None:
         """Has readers find the committed version, whatever became of what was published before. Raises OSError."""
-        committed = self.resident.committed
+        committed, work = self.resident.committed, self._context.work
+        work.begin("Predicting every node", committed.sweep_columns)
+        predictions = committed.predictions()
+        work.begin("Bounding the distance to retraining", committed.bound_columns)
         model, facts = published_model(self.manifest, committed), committed_facts(committed)
-        if self._context.publisher.load(self._ref, model, committed.predictions(), facts, self.lease.fencing):
+        work.begin("Publishing the model")
+        if self._context.publisher.load(self._ref, model, predictions, facts, self.lease.fencing):
             self._replaced_until = boottime() + LIFE_S
 
     def erase(self) -> VersionState:
@@ -191,6 +195,7 @@ class VersionWriter:
         return gram_checkpoint.write_steps(folder, self.resident.committed.state.features.gram, version_digest=digest)
 
     def _write(self, new: NewVersion, own: CauseSteps) -> Pointer:
+        self._context.work.begin("Writing the new version")
         number = self._pointer.version + 1 if new.number is None else new.number
         ref = VersionRef(number, self.lease.fencing)
         try:
@@ -253,8 +258,10 @@ class VersionWriter:
                 coefficients.label_beta,
                 version=self._pointer.version,
                 fencing=self.lease.fencing,
+                work=self._context.work,
             )
         failure_points.reached(FailurePoint.COEFFICIENTS_WRITTEN, own.cause)
+        self._context.work.begin("Erasing what was deleted")
         committed = self.erase()
         own.erase()
         return committed

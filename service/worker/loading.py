@@ -82,8 +82,9 @@ class Loader:
             return deleted_edges(batch.requests.values(), context.request_keys)
         if not unfinished.deleted_edges:
             return []
-        graph = (await context.run(self.store.load_base)).graph
-        edges = (await find_deleted_parts(context.engine, context.keyring, context.model, graph)).edges
+        graph = (await context.run(partial(self.store.load_base, context.work))).graph
+        found = await find_deleted_parts(context.engine, context.keyring, context.model, graph, work=context.work)
+        edges = found.edges
         return [(graph.node_ids[first], graph.node_ids[second]) for first, second in edges.tolist()]
 
     async def _resident(
@@ -102,7 +103,7 @@ class Loader:
         manifest = self.store.manifest
         self._log.info("model.loading", version=pointer.version, nodes=manifest.nodes, edges=manifest.edges)
         version = self.store.read_version(ref, digest=pointer.digest)
-        base = self.store.load_base()
+        base = self.store.load_base(self._context.work)
         base = replace(base, graph=base.graph.without_edges(rows_of_edges(deleted, base.graph.node_ids)))
         gram = self._checkpoint(ref, pointer)
         resident = Resident.load(
@@ -113,6 +114,7 @@ class Loader:
             self._context.placement,
             stale_coefficients=self.store.stale_coefficients(ref),
             gram=gram,
+            work=self._context.work,
         )
         if gram is not None and not resident.committed.from_checkpoint:
             kept = self.store.folder_of(ref) / gram_checkpoint.FILE

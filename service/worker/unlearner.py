@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
@@ -40,6 +41,8 @@ from service.worker.loading import Loader
 #: Longest blocking read of the stream, and how often the database is asked for an import and factors for their age
 #: (seconds).
 _POLL_S = 0.5
+#: Seconds between two lines of the log on what takes long.
+_TELL_S = 10.0
 #: Unforeseen failures in a row, without a batch between them, after which the unlearner gives up.
 _MAX_UNFORESEEN = 10
 
@@ -78,14 +81,20 @@ class Unlearner:
         #: What was found of what this process alone can look at; whoever looks sets it, and others are told.
         self.checks: tuple[Check, ...] = ()
         self._condition = Condition()
+        #: Whether requests are carried out. How far is for the log alone: whoever may only write would learn from it
+        #: whether there was something to delete.
+        self._is_deleting = False
 
     @property
     def condition(self) -> Condition:
         """What it is doing and, when that does not go on, why."""
         if self._condition.phase in (Phase.LOADING, Phase.SERVING) and self._context.outage.reason is not None:
             return Condition(Phase.HELD_UP, self._context.outage.reason)
+        said = None if self._is_deleting else self._context.work.said
         if self._condition.phase is Phase.SERVING:
-            return Condition(Phase.SERVING, self._importer.reason)
+            return Condition(Phase.SERVING, self._importer.reason or said)
+        if self._condition.phase is Phase.LOADING:
+            return Condition(Phase.LOADING, said)
         return self._condition
 
     @property
@@ -132,14 +141,18 @@ class Unlearner:
 
     async def run(self) -> None:
         """Serves sessions under the lease until it is to stop; outages and lost leases start a new session."""
-        ageing = asyncio.create_task(self._watch_age(), name="factor-age")
+        beside = {
+            asyncio.create_task(self._watch_age(), name="factor-age"),
+            asyncio.create_task(self._log_work(), name="progress"),
+        }
         try:
             while not self._context.stop.is_set():
                 async with contextlib.AsyncExitStack() as held:
                     await self._attempt(held)
         finally:
-            ageing.cancel()
-            await asyncio.wait({ageing})
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
             if self._lease is not None:
                 await give_back(self._context.engine, self._lease)
         self._condition = Condition(Phase.STOPPED)
@@ -150,6 +163,13 @@ class Unlearner:
             await asyncio.sleep(_POLL_S)
             # On the executor no repair goes on meanwhile.
             await self._context.run(self._drop_expired)
+
+    async def _log_work(self) -> None:
+        """What takes long is told to whoever reads the log."""
+        while True:
+            await asyncio.sleep(_TELL_S)
+            if said := self._context.work.said:
+                self._log.info("unlearner.working", step=said)
 
     def _drop_expired(self) -> None:
         resident = self.resident
@@ -186,6 +206,7 @@ class Unlearner:
             await self._context.outage.pause(Unavailable(str(self._condition.reason), "See the log."))
 
     async def _session(self, held: contextlib.AsyncExitStack) -> None:
+        self._context.work.end()
         self._condition = Condition(Phase.WAITING_FOR_LEASE)
         lease = await leases.acquire(self._context.engine, self._context.model, self._consumer, self._lease_ttl_s)
         if lease is None:
@@ -218,11 +239,13 @@ class Unlearner:
         else:
             steps = await steps_of_cause(context, writer, self._loader.store, unfinished)
             # It is committed and cannot be given up: again until it is done.
-            await context.retry(partial(writer.finish, unfinished, steps, Stopwatch()))
+            with self._deleting():
+                await context.retry(partial(writer.finish, unfinished, steps, Stopwatch()))
         # Only now store and database are known to belong together, an import that was amid its steps having ended.
         await context.retry(context.unneeded_keys.begin)
         await session.repairer.resume()
         failure_points.reached(FailurePoint.RESUMED)
+        context.work.end()
         policy, reason = context.placement.policy, writer.resident.preconditioner_cache.why_none
         if policy is RepairPolicy.ALWAYS and reason is not None:
             self._log.info("repair.without_preconditioner", reason=reason)
@@ -260,6 +283,7 @@ class Unlearner:
             return
         self._tidy_at = time.monotonic() + self._lease_ttl_s
         await self._context.run(writer.tidy)
+        self._context.work.end()
 
     async def _import(self, keeper: LeaseKeeper) -> Candidate | None:
         """A slice of the import that waits, if one does; asked of the database once in `_POLL_S` until it is begun."""
@@ -275,8 +299,18 @@ class Unlearner:
     async def _process(self, processor: Processor, count: int) -> None:
         """Takes the first `count` claimed requests to their end; those it defers wait on."""
         failure_points.reached(FailurePoint.BATCHED)
-        deferred = await processor.process(self._claims.first(count))
+        with self._deleting():
+            deferred = await processor.process(self._claims.first(count))
         self._unforeseen = 0
         self._context.outage.over()
         await self._claims.done(count, deferred)
         failure_points.reached(FailurePoint.ACKNOWLEDGED, Cause.BATCH)
+
+    @contextlib.contextmanager
+    def _deleting(self) -> Iterator[None]:
+        self._is_deleting = True
+        try:
+            yield
+        finally:
+            self._is_deleting = False
+            self._context.work.end()

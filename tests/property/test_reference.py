@@ -23,12 +23,12 @@ from projector.forgetting.optimum import stacked
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE, RepairStatus
 from projector.graph.graph import Features, Graph
 from projector.network.spec import Combine, LossKind, ModelSpec, PropagationKind
+from projector.solvers import single_precision as singles
 from projector.solvers.class_curvature import ClassCurvature
 from projector.solvers.descent import descend
 from projector.solvers.newton import Newton, minimise
 from projector.solvers.objective import Objective
 from projector.solvers.preconditioners import block_steps
-from projector.solvers import single_precision as singles
 from tests.support.everyday import everyday
 from tests.support.mathematics.configurations import covering, products
 from tests.support.mathematics.property_models import SmallModel

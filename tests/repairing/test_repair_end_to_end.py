@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from torch import Tensor
 
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.store import Store
+from projector.errors import DeviceError
 from projector.forgetting import preconditioner
 from projector.forgetting.forget import NotFinite
 from projector.forgetting.repair import RepairRun
@@ -512,6 +514,27 @@ async def test_a_batch_that_cannot_be_repaired_is_halved_until_the_guilty_reques
     assert "NotFinite" in failed["failure"]
     assert (await lethe.client.get("/predict/57")).status_code == 200
     assert (await model_of(lethe))["live_nodes"] == 158
+
+
+async def test_a_request_is_kept_while_there_is_no_room_for_the_coefficients(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Tensor:
+        raise DeviceError("A temporary file cannot be made.", "Make room.")
+
+    with monkeypatch.context() as patched, capture_logs():
+        patched.setattr("projector.forgetting.coefficients.seldom_read", full)
+        async with running(settings) as before:
+
+            async def has_failed() -> bool:
+                return bool(before.failures)
+
+            await until(before.is_ready)
+            accepted = await before.delete("12")
+            await until(has_failed)
+    assert isinstance(before.failures[0], DeviceError)
+    async with running(settings) as after:
+        assert_retrained(await after.completed(accepted), version=1)
 
 
 async def test_a_model_without_certificate_is_refused_until_repair_is_turned_off(

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import track
 
-from service.cli.console import doing, note, report, size_of, stderr, stdout
+from service.cli.console import doing, note, report, stdout
 from service.cli.server import Home, Model, settings_of
 from service.errors import ConfigurationError
 from service.settings import Settings
@@ -74,9 +73,10 @@ def leftovers(
         raise ConfigurationError(f"{missing[0]} is not a folder.", "Give a folder that can be read from here.")
     files = list(files_below(folders, but=[path for path in (ids, features) if path is not None]))
     found, unread = _search(search, files)
-    with doing(f"Reading {size_of(settings.model_dir)} of the model and looking for the ids and rows in it"):
+    with doing("Reading the model") as work:
         store = Store.open(settings.model_dir)
-        graph = store.load_base().graph
+        graph = store.load_base(work).graph
+        work.begin("Looking for the ids and rows in the model")
         own = _own_rows(store, graph, named, rows)
         found = [one for one in found if not own.explain(one)]
         in_model, equal = _in_model(settings.model_dir, graph, named, rows, own)
@@ -120,15 +120,16 @@ def _rows(path: Path, ids: Sequence[str]) -> "NDArray[Any] | sp.csr_array":
 def _search(search: "Search", files: Sequence[Path]) -> "tuple[list[Trace], list[tuple[Path, str]]]":
     found: list[Trace] = []
     unread: list[tuple[Path, str]] = []
-    console = stderr()
-    for path in track(files, description="searching", console=console, disable=not console.is_terminal, transient=True):
-        try:
-            found.extend(search.file(path))
-        except FileNotFoundError:
-            # A running Postgres removes files of its own meanwhile.
-            continue
-        except OSError as error:
-            unread.append((path, error.strerror or type(error).__name__))
+    with doing("Searching") as work:
+        work.begin(f"Searching {len(files)} files", sum(path.stat().st_size for path in files if path.exists()))
+        for path in files:
+            try:
+                found.extend(search.file(path, work))
+            except FileNotFoundError:
+                # A running Postgres removes files of its own meanwhile.
+                continue
+            except OSError as error:
+                unread.append((path, error.strerror or type(error).__name__))
     return found, unread
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from model_store.work import Work
 from projector.forgetting.status import RepairStatus
-from service.cli.console import doing, note, size_of, stdout
+from service.cli.console import doing, note, stdout
 from service.cli.running.first_model import require_new_home
 from service.cli.server import Home, read_facts, settings_of
 from service.errors import ConfigurationError
@@ -58,28 +59,29 @@ def import_(
     settings = settings_of(home)
     if not folder.is_dir():
         raise ConfigurationError(f"{folder} is not a folder.", "Give the folder that `lethe train --out` wrote.")
-    with doing(f"Checking every digest of {size_of(folder)} in {folder}"):
-        manifest = check_store(folder).manifest
-    provide = _provider(folder, weights)
+    work = Work()
+    with doing(f"Looking at {folder}", work):
+        manifest = check_store(folder, work).manifest
+    provide = _provider(folder, weights, work)
     if not settings.model_dir.exists() and read_facts(home) is None:
         finish_move(settings.model_dir)
     if settings.model_dir.exists():
         if settings.model_dir.resolve() == folder.resolve():
             raise ConfigurationError(f"{folder} is the model that is served.", "Give the folder of another one.")
-        _replace(settings, manifest, provide, exclude_deleted=exclude_deleted)
+        _replace(settings, manifest, provide, work, exclude_deleted=exclude_deleted)
     else:
         require_new_home(settings, str(folder))
-        _place(settings, provide)
+        _place(settings, provide, work)
         _print(manifest, f"`./lethe serve` serves it from {settings.model_dir}.")
 
 
-def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
-    """What writes the model to serve into a folder."""
+def _provider(folder: Path, weights: Path | None, work: Work) -> "Callable[[Path], Store]":
+    """What writes the model to serve into a folder, in steps of `work`."""
     from model_store.store import Store
     from model_store.untrusted_folder import copy_model
 
     if weights is None:
-        return partial(copy_model, folder)
+        return partial(copy_model, folder, work=work)
 
     from model_store.pretrained_files import read_weights
     from model_store.rebuild import with_weights
@@ -87,6 +89,7 @@ def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
     pretrained = read_weights(weights)
 
     def train_on(target: Path) -> Store:
+        work.begin("Training the model on from its weights")
         store = with_weights(folder, pretrained, target)
         for warning in store.manifest.warnings:
             note(warning)
@@ -95,27 +98,27 @@ def _provider(folder: Path, weights: Path | None) -> "Callable[[Path], Store]":
     return train_on
 
 
-def _place(settings: Settings, provide: "Callable[[Path], Store]") -> None:
+def _place(settings: Settings, provide: "Callable[[Path], Store]", work: Work) -> None:
     """The first model: it gets its name only when it is whole and on disk."""
     from uuid import uuid4
 
     from model_store.replacement import Replacement, copying_lock
 
-    with doing("Copying the model and checking the copy"), copying_lock(settings.model_dir):
+    with doing("Copying the model", work), copying_lock(settings.model_dir):
         replacement = Replacement(settings.model_dir, str(uuid4()))
-        replacement.stage(provide)
+        replacement.stage(provide, work)
         replacement.install()
 
 
 def _replace(
-    settings: Settings, manifest: "Manifest", provide: "Callable[[Path], Store]", *, exclude_deleted: bool
+    settings: Settings, manifest: "Manifest", provide: "Callable[[Path], Store]", work: Work, *, exclude_deleted: bool
 ) -> None:
     """Asks for the import and, where a service runs, waits for what becomes of it."""
     from service.embedded import open_servers
 
     running = read_facts(settings.home) is not None
     with open_servers(settings, share=True) as reached:
-        ended = asyncio.run(_asked(reached, provide, exclude_deleted=exclude_deleted, wait=running))
+        ended = asyncio.run(_asked(reached, provide, work, exclude_deleted=exclude_deleted, wait=running))
     if ended is None:
         note("The service is not running: it takes the model over at its next start, before it deletes anything.")
         return
@@ -134,7 +137,7 @@ def _replace(
 
 
 async def _asked(
-    settings: Settings, provide: "Callable[[Path], Store]", *, exclude_deleted: bool, wait: bool
+    settings: Settings, provide: "Callable[[Path], Store]", work: Work, *, exclude_deleted: bool, wait: bool
 ) -> "ModelImport | None":
     from model_store.store import Store
     from service.db import migrate
@@ -151,24 +154,30 @@ async def _asked(
     engine = create_engine(settings.database_url)
     try:
         keyring = await open_keyring(engine, settings.home / "keys")
-        with doing("Copying the model, checking the copy and comparing it with what was deleted"):
+        with doing("Copying the model", work):
             import_id = await request_import(
-                engine, keyring, settings.model_dir, exclude_deleted=exclude_deleted, provide=provide
+                engine, keyring, settings.model_dir, exclude_deleted=exclude_deleted, provide=provide, work=work
             )
-        with doing("The service loads the model, repairs it if it must, and changes over"):
-            return await _ended(engine, import_id, settings.home) if wait else None
+        if not wait:
+            return None
+        with doing("The service loads the model, repairs it if it must, and changes over", work):
+            return await _ended(engine, import_id, settings.home, work)
     finally:
         await engine.dispose()
 
 
-async def _ended(engine: "Engine", import_id: "UUID", home: Path) -> "ModelImport | None":
-    """The import once it has ended; None when the service ends before it."""
+async def _ended(engine: "Engine", import_id: "UUID", home: Path, work: Work) -> "ModelImport | None":
+    """The import once it has ended; None when the service ends before it. `work` says what the service says."""
+    from service.db import lease
     from service.db.transactions import transaction
     from service.imports.repository import ImportRepository
 
     while True:
         async with transaction(engine) as connection:
             found = await ImportRepository(connection).get(import_id)
+            holder = None if found is None else await lease.holder(connection, found.model)
+        if holder is not None and holder.is_held and holder.report.condition.reason is not None:
+            work.relay(holder.report.condition.reason)
         if found is not None and found.finished_at is not None:
             return found
         if read_facts(home) is None:

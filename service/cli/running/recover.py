@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import typer
 
-from service.cli.console import note, stdout, table
+from service.cli.console import doing, note, stdout, table
 from service.cli.server import Home
 from service.domain.states import RepairPolicy
 from service.errors import AlreadyRunning, LeaseLost
@@ -190,6 +190,7 @@ async def _under_lease(
                 model=store.manifest.name,
                 repair_budget_s=0.0,
                 stop=asyncio.Event(),
+                work=stack.enter_context(doing("Comparing store and database")),
             )
             recoverer = Recoverer(context, store, keeper)
             with keeper.blaming_loss():

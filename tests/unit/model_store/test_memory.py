@@ -98,6 +98,22 @@ def test_a_representation_that_training_keeps_is_counted() -> None:
     assert not any("representation" in need.what for need in training_needs(spec, WIDE))
 
 
+@pytest.mark.parametrize(("device", "blocks"), [("cpu", 1), ("cuda", 4)])
+def test_coefficients_that_are_in_no_file_are_counted(device: str, blocks: int) -> None:
+    """Those of the features, 1,152 MiB, are in a file on the CPU; those of the labels, 384 MiB, are not."""
+    sizes = Sizes(1 << 20, 1 << 22, features=10, classes=48, training=10, stored_values=10 << 20, sparse=False)
+    spec = replace(SPEC, combine=Combine.CONCAT, hops=2, label_hops=1)
+    counted = [need.bytes for need in serving_needs(spec, sizes, device) if need.what == "span coefficients"]
+    assert counted == [2 * blocks * (1 << 20) * 48 * 8]
+
+
+def test_coefficients_of_a_gib_together_are_in_memory_where_neither_are_of_one() -> None:
+    sizes = Sizes(1 << 20, 1 << 22, features=10, classes=32, training=10, stored_values=10 << 20, sparse=False)
+    spec = replace(SPEC, combine=Combine.CONCAT, hops=2, label_hops=2)
+    counted = [need.bytes for need in serving_needs(spec, sizes) if need.what == "span coefficients"]
+    assert counted == [2 * 5 * (1 << 20) * 32 * 8]
+
+
 def test_serving_needs_the_factors_in_use_beside_those_being_recomputed() -> None:
     assert total(serving_needs(SPEC, WIDE)) > total(training_needs(SPEC, WIDE))
 

@@ -134,6 +134,23 @@ def test_what_is_in_a_file_is_overwritten_when_the_process_ends(tmp_path: Path) 
     assert process.returncode == 0
 
 
+def test_what_is_in_a_file_stays_when_a_fork_ends(tmp_path: Path) -> None:
+    script = """if True:
+        import os, sys, tempfile
+        import projector.device
+        projector.device.SELDOM_BYTES, tempfile.tempdir = 1 << 16, sys.argv[1]
+        large = projector.device.seldom_read((3, 1 << 20))
+        large[:] = 2.0
+        fork = os.fork()
+        if fork == 0:
+            sys.exit()
+        os.waitpid(fork, 0)
+        print(bool((large == 2.0).all()))
+    """
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert ended.stdout == "True\n"
+
+
 def _opened_in(folder: Path) -> list[Path]:
     return [each for each in Path("/proc/self/fd").iterdir() if str(folder) in os.path.realpath(each)]
 

@@ -121,6 +121,13 @@ def test_arrays_mappings_and_data_are_the_same_graph(small: Graph) -> None:
         assert np.array_equal(fit(data).weights, expected)
 
 
+def test_each_edge_that_arrays_name_is_there_once_in_both_directions_by_narrow_indices() -> None:
+    edges = np.array([[0, 1, 0, 0, 2], [1, 0, 2, 1, 3]])
+    adjacency = from_arrays(edges, np.ones((4, 1)), [0, 1, 0, 1]).adjacency
+    assert adjacency.toarray().tolist() == [[0, 1, 1, 0], [1, 0, 0, 0], [1, 0, 0, 1], [0, 0, 1, 0]]
+    assert (adjacency.indices.dtype, adjacency.indptr.dtype) == (np.int32, np.int32)
+
+
 def test_training_goes_on_from_pretrained_weights(small: Graph) -> None:
     spec = ModelSpec(solver=SolverKind.SGD, epochs=5, combine=Combine.CONCAT, seed=3)
     rough = fit(small, spec)

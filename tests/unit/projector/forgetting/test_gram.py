@@ -202,3 +202,32 @@ def test_forgotten_rows_are_zero_in_memory() -> None:
         assert np.array_equal(features.row_norms.numpy() == 0.0, kept[:, 0] == 0.0)
         assert np.array_equal(features.matmul(torch.eye(4, dtype=torch.float64)).numpy(), kept)
         assert np.array_equal(features.dense_rows(np.arange(6)).numpy(), kept)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_which_features_a_forgotten_node_had_is_in_no_memory(dtype: type[np.floating]) -> None:
+    random = np.random.default_rng(3)
+    rows = random.integers(1, 3, (7, 6)) * (random.random((7, 6)) < 0.6)
+    rows[[2, 5]] = [[0, 1, 1, 0, 0, 1], [0, 0, 1, 1, 0, 0]]
+    given = sp.csr_array(rows.astype(dtype))
+    features = FeatureMatrix(given)
+    right = torch.from_numpy(random.standard_normal((7, 2)))
+    features.transposed_matmul(right)
+    assert features._sparse is not None
+    assert features._transposed is not None
+    before = [features._transposed.values(), features._transposed.col_indices()]
+    gone = slice(given.indptr[2], given.indptr[3])
+    features.forget(np.array([2, 5]))
+    for values, columns in (
+        (features._sparse.data, features._sparse.indices),
+        (features._matrix.values().numpy(), features._matrix.col_indices().numpy()),
+    ):
+        assert not values[gone].any()
+        assert not columns[gone].any()
+    assert not any(part.any() for part in before)
+    rows[[2, 5]] = 0
+    np.testing.assert_allclose(features.transposed_matmul(right).numpy(), rows.T @ right.numpy(), atol=1e-12)
+    everyone = np.ones(7, dtype=np.bool_)
+    assert np.array_equal(features.matmul(torch.eye(6, dtype=torch.float64)).numpy(), rows)
+    assert np.array_equal(features.gram(everyone).numpy(), rows.T @ rows)
+    assert np.array_equal(features.dense_columns(1, 4).numpy(), rows[:, 1:4])

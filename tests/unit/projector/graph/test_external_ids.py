@@ -1,5 +1,7 @@
 """External ids in arrays against a list and a dict of strings, also where hashes agree and while ids are forgotten."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -62,15 +64,33 @@ def test_ids_are_found_as_in_a_dict_when_others_have_their_hash() -> None:
 
 def test_of_a_forgotten_id_nothing_is_left_where_ids_are_looked_up() -> None:
     ids = NodeIds.of(map(str, range(500)))
-    before, _ = (part.copy() for part in ids._by_hash())
+    first = ids._by_hash()
+    hashes, rows = (part.copy() for part in first)
     order = np.random.default_rng(1).permutation(500)
     ids.forget(order[:200])
+    second = ids._by_hash()
     ids.forget(order[200:450])
-    after, rows = ids._by_hash()
     kept = np.isin(rows, order[450:])
-    assert np.array_equal(after[kept], before[kept])
-    assert not np.isin(after[~kept], before[~kept]).any()
-    assert (np.diff(after.astype(object)) >= 0).all()
+    assert [part.tolist() for part in ids._by_hash()] == [hashes[kept].tolist(), rows[kept].tolist()]
+    assert not any(part.any() for part in (*first, *second))
+
+
+def test_an_id_is_found_while_another_thread_forgets_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, forgotten = NodeIds.of(map(str, range(500))), iter((0, 1, 2))
+    found = NodeIds._found
+
+    def interrupted(*given: Any) -> NDArray[np.int64]:
+        for part in forgotten:
+            ids.forget(np.arange(part, 480, 3))
+            break
+        return found(*given)
+
+    monkeypatch.setattr(NodeIds, "_found", interrupted)
+    assert ids.rows_of(["495", "470", "none"]).tolist() == [495, -1, -1]
+
+
+def test_ids_differ_from_what_are_no_strings() -> None:
+    assert NodeIds.of(["1", "2"]) != [1, 2]
 
 
 @given(LISTS)

@@ -14,6 +14,7 @@ from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind
 from projector.parallel.distributed import Distributed
 from projector.parallel.workers import ALONE, Workers
+from tests.support.mathematics.teams import in_team
 from tests.support.models.small_graphs import graph_of
 
 SPECS = {
@@ -34,7 +35,7 @@ def made_up(nodes: int = 61) -> Graph:
     features[:, 11] = 0.0
     features[5, 11] = 1.0
     features[8] = features[9]
-    return graph_of(sorted(edges), features, random.integers(7, size=nodes).tolist())
+    return graph_of(sorted(edges), features, random.integers(7, size=nodes).tolist(), classes=7)
 
 
 def forgotten(model: Model) -> list[dict[str, Any]]:
@@ -88,8 +89,6 @@ def by_all(workers: Workers, cases: list[tuple[str, bool]]) -> list[list[dict[st
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_forget_what_one_does(count: int, tmp_path: Path) -> None:
-    from tests.support.mathematics.teams import in_team
-
     for case, one, several in zip(CASES, by_all(ALONE, CASES), in_team(count, tmp_path, by_all, CASES), strict=True):
         for expected, found in zip(one, several, strict=True):
             apart = float(np.linalg.norm(expected["weights"] - found["weights"]))

@@ -1,0 +1,102 @@
+"""Whoever waits is told how far a start or an import has come; how far a deletion has is for the log alone."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from model_store import work as work_of_model_store
+from model_store.store import Store
+from model_store.work import Work
+from service.cli.models.model_import import _ended
+from service.db.engine import create_engine
+from service.settings import Settings
+from service.worker import unlearner as unlearners
+from tests.support.service.db_harness import until
+from tests.support.service.imports import asked, ended
+from tests.support.service.running import Lethe, running
+
+
+@pytest.fixture(autouse=True)
+def said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_of_model_store, "_SILENT_S", 0.0)
+    monkeypatch.setattr(unlearners, "_TELL_S", 0.01)
+
+
+@contextmanager
+def held_up(monkeypatch: pytest.MonkeyPatch, method: str) -> Iterator[Event]:
+    """Until the end of the block, or the event yielded, the store's `method` waits once it is done."""
+    released, original = Event(), getattr(Store, method)
+
+    def wait(*arguments: Any, **named: Any) -> Any:
+        done = original(*arguments, **named)
+        assert released.wait(20)
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, method, wait)
+        try:
+            yield released
+        finally:
+            released.set()
+
+
+def says(lethe: Lethe, beginning: str) -> Callable[[], Any]:
+    async def said() -> bool:
+        checks = (await lethe.client.get("/readyz")).json()["checks"]
+        [detail] = [check["detail"] for check in checks if check["name"] == "unlearner"]
+        return bool(detail.startswith(beginning))
+
+    return said
+
+
+async def test_a_start_and_an_import_say_how_far_they_have_come(
+    settings: Settings, new_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held_up(monkeypatch, "load_base") as released:
+        async with running(settings) as lethe:
+            reading = "Reading 0 MiB of the model, every digest checked: 99 % done, a few seconds left"
+            await until(says(lethe, f"The unlearner is loading the model. {reading}"))
+            released.set()
+            await until(lethe.is_ready)
+            await until(says(lethe, "serving"))
+            assert not await says(lethe, "serving.")()
+
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        import_id = await asked(settings, new_model)
+        with held_up(monkeypatch, "load_base"):
+            await until(says(lethe, f"serving. {reading}"))
+            # What `model import` shows while it waits; no `serve` of its own is to be found, so that it ends at once.
+            work, engine = Work(), create_engine(str(settings.database_url))
+            work.begin("The service loads the model")
+            assert await _ended(engine, import_id, settings.home, work) is None
+            await engine.dispose()
+            assert work.said == reading
+        assert (await ended(settings, import_id)).version is not None
+        await until(says(lethe, "serving"))
+
+
+async def test_how_far_a_deletion_has_come_is_in_the_log_and_in_no_answer(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        with capture_logs() as lines, held_up(monkeypatch, "erase") as released:
+            accepted = await lethe.delete("7")
+
+            async def is_logged() -> bool:
+                return any(line.get("step", "").startswith("Erasing what was deleted, for") for line in lines)
+
+            await until(is_logged)
+            for _ in range(3):
+                checks = (await lethe.client.get("/readyz")).json()["checks"]
+                assert {check["detail"] for check in checks if check["name"] == "unlearner"} == {"serving"}
+                await asyncio.sleep(0)
+            released.set()
+            await lethe.completed(accepted)

@@ -1,0 +1,49 @@
+"""What a command that takes long shows meanwhile: a bar on a terminal, lines elsewhere, nothing when it is short."""
+
+import io
+from threading import Event
+
+import pytest
+from rich.console import Console
+
+from model_store.work import Work
+from service.cli import console
+
+
+def test_a_terminal_shows_step_share_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, drawn = io.StringIO(), io.StringIO()
+    terminal = Console(file=shown, force_terminal=True, width=120)
+    monkeypatch.setattr(console, "stderr", lambda: terminal)
+    now = 0.0
+    work = Work(lambda: now)
+    with console.doing("Looking", work):
+        work.begin("Copying \x1b the model", 200)
+        now = 30.0
+        work.count(150)
+        bar = console._Bar(work, Console(file=drawn, force_terminal=True, width=120))
+        bar.console.print(bar)
+    assert r"Copying \x1b the model …" in drawn.getvalue()
+    assert "75 % done, about 10 s left" in drawn.getvalue()
+    assert "Looking …" in shown.getvalue()
+
+
+def test_a_pipe_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, told = list[str](), Event()
+
+    def note(text: str) -> None:
+        lines.append(text)
+        told.set()
+
+    monkeypatch.setattr(console, "note", note)
+    monkeypatch.setattr(console, "_LINES_S", 0.001)
+    with console.doing("Copying") as work:
+        work.relay("Reading the model: 50 % done, about 2 min left")
+        assert told.wait(20)
+    assert set(lines) == {"Reading the model: 50 % done, about 2 min left"}
+
+
+def test_what_is_over_at_once_leaves_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.doing("Copying") as work:
+        work.count(1)
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")
