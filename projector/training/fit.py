@@ -20,7 +20,7 @@ from projector.network.propagation import Propagator
 from projector.network.representation import DenseRepresentation, Representation
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, SolverKind, check_spec
-from projector.solvers.descent import RowStoreFactory, descend, rows_in_memory
+from projector.solvers.descent import descend
 from projector.solvers.newton import minimise
 from projector.solvers.objective import Objective, Point
 from projector.training.diffusion_learning import learn_diffusion
@@ -73,11 +73,8 @@ def train(
     *,
     device: torch.device | str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,
-    row_store: RowStoreFactory = rows_in_memory,
 ) -> Trained:
     """Trains from W = 0 on the training nodes of `graph`, in float64 on `device`; the same inputs give the same bits.
-
-    Minibatches are read from what `row_store` makes.
 
     Raises GraphError for a graph that cannot be trained on, TrainingError when a setting is out of range or the solver
     fails, DeviceError when the device is missing or too small.
@@ -85,7 +82,7 @@ def train(
     validate(graph)
     check_spec(spec)
     with enough_memory(device, graph.nodes, graph.num_features):
-        return _train(spec, graph, device, progress or _ignore, row_store)
+        return _train(spec, graph, device, progress or _ignore)
 
 
 def _train(
@@ -93,7 +90,6 @@ def _train(
     graph: Graph,
     device: torch.device | str,
     progress: Callable[[TrainingProgress], None],
-    row_store: RowStoreFactory,
 ) -> Trained:
     total = None if spec.solver is SolverKind.NEWTON else spec.epochs
 
@@ -105,7 +101,7 @@ def _train(
     start = start.to(problem.objective.labels.device)
     if spec.solver is SolverKind.NEWTON:
         return problem.solved(start, spec.tolerance, report)
-    descent = descend(problem.objective, spec, start, report, row_store)
+    descent = descend(problem.objective, spec, start, report)
     return problem.trained(descent.point, descent.dual, spec.epochs)
 
 
