@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.disk.scratch import scratch_rows
 from model_store.manifest import (
     Accuracy,
     FeatureDtype,
@@ -91,7 +89,6 @@ def build_model(
     device: str = "cpu",
     progress: Callable[[BuildProgress], None] | None = None,
     pretrained: PretrainedWeights | None = None,
-    scratch: Path | None = None,
 ) -> BuiltModel:
     """Rescales the features where their Gram matrix needs it, trains, and computes span coefficients, on `device`.
 
@@ -100,10 +97,8 @@ def build_model(
 
     `dataset` and `split` are recorded, as are `injected_channels` and `canaries`, which `inject_channel` and
     `add_canaries` have added to `graph`; injected channels are never rescaled, so that a row of W can be compared with
-    the sum of its coefficients. With `pretrained`
-    weights, for the features of `graph`, training starts there and goes to the optimum whatever solver is named; they
-    cannot be those of an MLP trained here. `scratch` is the folder for the temporary file of minibatches
-    (default: the system's for temporary files).
+    the sum of its coefficients. With `pretrained` weights, for the features of `graph`, training starts there and goes
+    to the optimum whatever solver is named; they cannot be those of an MLP trained here.
 
     Raises GraphError, TrainingError, DeviceError as `train` does, DeviceError also before any work when that needs more
     memory than there is, RankError when the Gram matrix cannot tell the rank of the features, and WeightsError when
@@ -132,7 +127,6 @@ def build_model(
         fixed=[channel.column for channel in injected_channels],
         device=device,
         progress=progress,
-        row_store=partial(scratch_rows, folder=scratch),
     )
     graph, spec, gram, trained = fitted.graph, fitted.spec, fitted.gram, fitted.trained
     if fitted.start is not None:

@@ -72,6 +72,8 @@ def training_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "
     if spec.solver is SolverKind.NEWTON and not loss_of(spec.loss).coupled:
         needs.append(Need("the curvature of the classes", curvature_bytes(sizes.training, p, sizes.classes)))
     if spec.solver is SolverKind.SGD and spec.batch_size:
+        rows = sizes.training * p * _WORD
+        needs.append(Need("propagated features", 0 if in_file(rows, "cpu") else rows))
         needs.append(Need("a batch of propagated features", 2 * min(spec.batch_size, sizes.nodes) * p * _WORD))
     return tuple(needs)
 

@@ -142,7 +142,8 @@ class TrainingRows:
         nodes, propagator = self._own_nodes, self._graph.propagator
         wanted = nodes[self._changed[nodes]]
         anew = image_rows(self._graph.inputs, wanted, propagator.edges.adjacency, propagator.live)
-        if not bool(self.workers.sum(torch.tensor([anew is not None], dtype=torch.int64)) == self.workers.count):
+        worth = self.workers.sum(torch.tensor([anew is not None], dtype=torch.int64))
+        if anew is None or int(worth) < self.workers.count:
             return None
         H = self._H[torch.from_numpy(np.searchsorted(self._nodes, nodes))]
         H[torch.from_numpy(np.searchsorted(nodes, wanted))] = anew

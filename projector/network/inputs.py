@@ -108,7 +108,7 @@ class Inputs:
     def width(self) -> int:
         """How many classes a sweep takes at a time, so that it keeps to `SWEEP_BYTES`."""
         blocks = sum(each.operators.blocks for each in self)
-        return max(1, SWEEP_BYTES // (8 * self.features.rows.nodes * blocks))
+        return int(max(1, SWEEP_BYTES // (8 * self.features.rows.nodes * blocks)))
 
     def _shared_sweep(self) -> SharedSweep | None:
         """One sweep for both inputs, where both are propagated by powers of the same P."""

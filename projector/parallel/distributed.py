@@ -64,7 +64,7 @@ class Distributed:
             [count * width.counts[self.rank] for count in rows.counts],
             group=self._moved,
         )
-        pieces = received.split([mine * count for count in width.counts])
+        pieces = torch.split(received, [mine * count for count in width.counts])
         return torch.cat([each.view(mine, count) for each, count in zip(pieces, width.counts, strict=True)], dim=1)
 
     def to_columns(self, own: Tensor, rows: Division, width: Division) -> Tensor:
@@ -156,7 +156,7 @@ class Distributed:
             return {"value": argument}
         if isinstance(argument, Tensor | np.ndarray):
             array = isinstance(argument, np.ndarray)
-            tensor = torch.from_numpy(argument) if array else argument
+            tensor = torch.from_numpy(argument) if isinstance(argument, np.ndarray) else argument
             tensors.append(tensor.to(self._device).contiguous())
             return {"array": array, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
         return {"object": self._names.number(argument)}

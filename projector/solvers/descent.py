@@ -4,12 +4,10 @@ Weights are linear combinations of the minibatch gradients H_B^T r of the steps,
 on H nor on the residuals r. Giving each step's residuals to U with the coefficient of that step therefore keeps
 W = H^T U, at an optimum or not, at the cost of a batch per step.
 
-The rows of H are propagated once and kept where the caller says: in a temporary file memory holds a batch and not all
-of H.
+The rows of H are propagated once, and kept in a temporary file where they are large: memory holds a batch of them.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -18,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.device import seldom_read
 from projector.errors import TrainingError
 from projector.network.spec import LossKind, ModelSpec
 from projector.solvers.objective import Objective, Point
@@ -37,38 +36,6 @@ class Descent:
     point: Point
     #: U, (n_train, C), with W = H^T U.
     dual: Tensor
-
-
-class RowStore(Protocol):
-    """A matrix that is written by columns and read by rows."""
-
-    def write_columns(self, start: int, values: NDArray[np.float64]) -> None:
-        """Overwrites the columns from `start` on with `values` (rows, width)."""
-
-    def read(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The rows (m,), as (m, columns)."""
-        ...
-
-
-#: A zero matrix of so many rows and columns, for as long as the context lasts.
-RowStoreFactory: TypeAlias = Callable[[int, int], AbstractContextManager[RowStore]]
-
-
-class _RowsInMemory:
-    def __init__(self, rows: int, columns: int) -> None:
-        self._values = np.zeros((rows, columns))
-
-    def write_columns(self, start: int, values: NDArray[np.float64]) -> None:
-        self._values[:, start : start + values.shape[1]] = values
-
-    def read(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self._values[rows]
-
-
-@contextmanager
-def rows_in_memory(rows: int, columns: int) -> Iterator[RowStore]:
-    """A zero matrix (rows, columns) of float64 in memory."""
-    yield _RowsInMemory(rows, columns)
 
 
 class Steps(Protocol):
@@ -141,13 +108,12 @@ def descend(
     spec: ModelSpec,
     start: Tensor,
     on_epoch: Callable[[int, Point], None],
-    row_store: RowStoreFactory = rows_in_memory,
 ) -> Descent:
     """`spec.epochs` epochs of descent from `start` = 0 (p, C): with momentum, or Pegasos' steps for the plain hinge.
 
     Minibatches of `spec.batch_size` rows (0: all of them) follow an order drawn anew each epoch from `spec.seed`. Their
-    rows of H, n_train * p * 8 bytes, lie in what `row_store` makes, gone when this returns or raises. Raises
-    TrainingError when the objective diverges, and what `row_store` raises.
+    rows of H, n_train * p * 8 bytes, are in a file without a name where they are large (`seldom_read`). Raises
+    TrainingError when the objective diverges, and DeviceError when there is no room for the file.
     """
     count = objective.representation.rows
     batch_size = min(spec.batch_size, count) or count
@@ -156,15 +122,15 @@ def descend(
     shares = iter(steps.shares(spec.epochs * -(-count // batch_size)).tolist())
     U = start.new_zeros((count, start.shape[1]))
     point = first = objective.at(start)
-    with _gradients(objective, batch_size, row_store) as gradient_of:
-        for epoch in range(spec.epochs):
-            on_epoch(epoch, point)
-            for rows in _batches(count, batch_size, generator):
-                residual, gradient = gradient_of(steps.W, rows)
-                steps.take(gradient)
-                U.index_add_(0, rows.to(U.device), residual, alpha=next(shares))
-            point = objective.at(steps.W.clone())
-            _check_progress(objective, spec, epoch, first, point)
+    gradient_of = _gradients(objective, batch_size)
+    for epoch in range(spec.epochs):
+        on_epoch(epoch, point)
+        for rows in _batches(count, batch_size, generator):
+            residual, gradient = gradient_of(steps.W, rows)
+            steps.take(gradient)
+            U.index_add_(0, rows.to(U.device), residual, alpha=next(shares))
+        point = objective.at(steps.W.clone())
+        _check_progress(objective, spec, epoch, first, point)
     on_epoch(spec.epochs, point)
     return Descent(point, U)
 
@@ -191,8 +157,7 @@ def _batches(count: int, batch_size: int, generator: torch.Generator) -> Iterato
         yield order[start : start + batch_size].sort().values
 
 
-@contextmanager
-def _gradients(objective: Objective, batch_size: int, row_store: RowStoreFactory) -> Iterator[_GradientOf]:
+def _gradients(objective: Objective, batch_size: int) -> _GradientOf:
     """Gradients of batches: of all rows through the factors of H, of fewer from rows of H that are kept."""
     representation, loss, labels = objective.representation, objective.loss, objective.labels
 
@@ -201,18 +166,17 @@ def _gradients(objective: Objective, batch_size: int, row_store: RowStoreFactory
         return residual, representation.transposed(residual)
 
     if batch_size == representation.rows:
-        yield through_factors
-        return
-    with row_store(representation.rows, representation.columns) as H:
-        for start, columns in representation.column_chunks():
-            H.write_columns(start, columns.cpu().numpy())
+        return through_factors
+    H = seldom_read((representation.rows, representation.columns))
+    for start, columns in representation.column_chunks():
+        H[:, start : start + columns.shape[1]] = columns
 
-        def through_rows(W: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-            batch = torch.from_numpy(H.read(rows.numpy())).to(W.device)
-            residual = loss.residual(batch @ W, labels[rows.to(W.device)]) / rows.shape[0]
-            return residual, batch.T @ residual
+    def through_rows(W: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        batch = H[rows].to(W.device)
+        residual = loss.residual(batch @ W, labels[rows.to(W.device)]) / rows.shape[0]
+        return residual, batch.T @ residual
 
-        yield through_rows
+    return through_rows
 
 
 def _largest_curvature(objective: Objective, direction: Tensor) -> float:

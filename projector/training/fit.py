@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.device import enough_memory
+from projector.errors import TrainingError
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Features, Graph, one_hot, validate
 from projector.network.diffusion import Diffusion
@@ -22,7 +23,7 @@ from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, SolverKind, check_spec
 from projector.parallel.distributed import Distributed
 from projector.parallel.workers import ALONE, Workers, together
-from projector.solvers.descent import RowStoreFactory, descend, rows_in_memory
+from projector.solvers.descent import descend
 from projector.solvers.newton import minimise
 from projector.solvers.objective import Objective, Point
 from projector.training.diffusion_learning import learn_diffusion
@@ -75,21 +76,21 @@ def train(
     *,
     device: torch.device | str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,
-    row_store: RowStoreFactory = rows_in_memory,
     workers: Workers = ALONE,
 ) -> Trained:
     """Trains from W = 0 on the training nodes of `graph`, in float64 on `device`; the same inputs give the same bits.
 
-    Minibatches are read from what `row_store` makes, and by one worker alone. With several the others
-    `follow_training`.
+    With several workers this is the first of them, and the others `follow_training`; gradient descent is for one.
 
     Raises GraphError for a graph that cannot be trained on, TrainingError when a setting is out of range or the solver
     fails, DeviceError when the device is missing or too small.
     """
     validate(graph)
     check_spec(spec)
+    if workers.count > 1 and spec.solver is not SolverKind.NEWTON:
+        raise TrainingError(f"Of {workers.count} workers, one alone can train by sgd.", "Use newton, or one worker.")
     with enough_memory(device, graph.nodes, graph.num_features):
-        return _train(spec, graph, device, progress or _ignore, row_store, workers)
+        return _train(spec, graph, device, progress or _ignore, workers)
 
 
 def _train(
@@ -97,7 +98,6 @@ def _train(
     graph: Graph,
     device: torch.device | str,
     progress: Callable[[TrainingProgress], None],
-    row_store: RowStoreFactory,
     workers: Workers,
 ) -> Trained:
     total = None if spec.solver is SolverKind.NEWTON else spec.epochs
@@ -110,7 +110,7 @@ def _train(
     start = start.to(problem.objective.labels.device)
     if spec.solver is SolverKind.NEWTON:
         return problem.solved(start, spec.tolerance, report)
-    descent = descend(problem.objective, spec, start, report, row_store)
+    descent = descend(problem.objective, spec, start, report)
     return problem.trained(descent.point, descent.dual, spec.epochs)
 
 

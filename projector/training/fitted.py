@@ -12,7 +12,6 @@ from projector.forgetting.coefficients import span_coefficients
 from projector.forgetting.gram import Gram
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec, SolverKind
-from projector.solvers.descent import RowStoreFactory, rows_in_memory
 from projector.training.fit import Trained, TrainingProgress, train
 from projector.training.pretrained import PretrainedWeights, starting_point, train_on
 from projector.training.scaling import well_scaled
@@ -46,7 +45,6 @@ def fit_graph(
     fixed: Sequence[int] = (),
     device: str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,
-    row_store: RowStoreFactory = rows_in_memory,
 ) -> Fitted:
     """Rescales the features where their Gram matrix needs it, trains, and computes span coefficients, on `device`.
 
@@ -62,7 +60,7 @@ def fit_graph(
     graph = replace(graph, features=scaled.features)
     start = None
     if pretrained is None:
-        trained = train(spec, graph, device=device, progress=progress, row_store=row_store)
+        trained = train(spec, graph, device=device, progress=progress)
     else:
         spec = replace(spec, solver=SolverKind.NEWTON)
         start = starting_point(pretrained, spec, graph, scaled.exponents, scaled.gram)

@@ -230,8 +230,6 @@ def train_model(
         public=options.public,
         device=_resolved(options.device),
         progress=progress,
-        # On the disk that will hold the model: /tmp may be memory.
-        scratch=next(folder for folder in out.absolute().parents if folder.is_dir()),
     )
     return built.write(out).manifest
 

@@ -36,15 +36,16 @@ def in_team(count: int, folder: Path, work: Callable[..., Any], *arguments: Any)
     for process in started:
         process.start()
     try:
-        told = [_heard(heard, started) for _ in ranks]
+        rank = None
+        while rank != 0:
+            rank, result, raised = _heard(heard, started)
+            if raised:
+                raise RuntimeError(raised)
     finally:
         for process in started:
             process.kill()
             process.join()
-    for _, _, raised in told:
-        if raised:
-            raise RuntimeError(raised)
-    return next(result for rank, result, _ in told if rank == 0)
+    return result
 
 
 def _heard(heard: "Queue[tuple[int, Any, str]]", started: list[Any]) -> tuple[int, Any, str]:

@@ -1,5 +1,7 @@
 """Two and four workers compute what one does."""
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from projector.parallel.distributed import Distributed
 from projector.parallel.workers import ALONE, Workers
 from projector.solvers.preconditioners import block_steps, factor_steps
 from projector.training.fit import Problem, follow_training, train
+from tests.support.everyday import everyday
 from tests.support.mathematics.teams import in_team
 from tests.support.models.small_graphs import GRAPHS, single_node
 
@@ -90,19 +93,33 @@ def by_all(workers: Workers, cases: list[Case]) -> list[tuple[dict[str, Any], di
     return found
 
 
-@pytest.fixture(scope="module")
-def by_one() -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return by_all(ALONE, CASES)
+PRECONDITIONERS = ("blocks", "whole")
+#: Each graph and each specification, with H and without.
+FEW = CASES[::9]
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_several_compute_what_one_does(
-    count: int, tmp_path: Path, by_one: list[tuple[dict[str, Any], dict[str, Any]]]
-) -> None:
-    by_several = in_team(count, tmp_path, by_all, CASES)
-    for case, expected, found in zip(CASES, by_one, by_several, strict=True):
-        for name, value in expected[0].items():
-            if name not in ("blocks", "whole"):
-                np.testing.assert_allclose(found[0][name], value, rtol=1e-12, atol=1e-12, err_msg=f"{case}: {name}")
-        for name, value in expected[1].items():
-            np.testing.assert_allclose(found[1][name], value, rtol=1e-9, atol=1e-9, err_msg=f"{case}: {name}")
+@pytest.mark.parametrize(("count", "cases"), everyday([(2, FEW), (4, FEW), (2, CASES), (4, CASES)], (2, FEW)))
+def test_several_compute_what_one_does(count: int, cases: list[Case], tmp_path: Path) -> None:
+    by_several = in_team(count, tmp_path, by_all, cases)
+    for case, one, several in zip(cases, by_all(ALONE, cases), by_several, strict=True):
+        for name, value in one[0].items():
+            # Preconditioners are in single precision where that suffices for them.
+            error = 1e-12 if name not in PRECONDITIONERS else 1e-3 * float(np.abs(value).max())
+            np.testing.assert_allclose(several[0][name], value, rtol=1e-12, atol=error, err_msg=f"{case}: {name}")
+        for name, value in one[1].items():
+            np.testing.assert_allclose(several[1][name], value, rtol=1e-9, atol=1e-9, err_msg=f"{case}: {name}")
+
+
+def lost(workers: Distributed) -> str:
+    """What the first worker hears when the second dies."""
+    if workers.rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            workers.beat()
+    except RuntimeError as error:
+        return str(error)
+
+
+def test_a_worker_that_dies_is_noticed(tmp_path: Path) -> None:
+    assert in_team(2, tmp_path, lost)

@@ -14,6 +14,7 @@ from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind
 from projector.parallel.distributed import Distributed
 from projector.parallel.workers import ALONE, Workers
+from tests.support.everyday import everyday
 from tests.support.mathematics.teams import in_team
 from tests.support.models.small_graphs import graph_of
 
@@ -87,7 +88,7 @@ def by_all(workers: Workers, cases: list[tuple[str, bool]]) -> list[list[dict[st
     return found
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", everyday([2, 4], 2))
 def test_several_forget_what_one_does(count: int, tmp_path: Path) -> None:
     for case, one, several in zip(CASES, by_all(ALONE, CASES), in_team(count, tmp_path, by_all, CASES), strict=True):
         for expected, found in zip(one, several, strict=True):

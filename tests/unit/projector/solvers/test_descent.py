@@ -2,17 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_store.disk.scratch import scratch_rows
 from projector.errors import DeviceError, TrainingError
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot
@@ -28,8 +25,6 @@ from tests.support.everyday import everyday
 from tests.support.models.small_graphs import (
     dense_features,
     dense_representation,
-    graph_of,
-    side_by_side,
     sparse_features,
 )
 
@@ -50,12 +45,10 @@ def ignore(epoch: int, point: Point) -> None:
     """Nobody watches."""
 
 
-def descended(
-    graph: Graph, spec: ModelSpec, on_epoch: Callable[[int, Point], None] = ignore, scratch: Path | None = None
-) -> Descent:
+def descended(graph: Graph, spec: ModelSpec, on_epoch: Callable[[int, Point], None] = ignore) -> Descent:
     objective = objective_of(graph, spec)
     start = torch.zeros((objective.representation.columns, graph.num_classes), dtype=torch.float64)
-    return descend(objective, spec, start, on_epoch, partial(scratch_rows, folder=scratch))
+    return descend(objective, spec, start, on_epoch)
 
 
 def batches(count: int, spec: ModelSpec) -> list[np.ndarray]:
@@ -199,56 +192,53 @@ def test_features_so_large_that_pegasos_leaves_the_numbers_are_refused() -> None
 # Memory and disk
 
 
-def peak_since_reset() -> int:
-    """The most memory this process had since the last reset, in bytes."""
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024
+@pytest.fixture
+def rows_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where even small ones are."""
+    monkeypatch.setattr("projector.device.SELDOM_BYTES", 1)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
 
 
-def test_minibatches_take_memory_for_a_batch_and_not_for_the_representation(tmp_path: Path) -> None:
-    n, d = 6_000, 3_000
-    rng = np.random.default_rng(0)
-    features = sp.random_array((n, d), density=0.002, rng=rng, format="csr")
-    graph = graph_of([(0, 1)], np.zeros((n, 1)), rng.integers(0, 2, n).tolist())
-    objective = objective_of(replace(graph, features=features), replace(SGD, combine=Combine.CONCAT))
-    whole = objective.representation.rows * objective.representation.columns * 8
-    start = torch.zeros((objective.representation.columns, 2), dtype=torch.float64)
-    objective.at(start)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = peak_since_reset()
-    descend(objective, replace(SGD, batch_size=64, epochs=1), start, ignore, partial(scratch_rows, folder=tmp_path))
-    assert peak_since_reset() - before <= whole / 2
+def is_mapped(folder: Path) -> bool:
+    return str(folder) in Path("/proc/self/maps").read_text()
+
+
+def test_large_rows_of_minibatches_are_in_a_file_without_a_name_and_give_the_same_weights(rows_in_a_file: Path) -> None:
+    mapped = []
+
+    def look(epoch: int, point: Point) -> None:
+        mapped.append(is_mapped(rows_in_a_file))
+        assert not list(rows_in_a_file.iterdir())
+
+    found = descended(dense_features(), SGD, look)
+    assert any(mapped)
+    assert not is_mapped(rows_in_a_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("projector.device.SELDOM_BYTES", 1 << 30)
+        assert torch.equal(descended(dense_features(), SGD).point.W, found.point.W)
 
 
 class Interrupted(Exception):
     """What stops training from outside."""
 
 
-def test_nothing_stays_on_disk_when_training_is_interrupted(tmp_path: Path) -> None:
-    seen: list[list[Path]] = []
-
+def test_the_file_is_gone_when_training_is_interrupted(rows_in_a_file: Path) -> None:
     def interrupt(epoch: int, point: Point) -> None:
-        seen.append(list(tmp_path.iterdir()))
         if epoch == 2:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        descended(dense_features(), SGD, interrupt, tmp_path)
-    assert seen == [[], [], []]
+        descended(dense_features(), SGD, interrupt)
+    assert not is_mapped(rows_in_a_file)
 
 
-def test_the_whole_batch_needs_no_disk(tmp_path: Path) -> None:
-    descended(dense_features(), replace(SGD, batch_size=0, epochs=2), scratch=tmp_path / "missing")
+def test_the_whole_batch_needs_no_file(rows_in_a_file: Path) -> None:
+    rows_in_a_file.rmdir()
+    descended(dense_features(), replace(SGD, batch_size=0, epochs=2))
 
 
-def test_minibatches_without_a_folder_to_write_to_are_refused(tmp_path: Path) -> None:
+def test_minibatches_without_a_folder_to_write_to_are_refused(rows_in_a_file: Path) -> None:
+    rows_in_a_file.rmdir()
     with pytest.raises(DeviceError, match="temporary file"):
-        descended(dense_features(), SGD, scratch=tmp_path / "missing")
-
-
-def test_training_keeps_its_rows_where_it_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="missing"):
-        train(SGD, dense_features(), row_store=partial(scratch_rows, folder=tmp_path / "missing"))
-    on_disk = train(SGD, dense_features(), row_store=partial(scratch_rows, folder=tmp_path))
-    assert side_by_side(on_disk.weights.numpy()).any()
-    assert torch.equal(on_disk.weights, train(SGD, dense_features()).weights)
+        descended(dense_features(), SGD)
