@@ -96,8 +96,9 @@ def _overwrite(descriptor: int, size: int) -> None:
         file.seek(0)
         for start in range(0, size, len(zeros)):
             file.write(zeros[: size - start])
-        file.flush()
-        os.fsync(descriptor)
+            file.flush()
+            # A little at a time, since other files' syncs wait for what is to be written before them.
+            os.fdatasync(descriptor)
 
 
 @contextmanager
