@@ -26,5 +26,9 @@ class RankError(ProjectorError):
     """The Gram matrix cannot tell the rank of the features, even with rescaled columns."""
 
 
+class WorkersLost(ProjectorError):
+    """One of several workers died, hung or failed by itself; nothing more can be computed by this group of them."""
+
+
 class DeviceError(ProjectorError):
     """The device asked for is not there, or too small."""

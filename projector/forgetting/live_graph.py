@@ -110,6 +110,16 @@ class LiveGraph:
         inputs = self.inputs.without(nodes, edges, feature_rows, propagator)
         return replace(self, inputs=inputs, propagator=propagator, targets=targets)
 
+    @together
+    def forget(self, nodes: NDArray[np.int64], feature_rows: NDArray[np.int64]) -> None:
+        """Overwrites, in place, the rows of `nodes` (m,) and the features of `feature_rows` (l,); not those of edges.
+
+        None of them may be of this graph; earlier graphs, which share the inputs' rows, must be gone.
+        """
+        self.inputs.features.rows.forget(np.concatenate([nodes, feature_rows]))
+        if self.inputs.labels is not None:
+            self.inputs.labels.rows.forget(nodes)
+
     @property
     def edges(self) -> int:
         """How many edges there are, each counted once."""

@@ -30,6 +30,8 @@ class TrainingRows:
         self._nodes = self._own_nodes = live_graph.training_rows[representation.own]
         #: Mask (n,) of the nodes whose rows of H are no longer those of the graph.
         self._changed = np.zeros(live_graph.propagator.nodes, dtype=np.bool_)
+        #: Whether H is that of this graph. Of all rows: workers compute together, also who has lost none of the own.
+        self._is_known = False
         #: What is computed of H, with the columns that are still to come; None while nothing is.
         self._making: tuple[Tensor, Iterator[tuple[int, Tensor]]] | None = None
 
@@ -81,6 +83,8 @@ class TrainingRows:
             return rows
         rows._H, rows._nodes = self._H, self._nodes
         rows._changed = self._changed | _reached(self._graph, live_graph)
+        fewer = live_graph.training_rows.size < self._graph.training_rows.size
+        rows._is_known = self._is_known and not fewer and not rows._changed.any()
         return rows
 
     @together
@@ -99,40 +103,34 @@ class TrainingRows:
         return self._H
 
     def steps(self) -> Iterator[None]:
-        """Computes H, as far as it is not known, in short steps; afterwards `H` has nothing left to do."""
-        if not self._is_known and self._begin():
-            while self._advance():
-                yield
+        """Computes H, as far as it is not known, in short steps; afterwards `H` has nothing left to do.
 
-    @property
-    def _is_known(self) -> bool:
-        return self._H is not None and not self._changed.any() and self._own_nodes.size == self._nodes.size
-
-    @together
-    def _begin(self) -> bool:
-        """Computes the few rows that have changed, or begins to compute all; whether there is more to do."""
-        partly = self._partly()
-        if partly is not None:
-            self._take(partly)
-            return False
-        representation = self._graph.representation()
-        self._making = representation.empty(), representation.column_chunks()
-        return True
+        What an earlier caller has left half done is gone on with.
+        """
+        while not self._is_known and self._advance():
+            yield
 
     @together
     def _advance(self) -> bool:
-        """Computes some columns; whether there were any left."""
-        if self._making is None:
-            raise RuntimeError("nothing is computed")
-        H, chunks = self._making
+        """Computes the few rows that have changed, or else some columns of all; whether there may be more to do."""
+        # What is interrupted here by an error is begun anew: a generator that has raised looks like one at its end.
+        making, self._making = self._making, None
+        if making is None:
+            if (partly := self._partly()) is not None:
+                self._take(partly)
+                return False
+            representation = self._graph.representation()
+            making = representation.empty(), representation.column_chunks()
+        H, chunks = making
         for start, columns in chunks:
             H[:, start : start + columns.shape[1]] = columns
+            self._making = making
             return True
         self._take(H)
         return False
 
     def _take(self, H: Tensor) -> None:
-        self._H, self._nodes, self._making = H, self._own_nodes, None
+        self._H, self._nodes, self._is_known = H, self._own_nodes, True
         self._changed[:] = False
 
     def _partly(self) -> Tensor | None:

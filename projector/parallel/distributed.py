@@ -12,7 +12,8 @@ Nothing that passes is encrypted or authenticated: this belongs on a private net
 import json
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from projector.errors import WorkersLost
 from projector.parallel.workers import CARRIED_OUT, Division
 
 Result = TypeVar("Result")
@@ -29,13 +31,14 @@ _BEAT = ""
 
 
 class Distributed:
-    """The processes of one `torch.distributed` group; all of them make it at once."""
+    """The processes of one `torch.distributed` group; all of them make it at once.
+
+    An ArithmeticError comes of numbers that all have summed: every worker raises it, and all go on. After any other
+    error they are no longer at the same place, so that everything but it raises WorkersLost from there on.
+    """
 
     def __init__(self, timeout_s: float, device: torch.device | str = "cpu") -> None:
-        """After `torch.distributed.init_process_group`; no collective waits for longer than `timeout_s`.
-
-        Who waits in vain gets a RuntimeError, after which the group is of no use.
-        """
+        """After `torch.distributed.init_process_group`; no collective waits for longer than `timeout_s`."""
         timeout = timedelta(seconds=timeout_s)
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self._device = torch.device(device)
@@ -45,6 +48,7 @@ class Distributed:
         self._one_at_a_time = threading.RLock()
         #: Whether all are carrying out a method.
         self._inside = False
+        self._lost = False
         self._names = _Names(first=self.rank == 0)
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -95,8 +99,9 @@ class Distributed:
         with self._one_at_a_time:
             if self._inside or self.rank:
                 return function(*arguments)
-            self._announce(name, arguments)
-            return self._carried_out(function, arguments)
+            with self._in_step():
+                self._announce(name, arguments)
+                return self._carried_out(function, arguments)
 
     def knows(self, root: object) -> None:
         """Gives the same object of all processes, made by each, its number."""
@@ -104,23 +109,47 @@ class Distributed:
 
     def follow(self) -> None:
         """Carries out what the first process announces, until it says that it was all."""
-        while (heard := self._heard()) is not None:
-            name, arguments = heard
-            if name == _BEAT:
-                self.sum(torch.zeros(1, device=self._device))
-            else:
-                self._carried_out(CARRIED_OUT[name], arguments)
+        with self._in_step():
+            while (heard := self._heard()) is not None:
+                name, arguments = heard
+                if name == _BEAT:
+                    self.sum(torch.zeros(1, device=self._device))
+                    continue
+                # The first has raised it as well, and says what comes of it.
+                with suppress(ArithmeticError):
+                    self._carried_out(CARRIED_OUT[name], arguments)
 
     def beat(self) -> None:
-        """Tells the others that the first process is there; raises RuntimeError where one of them is not."""
-        with self._one_at_a_time:
+        """Tells the others that the first process is there, and what it holds no longer.
+
+        Once it returns, nothing of that is in their memory. Raises WorkersLost where one of them is not there.
+        """
+        with self._one_at_a_time, self._in_step():
             self._announce(_BEAT, ())
             self.sum(torch.zeros(1, device=self._device))
 
     def end(self) -> None:
         """Lets the others go."""
-        with self._one_at_a_time:
+        with self._one_at_a_time, self._in_step():
             self._announce(None, ())
+
+    @contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """For what all do at once; what one fails in alone is the last that they do."""
+        remedy = "Begin again, with the workers that are there."
+        if self._lost:
+            raise WorkersLost("The workers have lost one another.", remedy)
+        self._lost = True
+        try:
+            yield
+        except ArithmeticError:
+            self._lost = False
+            raise
+        except Exception as error:
+            raise WorkersLost(
+                f"Worker {self.rank} of {self.count} could not go on with the others: {error}.", remedy
+            ) from error
+        self._lost = False
 
     def _carried_out(self, function: Callable[..., Result], arguments: Sequence[Any]) -> Result:
         self._inside = True
@@ -134,7 +163,12 @@ class Distributed:
     def _announce(self, name: str | None, arguments: Sequence[Any]) -> None:
         tensors: list[Tensor] = []
         told = [self._told(argument, tensors) for argument in arguments]
-        header = {"name": name, "arguments": told, "gone": self._names.take_gone()}
+        header = {
+            "name": name,
+            "arguments": told,
+            "gone": self._names.take_gone(),
+            "numbered": self._names.numbered,
+        }
         spoken = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
         dist.broadcast(torch.tensor([spoken.shape[0]]), 0, group=self._spoken)
         dist.broadcast(spoken, 0, group=self._spoken)
@@ -147,6 +181,8 @@ class Distributed:
         spoken = torch.empty(int(length), dtype=torch.uint8)
         dist.broadcast(spoken, 0, group=self._spoken)
         header = json.loads(bytes(spoken.numpy()))
+        if header["numbered"] != self._names.numbered:
+            raise RuntimeError("the first worker has got other results")
         arguments = [self._understood(told) for told in header["arguments"]]
         self._names.forget(header["gone"])
         return None if header["name"] is None else (header["name"], arguments)
@@ -179,7 +215,8 @@ class _Names:
 
     def __init__(self, *, first: bool) -> None:
         self._first = first
-        self._next = 0
+        #: How many have been numbered.
+        self.numbered = 0
         self._objects: dict[int, object] = {}
         self._numbers: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         self._gone: list[int] = []
@@ -189,11 +226,11 @@ class _Names:
         if made is None or isinstance(made, Tensor | np.ndarray | bool | int | float | str | tuple | list):
             return
         if self._first:
-            self._numbers[made] = self._next
-            weakref.finalize(made, self._gone.append, self._next)
+            self._numbers[made] = self.numbered
+            weakref.finalize(made, self._gone.append, self.numbered)
         else:
-            self._objects[self._next] = made
-        self._next += 1
+            self._objects[self.numbered] = made
+        self.numbered += 1
 
     def number(self, known: object) -> int:
         """Of an object that `add` was told."""

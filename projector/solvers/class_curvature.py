@@ -85,7 +85,8 @@ class ClassCurvature:
             block = G @ G.T if by_rows else self.workers.sum(G.T @ G)
             block.diagonal().add_(self._objective.regularization)
             cholesky, failed = torch.linalg.cholesky_ex(block)
-            if int(failed):
+            # Processors may differ in it, and workers must not.
+            if int(self.workers.sum(failed)):
                 return []
             factors.append(_ClassFactor(rows, roots, cholesky, by_rows))
         return factors

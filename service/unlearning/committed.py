@@ -187,9 +187,10 @@ class Committed:
         self.live_graph = prepared.live_graph
         self.training_rows = prepared.training_rows
         self.training_rows.forget()
-        _overwrite(self.features, np.concatenate([prepared.nodes, prepared.feature_rows]))
+        self.live_graph.forget(prepared.nodes, prepared.feature_rows)
+        _overwrite(self.features.beta, np.concatenate([prepared.nodes, prepared.feature_rows]))
         if self.labels is not None:
-            _overwrite(self.labels, prepared.nodes)
+            _overwrite(self.labels.beta, prepared.nodes)
         self.node_ids.forget(prepared.nodes)
         self.replace(prepared.state, prepared.outcome)
 
@@ -200,6 +201,5 @@ class Committed:
         self.features, self.labels = self.inputs(outcome.coefficients)
 
 
-def _overwrite(given: InputRows, rows: NDArray[np.int64]) -> None:
-    given.rows.forget(rows)
-    given.beta[:, torch.from_numpy(rows).to(given.beta.device)] = 0.0
+def _overwrite(beta: torch.Tensor, rows: NDArray[np.int64]) -> None:
+    beta[:, torch.from_numpy(rows).to(beta.device)] = 0.0

@@ -92,6 +92,17 @@ def test_only_what_can_have_changed_is_computed_again(tmp_path: Path, monkeypatc
     assert 0 < count < rows.shape[0] / 4
 
 
+def test_rows_half_made_for_one_caller_are_gone_on_with_for_another() -> None:
+    live_graph = fit(load_dataset(GRAPH, data_dirs=[]), SPECS["label reuse"])._held.live_graph
+    kept = TrainingRows(live_graph)
+    first, second = kept.steps(), kept.steps()
+    next(first)
+    next(second)
+    assert list(first)
+    assert not list(second)
+    torch.testing.assert_close(kept.H(), live_graph.objective(1.0).representation.dense(), rtol=0, atol=0)
+
+
 def test_the_rows_of_what_was_deleted_leave_the_memory(tmp_path: Path) -> None:
     resident = StoredModel(tmp_path / "model", built(load_dataset(GRAPH, data_dirs=[]))).resident
     kept = TrainingRows(resident.committed.live_graph)

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from projector.errors import WorkersLost
 from projector.forgetting.certificate import certify
 from projector.forgetting.coefficients import span_coefficients
 from projector.network.spec import Combine, LossKind, ModelSpec
 from projector.parallel.distributed import Distributed
-from projector.parallel.workers import ALONE, Workers
+from projector.parallel.workers import ALONE, Workers, together
 from projector.solvers.preconditioners import block_steps, factor_steps
 from projector.training.fit import Problem, follow_training, train
 from tests.support.everyday import everyday
@@ -110,16 +111,41 @@ def test_several_compute_what_one_does(count: int, cases: list[Case], tmp_path: 
             np.testing.assert_allclose(several[1][name], value, rtol=1e-9, atol=1e-9, err_msg=f"{case}: {name}")
 
 
-def lost(workers: Distributed) -> str:
-    """What the first worker hears when the second dies."""
+class Failing:
+    """What workers can fail in."""
+
+    def __init__(self, workers: Distributed) -> None:
+        self.workers = workers
+
+    @together
+    def overflow(self) -> None:
+        """In a sum, which all have."""
+        raise ArithmeticError(str(self.workers.sum(torch.full((1,), torch.inf))))
+
+    @together
+    def die(self) -> None:
+        """The second does."""
+        if self.workers.rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.workers.sum(torch.zeros(1))
+
+
+def lost(workers: Distributed) -> bool:
+    """Both fail alike and go on; then the second dies."""
+    failing = Failing(workers)
+    workers.knows(failing)
     if workers.rank:
-        os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        while True:
-            workers.beat()
-    except RuntimeError as error:
-        return str(error)
+        workers.follow()
+    with pytest.raises(ArithmeticError):
+        failing.overflow()
+    workers.beat()
+    with pytest.raises(WorkersLost, match="could not go on"):
+        failing.die()
+    # Nobody is waited for once more.
+    with pytest.raises(WorkersLost, match="have lost one another"):
+        workers.beat()
+    return True
 
 
-def test_a_worker_that_dies_is_noticed(tmp_path: Path) -> None:
+def test_workers_outlast_what_all_fail_in_but_not_a_death(tmp_path: Path) -> None:
     assert in_team(2, tmp_path, lost)

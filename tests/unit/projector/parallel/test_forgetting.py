@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from projector import Model, ModelSpec, fit
 from projector.forgetting.training_rows import TrainingRows
@@ -86,6 +87,36 @@ def by_all(workers: Workers, cases: list[tuple[str, bool]]) -> list[list[dict[st
         if isinstance(workers, Distributed):
             workers.end()
     return found
+
+
+def emptied(workers: Workers) -> tuple[NDArray[np.float64], float]:
+    """The weights after a training node without neighbours has left, and what all still hold of its features.
+
+    Of two workers it is the second's, and no other row of H changes.
+    """
+    edges = [(node, node + 1) for node in range(6)]
+    graph = graph_of(edges, np.random.default_rng(0).random((8, 3)) + 1.0, [0, 1] * 4)
+    with patch("projector.forgetting.live_graph.keeps_dense", lambda *_: True):
+        model = shared(fit(graph, ModelSpec()), workers)
+    rows = model._held.live_graph.inputs.features.rows
+    if isinstance(workers, Distributed) and workers.rank:
+        del model
+        workers.follow()
+    else:
+        # With H at hand, as it is from the first batch on.
+        model._held.training_rows.objective(1.0)
+        model, _ = model.forget(nodes=[7])
+        model._held.live_graph.forget(np.array([7]), np.array([], dtype=np.int64))
+        if isinstance(workers, Distributed):
+            workers.end()
+    left = workers.sum(rows.dense_rows(np.array([7])).abs().sum())
+    return model.weights if workers.rank == 0 else np.zeros(0), float(left)
+
+
+def test_a_row_that_one_worker_alone_has_leaves_it(tmp_path: Path) -> None:
+    one, several = emptied(ALONE), in_team(2, tmp_path, emptied)
+    np.testing.assert_allclose(several[0], one[0], rtol=1e-7)
+    assert one[1] == several[1] == 0.0
 
 
 @pytest.mark.parametrize("count", everyday([2, 4], 2))
