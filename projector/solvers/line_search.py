@@ -6,26 +6,20 @@ from dataclasses import dataclass
 from scipy.optimize import brentq
 from torch import Tensor
 
-from projector.parallel.workers import Workers, together
-from projector.solvers.objective import Objective, Point
+from projector.parallel.workers import together
+from projector.solvers.objective import Objective, OfObjective, Point
 
 _LONGEST_STEP = 2.0**20
 
 
 @dataclass(frozen=True, eq=False)
-class Slopes:
+class Slopes(OfObjective):
     """F's slope along a direction (p, C) from a point."""
 
-    objective: Objective
     point: Point
     direction: Tensor
     #: How the logits of one's own rows change, (n_own, C).
     moved: Tensor
-
-    @property
-    def workers(self) -> Workers:
-        """Who has a part of it."""
-        return self.objective.workers
 
     @together
     def __call__(self, t: float) -> float:

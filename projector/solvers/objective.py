@@ -100,17 +100,23 @@ class Objective:
 
 
 @dataclass(frozen=True, eq=False)
-class Hessian:
-    """The Hessian of F at one point."""
+class OfObjective:
+    """What each worker holds of something that was made with its part of an objective."""
 
     objective: Objective
-    #: That of the loss by the logits of one's own rows.
-    of_loss: LinearMap
 
     @property
     def workers(self) -> Workers:
         """Who has a part of it."""
         return self.objective.workers
+
+
+@dataclass(frozen=True, eq=False)
+class Hessian(OfObjective):
+    """The Hessian of F at one point."""
+
+    #: That of the loss by the logits of one's own rows.
+    of_loss: LinearMap
 
     @together
     def __call__(self, direction: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ from torch import Tensor
 from projector.network.losses import LinearMap, Loss
 from projector.network.product_costs import dense_seconds
 from projector.network.representation import Representation
-from projector.parallel.workers import Workers, together
-from projector.solvers.objective import Objective, Point
+from projector.parallel.workers import together
+from projector.solvers.objective import Objective, OfObjective, Point
 
 #: Rows drawn for a block, for each of its columns, and at least; and for the whole Hessian, for each column of H.
 _ROWS_PER_COLUMN, _FEWEST_ROWS = 2, 2_000
@@ -140,19 +140,13 @@ def block_steps(objective: Objective, point: Point, rows: RowsOfH) -> Iterator[C
 
 
 @dataclass(frozen=True, eq=False)
-class _ForClasses:
+class _ForClasses(OfObjective):
     """Rows of H for the class blocks at one point."""
 
-    objective: Objective
     H: Tensor
     #: Of the loss of one's own rows in each class, (n_own, C).
     curvatures: Tensor
     dtype: torch.dtype
-
-    @property
-    def workers(self) -> Workers:
-        """Who has rows."""
-        return self.objective.workers
 
     @together
     def block(self, number: int) -> Tensor:
@@ -174,10 +168,9 @@ def drawn_for_classes(objective: Objective, point: Point, rows: RowsOfH) -> _For
 
 
 @dataclass(frozen=True, eq=False)
-class _ForWhole:
+class _ForWhole(OfObjective):
     """Rows of H for the whole Hessian at one point."""
 
-    objective: Objective
     #: Those drawn, (a, p), and with which probability.
     G: Tensor
     shares: Tensor
@@ -185,11 +178,6 @@ class _ForWhole:
     of_loss: LinearMap
     classes: int
     dtype: torch.dtype
-
-    @property
-    def workers(self) -> Workers:
-        """Who has rows."""
-        return self.objective.workers
 
     @together
     def block(self, first: int, second: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from projector.network.losses import LinearMap
 from projector.network.representation import DenseRepresentation, transposed_product
 from projector.parallel.workers import Workers, together
-from projector.solvers.objective import Objective, Point
+from projector.solvers.objective import Objective, OfObjective, Point
 
 
 class SinglePrecision:
@@ -40,18 +40,12 @@ class SinglePrecision:
 
 
 @dataclass(frozen=True, eq=False)
-class SingleHessian:
+class SingleHessian(OfObjective):
     """The Hessian of F at one point, in float32."""
 
-    objective: Objective
     H: Tensor
     #: That of the loss by the logits of one's own rows.
     of_loss: LinearMap
-
-    @property
-    def workers(self) -> Workers:
-        """Who has a part of it."""
-        return self.objective.workers
 
     @together
     def __call__(self, direction: Tensor) -> Tensor:
