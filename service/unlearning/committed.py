@@ -14,7 +14,7 @@ from model_store.memory import available_bytes, require_memory, serving_needs
 from model_store.versions import VersionState
 from model_store.work import Work
 from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, carried_columns
-from projector.forgetting.certificate import Certificate
+from projector.forgetting.certificate import Certificate, certifiable
 from projector.forgetting.forget import HeldModel
 from projector.forgetting.gram import Gram, factorise
 from projector.forgetting.live_graph import LiveGraph, label_gram
@@ -134,6 +134,11 @@ class Committed:
         if self._certificate is None:
             self._certificate = self.held(None).certificate()
         return self._certificate
+
+    @property
+    def knows_certificate(self) -> bool:
+        """Whether `certificate` is there without sweeps over the graph."""
+        return self._certificate is not None or not certifiable(self.live_graph.loss, self.regularization)
 
     @property
     def bound_columns(self) -> int:

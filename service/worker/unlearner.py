@@ -128,9 +128,11 @@ class Unlearner:
 
     @property
     def served(self) -> VersionFacts | None:
-        """The same of that version alone."""
+        """The same of that version alone; None while its certificate is still computed, which is no work of a loop."""
         resident = self.resident
-        return None if resident is None else committed_facts(resident.committed)
+        if resident is None or not resident.committed.knows_certificate:
+            return None
+        return committed_facts(resident.committed)
 
     def knows(self, node: str) -> bool:
         """Whether the external id belongs to a live node; raises Unavailable before a version is loaded."""
