@@ -121,14 +121,14 @@ MUTANTS = {
     ),
     "bounds the distance without what rounding adds": Mutant(
         CERTIFICATE,
-        ("    representation = objective.representation\n", "    return _EPSILON"),
+        ("    representation, size = ", "    return _EPSILON"),
         "    return 0.0\n",
         (_LARGE_ROW, _SHARED_ROW),
         BOUND,
     ),
     "lets every row err as one of mean norm does": Mutant(
         CERTIFICATE,
-        ("    from_logits = ", "    residual = "),
+        ("    from_logits = ", "    from_products = "),
         "    curvature = objective.loss.curvature(point.logits, objective.labels)\n"
         "    mean = float(rows.square().mean() * torch.linalg.norm(curvature))\n"
         "    from_logits = math.sqrt(representation.columns / 6) * mean * size\n",
@@ -137,7 +137,7 @@ MUTANTS = {
     ),
     "takes errors that rows share to be independent": Mutant(
         CERTIFICATE,
-        ("    from_logits = ", "    residual = "),
+        ("    from_logits = ", "    from_products = "),
         "    alone = float(torch.linalg.norm(rows * passed))\n"
         "    from_logits = math.sqrt(representation.columns / 6) * alone * size\n",
         (_SHARED_ROW,),
