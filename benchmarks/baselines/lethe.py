@@ -4,6 +4,7 @@ With adaptive diffusion as well, and then beside `RetrainedWithDiffusion`, which
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,13 @@ class Lethe:
     def fit(self, graph: Graph) -> Held:
         """As `Baseline.fit`."""
         check_linear(replace(self.spec, diffusion=False))
-        return Held(self.spec, fit(graph, self.spec), self.repair)
+        return Held(self.spec, _fitted(graph, self.spec), self.repair)
+
+
+@lru_cache(maxsize=2)
+def _fitted(graph: Graph, spec: ModelSpec) -> Model:
+    """The model, once for what is measured on one graph in a row: forgetting makes another and leaves it as it is."""
+    return fit(graph, spec)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.baselines.lethe import Held, Lethe
+from benchmarks.baselines.lethe import Lethe
 from benchmarks.baselines.nonlinear import Kind
 from benchmarks.baselines.protocol import Nodes, Trained
 from benchmarks.paper.units import Cases, Unit
@@ -79,11 +79,6 @@ def forgotten(fitted: Trained, nodes: Nodes) -> tuple[Trained, float]:
     return left, time.process_time() - began
 
 
-@lru_cache(maxsize=2)
-def _lethe(graph: Graph, spec: ModelSpec) -> Held:
-    return Lethe(spec, repair=False).fit(graph)
-
-
 def lethe_seconds(graph: Graph, spec: ModelSpec, nodes: Nodes) -> float:
     """What Lethe's projection takes to forget `nodes` in this process, of the processor: the median of three."""
     return _lethe_seconds(graph, spec, nodes.tobytes())
@@ -92,4 +87,5 @@ def lethe_seconds(graph: Graph, spec: ModelSpec, nodes: Nodes) -> float:
 @lru_cache(maxsize=4)
 def _lethe_seconds(graph: Graph, spec: ModelSpec, nodes: bytes) -> float:
     deleted = np.frombuffer(nodes, dtype=np.int64)
-    return median(forgotten(_lethe(graph, spec), deleted)[1] for _ in range(3))
+    lethe = Lethe(spec, repair=False).fit(graph)
+    return median(forgotten(lethe, deleted)[1] for _ in range(3))
