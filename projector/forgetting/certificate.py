@@ -63,7 +63,8 @@ def _rounding(objective: Objective, point: Point) -> float:
     """The standard deviation of the computed gradient's error, (1/n) H^T R + lambda W with the residual R.
 
     Each of the L additions and multiplications of a scalar product a^T b errs by at most half a unit in the last place
-    of what is at most |a| |b|, so their sum has a standard deviation of at most sqrt(L / 6) eps |a| |b|. An error of a
+    of what is at most |a| |b|, so their sum has a standard deviation of at most sqrt(L / 6) eps |a| |b|; sums over all
+    rows are sums of chunks, with fewer terms one after another than rows. An error of a
     logit, with a = h_i, passes through the curvature of its row's loss and through H^T, and is there of size |h_i|^2:
     rows add up by their own norms, since one may be far larger than the others.
     """
@@ -72,6 +73,6 @@ def _rounding(objective: Objective, point: Point) -> float:
     passed = rows * objective.loss.curvature(point.logits, objective.labels)
     from_logits = math.sqrt(1 / 6) * representation.logit_rounding(passed) * size
     from_products = (
-        math.sqrt(representation.nodes / 6) * representation.norm(rows) * representation.norm(point.residual)
+        math.sqrt(representation.terms / 6) * representation.norm(rows) * representation.norm(point.residual)
     )
     return _EPSILON * ((from_logits + from_products) / objective.weighted_rows + objective.regularization * size)

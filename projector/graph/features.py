@@ -10,8 +10,8 @@ from projector.device import all_threads
 from projector.graph.graph import Features
 from projector.graph.ranges import index_type, ranges
 
-#: Rows turned into float64 at a time when features are stored in float32.
-_CHUNK_ROWS = 32_768
+#: Rows turned into float64 at a time when features are stored in float32, and summed up before their sums are.
+CHUNK_ROWS = 32_768
 
 
 class FeatureMatrix:
@@ -42,6 +42,11 @@ class FeatureMatrix:
         if self._sparse is None:
             return self._matrix.numel() * self._matrix.element_size()
         return int(self._sparse.data.nbytes + self._sparse.indices.nbytes)
+
+    @property
+    def terms(self) -> int:
+        """How many numbers an entry of X^T right adds up one after another; sums of chunks have fewer than n."""
+        return self.nodes if self._sparse is not None else chunked_terms(self.nodes)
 
     @property
     def row_norms(self) -> Tensor:
@@ -79,8 +84,8 @@ class FeatureMatrix:
         if self._sparse is not None or self._matrix.dtype == torch.float64:
             return self._matrix @ right
         out = torch.empty((self.nodes, right.shape[1]), dtype=torch.float64, device=self.device)
-        for start in range(0, self.nodes, _CHUNK_ROWS):
-            out[start : start + _CHUNK_ROWS] = self._matrix[start : start + _CHUNK_ROWS].to(torch.float64) @ right
+        for start in range(0, self.nodes, CHUNK_ROWS):
+            out[start : start + CHUNK_ROWS] = self._matrix[start : start + CHUNK_ROWS].to(torch.float64) @ right
         return out
 
     @all_threads()
@@ -92,11 +97,9 @@ class FeatureMatrix:
             if self._transposed is None:
                 self._transposed = csr_tensor(sp.csr_array(self._sparse.T), self.device)
             return self._transposed @ right
-        if self._matrix.dtype == torch.float64:
-            return self._matrix.T @ right
         out = torch.zeros((self.num_features, right.shape[1]), dtype=torch.float64, device=self.device)
-        for start in range(0, self.nodes, _CHUNK_ROWS):
-            chunk = slice(start, start + _CHUNK_ROWS)
+        for start in range(0, self.nodes, CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
             out += self._matrix[chunk].to(torch.float64).T @ right[chunk]
         return out
 
@@ -130,6 +133,11 @@ class FeatureMatrix:
             self._transposed = None
 
 
+def chunked_terms(rows: int) -> int:
+    """How many numbers a sum over `rows` adds up one after another: those of a chunk, then the chunks' sums."""
+    return min(rows, CHUNK_ROWS) + -(-rows // CHUNK_ROWS)
+
+
 def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:
     """`matrix` as a torch CSR tensor of float64 values on `device`, with int32 indices where they are large enough.
 
@@ -153,4 +161,4 @@ def symmetrised(matrix: Tensor) -> Tensor:
 
 def _chunks(rows: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
     chosen = np.flatnonzero(rows)
-    return [chosen[start : start + _CHUNK_ROWS] for start in range(0, chosen.size, _CHUNK_ROWS)]
+    return [chosen[start : start + CHUNK_ROWS] for start in range(0, chosen.size, CHUNK_ROWS)]

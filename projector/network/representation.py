@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.graph.features import CHUNK_ROWS, chunked_terms
 from projector.network.blocks import by_block, side_by_side
 from projector.network.inputs import Input, Inputs
 from projector.parallel.workers import ALONE, Division, Workers, together
@@ -75,6 +76,11 @@ class Representation:
     def nodes(self) -> int:
         """n."""
         return int(self.inputs.features.rows.nodes)
+
+    @property
+    def terms(self) -> int:
+        """How many numbers an entry of H^T R adds up one after another at most."""
+        return max(each.rows.terms for each in self.inputs)
 
     @property
     def columns(self) -> int:
@@ -248,7 +254,15 @@ class DenseRepresentation(Representation):
 
     def transposed(self, R: Tensor) -> Tensor:
         """H^T R for R of which these are one's own rows, (n_own, C): (p, C)."""
-        return self.workers.sum(transposed_product(self._H, R))
+        product = R.new_zeros((self.columns, R.shape[1]))
+        for rows, residual in zip(*(torch.split(each, CHUNK_ROWS) for each in (self._H, R)), strict=True):
+            product += transposed_product(rows, residual)
+        return self.workers.sum(product)
+
+    @property
+    def terms(self) -> int:
+        """How many numbers an entry of H^T R adds up one after another at most."""
+        return chunked_terms(self.rows) + self.workers.count
 
     def logit_rounding(self, passed: Tensor) -> float:
         """That of H itself and of its products with W, of p terms."""

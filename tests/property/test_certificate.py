@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from projector.forgetting.certificate import certify
-from projector.graph.features import FeatureMatrix
+from projector.graph.features import CHUNK_ROWS, FeatureMatrix
 from projector.network.inputs import inputs_of
 from projector.network.losses import loss_of
 from projector.network.propagation import Propagator
@@ -153,6 +153,20 @@ def test_the_rounding_of_a_row_that_all_others_are_made_of_is_covered(loss: Loss
     H = X[0].astype(np.longdouble) / roots[:, None] / roots[0]
     added, error = gradient_error(objective, H, W)
     assert 0.0 < error <= added
+
+
+@pytest.mark.parametrize("keeps_dense", [False, True])
+def test_a_sum_over_many_rows_is_one_of_chunks(keeps_dense: bool) -> None:
+    """Added one after another, the ones would be lost beside the first; the bound counts on sums of chunks."""
+    X = np.ones((2 * CHUNK_ROWS, 1))
+    X[:CHUNK_ROWS] = 0.0
+    X[0] = 2.0**53
+    labels = np.zeros(len(X), dtype=np.int64)
+    representation = objective_of(X, sp.csr_array((len(X), len(X))), labels, 2, LossKind.SOFTMAX).representation
+    if keeps_dense:
+        representation = representation.with_dense(representation.dense())
+    assert representation.terms <= CHUNK_ROWS + 3
+    assert representation.transposed(torch.ones((len(X), 2), dtype=torch.float64))[0, 0] == 2.0**53 + CHUNK_ROWS
 
 
 @pytest.mark.parametrize("seed", range(40))
