@@ -64,9 +64,9 @@ def _rounding(objective: Objective, point: Point) -> float:
 
     Each of the L additions and multiplications of a scalar product a^T b errs by at most half a unit in the last place
     of what is at most |a| |b|, so their sum has a standard deviation of at most sqrt(L / 6) eps |a| |b|; sums over all
-    rows are sums of chunks, with fewer terms one after another than rows. An error of a
-    logit, with a = h_i, passes through the curvature of its row's loss and through H^T, and is there of size |h_i|^2:
-    rows add up by their own norms, since one may be far larger than the others.
+    rows of dense features are sums of chunks, with fewer terms one after another than rows. An error of a logit, with
+    a = h_i, passes through the curvature of its row's loss and through H^T, and is there of size |h_i|^2: rows add up
+    by their own norms, since one may be far larger than the others.
     """
     representation, size = objective.representation, float(torch.linalg.norm(point.W))
     rows = representation.row_bounds

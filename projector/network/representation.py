@@ -80,7 +80,12 @@ class Representation:
     @property
     def terms(self) -> int:
         """How many numbers an entry of H^T R adds up one after another at most."""
-        return max(each.rows.terms for each in self.inputs)
+        return max(each.rows.terms for each in self.inputs) + self._neighbours
+
+    @property
+    def _neighbours(self) -> int:
+        """How many a node's sums over its neighbours add up at most: over those of a hub go no chunks."""
+        return max(int(each.operators.row_entries.max()) for each in self.inputs)
 
     @property
     def columns(self) -> int:
@@ -262,7 +267,7 @@ class DenseRepresentation(Representation):
     @property
     def terms(self) -> int:
         """How many numbers an entry of H^T R adds up one after another at most."""
-        return chunked_terms(self.rows) + self.workers.count
+        return chunked_terms(self.rows) + self.workers.count + self._neighbours
 
     def logit_rounding(self, passed: Tensor) -> float:
         """That of H itself and of its products with W, of p terms."""

@@ -81,8 +81,8 @@ class Unlearner:
         #: What was found of what this process alone can look at; whoever looks sets it, and others are told.
         self.checks: tuple[Check, ...] = ()
         self._condition = Condition()
-        #: Whether requests are carried out. How far is for the log alone: whoever may only write would learn from it
-        #: whether there was something to delete.
+        #: Whether requests are carried out, or repairs for them. How far is for the log alone: whoever may only write
+        #: would learn from it whether there was something to delete.
         self._is_deleting = False
 
     @property
@@ -276,7 +276,8 @@ class Unlearner:
             seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
             await claims.wait(0.0 if idle else seconds, stop)
             if idle and claims.none and not self._importer.is_under_way:
-                await (session.repairer if repairs else session.checkpointer).step()
+                with self._deleting():
+                    await (session.repairer if repairs else session.checkpointer).step()
 
     async def _tidy(self) -> None:
         """Between batches, once in a lease: what others that lost theirs have left on the disk is removed."""

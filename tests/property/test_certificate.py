@@ -165,8 +165,28 @@ def test_a_sum_over_many_rows_is_one_of_chunks(keeps_dense: bool) -> None:
     representation = objective_of(X, sp.csr_array((len(X), len(X))), labels, 2, LossKind.SOFTMAX).representation
     if keeps_dense:
         representation = representation.with_dense(representation.dense())
-    assert representation.terms <= CHUNK_ROWS + 3
+    assert representation.terms <= CHUNK_ROWS + 4
     assert representation.transposed(torch.ones((len(X), 2), dtype=torch.float64))[0, 0] == 2.0**53 + CHUNK_ROWS
+
+
+@pytest.mark.parametrize("keeps_dense", [False, True])
+def test_a_sum_over_the_neighbours_of_a_hub_is_no_sum_of_chunks(keeps_dense: bool) -> None:
+    """Added one after another, the ones are lost beside the first; the bound counts all neighbours."""
+    n = 3 * CHUNK_ROWS
+    leaves, hub = np.arange(1, n), np.zeros(n - 1, dtype=np.int64)
+    adjacency = sp.csr_array((np.ones(2 * n - 2), (np.r_[hub, leaves], np.r_[leaves, hub])), shape=(n, n))
+    spec = ModelSpec(hops=1, propagation=PropagationKind.ROW, regularization=1e-6)
+    propagator = Propagator.build(adjacency, spec.propagation, spec.self_loops)
+    X = np.zeros((n, 1))
+    X[0] = 2.0
+    inputs = inputs_of(spec, FeatureMatrix(X), sp.csr_array((n, 2)), propagator)
+    representation = Representation(inputs, np.arange(n))
+    R = torch.ones((n, 1), dtype=torch.float64)
+    R[1] = 2.0**53
+    assert representation.transposed(R)[0, 0] == 2.0**53
+    if keeps_dense:
+        representation = representation.with_dense(representation.dense())
+    assert representation.terms >= n
 
 
 @pytest.mark.parametrize("seed", range(40))
