@@ -13,7 +13,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 
 import torch
@@ -92,9 +92,15 @@ class Visit:
     def task(self) -> str:
         """What is to be made ready, once that is said; raises WorkersLost when the meeting ends before."""
         with _while_it_lasts():
-            while self._store.check([_SETTLED]) or not self._store.check([_TASK]):
+            while self.settled or not self._store.check([_TASK]):
                 time.sleep(_LOOK_S)
             return str(self._store.get(_TASK).decode())
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is settled who takes part; raises WorkersLost when the meeting is over."""
+        with _while_it_lasts():
+            return bool(self._store.check([_SETTLED]))
 
     def take_part(self, digest: str) -> int | None:
         """Says that it is ready; its place among those that take part, None when it has come too late for that.
@@ -103,7 +109,7 @@ class Visit:
         """
         with _while_it_lasts():
             self._store.set(f"{_READY}/{self._number}", digest)
-            while not self._store.check([_SETTLED]):
+            while not self.settled:
                 time.sleep(_LOOK_S)
             settled = json.loads(self._store.get(_SETTLED))
         if settled["digest"] != digest:
@@ -123,13 +129,9 @@ class Visit:
 
     def stay(self) -> None:
         """Waits until the meeting is over."""
-        try:
-            with _while_it_lasts():
-                while True:
-                    self._store.check([_SETTLED])
-                    time.sleep(10 * _LOOK_S)
-        except WorkersLost:
-            return
+        with suppress(WorkersLost):
+            while self.settled:
+                time.sleep(_LOOK_S)
 
 
 def _store(host: str, port: int, timeout_s: float, listening: int | None = None) -> TCPStore:

@@ -11,7 +11,7 @@ import torch
 
 # All that workers carry out together has to be known here by its name.
 import projector.forgetting.forget  # noqa: F401
-from projector.errors import WorkersLost
+from projector.errors import ProjectorError, WorkersLost
 from projector.parallel.meeting import Visit
 from service.settings import Settings
 from service.unlearning.placement import chosen_device
@@ -52,7 +52,14 @@ def follow(settings: Settings, notify_ready: Callable[[], None]) -> None:
 def _take_part(visit: Visit, model: Path, device: torch.device) -> None:
     task = msgspec.json.decode(visit.task(), type=Task)
     _log.info("model.loading", version=task.folder)
-    graph, digest = load(model, task, device)
+    try:
+        graph, digest = load(model, task, device)
+    except (ProjectorError, OSError):
+        if not visit.settled:
+            raise
+        # The unlearner has gone on without this one, and changed what it read.
+        visit.stay()
+        return
     rank = visit.take_part(digest)
     if rank is None:
         del graph

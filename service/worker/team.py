@@ -23,9 +23,9 @@ _LOOK_S = 0.05
 _BEATS = 3
 #: Sessions in a row that workers may end before a batch is applied; the next one goes without them.
 _MOST_LOSSES = 3
-#: A start for the sake of workers that came later is followed by a rest of so many times its length, twice that after
-#: each that brought nobody, at most so many doublings: what cannot take part must not keep the others from their work.
-_REST_TIMES = 10
+#: A session that not all have joined goes on for at least the time that its start took before it ends for the sake of
+#: those that came later; for twice that after each further one in a row, at most so many doublings: what cannot take
+#: part must not keep the others from their work.
 _MOST_DOUBLINGS = 5
 
 
@@ -45,7 +45,8 @@ class Team:
         #: What a beat has found.
         self._lost: WorkersLost | None = None
         self._losses = 0
-        self._fruitless = 0
+        #: Sessions in a row that not all have joined.
+        self._incomplete = 0
         #: `time.monotonic()` at which the session began, and before which none begins for the sake of those who came.
         self._began = self._rests_until = 0.0
         self._log = structlog.get_logger(__name__)
@@ -62,11 +63,11 @@ class Team:
         With whoever has the model of that `digest` by then, down to nobody. `share` gives this process' model to them
         all. Raises WorkersLost when one is lost meanwhile.
         """
-        meeting, took_s = self._meeting, time.monotonic() - self._began
+        meeting = self._meeting
         if meeting is None:
             return
         most = 0 if self._losses >= _MOST_LOSSES else self.wanted - 1
-        until = time.monotonic() + max(self._place.timeout_s, took_s)
+        until = time.monotonic() + max(self._place.timeout_s, time.monotonic() - self._began)
         while len(ready := meeting.ready()) < most and time.monotonic() < until:
             time.sleep(_LOOK_S)
         differing = sum(theirs != digest for theirs in ready.values())
@@ -74,9 +75,10 @@ class Team:
             self._log.error("workers.differ", workers=differing, remedy="Give all the same folder of the model.")
         members = meeting.settle(digest, most)
         workers = self._formed(meeting, members)
-        self._fruitless = self._fruitless + 1 if workers.count == 1 else 0
-        rest_s = max(self._place.timeout_s, _REST_TIMES * (time.monotonic() - self._began))
-        self._rests_until = time.monotonic() + rest_s * 2 ** min(self._fruitless, _MOST_DOUBLINGS)
+        took_s = time.monotonic() - self._began
+        rest_s = max(self._place.timeout_s, took_s) * 2 ** min(self._incomplete, _MOST_DOUBLINGS)
+        self._rests_until = time.monotonic() + rest_s
+        self._incomplete = self._incomplete + 1 if workers.count < self.wanted else 0
         self._log.info("workers.gathered", workers=workers.count, wanted=self.wanted)
         if isinstance(workers, Distributed):
             share(workers)
