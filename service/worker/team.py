@@ -32,13 +32,16 @@ _MOST_DOUBLINGS = 5
 class Team:
     """Of one unlearner, through all its sessions. Everything but `count` and `check` blocks."""
 
-    def __init__(self, place: MeetingPlace, wanted: int, device: torch.device) -> None:
+    def __init__(
+        self, place: MeetingPlace, wanted: int, device: torch.device, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`wanted` processes, this one among them; with 1 nobody is met, and nothing listens."""
         self.wanted = wanted
         #: How many compute together at present.
         self.count = 1
         self._place = place
         self._device = device
+        self._clock = clock
         self._meeting: Meeting | None = None
         #: What ends with the session.
         self._held = ExitStack()
@@ -47,7 +50,7 @@ class Team:
         self._losses = 0
         #: Sessions in a row that not all have joined.
         self._incomplete = 0
-        #: `time.monotonic()` at which the session began, and before which none begins for the sake of those who came.
+        #: By the clock: when the session began, and before which none begins for the sake of those who came.
         self._began = self._rests_until = 0.0
         self._log = structlog.get_logger(__name__)
 
@@ -67,17 +70,17 @@ class Team:
         if meeting is None:
             return
         most = 0 if self._losses >= _MOST_LOSSES else self.wanted - 1
-        until = time.monotonic() + max(self._place.timeout_s, time.monotonic() - self._began)
-        while len(ready := meeting.ready()) < most and time.monotonic() < until:
+        until = self._clock() + max(self._place.timeout_s, self._clock() - self._began)
+        while len(ready := meeting.ready()) < most and self._clock() < until:
             time.sleep(_LOOK_S)
         differing = sum(theirs != digest for theirs in ready.values())
         if differing:
             self._log.error("workers.differ", workers=differing, remedy="Give all the same folder of the model.")
         members = meeting.settle(digest, most)
         workers = self._formed(meeting, members)
-        took_s = time.monotonic() - self._began
+        took_s = self._clock() - self._began
         rest_s = max(self._place.timeout_s, took_s) * 2 ** min(self._incomplete, _MOST_DOUBLINGS)
-        self._rests_until = time.monotonic() + rest_s
+        self._rests_until = self._clock() + rest_s
         self._incomplete = self._incomplete + 1 if workers.count < self.wanted else 0
         self._log.info("workers.gathered", workers=workers.count, wanted=self.wanted)
         if isinstance(workers, Distributed):
@@ -92,7 +95,7 @@ class Team:
 
     def late(self) -> bool:
         """Whether there are others by now who could take part, and a session may begin anew for it."""
-        if self.count == self.wanted or time.monotonic() < self._rests_until:
+        if self.count == self.wanted or self._clock() < self._rests_until:
             return False
         if self._meeting is None:
             self._open()
@@ -111,12 +114,12 @@ class Team:
 
     def close(self) -> None:
         """Ends what the session had; the others wait for the next one."""
-        self.count, self._lost = 1, None
+        self.count = 1
         self._held.close()
-        self._meeting = None
+        self._meeting = self._lost = None
 
     def _open(self) -> None:
-        self._began = time.monotonic()
+        self._began = self._clock()
         if self.wanted == 1 or self._meeting is not None:
             return
         place = self._place
