@@ -61,9 +61,10 @@ def torchrun(rank: int, network: Network, port: int) -> Start:
     return fresh(*(network.elsewhere if rank else ()), *program, "--no-python", sys.executable, "-m", "service.cli")
 
 
-def addresses(process: psutil.Process) -> set[str]:
-    """At which a process listens, or is connected."""
-    return {one.laddr.ip.removeprefix("::ffff:") for one in process.net_connections("tcp") if one.laddr}
+def connections(process: psutil.Process) -> set[tuple[str, str]]:
+    """Between which addresses a process has connections."""
+    found = [(one.laddr.ip, one.raddr.ip) for one in process.net_connections("tcp") if one.raddr]
+    return {(ours.removeprefix("::ffff:"), theirs.removeprefix("::ffff:")) for ours, theirs in found}
 
 
 @pytest.mark.slow
@@ -93,12 +94,10 @@ def test_torchrun_starts_workers_on_two_hosts(
             until_together(api, 2, of=2)
             assert api.delete(["0"]).status == "completed"
             until_together(api, 2, of=2)
-            [unlearner, follower] = (
-                next(one for one in psutil.Process(lethe.pid).children(recursive=True) if name in one.cmdline())
-                for lethe, name in ((first, "unlearner"), (second, "worker"))
-            )
-            assert network.first in addresses(unlearner)
-            assert addresses(follower) == {network.second}
+            below = psutil.Process(first.pid).children(recursive=True)
+            assert not [one for one in below if "worker" in one.cmdline()]
+            [unlearner] = [one for one in below if "unlearner" in one.cmdline()]
+            assert (network.first, network.second) in connections(unlearner)
     finally:
         second.stop()
         first.stop()
