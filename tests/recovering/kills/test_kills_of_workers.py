@@ -37,7 +37,7 @@ def check(runs: Runs, faults: Sequence[Fault], policy: str) -> None:
     def seen(run: Run) -> Iterator[None]:
         yield
         log = run.lethe.log()
-        assert "worker.following" in log
+        assert "] worker.following " in log
         # One that is lost before it takes part is missed by nobody.
         assert "workers.lost" in log or faults[-1].point in START_POINTS
 
