@@ -295,6 +295,10 @@ class Store:
         """
         return self._base.load(work or Work())
 
+    def load_graph(self) -> Graph:
+        """The graph alone, as `load_base` gives it."""
+        return self._base.load_graph()
+
     def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
         """Features and coefficients of all rows in so many `parts`, for as many threads.
 

@@ -30,5 +30,9 @@ class WorkersLost(ProjectorError):
     """One of several workers died, hung or failed by itself; nothing more can be computed by this group of them."""
 
 
+class WorkersDiffer(ProjectorError):
+    """A worker has made another model ready than the others."""
+
+
 class DeviceError(ProjectorError):
     """The device asked for is not there, or too small."""

@@ -62,6 +62,11 @@ def _do(
 
             with _kept_running():
                 unlearn(settings, notify_ready)
+        case "worker":
+            from service.worker.following import follow
+
+            with stopped_by_signals(), _kept_running():
+                follow(settings, notify_ready)
         case "api":
             from service.processes.api import run as answer
 

@@ -79,6 +79,15 @@ class Settings(BaseSettings):
     api_workers: int | None = Field(
         None, ge=1, le=64, description="Processes that answer requests; unset: 1 on up to 2 cores, else up to 4."
     )
+    workers: int = Field(
+        1, ge=1, le=64, description="Processes that compute together: the unlearner, and those that follow it."
+    )
+    workers_address: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Where workers meet: an address of the unlearner's host, at which it listens for the others.",
+    )
+    workers_port: int = Field(8002, ge=1, le=65_535, description="TCP port at which workers meet.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model lives; auto: cuda if present.")
 
     dataset: str = Field("cora", min_length=1, description="What the first `serve` trains on when there is no model.")
@@ -162,6 +171,14 @@ class Settings(BaseSettings):
         if key is not None and not 8 <= len(key.get_secret_value()) <= 256:
             raise ValueError("must have 8 to 256 characters")
         return key
+
+    @field_validator("workers_address")
+    @classmethod
+    def _of_one_interface(cls, address: str) -> str:
+        """Refuse all addresses of a host: what workers exchange is for one network."""
+        if address in ("0.0.0.0", "::"):
+            raise ValueError("must be one address of the unlearner's host, on the network of the workers")
+        return address
 
     @field_validator("trusted_proxies")
     @classmethod

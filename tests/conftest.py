@@ -105,7 +105,8 @@ def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
 @pytest.fixture(scope="session")
 def preloaded() -> Iterator[Preloaded]:
     """The service, imported once for all processes of it that tests start."""
-    modules = ("service.processes.api", "service.processes.unlearner", "service.processes.prepare", "service.cli.main")
+    processes = ("service.processes.api", "service.processes.unlearner", "service.worker.following")
+    modules = (*processes, "service.processes.prepare", "service.cli.main")
     program = Preloaded(*modules, "tests.support.processes.forked_children:install", "psutil")
     yield program
     program.close()

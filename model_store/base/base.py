@@ -96,6 +96,10 @@ class BaseStore:
         """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
         return self._steadily(partial(self._load, work))
 
+    def load_graph(self) -> Graph:
+        """The graph of `load`."""
+        return self._steadily(lambda: decode_graph(self._arrays(), self._manifest))
+
     def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
         """Features and coefficients of all rows in so many `parts`, for as many threads.
 

@@ -80,6 +80,9 @@ class Workers(Protocol):
     def knows(self, root: object) -> None:
         """What all begin with: an object that each has made by itself."""
 
+    def beat(self) -> None:
+        """Has the others let go of what this process holds no longer; once it returns, they have."""
+
     def call(self, name: str, function: Callable[..., Result], arguments: Sequence[Any]) -> Result:
         """Has everybody carry out `function`, known as `name`; returns what this process got."""
 
@@ -108,6 +111,9 @@ class Alone:
 
     def knows(self, root: object) -> None:
         """Nobody else has to."""
+
+    def beat(self) -> None:
+        """Nobody else holds anything."""
 
     def call(self, name: str, function: Callable[..., Result], arguments: Sequence[Any]) -> Result:
         """Carries it out."""

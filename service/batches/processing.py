@@ -9,7 +9,7 @@ from uuid import UUID
 import structlog
 import torch
 
-from projector.errors import DeviceError
+from projector.errors import DeviceError, WorkersLost
 from service.batches.explanation import nothing_left
 from service.batches.public_requests import refused_for_public
 from service.batches.resolve import CommittedGraph, DecryptedRequest, Deletion, Resolution, absent, resolve
@@ -139,6 +139,8 @@ class Processor:
         for part in instead:
             await self._apply(part)
         if committed is not None:
+            # All that was deleted has left this process' memory, and so it leaves that of other workers.
+            await self._context.run(self._writer.resident.committed.live_graph.workers.beat)
             # It is committed and cannot be given up: again until it is done.
             await self._context.retry(partial(self._writer.finish, *committed, watch))
 
@@ -151,6 +153,9 @@ class Processor:
         """
         try:
             new, steps = await self._batches.prepare(deletions, watch)
+        except WorkersLost:
+            # No fault of the requests': they are taken again, with the workers that are there.
+            raise
         except Exception as error:
             self._log.exception("batch.failed", requests=len(deletions))
             if len(deletions) > 1:

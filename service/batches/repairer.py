@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import structlog
 
+from projector.errors import WorkersLost
 from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.batches.outcomes import ended, repair_given_up
@@ -70,9 +71,8 @@ class Repairer:
         self._failed_version: int | None = None
         self._log = structlog.get_logger(__name__)
 
-    @property
-    def due(self) -> bool:
-        """Whether there is something to do in idle time."""
+    def is_due(self) -> bool:
+        """Whether there is something to do in idle time; on the executor, since all workers may have to be asked."""
         resident = self._writer.resident
         is_due = resident.repair_in_progress is not None or resident.prefactor_due
         return self._failed_version != resident.committed.state.version and is_due
@@ -81,7 +81,7 @@ class Repairer:
         """Works for one slice, at the end of the repair until it is committed.
 
         What cannot be computed, for whatever reason, is given up and told: deletions go on without it. Raises
-        Unavailable and LeaseLost when the repair cannot be committed, which loses nothing of it.
+        Unavailable and LeaseLost when the repair cannot be committed, which loses nothing of it, and WorkersLost.
         """
         resident = self._writer.resident
         repairing = resident.repair_in_progress is not None
@@ -94,6 +94,8 @@ class Repairer:
                 return
             advance = partial(resident.advance_repair, until)
             prepared = await self._watch.time("repair", advance, self._context.executor)
+        except WorkersLost:
+            raise
         except Exception:  # noqa: BLE001 - a repair that cannot be computed must not stop deletions
             if repairing:
                 await self._failed()
@@ -118,6 +120,8 @@ class Repairer:
         elif pending and resident.repair_in_progress is None:
             try:
                 await self._context.run(resident.begin_repair)
+            except WorkersLost:
+                raise
             except Exception:  # noqa: BLE001 - as in `step`
                 await self._failed()
 

@@ -1,6 +1,7 @@
 """Prometheus metrics of the service. No label ever carries an id."""
 
 import math
+from collections.abc import Callable
 
 from prometheus_client import (
     CollectorRegistry,
@@ -171,12 +172,25 @@ class UnlearningMetrics:
             "Leaves of the transparency log that the newest checkpoint covers.",
             registry=registry,
         )
+        self._workers = Gauge(
+            "lethe_workers",
+            "Processes that compute on the model together.",
+            registry=registry,
+        )
+        self._workers_wanted = Gauge(
+            "lethe_workers_wanted", "Processes that were asked for to compute together.", registry=registry
+        )
 
     def reached(self, status: RequestStatus, age_seconds: float) -> None:
         """Note that a request came to `status` this long (seconds, by Postgres' clock) after its receipt."""
         self._age.labels(status.value).observe(age_seconds)
         if status not in (RequestStatus.QUEUED, RequestStatus.APPLIED):
             self._ended.labels(status.value).inc()
+
+    def team(self, count: Callable[[], int], wanted: int) -> None:
+        """Tell how many compute together, as asked for at each look, and how many are to."""
+        self._workers.set_function(count)
+        self._workers_wanted.set(wanted)
 
     def queued(self, nodes: int) -> None:
         """Set how many nodes wait."""

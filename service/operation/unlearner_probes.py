@@ -10,6 +10,7 @@ from service.deletions.delivery.unclaimed import ClaimWatch
 from service.domain.lease_report import Check
 from service.errors import Unavailable
 from service.operation.readiness import NotReady, Probes, Readiness
+from service.worker.team import Team
 
 #: Seconds for which the queue may be unusable: restarts and failovers of Redis are shorter.
 MOST_STALL_S = 60.0
@@ -17,7 +18,7 @@ MOST_STALL_S = 60.0
 _LOOK_S = 2.0
 
 
-def unlearner_probes(*, queue: ClaimWatch, key_files: Callable[[], None], device: torch.device) -> Probes:
+def unlearner_probes(*, queue: ClaimWatch, key_files: Callable[[], None], device: torch.device, team: Team) -> Probes:
     """`key_files` looks for the files of the unlearner's keys, and raises LetheError when one is not there."""
 
     async def queue_is_usable() -> str:
@@ -41,7 +42,12 @@ def unlearner_probes(*, queue: ClaimWatch, key_files: Callable[[], None], device
         await asyncio.to_thread(lambda: torch.ones(1, device=device).sum().item())
         return str(device)
 
-    return [("queue", queue_is_usable), ("unlearner_keys", keys), ("device", device_computes)]
+    async def workers() -> str:
+        # Fewer than were asked for do the same, later.
+        return f"{team.count} of {team.wanted} compute together"
+
+    probes = [("queue", queue_is_usable), ("unlearner_keys", keys), ("device", device_computes)]
+    return probes if team.wanted == 1 else [*probes, ("workers", workers)]
 
 
 async def keep_looking(readiness: Readiness, report: Callable[[tuple[Check, ...]], None], stop: asyncio.Event) -> None:

@@ -1,4 +1,7 @@
-"""What `lethe serve` is made of: private servers, one unlearner, and processes that answer requests on one socket."""
+"""What `lethe serve` is made of: private servers, one unlearner, and processes that answer requests on one socket.
+
+And, where several workers were asked for, those that compute with the unlearner.
+"""
 
 import contextlib
 import os
@@ -26,20 +29,23 @@ from service.processes.supervisor import Child, Stage, Supervisor, run_once
 from service.publication.layout import Layout
 from service.settings import Settings, environment_without_settings
 
-#: What a start can be limited to: what comes first, and ends; those that answer requests; the one that unlearns.
-Role = Literal["prepare", "api", "unlearner"]
+#: What a start can be limited to: what comes first, and ends; those that answer requests; the one that unlearns; one
+#: that computes with it.
+Role = Literal["prepare", "api", "unlearner", "worker"]
 #: What one process does.
-Work = Literal["train", "prepare", "unlearner", "api"]
+Work = Literal["train", "prepare", "unlearner", "worker", "api"]
 
 _PROGRAM = "service.child"
+#: The settings of a worker that follows the unlearner, beside the folder of the model.
+_OF_WORKERS = ("device", "workers_address", "workers_port", "lease_ttl_s", "log_format", "log_level")
 #: Seconds that a process gets to end, beyond those that it gives to what it is doing.
 _ENDING_S = 5.0
 #: Longest wait for processes that an earlier start has left and that were just killed (seconds).
 _ORPHANS_S = 5.0
 
 
-def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, with `workers` processes that answer; with a `role`, that part alone.
+def serve(settings: Settings, api_workers: int, role: Role | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, with so many processes that answer; with a `role`, that part alone.
 
     Requests under way are answered, and the batch under way is finished or given up, within `shutdown_grace_s`.
     A model is there already. So are, for the roles `api` and `unlearner`, this version's tables and its keys.
@@ -52,6 +58,12 @@ def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
     """
     configure_logging(settings.log_format, settings.log_level, process="supervisor")
     with stopped_by_signals() as hand_over, ExitStack() as stack:
+        if role == "worker":
+            alone = Stage([child("worker", settings)], _ENDING_S)
+            supervisor = Supervisor([alone], on_ready=lambda: _print("The worker is ready."), on_start=_ignore)
+            hand_over(supervisor.stop)
+            supervisor.run()
+            return
         bound = None
         if role in (None, "api"):
             end_orphans(_facts_of(settings))
@@ -64,9 +76,12 @@ def serve(settings: Settings, workers: int, role: Role | None = None) -> None:
             run_once(child("prepare", settings), _ENDING_S)
         if role == "prepare":
             return
-        stages = [] if bound is None else [_answering(settings, bound, workers)]
+        stages = [] if bound is None else [_answering(settings, bound, api_workers)]
         if role != "api":
-            stages.append(_unlearning(settings))
+            stages.append(_unlearning(settings, {} if role else _threads(settings.workers)))
+        if role is None and settings.workers > 1:
+            # After the unlearner, which lets them go.
+            stages.append(_following(settings))
         supervisor = Supervisor(
             stages,
             on_ready=lambda: _print("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
@@ -116,13 +131,19 @@ def default_workers(cores: int) -> int:
     return max(1, min(4, cores - 1))
 
 
-def child(work: Work, settings: Settings, name: str = "", listener: socket.socket | None = None) -> Child:
-    """The process that does `work`, told no secret that it does not need."""
+def child(
+    work: Work,
+    settings: Settings,
+    name: str = "",
+    listener: socket.socket | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Child:
+    """The process that does `work`, told no secret that it does not need; `environment` is added to this one's."""
     return Child(
         name=name or work,
         # -P: a folder named `service` where the user happens to be must not stand in for ours.
         command=(sys.executable, "-P", "-m", _PROGRAM, name or work),
-        environment=environment_without_settings() | _where_lethe_is(),
+        environment=environment_without_settings() | _where_lethe_is() | _quiet(work) | dict(environment or {}),
         handover={"work": work, "settings": settings_for(work, settings)},
         listener=listener,
     )
@@ -137,9 +158,20 @@ def _where_lethe_is() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([root, *filter(None, named)])}
 
 
+def _quiet(work: Work) -> dict[str, str]:
+    """What keeps torch from writing a page about each lost connection, of which there is a line in the log."""
+    quiet = work in ("unlearner", "worker") and "TORCH_CPP_LOG_LEVEL" not in os.environ
+    return {"TORCH_CPP_LOG_LEVEL": "ERROR"} if quiet else {}
+
+
 def settings_for(work: Work, settings: Settings) -> dict[str, Any]:
-    """All settings, as they are told to the process that does `work`: `database_url` is the one of its own login."""
+    """The settings as they are told to the process that does `work`: `database_url` is the one of its own login.
+
+    A worker is told where the model is and where the unlearner is met, and of no server, key or folder of Lethe's own.
+    """
     handover = settings.as_handover()
+    if work == "worker":
+        return {name: handover[name] for name in _OF_WORKERS} | {"model": str(settings.model_dir)}
     if work in ("api", "unlearner"):
         own = handover.get(f"{work}_database_url")
         handover |= {
@@ -177,8 +209,24 @@ def _answering(settings: Settings, bound: socket.socket, workers: int) -> Stage:
     return Stage(children, min(REQUESTS_GRACE_S, settings.shutdown_grace_s) + _ENDING_S)
 
 
-def _unlearning(settings: Settings) -> Stage:
-    return Stage([child("unlearner", settings)], max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S) + _ENDING_S)
+def _unlearning(settings: Settings, environment: Mapping[str, str]) -> Stage:
+    unlearner = child("unlearner", settings, environment=environment)
+    return Stage([unlearner], max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S) + _ENDING_S)
+
+
+def _following(settings: Settings) -> Stage:
+    threads = _threads(settings.workers)
+    children = [
+        child("worker", settings, f"worker-{number}", environment={**threads, "LOCAL_RANK": str(number)})
+        for number in range(1, settings.workers)
+    ]
+    return Stage(children, _ENDING_S)
+
+
+def _threads(workers: int) -> dict[str, str]:
+    """The environment in which so many workers of this host compute: they divide the threads that one would have."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return {"OMP_NUM_THREADS": str(max(1, int(threads) // workers))} if threads.isdecimal() and workers > 1 else {}
 
 
 def _facts_of(settings: Settings) -> Path:

@@ -7,11 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
-import torch
 
 from model_store.replacement import finish_move
 from model_store.store import Store
-from projector.device import torch_device
 from service.access.first_key import refuse_weak_keys
 from service.access.key_memory import key_memory
 from service.access.limits import RateLimits
@@ -48,9 +46,11 @@ from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
 from service.settings import Settings
 from service.tombstones.lookup import TombstoneLookup
-from service.unlearning.placement import Placement
+from service.unlearning.placement import Placement, chosen_device
 from service.vault.own_slots import OwnSlots
 from service.versions.context import Context
+from service.worker.meeting_place import MeetingPlace
+from service.worker.team import Team
 from service.worker.unlearner import Unlearner
 
 
@@ -131,7 +131,9 @@ async def unlearning(
         )
         stream = DeletionStream(redis, model)
         limits = BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000)
-        unlearner = Unlearner(context, store, stream, limits=limits, lease_ttl_s=settings.lease_ttl_s)
+        team = Team(MeetingPlace.of(settings), settings.workers, device)
+        metrics.team(lambda: team.count, team.wanted)
+        unlearner = Unlearner(context, store, stream, team, limits=limits, lease_ttl_s=settings.lease_ttl_s)
         relay, sweeper = Relay(engine, stream), Sweeper(engine, stream)
         queue = ClaimWatch(engine, stream, (relay.outage, unlearner.claiming, sweeper.outage))
         # Drills that run by themselves are asked for like any others.
@@ -149,7 +151,7 @@ async def unlearning(
             slots.check_file()
 
         readiness = Readiness(
-            unlearner_probes(queue=queue, key_files=key_files, device=device),
+            unlearner_probes(queue=queue, key_files=key_files, device=device, team=team),
             timeout_s=settings.readiness_timeout_s,
             state=lambda: unlearner.condition,
         )
@@ -194,10 +196,3 @@ async def unlearning(
         background.start("announcement", announce(is_serving, on_ready, background.stop))
         structlog.get_logger(__name__).info("unlearner.listening", url=url_of(bound))
         yield url_of(bound)
-
-
-def chosen_device(name: str) -> torch.device:
-    """The device that the setting means; `auto` is a CUDA device where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch_device(name)

@@ -25,6 +25,7 @@ from projector.forgetting.training_rows import TrainingRows
 from projector.graph.external_ids import NodeIds
 from projector.network.representation import Representation
 from projector.network.sizes import Sizes
+from projector.parallel.workers import Workers
 from projector.solvers.objective import Objective
 from service.domain.snapshot import Snapshot
 from service.unlearning.prepared import Prepared, snapshot_of
@@ -186,6 +187,11 @@ class Committed:
             self.state, self.features, self.labels, self.live_graph, self.regularization, self.training_rows,
             self.injected, preconditioner,
         )  # fmt: skip
+
+    def share(self, workers: Workers) -> None:
+        """Has `workers`, of whom each has made the same graph, compute on it together from here on."""
+        self.live_graph = self.live_graph.shared_by(workers)
+        self.training_rows = TrainingRows.of(self.live_graph)
 
     def forget(self, prepared: Prepared) -> None:
         """Makes a batch the committed version; the rows that it removed leave the memory."""

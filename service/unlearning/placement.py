@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from projector.device import torch_device
 from projector.errors import ProjectorError
 from projector.forgetting.certificate import certifiable
 from projector.forgetting.preconditioner import FACTOR_AGE_S
@@ -23,6 +24,13 @@ class Placement:
     repair_tolerance: float = TOLERANCE
     #: Seconds for which a preconditioner of repairs may be kept after the first deletion that it predates.
     factor_age_s: float = FACTOR_AGE_S
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device that the setting means; `auto` is a CUDA device where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch_device(name)
 
 
 class RepairImpossible(ProjectorError):

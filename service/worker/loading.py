@@ -30,14 +30,17 @@ from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper
 from service.versions.versions import VersionRepository
 from service.versions.writer import VersionWriter
+from service.worker.shared_graph import Task, digest_of
+from service.worker.team import Team
 
 
 class Loader:
     """Keeps one model on the device. An import changes which folder that is of."""
 
-    def __init__(self, context: Context, store: Store, importer: Importer) -> None:
+    def __init__(self, context: Context, store: Store, importer: Importer, team: Team) -> None:
         self._context = context
         self._importer = importer
+        self._team = team
         self._log = structlog.get_logger(__name__)
         self.store = store
         #: What the model on the device is.
@@ -50,7 +53,7 @@ class Loader:
 
         The model lacks what an unfinished version deleted, whether it is erased or not. `candidate`, just imported, is
         on the device already. Raises StateMismatch, KeyMissing, StoreDamaged, RepairImpossible and DeviceError, and
-        Unavailable and LeaseLost.
+        Unavailable, LeaseLost and WorkersLost.
         """
         context = self._context
         wanted = await self._importer.open()
@@ -90,7 +93,10 @@ class Loader:
     async def _resident(
         self, pointer: Pointer, deleted: Sequence[tuple[str, str]], candidate: Candidate | None
     ) -> Resident:
-        if candidate is not None and candidate.pointer == pointer:
+        if self._team.wanted > 1:
+            # Others may have come or gone, and make theirs from the disk.
+            self.writer = None
+        elif candidate is not None and candidate.pointer == pointer:
             return candidate.resident
         if self.writer is None or self.writer.pointer != pointer:
             return await self._context.run(partial(self._read, pointer, deleted))
@@ -104,7 +110,9 @@ class Loader:
         self._log.info("model.loading", version=pointer.version, nodes=manifest.nodes, edges=manifest.edges)
         version = self.store.read_version(ref, digest=pointer.digest)
         base = self.store.load_base(self._context.work)
-        base = replace(base, graph=base.graph.without_edges(rows_of_edges(deleted, base.graph.node_ids)))
+        without = rows_of_edges(deleted, base.graph.node_ids)
+        self._team.begin(Task(ref.folder, pointer.digest, without.tolist()))
+        base = replace(base, graph=base.graph.without_edges(without))
         gram = self._checkpoint(ref, pointer)
         resident = Resident.load(
             self.store.manifest,
@@ -120,6 +128,9 @@ class Loader:
             kept = self.store.folder_of(ref) / gram_checkpoint.FILE
             self._log.warning("checkpoint.ignored", reason=f"{kept} does not fit the rows that are left.")
         require_edges(self.store, ref, resident.committed.live_graph.edges)
+        if self._team.wanted > 1:
+            self._context.work.begin("Waiting for the other workers")
+            self._team.gather(digest_of(pointer.digest, base.graph), resident.committed.share)
         return resident
 
     def _checkpoint(self, ref: VersionRef, pointer: Pointer) -> Gram | None:

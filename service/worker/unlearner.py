@@ -12,7 +12,7 @@ import structlog
 
 from model_store.manifest import Manifest
 from model_store.store import Store
-from projector.errors import ExplainedError
+from projector.errors import ExplainedError, WorkersLost
 from service import failure_points
 from service.batches.batcher import BatchLimits, Take
 from service.batches.claims import Claims
@@ -37,6 +37,7 @@ from service.versions.published import committed_facts, model_facts
 from service.versions.stopwatch import Stopwatch
 from service.worker.checkpointing import Checkpointer
 from service.worker.loading import Loader
+from service.worker.team import Team
 
 #: Longest blocking read of the stream, and how often the database is asked for an import and factors for their age
 #: (seconds).
@@ -60,9 +61,17 @@ class Unlearner:
     """Writes one model. `run` returns when `stop` is set, after the batch under way."""
 
     def __init__(
-        self, context: Context, store: Store, stream: DeletionStream, *, limits: BatchLimits, lease_ttl_s: float
+        self,
+        context: Context,
+        store: Store,
+        stream: DeletionStream,
+        team: Team,
+        *,
+        limits: BatchLimits,
+        lease_ttl_s: float,
     ) -> None:
         self._context = context
+        self._team = team
         self._lease_ttl_s = lease_ttl_s
         self._consumer = f"unlearner-{uuid4().hex}"
         self._claims = Claims(
@@ -70,7 +79,7 @@ class Unlearner:
         )
         self._log = structlog.get_logger(__name__)
         self._importer = Importer(context)
-        self._loader = Loader(context, store, self._importer)
+        self._loader = Loader(context, store, self._importer, team)
         #: `time.monotonic()` from which the database is asked for an import again.
         self._ask_at = 0.0
         #: `time.monotonic()` from which the disk is tidied again.
@@ -142,7 +151,7 @@ class Unlearner:
         return node in resident.committed.node_ids
 
     async def run(self) -> None:
-        """Serves sessions under the lease until it is to stop; outages and lost leases start a new session."""
+        """Serves sessions under the lease until it is to stop; outages, and what is lost, start a new session."""
         beside = {
             asyncio.create_task(self._watch_age(), name="factor-age"),
             asyncio.create_task(self._log_work(), name="progress"),
@@ -188,6 +197,9 @@ class Unlearner:
             self._context.outage.over()
         except LeaseLost as error:
             self._log.warning("lease.lost", reason=error.detail)
+        except WorkersLost as error:
+            self._team.lost()
+            self._log.warning("workers.lost", reason=error.detail, remedy=error.remedy)
         except (Unavailable, OSError) as error:
             outage = as_outage(error)
             self._condition = Condition(Phase.FAILED, str(outage))
@@ -225,9 +237,12 @@ class Unlearner:
         keeper = await held.enter_async_context(holding(self._context.engine, lease, lambda: self.report))
         failure_points.reached(FailurePoint.LEASED)
         self._condition = Condition(Phase.LOADING)
-        with keeper.blaming_loss():
-            # In no variable here: an import replaces it, and its model must leave the memory then.
-            await self._serve(await self._start(keeper), keeper)
+        try:
+            with keeper.blaming_loss():
+                # In no variable here: an import replaces it, and its model must leave the memory then.
+                await self._serve(await self._start(keeper), keeper)
+        finally:
+            await self._context.run(self._team.close)
 
     async def _start(self, keeper: LeaseKeeper, candidate: Candidate | None = None) -> _Session:
         """Loads the committed version and ends what it left to do; `candidate`, just imported, is loaded already."""
@@ -248,7 +263,8 @@ class Unlearner:
         await session.repairer.resume()
         failure_points.reached(FailurePoint.RESUMED)
         context.work.end()
-        policy, reason = context.placement.policy, writer.resident.preconditioner_cache.why_none
+        policy = context.placement.policy
+        reason = await context.run(lambda: writer.resident.preconditioner_cache.why_none)
         if policy is RepairPolicy.ALWAYS and reason is not None:
             self._log.info("repair.without_preconditioner", reason=reason)
         return session
@@ -261,7 +277,10 @@ class Unlearner:
         claims.start_again()
         while not stop.is_set():
             keeper.check()
+            self._team.check()
             candidate = await self._import(keeper)
+            if candidate is not None and self._team.wanted > 1:
+                return  # the others load it as well
             if candidate is not None:
                 # What is held resolves by external id in the new model.
                 session = await self._start(keeper, candidate)
@@ -271,7 +290,9 @@ class Unlearner:
                 continue
             if claims.none:
                 await self._tidy()
-            repairs = claims.none and session.repairer.due
+                if not self._importer.is_under_way and await self._context.run(self._team.late):
+                    return  # they take part in the next session
+            repairs = claims.none and await self._context.run(session.repairer.is_due)
             idle = repairs or (claims.none and session.checkpointer.due) or self._importer.is_under_way
             seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
             await claims.wait(0.0 if idle else seconds, stop)
@@ -305,6 +326,7 @@ class Unlearner:
         with self._deleting():
             deferred = await processor.process(self._claims.first(count))
         self._unforeseen = 0
+        self._team.worked()
         self._context.outage.over()
         await self._claims.done(count, deferred)
         failure_points.reached(FailurePoint.ACKNOWLEDGED, Cause.BATCH)

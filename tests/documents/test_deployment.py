@@ -16,7 +16,7 @@ DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 def test_every_setting_given_to_the_container_is_one() -> None:
     settings = {variable_name(name) for name in Settings.model_fields}
     given = set(re.findall(r"\b(LETHE_[A-Z_]+)=", DOCKERFILE))
-    for service in ("prepare", "api", "unlearner-cpu", "unlearner-gpu"):
+    for service in ("prepare", "api", "unlearner-cpu", "unlearner-gpu", "worker"):
         given |= set(COMPOSE["services"][service]["environment"])
 
     assert given <= settings
@@ -61,6 +61,22 @@ def test_processes_share_a_volume_and_have_no_login_but_their_own() -> None:
         assert not {"POSTGRES_PASSWORD", "LETHE_ADMIN_KEY"} & set(re.findall(r"\$\{(\w+)", str(service)))
 
 
+def test_a_worker_sees_the_model_and_the_unlearner_and_nothing_else() -> None:
+    worker, unlearner = COMPOSE["services"]["worker"], COMPOSE["services"]["unlearner-cpu"]
+    [mounted] = worker["volumes"]
+    seen = f"{mounted['target'].removesuffix(mounted['volume']['subpath'])}"
+    assert f"{mounted['source']}:{seen.rstrip('/')}" in unlearner["volumes"]
+    assert mounted["read_only"]
+    assert re.search(rf"LETHE_MODEL={mounted['target']}/\w+", DOCKERFILE)
+    assert worker["networks"] == ["workers"]
+    assert COMPOSE["networks"]["workers"] == {"internal": True}
+    [met] = unlearner["networks"]["workers"]["aliases"]
+    assert worker["environment"] == {"LETHE_DEVICE": "cpu", "LETHE_WORKERS_ADDRESS": met}
+    assert unlearner["environment"]["LETHE_WORKERS_ADDRESS"] == met
+    others = {name for name, service in COMPOSE["services"].items() if "workers" in service.get("networks", ())}
+    assert others == {"worker", "unlearner-cpu", "unlearner-gpu"}
+
+
 def test_prometheus_asks_both() -> None:
     (job,) = yaml.safe_load((ROOT / "docker" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
     ports = {"api": 8000, "unlearner": COMPOSE["services"]["unlearner-cpu"]["environment"]["LETHE_UNLEARNER_PORT"]}
@@ -71,7 +87,7 @@ def test_prometheus_asks_both() -> None:
 def test_what_is_mounted_exists_and_no_port_leaves_the_machine() -> None:
     for name, service in COMPOSE["services"].items():
         for volume in service.get("volumes", []):
-            source = volume.partition(":")[0]
+            source = volume["source"] if isinstance(volume, dict) else volume.partition(":")[0]
             if source.startswith("./"):
                 assert (ROOT / source).exists(), source
             elif not source.startswith("$"):

@@ -158,13 +158,12 @@ async def _under_lease(
     from service.key_slots.disposal import UnneededKeys
     from service.observability.metrics import UnlearningMetrics, new_registry
     from service.operation.key_folder import open_keyring
-    from service.processes.unlearner import chosen_device
     from service.publication.readers import Readers
     from service.publication.writer import Publisher
     from service.queue.backoff import Backoff
     from service.queue.outage import Outage
     from service.recovery.recover import Recoverer
-    from service.unlearning.placement import Placement
+    from service.unlearning.placement import Placement, chosen_device
     from service.versions.context import Context
     from service.versions.lease_keeper import give_back, holding
 

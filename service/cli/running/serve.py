@@ -1,7 +1,8 @@
 """`lethe serve`: run the service; every setting is a flag here."""
 
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -19,7 +20,7 @@ _ROLE = inspect.Parameter(
     inspect.Parameter.KEYWORD_ONLY,
     default=None,
     annotation=Annotated[
-        Role | None, typer.Option("--role", help="Do this part alone: prepare ends, the other two go on.")
+        Role | None, typer.Option("--role", help="Do this part alone: prepare ends, the others go on.")
     ],
 )
 
@@ -28,11 +29,12 @@ def command() -> Callable[..., None]:
     """The command, with one option per field of `Settings`."""
 
     def serve(role: Role | None = None, **flags: Any) -> None:
+        role, flags = as_torchrun_says(role, flags, os.environ)
         settings = load_settings(**flags)
         if role in (None, "prepare"):
             ensure_model(settings, supervisor_children.train)
-        workers = settings.api_workers or supervisor_children.default_workers(cores())
-        supervisor_children.serve(settings, workers, role)
+        api_workers = settings.api_workers or supervisor_children.default_workers(cores())
+        supervisor_children.serve(settings, api_workers, role)
 
     serve.__doc__ = """Serve deletions and predictions until stopped.
 
@@ -49,6 +51,23 @@ def command() -> Callable[..., None]:
     serve.__signature__ = inspect.Signature(options, return_annotation=None)  # type: ignore[attr-defined]
     serve.__annotations__ = {option.name: option.annotation for option in options}
     return serve
+
+
+def as_torchrun_says(
+    role: Role | None, flags: dict[str, Any], environment: Mapping[str, str]
+) -> tuple[Role | None, dict[str, Any]]:
+    """The role and the flags of one of the processes that torchrun starts: all but the first of them are workers.
+
+    It says how many they are and at which address the first is, unless a flag does; elsewhere nothing changes.
+    """
+    if "TORCHELASTIC_RUN_ID" not in environment:
+        return role, flags
+    told = {"workers": environment["WORLD_SIZE"], "workers_address": environment["MASTER_ADDR"]}
+    given = {name: value for name, value in flags.items() if value is not None}
+    if environment["RANK"] != "0":
+        return "worker", told | given
+    # Those that follow are started already: the first starts none.
+    return role or "unlearner", told | given
 
 
 def ensure_model(settings: Settings, train: Callable[[Settings], None] = train_first_model) -> None:

@@ -21,38 +21,15 @@ from tests.support.kills.faults import (
     INTERRUPTIONS,
     KEY_POINTS,
     SEED,
-    START_POINTS,
     STEP_POINTS,
     Action,
     Fault,
-    of_cause,
     points_of,
 )
+from tests.support.kills.scenarios import POINTS, scenario, titled
 
 _PAIRS = 21
 _FILE_CHANGES = 10
-
-
-def scenario(*faults: Fault) -> Sequence[Fault]:
-    """The faults, with an end of the unlearner before whatever is to happen at a start."""
-    if faults[0].point in START_POINTS:
-        return (Fault(Action.KILL_IT, FailurePoint.SWAPPED), *faults)
-    if faults[-1].point in START_POINTS and not any(fault.ends_unlearner for fault in faults[:-1]):
-        return (faults[0], Fault(Action.KILL_IT, FailurePoint.ERASED), *faults[1:])
-    return faults
-
-
-def _of_batch(point: FailurePoint) -> Fault:
-    of_version = point in points_of(Cause.BATCH)
-    return Fault(Action.KILL_IT, point, cause=Cause.BATCH if of_version else None)
-
-
-#: Of a batch from the answer on, of a start, and of a repair.
-POINTS = [
-    *(Fault(Action.KILL_IT, point) for point in START_POINTS),
-    *(_of_batch(point) for point in STEP_POINTS),
-    *of_cause(Cause.REPAIR),
-]
 
 
 def alone() -> list[Sequence[Fault]]:
@@ -83,11 +60,6 @@ def amid_files(seed: int) -> Sequence[Fault]:
     rng = random.Random(seed)
     kills = (Action.KILL_IT, Action.KILL_SUPERVISOR)
     return [Fault(rng.choice(kills), FILE_CHANGE, rng.randrange(1, 60)) for _ in range(2)]
-
-
-def titled(scenarios: Sequence[Sequence[Fault]]) -> list[object]:
-    """The scenarios with their names."""
-    return [pytest.param(faults, id=", ".join(map(str, faults))) for faults in scenarios]
 
 
 #: Each says something that the drawn ones may leave out.

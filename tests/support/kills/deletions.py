@@ -32,6 +32,7 @@ from tests.support.kills.doomed_process import Died, DoomedLethe
 from tests.support.kills.faults import Fault
 from tests.support.preloaded import Preloaded
 from tests.support.processes.lethe_process import copied, figures_of, weights_on_disk
+from tests.support.processes.workers import free_port
 from tests.support.service.homes import facts, private_database
 from tests.support.service.people import traces
 from tests.support.service.repair_world import Served, query
@@ -345,6 +346,7 @@ class Runs:
         repair_budget: float = 5.0,
         lease_ttl_s: float = 1.0,
         api_workers: int = 1,
+        workers: int = 1,
         seed: int = 0,
         between: Callable[[Run], None] = lambda run: None,
         around: Callable[[Run], AbstractContextManager[None]] = lambda run: nullcontext(),
@@ -353,7 +355,7 @@ class Runs:
         home = self.people.home(self._folder / f"home-{self._made}")
         self._made += 1
         settings: dict[str, Any] = {"repair": repair, "repair_budget": repair_budget, "lease_ttl_s": lease_ttl_s}
-        settings |= {"api_workers": api_workers, "max_wait_ms": 5}
+        settings |= {"api_workers": api_workers, "workers": workers, "workers_port": free_port(), "max_wait_ms": 5}
         lethe = DoomedLethe(self._preloaded, home, faults, **settings)
         try:
             run = Run(self.people, lethe, seed)

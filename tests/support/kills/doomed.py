@@ -77,9 +77,15 @@ class Observer:
         match action:
             case Action.KILL_SUPERVISOR:
                 kill_supervisor()
-            case Action.KILL_IT | Action.KILL_UNLEARNER | Action.KILL_API:
+            case Action.KILL_IT | Action.KILL_UNLEARNER | Action.KILL_API | Action.KILL_WORKER:
                 send(self._meant(action), signal.SIGKILL)
-            case Action.PAUSE_IT | Action.PAUSE_SUPERVISOR | Action.PAUSE_UNLEARNER | Action.PAUSE_API:
+            case (
+                Action.PAUSE_IT
+                | Action.PAUSE_SUPERVISOR
+                | Action.PAUSE_UNLEARNER
+                | Action.PAUSE_API
+                | Action.PAUSE_WORKER
+            ):
                 pause(self._meant(action))
             case Action.STOP_IT:
                 os.kill(os.getpid(), signal.SIGSTOP)
@@ -99,7 +105,7 @@ class Observer:
             case "supervisor":
                 return os.getppid()
             case name:
-                # Of several that answer, the last.
+                # Of several, the last.
                 found = [pid for one, pid in sorted(siblings(self._home).items()) if one.startswith(name)]
                 return found[-1] if found else None
 

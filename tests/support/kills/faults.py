@@ -47,6 +47,10 @@ class Action(StrEnum):
     PAUSE_UNLEARNER = "pause unlearner"
     PAUSE_API = "pause api"
 
+    # Of one that computes with the unlearner.
+    KILL_WORKER = "kill worker"
+    PAUSE_WORKER = "pause worker"
+
     KILL_POSTGRES = "kill postgres"
     KILL_VALKEY = "kill valkey"
     EMPTY_VALKEY = "empty valkey"
@@ -61,7 +65,7 @@ SEED = int(os.environ.get("LETHE_TEST_SEED", "0"))
 #: stopped for a while.
 INTERRUPTIONS = (
     *[Action.KILL_IT] * 4,
-    *(action for action in Action if action.startswith(("kill ", "pause "))),
+    *(one for one in Action if one.startswith(("kill ", "pause ")) and not one.endswith("worker")),
 )
 
 START_POINTS = tuple(point for point in FailurePoint if point.startswith("start "))

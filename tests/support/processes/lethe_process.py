@@ -49,7 +49,7 @@ class LetheProcess:
         """With a `role` that part alone; `part` tells several of one home apart."""
         self.home = home
         self._command = ["serve"] if role is None else ["serve", "--role", role]
-        self._ready = "The unlearner is ready." if role == "unlearner" else "  Docs"
+        self._ready = f"The {role} is ready." if role in ("unlearner", "worker") else "  Docs"
         self._lethe = lethe
         self.model = Path(str(settings.get("model", home / "model")))
         #: What it predicts from is searched with the rest of the home, and goes with it.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.running.serve import as_torchrun_says
 from service.settings import Settings
 from tests.support.clients.command_line import CommandLine, Ran
 from tests.support.preloaded import ROOT, Start
@@ -80,6 +81,24 @@ def test_a_wrong_call_exits_with_2_and_says_why_on_stderr(lethe: CommandLine, wr
     assert ran.status == 2
     assert ran.stderr.strip()
     assert not ran.stdout
+
+
+def test_all_hosts_at_once_are_no_place_to_meet_workers(lethe: CommandLine) -> None:
+    ran = lethe("serve", "--workers-address", "0.0.0.0")
+    assert (ran.status, ran.stdout) == (2, "")
+    assert "LETHE_WORKERS_ADDRESS" in ran.stderr
+
+
+@pytest.mark.parametrize(("rank", "role"), [("0", "unlearner"), ("1", "worker"), ("2", "worker")])
+def test_torchrun_says_which_of_the_workers_this_is(rank: str, role: str) -> None:
+    environment = {"TORCHELASTIC_RUN_ID": "none", "RANK": rank, "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1"}
+    flags = {"workers": None, "workers_address": None, "device": "cpu"}
+    told = {"workers": "3", "workers_address": "10.0.0.1", "device": "cpu"}
+    assert as_torchrun_says(None, flags, environment) == (role, told)
+    assert as_torchrun_says(None, flags | {"workers_address": "10.0.0.2"}, environment)[1] == (
+        told | {"workers_address": "10.0.0.2"}
+    )
+    assert as_torchrun_says(None, flags, {"RANK": rank}) == (None, flags)
 
 
 def test_a_bad_setting_is_named_with_its_variable(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
 from service.vault.keyring import Keyring
 from service.vault.own_slots import OwnSlots
+from service.worker.meeting_place import MeetingPlace
+from service.worker.team import Team
 
 NOWHERE = "127.0.0.1:1"
 
@@ -29,6 +31,8 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
 
     engine, redis = create_engine(f"postgresql://nobody@{NOWHERE}/none"), Redis.from_url(f"redis://{NOWHERE}/0")
     own_slots = OwnSlots.open(tmp_path / "keys" / "requests")
+    cpu = torch.device("cpu")
+    team = Team(MeetingPlace("127.0.0.1", 1, 1.0), 2, cpu)
     queue = ClaimWatch(engine, DeletionStream(redis, "small"), (Outage("relay", Backoff(), random.Random()),))
     found = [
         *api_probes(
@@ -40,7 +44,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
             key_files=own_slots.check_file,
             predictions=lambda: Reader().predict_many(()),
         ),
-        *unlearner_probes(queue=queue, key_files=own_slots.check_file, device=torch.device("cpu")),
+        *unlearner_probes(queue=queue, key_files=own_slots.check_file, device=cpu, team=team),
     ]
     checks = {check.name: check for check in await Readiness(found, timeout_s=10.0, state=full)()}
     by_row = await Readiness(holder_probes(engine, "small"), timeout_s=10.0, state=full)()
@@ -49,7 +53,8 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     await redis.aclose()
     own_slots.close()
     working = [name for name, check in checks.items() if check.ok]
-    assert working == ["disk", "queue", "unlearner_keys", "device"]
+    assert working == ["disk", "queue", "unlearner_keys", "device", "workers"]
+    assert checks["workers"].detail == "1 of 2 compute together"
     for name in ("postgres", "migrations", "keys", "clock", "residuals"):
         assert "DATABASE_URL" in checks[name].remedy
     assert checks["redis"].remedy.startswith("Start it")

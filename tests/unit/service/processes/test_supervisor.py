@@ -323,6 +323,7 @@ SECRETS: dict[str, Any] = {
         ("prepare", ["prepare"], []),
         ("api", [], ["api-0", "api-1"]),
         ("unlearner", [], ["unlearner"]),
+        ("worker", [], ["worker"]),
     ],
 )
 def test_a_part_alone_does_its_own_part_alone(
@@ -389,6 +390,45 @@ def test_only_who_makes_the_first_key_is_told_the_administrators(tmp_path: Path)
     assert settings_for("prepare", settings)["admin_key"] == "of-the-administrator"
     assert settings_for("api", settings)["admin_key"] is None
     assert settings_for("unlearner", settings)["admin_key"] is None
+
+
+def test_several_workers_are_started_with_the_unlearner_and_divide_its_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = list[Child]()
+
+    class Kept:
+        def __init__(self, stages: list[Stage], **_: object) -> None:
+            kept.extend(one for stage in stages for one in stage.children)
+
+        def stop(self) -> None: ...
+
+        def run(self) -> None: ...
+
+    monkeypatch.setattr(serve, "run_once", lambda *_: None)
+    monkeypatch.setattr(serve, "Supervisor", Kept)
+    monkeypatch.setattr(serve, "configure_logging", lambda *_, **__: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    serve.serve(Settings(home=tmp_path, port=0, workers=3, **SECRETS), 1)
+    assert [one.name for one in kept] == ["api-0", "unlearner", "worker-1", "worker-2"]
+    assert [one.environment["OMP_NUM_THREADS"] for one in kept] == ["7", "2", "2", "2"]
+    assert [one.environment["LOCAL_RANK"] for one in kept[2:]] == ["1", "2"]
+
+
+def test_a_worker_is_told_where_model_and_unlearner_are_and_nothing_else(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, workers=2, data_dir=tmp_path, share=tmp_path, **SECRETS)
+    told = settings_for("worker", settings)
+    assert told == {
+        "model": str(tmp_path / "model"),
+        "device": "auto",
+        "workers_address": "127.0.0.1",
+        "workers_port": 8002,
+        "lease_ttl_s": 10.0,
+        "log_format": "console",
+        "log_level": "info",
+    }
+    handover = child("worker", settings, "worker-1").handover
+    assert handover == {"work": "worker", "settings": told}
 
 
 def test_no_setting_is_in_the_environment_or_among_the_arguments_of_a_child(

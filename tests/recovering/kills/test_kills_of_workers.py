@@ -1,0 +1,76 @@
+"""A worker that computes with the unlearner killed or stopped at every failure point: each deletion happens once.
+
+The repair policy is drawn by LETHE_TEST_SEED.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from service.domain.states import Cause
+from service.failure_points import FailurePoint
+from tests.support.everyday import everyday
+from tests.support.kills.deletions import Run, Runs
+from tests.support.kills.faults import SEED, START_POINTS, Action, Fault
+from tests.support.kills.scenarios import POINTS, scenario, titled
+
+#: Shorter than a pause lasts, and long enough for a machine that is busy.
+_LEASE_S = 2.0
+
+
+def drawn_for(faults: Sequence[Fault]) -> str:
+    """The repair policy that faults need, or one that is drawn."""
+    if any(fault.cause is Cause.REPAIR for fault in faults):
+        return "deferred"
+    return random.Random(f"{SEED} {faults}").choice(("never", "always", "deferred"))
+
+
+def check(runs: Runs, faults: Sequence[Fault], policy: str) -> None:
+    """The faults, in a run of two workers."""
+    budget = 0.0 if policy == "deferred" else 60.0
+    repair = "never" if policy == "never" else "always"
+
+    @contextmanager
+    def seen(run: Run) -> Iterator[None]:
+        yield
+        log = run.lethe.log()
+        assert "] worker.following " in log
+        # One that is lost before it takes part is missed by nobody.
+        assert "workers.lost" in log or faults[-1].point in START_POINTS
+
+    runs.check(faults, repair=repair, repair_budget=budget, workers=2, lease_ttl_s=_LEASE_S, seed=SEED, around=seen)
+
+
+def _after_a_start(action: Action) -> list[list[Fault]]:
+    return [list(scenario(replace(fault, action=action))) for fault in POINTS]
+
+
+@pytest.mark.parametrize(
+    ("action", "point"),
+    everyday(
+        [
+            (action, point)
+            for action in (Action.KILL_WORKER, Action.PAUSE_WORKER)
+            for point in (FailurePoint.BATCHED, FailurePoint.COMMITTED)
+        ],
+        (Action.KILL_WORKER, FailurePoint.COMMITTED),
+    ),
+)
+def test_a_batch_is_applied_once_when_a_worker_is_lost_amid_it(runs: Runs, action: Action, point: FailurePoint) -> None:
+    cause = Cause.BATCH if point is FailurePoint.COMMITTED else None
+    check(runs, [Fault(action, point, cause=cause)], "never")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", titled(_after_a_start(Action.KILL_WORKER)))
+def test_a_kill_of_a_worker_at_each_failure_point(runs: Runs, faults: list[Fault]) -> None:
+    check(runs, faults, drawn_for(faults))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", titled(_after_a_start(Action.PAUSE_WORKER)))
+def test_a_worker_that_is_stopped_for_a_while_at_each_failure_point(runs: Runs, faults: list[Fault]) -> None:
+    check(runs, faults, drawn_for(faults))

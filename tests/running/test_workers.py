@@ -1,0 +1,163 @@
+"""`./lethe serve --workers`: the unlearner computes with others, and comes to what it comes to alone."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+from numpy.typing import NDArray
+
+from lethe_client.results import Audit
+from model_store.build import build_model
+from projector.graph.graph import Graph
+from projector.network.spec import ModelSpec
+from tests.support.models.citations import cora
+from tests.support.preloaded import Start
+from tests.support.processes.lethe_process import LetheProcess, copied
+from tests.support.processes.workers import free_port, until_together, workers_told
+
+__all__ = ["cora"]
+
+#: Equal to the last digit, or but for how sums are rounded.
+_EXACT = (
+    *("model_version_before", "model_version_after", "rank_before", "rank_after", "directions_removed", "deleted"),
+    *("repair_iterations", "repair_version", "repair_tolerance", "factor_age_s", "factor_method", "device"),
+)
+_ROUNDED = (
+    *("injected_norm_before", "injected_norm_after", "lost_direction_norm_before", "lost_direction_norm_after"),
+    *("channel_norm_before", "channel_norm_after", "weight_change", "repair_weight_change"),
+    *("distance_bound_before", "distance_bound_before_relative"),
+)
+
+
+class Served:
+    """A model served by some workers, with servers that others use as well."""
+
+    def __init__(self, start: Start, model: Path, home: Path, **settings: Any) -> None:
+        copied(model, home / "model")
+        self.lethe = LetheProcess(start, home, workers_port=free_port(), **settings)
+
+    def deletes(self, nodes: Sequence[str]) -> tuple[list[Audit], NDArray[np.float64]]:
+        """The records of deletions one after the other, and the weights in the end."""
+        records = [self.lethe.delete([node]).audit for node in nodes]
+        assert None not in records
+        return [record for record in records if record is not None], self.lethe.weights()
+
+
+def assert_same_figures(of_two: Sequence[Audit], of_one: Sequence[Audit], *, repaired: bool) -> None:
+    for two, one in zip(of_two, of_one, strict=True):
+        assert [getattr(two, name) for name in _EXACT] == [getattr(one, name) for name in _EXACT]
+        figures = {name: getattr(one, name) for name in _ROUNDED if getattr(one, name) is not None}
+        close = 1e-6 if repaired else 1e-12
+        assert {name: getattr(two, name) for name in figures} == pytest.approx(figures, rel=close, abs=0.0)
+        assert two.span_residual is not None
+        assert two.span_residual < 1e-12
+        if repaired:
+            assert two.distance_bound_after_relative is not None
+            assert two.repair_tolerance is not None
+            assert two.distance_bound_after_relative <= two.repair_tolerance
+        else:
+            assert two.weights_sha256_after == one.weights_sha256_after
+            assert two.distance_bound_after == pytest.approx(one.distance_bound_after, rel=1e-12)
+
+
+def compare(start: Start, model: Path, folder: Path, nodes: Sequence[str], workers: int, **settings: Any) -> None:
+    """Deletions by several workers come to those of one."""
+    found = []
+    for count in (1, workers):
+        served = Served(start, model, folder / f"home-{count}", workers=count, repair_budget=600, **settings)
+        with served.lethe.start() as lethe:
+            if count == 1:
+                assert workers_told(lethe) is None
+            else:
+                until_together(lethe, count, of=count)
+            found.append(served.deletes(nodes))
+            assert lethe.stop().status == 0
+        assert "workers.lost" not in lethe.log()
+    (of_one, weights_of_one), (of_several, weights) = found
+    repaired = settings["repair"] == "always"
+    assert_same_figures(of_several, of_one, repaired=repaired)
+    if repaired:
+        bounds = sum(record[-1].distance_bound_after or 0.0 for record in (of_one, of_several))
+        assert np.linalg.norm(weights - weights_of_one) <= bounds
+
+
+def test_two_come_to_what_one_comes_to(small_model: Path, tmp_path: Path, lethe_start: Start) -> None:
+    compare(lethe_start, small_model, tmp_path, ["7"], 2, repair="always")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "repair"), [(2, "never"), (4, "never"), (2, "always")])
+def test_several_come_to_what_one_comes_to_on_cora(
+    cora: Graph, tmp_path: Path, lethe_start: Start, workers: int, repair: str
+) -> None:
+    model = tmp_path / "model"
+    build_model(cora, ModelSpec(), name="cora", dataset="cora", split="full").write(model)
+    nodes = [cora.node_ids[row] for row in (0, 9, 200)]
+    compare(lethe_start, model, tmp_path, nodes, workers, repair=repair)
+
+
+def test_a_worker_that_is_killed_is_missed_and_taken_in_again(
+    small_model: Path, tmp_path: Path, lethe_start: Start
+) -> None:
+    served = Served(lethe_start, small_model, tmp_path / "home", workers=2, repair="never", lease_ttl_s=2)
+    with served.lethe.start() as lethe:
+        os.kill(lethe.pid_of("worker-1"), signal.SIGKILL)
+        assert lethe.delete(["0"]).status == "completed"
+        until_together(lethe, 2, of=2)
+        assert lethe.delete(["1"]).status == "completed"
+        assert lethe.stop().status == 0
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_is_missed_and_taken_in_once_it_goes_on(
+    small_model: Path, tmp_path: Path, lethe_start: Start
+) -> None:
+    served = Served(lethe_start, small_model, tmp_path / "home", workers=2, repair="never", lease_ttl_s=1)
+    with served.lethe.start() as lethe:
+        worker = psutil.Process(lethe.pid_of("worker-1"))
+        worker.suspend()
+        until_together(lethe, 1, of=2)
+        with lethe.http() as http:
+            assert http.get("/readyz").status_code == 200
+        assert lethe.delete(["0"]).status == "completed"
+        worker.resume()
+        until_together(lethe, 2, of=2)
+        assert lethe.delete(["1"]).status == "completed"
+
+
+def test_an_unlearner_whose_workers_are_not_there_works_alone_and_says_so(
+    small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start
+) -> None:
+    home, servers = tmp_path / "home", {"database_url": database_url, "redis_url": redis_url}
+    copied(small_model, home / "model")
+
+    def part(role: str, **settings: Any) -> LetheProcess:
+        return LetheProcess(lethe_start, home, role=role, part=role, **settings)
+
+    prepare = part("prepare", **servers)
+    prepare.launch()
+    assert prepare.ended().status == 0
+    meeting: dict[str, Any] = {"workers_port": free_port(), "lease_ttl_s": 1}
+    own_port = free_port()
+    unlearner = part("unlearner", workers=2, unlearner_port=own_port, **servers, **meeting)
+    api = part("api", api_workers=1, **servers)
+    with unlearner.start(), api.start():
+        assert workers_told(api) == "1 of 2 compute together"
+        assert api.delete(["0"]).status == "completed"
+        # One that has no database, in a home of its own with a copy of the model as it is now.
+        copied(home / "model", tmp_path / "elsewhere" / "model")
+        worker = LetheProcess(lethe_start, tmp_path / "elsewhere", role="worker", **meeting)
+        with worker:
+            worker.launch()
+            until_together(api, 2, of=2)
+            figures = httpx.get(f"http://127.0.0.1:{own_port}/metrics").text
+            assert 'lethe_workers{process="unlearner"} 2.0' in figures
+            assert 'lethe_workers_wanted{process="unlearner"} 2.0' in figures
+        assert api.delete(["1"]).status == "completed"
+        until_together(api, 1, of=2)
