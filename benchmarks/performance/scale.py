@@ -27,7 +27,7 @@ import psutil
 import torch
 
 from benchmarks.performance.lethe_process import LetheProcess
-from benchmarks.performance.process_memory import anonymous
+from benchmarks.performance.process_figures import anonymous
 from benchmarks.performance.scale_graph import Shape
 from benchmarks.performance.unlearn import device_name
 from lethe_client import LetheClient, LetheClientError

@@ -5,10 +5,12 @@ concat, L = 2 (arXiv: L = 3), lambda 1e-4, each worker a process of one thread, 
 The graph's arrays are files that all map. 64 random training nodes are then deleted in one batch: projection, H of what
 remains, preconditioner, repair to a proven relative bound of 1e-8, and the predictions of all nodes.
 
-Of each process: the most anonymous memory while it trains and while it deletes, and what it holds after that, as the
-system splits it into private and shared pages. Bytes are what collectives send, by all workers together, beside what
-the formulas say (`workers_formulas`), which must agree; and what went over the loopback, which is everybody's on this
-machine: `unshare -n sh -c 'ip link set lo up; …'` gives the command one of its own.
+Times are those of the clock and, since machines are shared, the processor's in the worker that takes most of it: what
+the clock would say with a core for each and nothing to wait for. Of each process there is the most anonymous memory
+while it trains and while it deletes, and how the system splits what it holds after that into private and shared pages.
+Bytes are those that collectives send, by all workers together, beside what the formulas say (`workers_formulas`), which
+must agree; and what went over the loopback, which is everybody's on this machine: `unshare -n sh -c 'ip link set lo up;
+…'` gives the command one of its own.
 
     python -m benchmarks.performance.workers [--graphs cora amazon_photo ogbn_arxiv_llm] [--nodes 100000 400000]
         [--workers 1 2 4] [--runs 3] [--data DIR] [--json FILE]
@@ -38,7 +40,7 @@ from torch.multiprocessing.spawn import spawn
 from benchmarks.performance import workers_formulas as formulas
 from benchmarks.performance.gpu import DATASETS, PRODUCTS, drawn, graph_called, spec_of
 from benchmarks.performance.mapped_graph import store, stored
-from benchmarks.performance.process_memory import anonymous, split_memory
+from benchmarks.performance.process_figures import anonymous, processor, split_memory
 from benchmarks.performance.scale_graph import Shape
 from benchmarks.performance.unlearn import device_name
 from model_store.datasets.load import default_data_dirs
@@ -253,6 +255,8 @@ class Row:
     workers: int
     #: Seconds, bytes sent and bytes over the loopback, by what was done.
     steps: dict[str, tuple[float, int, int]]
+    #: Processor seconds of the worker that took most of them, in training and in the deletion.
+    busiest: dict[str, float]
     #: Bytes by `traffic` of those of them that it knows.
     expected: dict[str, float]
     #: Of each process, the first at first: the most anonymous memory while training and while deleting (bytes).
@@ -271,19 +275,23 @@ def measured(name: str, graph: Graph, folder: Path, count: int) -> Row:
     task, load = Task(folder, spec_of(name), count), os.getloadavg()[0]
     (folder / "rendezvous").unlink(missing_ok=True)
     phase = multiprocessing.get_context("spawn").Value("i", LOADING)
-    peaks = np.zeros((AFTER + 1, count), dtype=np.int64)
+    peaks, used = np.zeros((AFTER + 1, count), dtype=np.int64), np.zeros((AFTER + 1, count))
     group = spawn(take_part, (task, phase), nprocs=count, join=False)  # type: ignore[no-untyped-call]
+    before = np.zeros(count)
     while not group.join(timeout=0.02):
-        found = [anonymous(pid) for pid in group.pids()]
-        peaks[phase.value] = np.maximum(peaks[phase.value], found)
+        now = np.array([processor(pid) for pid in group.pids()])
+        peaks[phase.value] = np.maximum(peaks[phase.value], [anonymous(pid) for pid in group.pids()])
+        used[phase.value] += now - before
+        before = now
     figures = task.read("figures.json")
     steps, sizes = figures["steps"], replace(Sizes.of(graph), training=figures["training"])
     expected = {step: sent for step, sent in formulas.traffic(task.spec, sizes, count).items() if step in steps}
     agree(steps, expected, count)
     formula = formulas.held(task.spec, sizes, count, preconditioned=figures["preconditioned"])
     after = tuple(task.read(f"memory-{rank}.json") for rank in range(count))
+    busiest = {"training": used[TRAINING].max(), "deletion": used[DELETING].max()}
     training, deleting = (tuple(peaks[each].tolist()) for each in (TRAINING, DELETING))
-    return Row(name, count, steps, expected, training, deleting, after, formula, load)
+    return Row(name, count, steps, busiest, expected, training, deleting, after, formula, load)
 
 
 def agree(steps: dict[str, tuple[float, int, int]], expected: dict[str, float], workers: int) -> None:
@@ -296,7 +304,19 @@ def agree(steps: dict[str, tuple[float, int, int]], expected: dict[str, float], 
 
 def report(rows: Sequence[Row]) -> str:
     """Each graph and number of workers as Markdown, over all runs."""
-    heads = ["graph", "workers", "load", "training, s", "to one", "deletion, s", "to one"]
+    heads = [
+        "graph",
+        "workers",
+        "load",
+        "training, s",
+        "to one",
+        "busiest, s",
+        "to one",
+        "deletion, s",
+        "to one",
+        "busiest, s",
+        "to one",
+    ]
     heads += ["first, training", "another", "first, deleting", "another", "by formula", "private after", "shared"]
     heads += ["sent in training", "in the deletion", "over the loopback in training", "in the deletion"]
     lines = [f"| {' | '.join(heads)} |", f"| --- {'| ---: ' * (len(heads) - 1)}|"]
@@ -305,9 +325,11 @@ def report(rows: Sequence[Row]) -> str:
         alone = [row for row in rows if (row.graph, row.workers) == (name, 1)]
         cells = [name, str(count), spread([row.load for row in runs], 1)]
         for step in ("training", "deletion"):
-            times = [row.steps[step][0] for row in runs]
-            cells.append(spread(times, 1))
-            cells.append(spread([own / one.steps[step][0] for own, one in zip(times, alone, strict=True)], 2))
+            pairs = [*zip(runs, alone, strict=True)]
+            cells.append(spread([row.steps[step][0] for row in runs], 1))
+            cells.append(spread([own.steps[step][0] / one.steps[step][0] for own, one in pairs], 2))
+            cells.append(spread([row.busiest[step] for row in runs], 1))
+            cells.append(spread([own.busiest[step] / one.busiest[step] for own, one in pairs], 2))
         for peaks in ([row.training for row in runs], [row.deleting for row in runs]):
             cells.append(spread([peak[0] / formulas.MIB for peak in peaks], 0))
             cells.append(spread([max(peak[1:]) / formulas.MIB for peak in peaks if peak[1:]], 0))
