@@ -3,7 +3,7 @@
 M, its pseudo-inverse and the projection are computed by the first worker alone, of the same model in all: what is
 compared is that nothing of them comes to depend on the others. Gram matrices that are added up over the workers are
 those of the Hessian's class blocks; of these all rows are taken, since which are drawn depends on how they are divided.
-So may the steps of a repair, which are the only figures of its outcome beside times that are not compared.
+So may the steps of a repair: of its outcome only these, times and what its bounds leave open are not compared.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ SPECS = {
     CORA: ModelSpec(),
     FEW: ModelSpec(),
     PHOTO: ModelSpec(combine=Combine.CONCAT, tolerance=1e-9),
-    ARXIV: ModelSpec(combine=Combine.CONCAT, hops=3, tolerance=1e-9),
+    ARXIV: ModelSpec(tolerance=1e-9),
 }
 
 
