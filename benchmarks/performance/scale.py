@@ -27,6 +27,7 @@ import psutil
 import torch
 
 from benchmarks.performance.lethe_process import LetheProcess
+from benchmarks.performance.process_figures import anonymous
 from benchmarks.performance.scale_graph import Shape
 from benchmarks.performance.unlearn import device_name
 from lethe_client import LetheClient, LetheClientError
@@ -59,22 +60,13 @@ class Memory:
         """Twice a second, until `end`."""
         own = psutil.Process()
         while not self._ended.wait(0.5):
-            anonymous = sum(_anonymous(each.pid) for each in own.children(recursive=True))
+            anonymous = sum(anonymous(each.pid) for each in own.children(recursive=True))
             shared = _shared() - self.shared
             self.peak = max(self.peak, (anonymous + shared, anonymous, shared))
 
     def end(self) -> None:
         """Stops."""
         self._ended.set()
-
-
-def _anonymous(pid: int) -> int:
-    """Bytes of a process' own; 0 once it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
 @dataclass
