@@ -26,6 +26,10 @@ class RankError(ProjectorError):
     """The Gram matrix cannot tell the rank of the features, even with rescaled columns."""
 
 
+class PromiseError(ProjectorError):
+    """What is to be published cannot keep what was promised of it, or nothing could."""
+
+
 class WorkersLost(ProjectorError):
     """One of several workers died, hung or failed by itself; nothing more can be computed by this group of them."""
 

@@ -21,6 +21,10 @@ PROJECTION = "projector/forgetting/projection.py"
 OPTIMUM = "projector/forgetting/optimum.py"
 GRAM = "projector/forgetting/gram.py"
 CERTIFICATE = "projector/forgetting/certificate.py"
+MECHANISM = "projector/certified/mechanism.py"
+NOISE = "projector/certified/noise.py"
+PUBLISHED = "tests/property/test_published_weights.py"
+PUBLICATION = "tests/unit/projector/certified/test_mechanism.py"
 
 #: The whole of `project`'s update of weights and coefficients, and of `downdate`'s update of the factors.
 _UPDATE = ("    after, residual = _corrected(_without(replace(before", "    return SpanUpdate(")
@@ -47,6 +51,7 @@ _PROJECTED_BY_FACTORS = """    updated = replace(gram, M=M, M_pinv=M_pinv, rank=
 """
 
 _LARGE_ROW = "test_the_rounding_of_one_row_a_thousand_times_the_others_is_covered[softmax]"
+_OBSERVED = "test_an_observer_does_no_better_than_was_promised[small]"
 _SHARED_ROW = "test_the_rounding_of_a_row_that_all_others_are_made_of_is_covered[softmax]"
 
 MUTANTS = {
@@ -143,6 +148,34 @@ MUTANTS = {
         (_SHARED_ROW,),
         BOUND,
     ),
+    "publishes with half of the noise": Mutant(
+        MECHANISM,
+        ("    steps += rounded_normal(", "    return torch.from_numpy"),
+        "    steps += rounded_normal(secret, version, mechanism.weights, mechanism.bits - 1)\n",
+        (_OBSERVED,),
+        PUBLISHED,
+    ),
+    "has the same noise for every version": Mutant(
+        NOISE,
+        ("        block = secret", "        return np.frombuffer"),
+        '        block = secret + asked.to_bytes(8, "big")\n',
+        (_OBSERVED,),
+        PUBLISHED,
+    ),
+    "publishes weights beyond the cap": Mutant(
+        MECHANISM,
+        ("    if not certificate.bound <= mechanism.cap:\n", "    steps = np.rint("),
+        "",
+        ("test_weights_beyond_the_cap_are_not_published",),
+        PUBLICATION,
+    ),
+    "counts one candidate's distance to the optimum for both": Mutant(
+        MECHANISM,
+        ("    without_grid = ", "    sigma = ratio"),
+        "    without_grid = cap + _EPSILON * (R + cap)\n",
+        (_OBSERVED,),
+        PUBLISHED,
+    ),
 }
 
 
@@ -180,7 +213,7 @@ def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -
     return found
 
 
-@pytest.mark.parametrize("file", everyday([FORGETTING, FAINT, BOUND], BOUND))
+@pytest.mark.parametrize("file", everyday([FORGETTING, FAINT, BOUND, PUBLISHED, PUBLICATION], BOUND))
 def test_the_unbroken_copy_passes(python: Preloaded, file: str, tmp_path: Path) -> None:
     guards = {test for mutant in MUTANTS.values() if mutant.tests == file for test in mutant.caught_by}
     assert set(outcomes(python, copied(tmp_path / "copy"), file, tuple(sorted(guards))).values()) == {"PASSED"}

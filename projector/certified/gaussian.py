@@ -1,0 +1,66 @@
+"""Gaussian differential privacy: how well two Gaussians can be told apart, and the same as (epsilon, delta).
+
+A publication is mu-GDP when telling which of two neighbours it was made from is at least as hard as telling N(0, 1)
+from N(mu, 1) by one draw (Dong, Roth and Su, "Gaussian Differential Privacy", JRSS B 2022; theorems are numbered as in
+arXiv:1905.02383). Noise of standard deviation sigma on values that lie at most Delta apart, in the Euclidean norm, is
+Delta/sigma-GDP (Theorem 2.7), and so is whatever is computed from it. Publications of mu_1, mu_2, …, each chosen with
+sight of those before, are together sqrt(mu_1^2 + mu_2^2 + …)-GDP (Corollary 3.3), which is exact for Gaussian noise.
+"""
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+from projector.errors import PromiseError
+
+#: No mu outside of these is looked for.
+_SMALLEST_MU, _LARGEST_MU = 1e-12, 1e3
+
+
+def delta_at(epsilon: float, mu: float) -> float:
+    """The smallest delta for which mu-GDP is (epsilon, delta)-differential privacy, epsilon >= 0 and mu > 0.
+
+    Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) (Balle and Wang, "Improving the Gaussian Mechanism for
+    Differential Privacy", ICML 2018, Theorem 8; Dong, Roth and Su, Corollary 2.13).
+    """
+    one, other = float(log_ndtr(mu / 2 - epsilon / mu)), float(log_ndtr(-mu / 2 - epsilon / mu))
+    return math.exp(one) * -math.expm1(min(epsilon + other - one, 0.0))
+
+
+def largest_mu(epsilon: float, delta: float) -> float:
+    """The largest mu for which mu-GDP is (epsilon, delta)-differential privacy.
+
+    sigma = Delta/mu is the noise of Balle and Wang's Algorithm 1. Raises PromiseError where there is none.
+    """
+    if not (0 <= epsilon < math.inf and 0 < delta < 1):
+        raise PromiseError(
+            f"Epsilon {epsilon:g} with delta {delta:g} is no promise.", "Epsilon is at least 0, delta between 0 and 1."
+        )
+    if not delta_at(epsilon, _SMALLEST_MU) < delta < delta_at(epsilon, _LARGEST_MU):
+        raise PromiseError(f"No noise gives epsilon {epsilon:g} with delta {delta:g}.", "Choose others.")
+    log_mu = brentq(
+        lambda log_mu: delta_at(epsilon, math.exp(log_mu)) - delta,
+        math.log(_SMALLEST_MU), math.log(_LARGEST_MU), xtol=1e-14,
+    )  # fmt: skip
+    # The root is met from either side; the noise may be a hair more, and not less.
+    return math.exp(log_mu) * (1 - 1e-12)
+
+
+def epsilon_at(delta: float, mu: float) -> float:
+    """The smallest epsilon >= 0 for which mu-GDP is (epsilon, delta)-differential privacy, 0 < delta < 1 and mu > 0."""
+    if delta_at(0.0, mu) <= delta:
+        return 0.0
+    most = mu * (mu / 2 + 10.0)
+    while delta_at(most, mu) > delta:
+        most *= 2
+    return float(brentq(lambda epsilon: delta_at(epsilon, mu) - delta, 0.0, most, xtol=1e-13)) * (1 + 1e-12)
+
+
+def success(mu: float) -> float:
+    """In what share of cases an observer says rightly which of two equally likely neighbours it was: at most Phi(mu/2).
+
+    By the definition of mu-GDP the errors alpha and beta of any rule obey beta >= Phi(Phi^-1(1 - alpha) - mu), and
+    (alpha + beta)/2, the share of wrong answers, is smallest where both are Phi(-mu/2).
+    """
+    return math.exp(float(log_ndtr(mu / 2)))

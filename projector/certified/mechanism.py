@@ -1,0 +1,141 @@
+"""Weights published with noise, so that nobody can tell whether they were unlearned or retrained.
+
+Lethe's weights W lie within a proven distance of the optimum W_u on the live graph, |W - W_u| <= cap
+(`projector.forgetting.certificate`). So do those of a service that was trained on the live graph alone, and the two
+lie at most 2 cap apart: little enough for noise to hide. Cap, noise and grid are made of what was fixed beforehand, and
+tell nothing of the data.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from projector.certified.gaussian import largest_mu
+from projector.certified.noise import ERROR, LARGEST_BITS, rounded_normal
+from projector.errors import PromiseError
+from projector.forgetting.certificate import Certificate, certifiable
+from projector.network.losses import Loss
+
+_EPSILON = float(np.finfo(np.float64).eps)
+#: What the grid may add to the sensitivity, as a share of the noise's part in it.
+_SHARE_OF_GRID = 2.0**-10
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What is promised to whoever has been deleted: K publications after it are together (epsilon, delta)-hidden.
+
+    For every set S of what they may be, the probabilities p of unlearned and q of retrained weights obey
+    p(S) <= e^epsilon q(S) + delta and the reverse.
+    """
+
+    epsilon: float
+    delta: float
+    #: K.
+    publications: int
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """How weights are published: each is rounded to a multiple of `step`, and normal noise in whole steps is added."""
+
+    #: Weights farther than this from those of retraining are not published.
+    cap: float
+    #: p C, how many numbers W has.
+    weights: int
+    #: Delta: how far apart the rounded weights of two services can lie.
+    sensitivity: float
+    #: The noise's standard deviation is sigma = 2^bits steps.
+    sigma: float
+    bits: int
+    #: The mu of all K publications together.
+    budget: float
+
+    @property
+    def step(self) -> float:
+        """g, between neighbours on the grid."""
+        return math.ldexp(self.sigma, -self.bits)
+
+    @property
+    def mu(self) -> float:
+        """One publication is mu-GDP."""
+        return self.sensitivity / self.sigma
+
+
+def radius(loss: Loss, classes: int, regularization: float) -> float:
+    """R with |W_u| <= R whatever the data: sqrt(2 F(0) / lambda), since lambda/2 |W_u|^2 <= F(W_u) <= F(0).
+
+    F(0) is the loss of one row of zero logits: log C (softmax), C log 2 (ovr), C/2 (smoothed hinge). Raises
+    PromiseError for an objective that bounds no distance to retraining.
+    """
+    if not certifiable(loss, regularization):
+        raise PromiseError(
+            "Of this objective no distance to retraining is known.", "Use a positive lambda and not the plain hinge."
+        )
+    zeros = torch.zeros((1, classes), dtype=torch.float64)
+    return math.sqrt(2 * loss.value(zeros, torch.zeros(1, dtype=torch.int64)) / regularization)
+
+
+def calibrate(promise: Promise, R: float, weights: int, tolerance: float) -> Mechanism:
+    """The mechanism with the least noise that keeps `promise` for `weights` numbers W with |W_u| <= R.
+
+    A repair to the relative bound `tolerance` meets the cap, tolerance R / (1 - tolerance): the bound is at most
+    tolerance |W| and |W| at most R and the bound. Rounding moves each number by half a step g at most, and the division
+    by the step errs by at most eps |W| / 2 in all, so that two services lie at most
+
+        Delta = 2 cap + g sqrt(weights) + eps (R + cap)
+
+    apart. With mu from epsilon and delta, sigma = Delta sqrt(K) / mu. The step is made small against cap, not against
+    sigma, which is far above Delta where many publications are planned.
+
+    `ERROR` of each number published is taken from delta: what is at most tau from its law in total variation adds
+    (1 + e^epsilon) tau. Raises PromiseError where nothing of delta is left, or float64 cannot carry the grid.
+    """
+    if promise.publications < 1 or weights < 1:
+        raise PromiseError("At least one publication of one number is to be planned.", "Plan more.")
+    # Larger epsilons than 100 leave nothing of delta.
+    error = (1 + math.exp(min(promise.epsilon, 100.0))) * promise.publications * weights * ERROR
+    if error >= promise.delta:
+        raise PromiseError(
+            f"The noise of {promise.publications} publications is drawn to {error:.0e}, delta is {promise.delta:g}.",
+            "Promise a larger delta, a smaller epsilon or fewer publications.",
+        )
+    budget = largest_mu(promise.epsilon, promise.delta - error)
+    cap = tolerance * R / (1 - tolerance)
+    ratio = math.sqrt(promise.publications) / budget
+    bits = max(math.ceil(math.log2(ratio * math.sqrt(weights) / _SHARE_OF_GRID)), 0)
+    of_grid = ratio * math.sqrt(weights) * 2.0**-bits
+    without_grid = 2 * cap + _EPSILON * (R + cap)
+    sigma = ratio * without_grid / (1 - of_grid) * (1 + 1e-12)
+    sensitivity = without_grid + math.ldexp(sigma, -bits) * math.sqrt(weights)
+    if bits > LARGEST_BITS or (R + cap) * _EPSILON > math.ldexp(sigma, -bits):
+        raise PromiseError(
+            f"Steps of {math.ldexp(sigma, -bits):.0e} are too small for weights up to {R:.0e}.",
+            "Certify a larger distance to retraining (`tolerance`), or a smaller model.",
+        )
+    return Mechanism(cap, weights, sensitivity, sigma, bits, budget)
+
+
+def published(mechanism: Mechanism, W: Tensor, certificate: Certificate, secret: bytes, version: int) -> Tensor:
+    """What others may see of the weights W of `version`, in the shape of W: multiples of the step, with noise.
+
+    A function of its arguments: whoever keeps `secret` (`SECRET_BYTES` from the system's generator) with the version
+    publishes the same again. It is as secret as W, and goes when the version does: with it the noise can be taken off.
+
+    Raises PromiseError unless `certificate`, that of W, says that W is within the cap.
+    """
+    if W.numel() != mechanism.weights:
+        raise PromiseError(
+            f"The noise is for {mechanism.weights} weights and these are {W.numel()}.", "Calibrate it for this model."
+        )
+    if not certificate.bound <= mechanism.cap:
+        raise PromiseError(
+            f"The weights are up to {certificate.bound:.1e} from those of retraining, the cap is {mechanism.cap:.1e}.",
+            "Repair them first.",
+        )
+    steps = np.rint(W.cpu().numpy().ravel() / mechanism.step).astype(np.int64)
+    steps += rounded_normal(secret, version, mechanism.weights, mechanism.bits)
+    return torch.from_numpy(steps * mechanism.step).reshape(W.shape).to(W.device)
