@@ -8,7 +8,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from torch import Tensor
@@ -26,6 +26,7 @@ class Division:
     counts: tuple[int, ...]
 
     @classmethod
+    @lru_cache(maxsize=64)
     def evenly(cls, length: int, workers: int) -> "Division":
         """In parts that differ by one at most; some are empty where there are more workers."""
         return cls(tuple((length + rank) // workers for rank in reversed(range(workers))))
