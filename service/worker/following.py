@@ -37,19 +37,17 @@ def follow(settings: Settings, notify_ready: Callable[[], None]) -> None:
     _log.info("worker.waiting", address=place.address, port=place.port)
     while True:
         try:
-            visit = Visit(place.address, place.port, place.timeout_s)
-        except OSError:
-            pass  # the unlearner is not there, or not yet
-        else:
-            try:
-                _take_part(visit, settings.model_dir, device)
-            except WorkersLost as lost:
-                _log.warning("workers.lost", reason=lost.detail)
-            del visit
+            _take_part(place, settings.model_dir, device)
+        except WorkersLost as lost:
+            _log.warning("workers.lost", reason=lost.detail)
         time.sleep(_AGAIN_S)
 
 
-def _take_part(visit: Visit, model: Path, device: torch.device) -> None:
+def _take_part(place: MeetingPlace, model: Path, device: torch.device) -> None:
+    try:
+        visit = Visit(place.address, place.port, place.timeout_s)
+    except OSError:
+        return  # the unlearner is not there, or not yet
     task = msgspec.json.decode(visit.task(), type=Task)
     _log.info("model.loading", version=task.folder)
     try:
