@@ -50,16 +50,17 @@ def _take_part(place: MeetingPlace, model: Path, device: torch.device) -> None:
         return  # the unlearner is not there, or not yet
     task = msgspec.json.decode(visit.task(), type=Task)
     _log.info("model.loading", version=task.folder)
+    rank, graph = None, None
     try:
         graph, digest = load(model, task, device)
     except (ProjectorError, OSError):
         if not visit.settled:
             raise
         # The unlearner has gone on without this one, and changed what it read.
-        visit.stay()
-        return
-    rank = visit.take_part(digest)
-    if rank is None:
+    else:
+        rank = visit.take_part(digest)
+    if graph is None or rank is None:
+        # Outside the clause above, whose error holds what was read until then.
         del graph
         visit.stay()
         return
