@@ -9,12 +9,14 @@ gloo is told to: on the network interface that the environment's GLOO_SOCKET_IFN
 Nothing that passes is encrypted or authenticated: this belongs on a private network.
 """
 
+import errno
 import json
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
+from ipaddress import ip_address
 
 import torch
 import torch.distributed as dist
@@ -35,8 +37,13 @@ class Meeting:
     """Of the first worker, from before it makes ready itself until the group is not needed any more."""
 
     def __init__(self, address: str, port: int, timeout_s: float) -> None:
-        """Listens at `address`, on a port that is free where `port` is 0; OSError when that is not possible."""
+        """Listens at `address`, on a port that is free where `port` is 0.
+
+        OSError when that is not possible, or when `address` means all of this host's, as `0` does.
+        """
         family, *_, (host, *_) = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        if ip_address(str(host).partition("%")[0]).is_unspecified:
+            raise OSError(errno.EADDRNOTAVAIL, "it means every address of this host", address)
         bound = socket.create_server((host, port), family=family)
         self._timeout_s = timeout_s
         #: Where it listens.

@@ -37,31 +37,30 @@ def follow(settings: Settings, notify_ready: Callable[[], None]) -> None:
     _log.info("worker.waiting", address=place.address, port=place.port)
     while True:
         try:
-            visit = Visit(place.address, place.port, place.timeout_s)
-        except OSError:
-            pass  # the unlearner is not there, or not yet
-        else:
-            try:
-                _take_part(visit, settings.model_dir, device)
-            except WorkersLost as lost:
-                _log.warning("workers.lost", reason=lost.detail)
-            del visit
+            _take_part(place, settings.model_dir, device)
+        except WorkersLost as lost:
+            _log.warning("workers.lost", reason=lost.detail)
         time.sleep(_AGAIN_S)
 
 
-def _take_part(visit: Visit, model: Path, device: torch.device) -> None:
+def _take_part(place: MeetingPlace, model: Path, device: torch.device) -> None:
+    try:
+        visit = Visit(place.address, place.port, place.timeout_s)
+    except OSError:
+        return  # the unlearner is not there, or not yet
     task = msgspec.json.decode(visit.task(), type=Task)
     _log.info("model.loading", version=task.folder)
+    rank, graph = None, None
     try:
         graph, digest = load(model, task, device)
     except (ProjectorError, OSError):
         if not visit.settled:
             raise
         # The unlearner has gone on without this one, and changed what it read.
-        visit.stay()
-        return
-    rank = visit.take_part(digest)
-    if rank is None:
+    else:
+        rank = visit.take_part(digest)
+    if graph is None or rank is None:
+        # Outside the clause above, whose error holds what was read until then.
         del graph
         visit.stay()
         return

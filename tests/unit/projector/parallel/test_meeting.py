@@ -118,3 +118,9 @@ def test_nobody_is_met_where_nobody_is() -> None:
     with pytest.raises(ConnectionRefusedError):
         Visit(address, port, TIMEOUT_S)
     assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+@pytest.mark.parametrize("address", ["0", "0.0.0.0", "::0"])
+def test_a_meeting_is_never_at_every_address_of_a_host(address: str) -> None:
+    with pytest.raises(OSError, match="every address of this host"):
+        Meeting(address, 0, TIMEOUT_S)
