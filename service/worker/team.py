@@ -48,7 +48,7 @@ class Team:
         #: What a beat has found.
         self._lost: WorkersLost | None = None
         self._losses = 0
-        #: Sessions in a row that not all have joined.
+        #: Sessions that not all have joined, in a row but for those that began after losses.
         self._incomplete = 0
         #: By the clock: when the session began, and before which none begins for the sake of those who came.
         self._began = self._rests_until = 0.0
@@ -81,7 +81,10 @@ class Team:
         took_s = self._clock() - self._began
         rest_s = max(self._place.timeout_s, took_s) * 2 ** min(self._incomplete, _MOST_DOUBLINGS)
         self._rests_until = self._clock() + rest_s
-        self._incomplete = self._incomplete + 1 if workers.count < self.wanted else 0
+        if workers.count < self.wanted:
+            self._incomplete += 1
+        elif not self._losses:
+            self._incomplete = 0
         self._log.info("workers.gathered", workers=workers.count, wanted=self.wanted)
         if isinstance(workers, Distributed):
             share(workers)
@@ -101,7 +104,8 @@ class Team:
             self._open()
         if self._meeting is None or self._meeting.came < self.count:
             return False
-        self._losses = 0
+        # After too many losses there is one try, until they have applied a batch.
+        self._losses = min(self._losses, _MOST_LOSSES - 1)
         return True
 
     def lost(self) -> None:
@@ -109,8 +113,9 @@ class Team:
         self._losses += 1
 
     def worked(self) -> None:
-        """A batch was applied."""
-        self._losses = 0
+        """A batch was applied, which says nothing of others where this process did it alone."""
+        if self.count > 1:
+            self._losses = 0
 
     def close(self) -> None:
         """Ends what the session had; the others wait for the next one."""

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,6 +40,12 @@ def came(place: MeetingPlace, digest: str | None = None) -> Iterator[Visit]:
     thread.start()
     yield visit
     thread.join()
+
+
+def until_ready(team: Team) -> None:
+    assert team._meeting is not None
+    while not team._meeting.ready():
+        time.sleep(0.01)
 
 
 def test_one_that_nobody_was_asked_for_beside_listens_nowhere(place: MeetingPlace) -> None:
@@ -93,6 +100,36 @@ def test_after_three_losses_a_session_begins_without_anybody(place: MeetingPlace
         team.gather("same", nobody)
     assert team.count == 1
     team.close()
+
+
+def test_workers_that_were_tried_in_vain_are_tried_once_at_growing_intervals(
+    place: MeetingPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    team = Team(place, 2, torch.device("cpu"), lambda: now[0])
+    monkeypatch.setattr(Team, "_formed", lambda team, meeting, members: SimpleNamespace(count=1 + len(members)))
+    for _ in range(3):
+        team.lost()
+    rests = []
+    for _ in range(3):
+        team.begin(TASK)
+        with came(place, "same"):
+            until_ready(team)
+            team.gather("same", nobody)
+            began = now[0]
+            # What an unlearner does alone says nothing of the others.
+            team.worked()
+            while not team.late():
+                now[0] += 0.1
+            rests.append(now[0] - began)
+        team.close()
+        team.begin(TASK)
+        with came(place, "same"):
+            until_ready(team)
+            team.gather("same", nobody)
+        team.close()
+        team.lost()
+    assert rests == pytest.approx([0.3, 0.6, 1.2], abs=0.15)
 
 
 def test_one_with_another_model_is_left_out(place: MeetingPlace) -> None:
