@@ -33,8 +33,8 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_open = False
-        due = vars(Repairer)["due"].fget
-        monkeypatch.setattr(Repairer, "due", property(lambda repairer: self.is_open and due(repairer)))
+        is_due = Repairer.is_due
+        monkeypatch.setattr(Repairer, "is_due", lambda repairer: self.is_open and is_due(repairer))
 
 
 @pytest.fixture
