@@ -220,7 +220,6 @@ class Unlearner:
             await self._context.outage.pause(Unavailable(str(self._condition.reason), "See the log."))
 
     async def _session(self, held: contextlib.AsyncExitStack) -> None:
-        self._context.work.end()
         self._condition = Condition(Phase.WAITING_FOR_LEASE)
         lease = await leases.acquire(self._context.engine, self._context.model, self._consumer, self._lease_ttl_s)
         if lease is None:
@@ -242,6 +241,7 @@ class Unlearner:
                 # In no variable here: an import replaces it, and its model must leave the memory then.
                 await self._serve(await self._start(keeper), keeper)
         finally:
+            self._context.work.end()
             await self._context.run(self._team.close)
 
     async def _start(self, keeper: LeaseKeeper, candidate: Candidate | None = None) -> _Session:
