@@ -9,7 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 
-from projector.certified.mechanism import Mechanism
+from projector.certified.publication import Mechanism
 from projector.errors import PromiseError
 
 #: A share of the budget from which on is told that it runs out.
@@ -43,6 +43,11 @@ class Ledger:
         #: Those before each version together, and at the end all.
         self._before: list[int] = [0]
 
+    @property
+    def newest(self) -> int:
+        """The last version counted; -1 before any."""
+        return self._versions[-1] if self._versions else -1
+
     def since(self, version: int, budget: float) -> Spent:
         """What the publications of `version` and those after it have told; `budget` is the mu that was promised."""
         first = bisect_left(self._versions, version)
@@ -56,7 +61,7 @@ class Ledger:
         `oldest_deletion` is the first version without somebody to whom `mechanism.budget` is promised. Raises
         PromiseError when the publication would exceed it, or comes after a later version or with other noise.
         """
-        cost = math.ceil(Fraction(mechanism.mu) ** 2 * _UNIT)
+        cost = _cost(mechanism.mu)
         if self._versions and version <= self._versions[-1]:
             known = bisect_left(self._versions, version)
             if self._versions[known] != version or self._costs[known] != cost:
@@ -71,9 +76,17 @@ class Ledger:
                 f"Version {version} would tell more of the deletions of version {oldest_deletion} than was promised.",
                 "Stay with the version before, or promise a larger epsilon.",
             )
+        self.record(version, mechanism.mu)
+
+    def record(self, version: int, mu: float) -> None:
+        """Takes a publication over that was counted before, whatever was promised then; later than those so far."""
         self._versions.append(version)
-        self._costs.append(cost)
-        self._before.append(self._before[-1] + cost)
+        self._costs.append(_cost(mu))
+        self._before.append(self._before[-1] + self._costs[-1])
+
+
+def _cost(mu: float) -> int:
+    return math.ceil(Fraction(mu) ** 2 * _UNIT)
 
 
 def _root(square: Fraction) -> float:

@@ -7,7 +7,7 @@ tell nothing of the data.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,54 +15,17 @@ from torch import Tensor
 
 from projector.certified.gaussian import largest_mu
 from projector.certified.noise import ERROR, LARGEST_BITS, rounded_normal
+from projector.certified.publication import Mechanism, Promise, Publication
 from projector.errors import PromiseError
+from projector.forgetting.batch import ModelState
 from projector.forgetting.certificate import Certificate, certifiable
+from projector.forgetting.optimum import stacked
+from projector.network.blocks import by_block, side_by_side
 from projector.network.losses import Loss
 
 _EPSILON = float(np.finfo(np.float64).eps)
 #: What the grid may add to the sensitivity, as a share of the noise's part in it.
 _SHARE_OF_GRID = 2.0**-10
-
-
-@dataclass(frozen=True)
-class Promise:
-    """What is promised to whoever has been deleted: K publications after it are together (epsilon, delta)-hidden.
-
-    For every set S of what they may be, the probabilities p of unlearned and q of retrained weights obey
-    p(S) <= e^epsilon q(S) + delta and the reverse.
-    """
-
-    epsilon: float
-    delta: float
-    #: K.
-    publications: int
-
-
-@dataclass(frozen=True)
-class Mechanism:
-    """How weights are published: each is rounded to a multiple of `step`, and normal noise in whole steps is added."""
-
-    #: Weights farther than this from those of retraining are not published.
-    cap: float
-    #: p C, how many numbers W has.
-    weights: int
-    #: Delta: how far apart the rounded weights of two services can lie.
-    sensitivity: float
-    #: The noise's standard deviation is sigma = 2^bits steps.
-    sigma: float
-    bits: int
-    #: The mu of all K publications together.
-    budget: float
-
-    @property
-    def step(self) -> float:
-        """g, between neighbours on the grid."""
-        return math.ldexp(self.sigma, -self.bits)
-
-    @property
-    def mu(self) -> float:
-        """One publication is mu-GDP."""
-        return self.sensitivity / self.sigma
 
 
 def radius(loss: Loss, classes: int, regularization: float) -> float:
@@ -139,3 +102,29 @@ def published(mechanism: Mechanism, W: Tensor, certificate: Certificate, secret:
     steps = np.rint(W.cpu().numpy().ravel() / mechanism.step).astype(np.int64)
     steps += rounded_normal(secret, version, mechanism.weights, mechanism.bits)
     return torch.from_numpy(steps * mechanism.step).reshape(W.shape).to(W.device)
+
+
+def mechanism_for(
+    promise: Promise, state: ModelState, loss: Loss, regularization: float, tolerance: float
+) -> Mechanism:
+    """The noise that keeps `promise` for the versions of a model whose repairs end at the relative bound `tolerance`.
+
+    Nothing of `state` matters but the number of its weights. Raises PromiseError as `radius` and `calibrate` do.
+    """
+    R = radius(loss, state.classes, regularization)
+    return calibrate(promise, R, stacked(state).numel(), tolerance)
+
+
+def shown(publication: Publication, state: ModelState, certificate: Certificate) -> ModelState:
+    """`state` with the weights that others may see; its coefficients are not theirs.
+
+    Raises PromiseError unless `certificate`, that of `state`, says that its weights are within the cap.
+    """
+    W = published(publication.mechanism, stacked(state), certificate, publication.secret, state.version)
+    spans, start = [], 0
+    for span in state.spans:
+        blocks = by_block(span.W, state.classes)
+        rows = blocks.shape[0] * blocks.shape[1]
+        spans.append(replace(span, W=side_by_side(W[start : start + rows].reshape(blocks.shape))))
+        start += rows
+    return replace(state, features=spans[0], labels=spans[1] if len(spans) > 1 else None)

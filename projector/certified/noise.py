@@ -17,12 +17,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from projector.certified.publication import SECRET_BYTES
+
 #: The law of one value is no farther than this from that of round(2^bits N), in total variation. Words of 64 bits
 #: stand for real numbers, and each of a value's comparisons, 5 on average, is undecided with probability 2^-64; the 10
 #: weights of k are cut off after 63 bits, and k at 10.
 ERROR = 2.0**-58
-#: Bytes of the secret.
-SECRET_BYTES = 32
 #: With more, 64 bits would not hold the values, and what they are added to.
 LARGEST_BITS = 58
 #: No value lies this many standard deviations from 0, or farther.
@@ -31,11 +31,14 @@ _INTEGER_PARTS = 10
 Words = NDArray[np.uint64]
 
 
+@lru_cache(maxsize=1)
 def rounded_normal(secret: bytes, version: int, size: int, bits: int) -> NDArray[np.int64]:
     """Independent values of round(2^bits N), N standard normal, (size,): a function of the arguments alone.
 
     Whoever does not know `secret`, `SECRET_BYTES` from the system's generator, cannot tell them from such values, and
     those of one version say nothing of another's (SHAKE256 as a stream). 0 <= `bits` <= `LARGEST_BITS`.
+
+    The last are kept, so that they can be drawn before the weights are there.
     """
     take = _stream(secret, version)
     values, missing = np.empty(size, dtype=np.int64), np.arange(size)
@@ -50,6 +53,7 @@ def rounded_normal(secret: bytes, version: int, size: int, bits: int) -> NDArray
         size_of = (k[kept].astype(np.int64) << bits) + _rounded(x[kept], bits)
         values[missing[kept]] = np.where(first[kept] & 1, size_of, -size_of)
         missing = missing[~kept]
+    values.setflags(write=False)
     return values
 
 

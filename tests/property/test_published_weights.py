@@ -16,8 +16,8 @@ from scipy.stats import beta
 
 from model_store.datasets.load import load_dataset
 from projector import fit
-from projector.certified.mechanism import Mechanism, Promise, calibrate, published, radius
-from projector.certified.noise import SECRET_BYTES
+from projector.certified.mechanism import calibrate, published, radius
+from projector.certified.publication import SECRET_BYTES, Mechanism, Promise
 from projector.forgetting.certificate import Certificate, certify
 from projector.forgetting.optimum import stacked
 from projector.forgetting.status import TOLERANCE

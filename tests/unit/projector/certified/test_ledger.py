@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.certified.ledger import Ledger
-from projector.certified.mechanism import Mechanism, Promise, calibrate
+from projector.certified.mechanism import calibrate
+from projector.certified.publication import Mechanism, Promise
 from projector.errors import PromiseError
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from model_store.datasets.load import load_dataset
 from projector import Certificate, ModelSpec, fit
 from projector.certified.gaussian import delta_at, largest_mu
-from projector.certified.mechanism import Mechanism, Promise, calibrate, published, radius
-from projector.certified.noise import ERROR, SECRET_BYTES, rounded_normal
+from projector.certified.mechanism import calibrate, published, radius
+from projector.certified.noise import ERROR, rounded_normal
+from projector.certified.publication import SECRET_BYTES, Mechanism, Promise
 from projector.errors import PromiseError
 from projector.forgetting.status import TOLERANCE
 from projector.network.losses import loss_of

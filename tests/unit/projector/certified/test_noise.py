@@ -10,7 +10,8 @@ from scipy.special import ndtr
 from scipy.stats import kstest
 
 from projector.certified import noise
-from projector.certified.noise import LARGEST_BITS, SECRET_BYTES, rounded_normal
+from projector.certified.noise import LARGEST_BITS, rounded_normal
+from projector.certified.publication import SECRET_BYTES
 
 SECRET = bytes(range(SECRET_BYTES))
 #: Chance leaves what is drawn here once and for all within five standard deviations.
