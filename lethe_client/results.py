@@ -85,8 +85,14 @@ class Audit(msgspec.Struct, frozen=True):
     coefficient_residual: float | None = None
     #: How M+ was obtained: `downdate`, `decompose` or `refactorise`; `none` when no feature was deleted.
     factor_method: str | None = None
-    #: Milliseconds by step of the batch.
+    #: Milliseconds by step of the batch; empty to keys without audit:read where weights are published with noise.
     durations_ms: dict[str, float] = {}
+    #: What is promised of weights that are published with noise, and what opens commitments to them; None without.
+    publication_epsilon: float | None = None
+    publication_delta: float | None = None
+    publications_planned: int | None = None
+    publication_mu: float | None = None
+    commitment_salt: str | None = None
     device: str | None = None
 
 

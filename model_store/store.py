@@ -173,7 +173,10 @@ class Store:
         return self._versions.digest(ref)
 
     def weights_sha256(self, ref: VersionRef) -> str:
-        """SHA-256, hex, of a version's weights as row-major little-endian float64, features first, then labels."""
+        """SHA-256, hex, of a version's weights as row-major little-endian float64, features first, then labels.
+
+        Of one that is published with noise, the salt of its `Publication` comes before them.
+        """
         return self._versions.manifest(ref).weights_sha256
 
     def read_version(self, ref: VersionRef, *, digest: str | None = None) -> VersionState:

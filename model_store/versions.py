@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -24,6 +25,7 @@ from model_store.disk.durable import (
     write_file,
 )
 from model_store.errors import NotAStore
+from projector.certified.publication import Publication
 from projector.errors import ProjectorError
 
 _FOLDER = re.compile(r"(?P<version>0|[1-9]\d{0,17})-(?P<fencing>0|[1-9]\d{0,17})", re.ASCII)
@@ -31,6 +33,7 @@ _TEMPORARY = ".tmp-"
 _MANIFEST = "manifest.json"
 _STATE = "state.safetensors"
 _PARTS = ("weights", "B", "T")
+_PUBLICATION = "publication"
 _TENSORS = {f"{name}.{part}" for name in ("features", "labels") for part in _PARTS} | {"live", "featured"}
 
 
@@ -89,6 +92,8 @@ class VersionState:
     featured: NDArray[np.bool_]
     #: Rank of the features of the nodes in `featured`.
     rank: int
+    #: How it is published with noise; None where it is published as it is.
+    publication: Publication | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,8 @@ class VersionManifest:
     manifest_sha256: str
     #: SHA-256, hex, of each other file.
     files: dict[str, str]
-    #: SHA-256, hex, of the weights' bytes, features first, then labels (float64, little-endian, row-major).
+    #: SHA-256, hex, of the weights' bytes, features first, then labels (float64, little-endian, row-major); before
+    #: them the salt of a version that is published with noise.
     weights_sha256: str
     rank: int
     #: The version from whose weights the span coefficients in `base/` must have been rebuilt for B and T to go with
@@ -137,6 +143,8 @@ class Versions:
         tensors = _tensors(state)
         state_bytes = save(tensors)
         weights = tensors["features.weights"].tobytes() + tensors["labels.weights"].tobytes()
+        if state.publication is not None:
+            weights = state.publication.commitment_salt + weights
         manifest = VersionManifest(
             version=ref.version,
             fencing=ref.fencing,
@@ -173,6 +181,7 @@ class Versions:
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise damaged(path, "is no file of plain tensors") from error
+        publication = _publication(path, tensors.pop(_PUBLICATION)) if _PUBLICATION in tensors else None
         if set(tensors) != _TENSORS:
             raise NotAStore(
                 f"{path} holds {', '.join(sorted(tensors))}.", f"Restore it from a backup, or {TRAIN_AGAIN}"
@@ -183,6 +192,7 @@ class Versions:
             live=tensors["live"].astype(np.bool_),
             featured=tensors["featured"].astype(np.bool_),
             rank=manifest.rank,
+            publication=publication,
         )
 
     def manifest(self, ref: VersionRef) -> VersionManifest:
@@ -245,10 +255,20 @@ class Versions:
         return self.folder / f"{_TEMPORARY}{ref.folder}"
 
 
+def _publication(path: Path, data: NDArray[np.uint8]) -> Publication:
+    try:
+        return msgspec.json.decode(data.tobytes(), type=Publication)
+    except msgspec.DecodeError as error:
+        raise NotAStore(f"{path}: {error}.", f"Restore it from a backup, or {TRAIN_AGAIN}") from error
+
+
 def _tensors(state: VersionState) -> dict[str, NDArray[Any]]:
     spans = {"features": state.features, "labels": state.labels}
     arrays = {f"{name}.{part}": getattr(span, part) for name, span in spans.items() for part in _PARTS}
     masks = {"live": state.live, "featured": state.featured}
+    if state.publication is not None:
+        # Beside the weights, as secret as they are: it leaves the disk with them, and takes no file to wait for.
+        masks[_PUBLICATION] = np.frombuffer(msgspec.json.encode(state.publication), dtype=np.uint8)
     return {name: np.ascontiguousarray(array, dtype="<f8") for name, array in arrays.items()} | {
         name: np.ascontiguousarray(mask, dtype=np.uint8) for name, mask in masks.items()
     }

@@ -7,7 +7,15 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, ValidatorFunctionWrapHandler, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE
@@ -23,6 +31,18 @@ def _scheme(*allowed: str) -> AfterValidator:
         return url
 
     return AfterValidator(check)
+
+
+def _promise_text(text: str | None) -> str | None:
+    if text is not None:
+        parts = text.split(",")
+        try:
+            epsilon, delta = map(float, parts)
+        except ValueError:
+            raise ValueError("must be two numbers, EPSILON,DELTA, as 1,1e-4") from None
+        if not (0 <= epsilon < float("inf") and 0 < delta < 1):
+            raise ValueError("must have an epsilon of at least 0 and a delta between 0 and 1")
+    return text
 
 
 DatabaseUrl = Annotated[str | None, _scheme("postgresql", "postgres", "postgresql+asyncpg")]
@@ -113,6 +133,14 @@ class Settings(BaseSettings):
         le=LARGEST_TOLERANCE,
         description="Bound on the distance to retraining, relative to the weights, up to which they are `retrained`.",
     )
+    certify: Annotated[str | None, AfterValidator(_promise_text)] = Field(
+        None,
+        description="EPSILON,DELTA: publish weights with noise, so that nobody who sees what is published can tell "
+        "unlearned from retrained weights but with these odds; see docs/guarantees.md. Unset: as they are.",
+    )
+    certify_publications: int = Field(
+        10_000, ge=1, le=10**9, description="Versions after a deletion for which `certify` holds together."
+    )
     factor_age: float = Field(
         60.0,
         ge=0.0,
@@ -191,6 +219,21 @@ class Settings(BaseSettings):
     def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """The networks of `trusted_proxies`."""
         return _networks_in(self.trusted_proxies)
+
+    @model_validator(mode="after")
+    def _repaired_where_certified(self) -> Self:
+        """Refuse noise that could hide nothing: it is made for weights at a proven distance from retraining."""
+        if self.certify is not None and self.repair == "never":
+            raise ValueError("repair must be always where certify is set: what is published is at a proven distance")
+        return self
+
+    @property
+    def certified(self) -> tuple[float, float] | None:
+        """Epsilon and delta of `certify`; None where it is unset."""
+        if self.certify is None:
+            return None
+        epsilon, delta = map(float, self.certify.split(","))
+        return epsilon, delta
 
     @property
     def model_dir(self) -> Path:

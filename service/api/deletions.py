@@ -21,7 +21,7 @@ from service.deletions.answers import (
     deletion_answer,
     links_of,
 )
-from service.deletions.lookup import audit_filters, found_by_node, found_page, sees_references, visible_to
+from service.deletions.lookup import audit_filters, found_by_node, found_page, reads_audit, visible_to
 from service.deletions.requests import RequestRepository
 from service.deletions.schemas import EXAMPLES, DeletionBody, DeletionFilters, SearchBody
 from service.deletions.submission import submit
@@ -100,7 +100,7 @@ async def list_deletions(request: Request, filters: Annotated[DeletionFilters, Q
     """A page of requests, newest first: all of them for a key with audit:read, its own for any other."""
     deletions = services_of(request).deletions
     entries, next_cursor = await found_page(deletions, filters, audit_filters(filters, caller), caller)
-    shown = [deletion_answer(entry.request, None, sees_references=sees_references(caller)) for entry in entries]
+    shown = [deletion_answer(entry.request, None, reads_audit=reads_audit(caller)) for entry in entries]
     return reply(DeletionPage(deletions=shown, next_cursor=next_cursor))
 
 
@@ -124,7 +124,7 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
         found = await found_by_node(deletions, body.nodes, filters, caller)
         return await offload(len(body.nodes), lambda: reply(found))
     entries, next_cursor = await found_page(deletions, body, filters, caller)
-    shown = [deletion_answer(entry.request, entry.audit, sees_references=sees_references(caller)) for entry in entries]
+    shown = [deletion_answer(entry.request, entry.audit, reads_audit=reads_audit(caller)) for entry in entries]
     return reply(SearchAnswer(found=[], not_found=[], deletions=shown, next_cursor=next_cursor))
 
 
@@ -144,7 +144,7 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
             "There is no such deletion request, as far as this key may know.",
             "Check the id; a key without audit:read sees only what it asked for itself.",
         )
-    return reply(deletion_answer(*row, sees_references=sees_references(caller)))
+    return reply(deletion_answer(*row, reads_audit=reads_audit(caller)))
 
 
 @router.delete(
@@ -164,7 +164,7 @@ async def cancel_deletion(request: Request, request_id: RequestId, caller: Write
             f"Request {request_id} cannot be cancelled any more.",
             "A key with deletions:read is told how far it has come.",
         ) from None
-    return reply(deletion_answer(cancelled, None, sees_references=sees_references(caller)))
+    return reply(deletion_answer(cancelled, None, reads_audit=reads_audit(caller)))
 
 
 @router.post(
@@ -176,4 +176,4 @@ async def cancel_deletion(request: Request, request_id: RequestId, caller: Write
 async def retry_deletion(request: Request, request_id: RequestId, caller: Operator) -> Response:
     """Queue a request that failed for its own data, once what was wrong is put right; 409 for any other."""
     queued = await services_of(request).deletions.intake.retry(request_id)
-    return reply(deletion_answer(queued, None, sees_references=True))
+    return reply(deletion_answer(queued, None, reads_audit=True))

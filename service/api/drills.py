@@ -19,7 +19,7 @@ from service.drills.schemas import AcceptedDrill, DrillsAnswer, accepted_drill, 
 from service.http.fields import Known
 from service.http.problem_responses import LOCATION, problems
 from service.http.replies import reply
-from service.services import services_of
+from service.services import Services, services_of
 
 router = APIRouter(prefix="/drills", tags=["drills"])
 
@@ -48,7 +48,8 @@ async def run_drill(request: Request, caller: Writer, idempotency_key: Idempoten
     services = services_of(request)
     newest = await services.drills.newest()
     started = await services.drills.start(caller, DrillTrigger.MANUAL, newest=newest, idempotency_key=idempotency_key)
-    return reply(accepted_drill(started), 202, {"Location": links_of(started.drill.request_id).self})
+    answer = accepted_drill(started, with_result=_may_know(services, caller))
+    return reply(answer, 202, {"Location": links_of(started.drill.request_id).self})
 
 
 @router.get(
@@ -67,6 +68,11 @@ async def list_drills(request: Request, filters: Annotated[DrillFilters, Query()
             model=services.model,
             every_days=services.settings.drill_every,
             cohorts=cohorts_answer(await services.drills.cohorts(), next(iter(drills), None)),
-            drills=[drill_answer(drill) for drill in drills],
+            drills=[drill_answer(drill, with_result=_may_know(services, caller)) for drill in drills],
         )
     )
+
+
+def _may_know(services: Services, caller: ApiKey) -> bool:
+    """Whether `caller` may know what was read from the weights as they are."""
+    return services.settings.certify is None or Scope.AUDIT_READ in caller.scopes

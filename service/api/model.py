@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.auth import requires
-from service.api.prediction_schemas import ModelAnswer, RepairProgressAnswer
+from service.api.prediction_schemas import ModelAnswer, NoiseAnswer, RepairProgressAnswer
+from service.domain.guarantees import noise_in_words
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.http.problem_responses import problems
@@ -23,12 +24,16 @@ Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
 async def describe_model(request: Request, caller: Caller) -> Response:
     """The committed version: dimensions, rank, live nodes, residual, bound, repair, guarantee, digest of W."""
     info = await services_of(request).model_info()
-    progress = info.repair_progress
+    progress, noise = info.repair_progress, info.facts.served.noise
+    told = None
+    if noise is not None:
+        meaning = noise_in_words(noise.epsilon, noise.delta, noise.planned, noise.mu)
+        told = NoiseAnswer(**vars(noise), meaning=meaning)
     return reply(
         ModelAnswer(
             **vars(info.facts.model),
-            **vars(info.facts.served),
-            span_residual=info.span_residual,
+            **vars(info.facts.served) | {"noise": told},
+            span_residual=info.span_residual if noise is None else None,
             repair=info.repair,
             repair_progress=None
             if progress is None

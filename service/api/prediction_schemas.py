@@ -62,6 +62,17 @@ class RepairProgressAnswer(BaseModel):
     distance_bound_relative: float | None = Field(description="Bound of the best weights found so far.")
 
 
+class NoiseAnswer(BaseModel):
+    """How this version is published with noise."""
+
+    epsilon: float
+    delta: float
+    planned: int = Field(description="Versions after a deletion for which the promise holds together.")
+    used: float = Field(description="How many of them are used up for whoever was deleted first.")
+    sigma: float = Field(description="Standard deviation of the noise in each weight.")
+    meaning: str = Field(description="What it hides, and what it does not.")
+
+
 class ModelAnswer(BaseModel):
     """The model that serves predictions, as its committed version stands."""
 
@@ -92,6 +103,7 @@ class ModelAnswer(BaseModel):
                     "guarantee": "retrained",
                     "device": "cpu",
                     "weights_sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+                    "noise": None,
                 }
             ]
         },
@@ -113,11 +125,13 @@ class ModelAnswer(BaseModel):
     condition_number: float = Field(description="Of the features at import, over the kept directions.")
     span_residual: float | None = Field(description="How far the weights are from that span, measured last from disk.")
     distance_bound: float | None = Field(
-        description="The weights are at most this far from those of retraining on what remains; null if not known."
+        description="The weights are at most this far from those of retraining on what remains; null if not known, and "
+        "for weights that are published with noise."
     )
     distance_bound_relative: float | None = Field(description="The same, relative to the size of the weights.")
     repair: RepairStatus = Field(description="Of the committed version.")
     repair_progress: RepairProgressAnswer | None = Field(description="While `repair` is pending.")
     guarantee: Guarantee
     device: str
-    weights_sha256: str
+    weights_sha256: str = Field(description="Of weights that are published with noise, salted.")
+    noise: NoiseAnswer | None = Field(description="Null where the weights are published as they are.")

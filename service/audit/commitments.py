@@ -5,13 +5,17 @@ completed. Whoever kept the answer can show that a leaf is about a person; nobod
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from service.audit.canonical import canonical
 from service.domain.kinds import Names, RequestKind, ends_of
 from service.domain.records import Targets
 
 _BYTES = 32
+#: The member of an event's content that commits to its figures, where they are not told.
+FIGURES_COMMITMENT = "figures_sha256"
 
 #: The commitments of a leaf, in hex: one per node, or a pair per edge, its ends in the order of their ids.
 CommitmentList = list[str] | list[list[str]]
@@ -30,6 +34,12 @@ class Commitments:
 def commitment(salt: str, text: str) -> bytes:
     """SHA-256(salt || text), 32 bytes; `salt` is hex, `text` is taken as UTF-8. Raises ValueError for another salt."""
     return hashlib.sha256(bytes.fromhex(salt) + text.encode()).digest()
+
+
+def opens(details: Mapping[str, Any], opening: Mapping[str, Any]) -> bool:
+    """Whether `opening`, a version's salt and figures, is what the `details` of an event commit to."""
+    figures = commitment(opening["salt"], canonical(opening["figures"]).decode())
+    return bool(details.get(FIGURES_COMMITMENT) == figures.hex())
 
 
 def commit(targets: Targets, reference: str | None) -> Commitments:

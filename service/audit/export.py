@@ -1,8 +1,9 @@
 """The export of the log: one JSON document a line, for `verify` and for whoever keeps a copy. No I/O.
 
-The first line names the form. A line with a leaf has its text, its hash, the root it gave the tree, and its event as
-the database has it, null when it has none; a checkpoint follows the last leaf it covers. Then come events that have no
-leaf, which there should be none of, and a last line with the counts.
+The first line names the form. A line with a leaf has its text, its hash, the root it gave the tree, its event as the
+database has it, null when it has none, and what opens the figures that it commits to where it does not tell them; a
+checkpoint follows the last leaf it covers. Then come events that have no leaf, which there should be none of, and a
+last line with the counts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,8 @@ class ExportedLeaf:
     root: bytes
     #: `leaf.event_members` of its event; None when there is none.
     event: Document | None
+    #: What opens the figures that the leaf commits to; None where it tells them, or has none.
+    opening: Document | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ def lines(leaves: Iterable[ExportedLeaf], checkpoints: Iterable[ExportedCheckpoi
             "hash": leaf.hash.hex(),
             "root": leaf.root.hex(),
             "event": leaf.event,
+            **({} if leaf.opening is None else {"opening": leaf.opening}),
         }
     while checkpoint is not None:
         yield {"checkpoint": checkpoint.note}

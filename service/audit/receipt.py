@@ -11,7 +11,7 @@ from service.audit.canonical import Document
 from service.audit.checkpoint import VerifierKey
 from service.audit.unrequested import in_words
 from service.domain.figures import RECEIPT
-from service.domain.guarantees import GUARANTEES, NOTHING_LEFT, NOTHING_LEFT_UNKNOWN
+from service.domain.guarantees import GUARANTEES, NOTHING_LEFT, NOTHING_LEFT_UNKNOWN, told_of_noise
 from service.domain.states import EventType, Guarantee
 
 #: The first member of every receipt.
@@ -84,6 +84,7 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
         "already_deleted_by": last["already_deleted_by"],
         "guarantee": last["guarantee"],
         "guarantee_in_words": meaning,
+        **({} if (noise := told_of_noise(figures)) is None else {"noise_in_words": noise}),
         "repair": last["repair"],
         "model_version_before": figures.get("model_version_before"),
         "model_version_after": figures.get("model_version_after"),

@@ -4,14 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from projector.forgetting.status import LARGEST_TOLERANCE, RepairStatus
+from service.audit.commitments import FIGURES_COMMITMENT
 
 
 def overstated(details: Mapping[str, Any]) -> str | None:
     """What is wrong with the bound of weights that the `details` of an event say are those of retraining.
 
-    None where it is right, or they say no such thing. Raises TypeError for what are no numbers.
+    None where it is right, or they say no such thing: they commit to their figures, or tell of no such weights. Raises
+    TypeError for what are no numbers.
     """
-    if details.get("repair") != RepairStatus.CONVERGED:
+    if details.get("repair") != RepairStatus.CONVERGED or (
+        FIGURES_COMMITMENT in details and "distance_bound_after_relative" not in details
+    ):
         return None
     bound, tolerance = details.get("distance_bound_after_relative"), details.get("repair_tolerance")
     if bound is None or tolerance is None:

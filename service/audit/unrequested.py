@@ -11,7 +11,7 @@ from typing import Any
 from service.domain.states import EventType
 
 #: Events after which the weights are others than a request before them left.
-OF_THE_MODEL = (EventType.IMPORTED, EventType.RECOVERED)
+OF_THE_MODEL = (EventType.IMPORTED, EventType.RECOVERED, EventType.CERTIFIED)
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,12 @@ def in_words(event_type: str, details: Mapping[str, Any]) -> str:
             f"there was, a store (version {said.get('store_before')}) and a database (version {database}); deleted "
             f"again: {_counts(said, '')}; deleted by requests that this database does not know: "
             f"{said.get('unknown_nodes')} nodes"
+        )
+    if event_type == EventType.CERTIFIED:
+        return (
+            f"from version {said.get('model_version_after')} of {said.get('model')} on, what is published has noise: "
+            f"epsilon {said.get('publication_epsilon'):g} and delta {said.get('publication_delta'):g} over "
+            f"{said.get('publications_planned')} versions after a deletion"
         )
     if event_type == EventType.LOG_KEY_ADDED:
         return f"from here on checkpoints are signed with key {said.get('number')} as well, {said.get('public_key')}"

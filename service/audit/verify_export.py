@@ -8,6 +8,7 @@ from typing import Any
 
 from service.audit.canonical import Document, NotCanonical, canonical, parse_canonical
 from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verify
+from service.audit.commitments import FIGURES_COMMITMENT, opens
 from service.audit.export import FORMAT
 from service.audit.merkle import Frontier, leaf_hash
 from service.audit.report import Report
@@ -116,7 +117,7 @@ class _Verification:
         leaf = self._check_text(index, record)
         self._grow(index, record)
         if leaf is not None:
-            self._follow(index, leaf)
+            self._follow(index, leaf, record.get("opening"))
         self._compare()
 
     def _check_text(self, index: int, record: Mapping[str, Any]) -> Document | None:
@@ -139,11 +140,18 @@ class _Verification:
                 self.report.find(index, f"its event does not say what was logged: `{member}` was changed")
         return leaf
 
-    def _follow(self, index: int, leaf: Document) -> None:
+    def _follow(self, index: int, leaf: Document, opening: Document | None) -> None:
         """The weights that the leaf tells of, unless something was changed that would be found here once more."""
         if len(self.report.findings) > self._breaks:
             return
-        if (wrong := overstated(leaf["details"])) is not None:
+        details = leaf["details"]
+        if FIGURES_COMMITMENT in details:
+            if opening is None or not opens(details, opening):
+                self.report.find(index, "the figures that it commits to were removed or changed")
+                self._breaks += 1
+                return
+            details = {**details, **opening["figures"]}
+        if (wrong := overstated(details)) is not None:
             self.report.find(index, wrong)
             self._breaks += 1
         for found in self._chains.take(index, leaf):

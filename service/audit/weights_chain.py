@@ -1,6 +1,7 @@
 """Whether the weights that the leaves of a log tell of follow from one another. No I/O.
 
-Every version of a model is made from the one before it by a batch, by a repair, or by an import, and by nothing else;
+Every version of a model is made from the one before it by a batch, by a repair, by an import, or because from then on
+it is published with noise, and by nothing else;
 only a recovery goes on from a version that it names itself. Events give the digest of the weights of the versions they
 speak of, each in several leaves: a version has one digest, whoever speaks of it, and none is left out.
 
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from service.audit.unrequested import OF_THE_MODEL
 from service.domain.states import EventType
 
 #: Events with the figures of a batch; the first of a request is `applied`.
@@ -33,7 +35,7 @@ class WeightsChains:
         event, details = leaf.get("type"), leaf.get("details")
         if not isinstance(details, Mapping) or not isinstance(details.get("model"), str):
             return
-        if event in _OF_BATCH or event in (EventType.IMPORTED, EventType.RECOVERED):
+        if event in _OF_BATCH or event in OF_THE_MODEL:
             try:
                 reported = _Reported.read(EventType(event), details)
             except ValueError as error:
@@ -85,7 +87,9 @@ class _Reported:
         if event is EventType.RECOVERED:
             return cls(event, None, after, None)
         before = _Version.read(details, _BEFORE)
-        if before is None or after.number != before.number + 1:
+        # One with noise may pass over numbers that a restored log does not know.
+        follows = before is not None and after.number == before.number + 1
+        if not follows and (before is None or event is not EventType.CERTIFIED or after.number <= before.number):
             raise ValueError(f"it tells of version {after.number} and not of the one before it")
         return cls(event, before, after, _Version.read(details, _REPAIRED))
 
@@ -115,10 +119,11 @@ class _Chain:
         number = reported.after.number
         if reported.event is EventType.RECOVERED:
             yield from self._recover(number)
-        elif reported.event is EventType.IMPORTED or (
+        elif reported.event in (EventType.IMPORTED, EventType.CERTIFIED) or (
             reported.event is EventType.APPLIED and number not in self._digests
         ):
-            yield from self._make(number, late=reported.event is EventType.APPLIED)
+            assert reported.before is not None
+            yield from self._make(reported.before.number, number, late=reported.event is EventType.APPLIED)
         elif number not in self._digests:
             yield f"no leaf before it tells that version {number} of {self._model} was applied"
         if (
@@ -126,7 +131,7 @@ class _Chain:
             and reported.repaired.number != number
             and reported.repaired.number not in self._digests
         ):
-            yield from self._make(reported.repaired.number, late=False)
+            yield from self._make(reported.repaired.number - 1, reported.repaired.number, late=False)
 
     def _recover(self, number: int) -> Iterator[str]:
         if number <= self._newest:
@@ -136,12 +141,12 @@ class _Chain:
             self._before_recovery = self._newest
         self._newest = number
 
-    def _make(self, number: int, *, late: bool) -> Iterator[str]:
-        """Version `number` is made from the one before it; `late` if its event may follow a recovery's."""
+    def _make(self, before: int, number: int, *, late: bool) -> Iterator[str]:
+        """Version `number` is made from `before`; `late` if its event may follow a recovery's."""
         if number > self._newest:
-            if number > self._newest + 1:
+            if before > self._newest:
                 yield (
-                    f"it goes on from version {number - 1} of {self._model}, and no leaf tells what made that of "
+                    f"it goes on from version {before} of {self._model}, and no leaf tells what made that of "
                     f"version {self._newest}"
                 )
             self._newest = number

@@ -27,6 +27,7 @@ from service.domain.records import RequestAudit
 from service.domain.states import AUDITED, RequestStatus
 from service.vault.cursors import PageCursor
 from service.versions.batch_rows import BATCH_COLUMNS, batch_in, with_batch
+from service.versions.versions import VersionRow
 
 #: Requests read at a time by an export.
 EXPORT_PAGE = 500
@@ -234,6 +235,15 @@ def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool
     if filters.reference is not None and filters.api_key_id is not None:
         # To be found by a reference is to show it.
         yield rows.status != RequestStatus.COMPLETED
+    if filters.thresholds and filters.api_key_id is not None:
+        # What may not be known of weights published with noise meets no threshold.
+        made, held = VersionRow.__table__, VersionRow.__table__.alias("held")
+        seen = select(RequestAuditRow.request_id).join(made, made.c.id == RequestAuditRow.batch_id)
+        seen = seen.join(
+            held, (held.c.model == made.c.model) & held.c.number.in_([made.c.number, made.c.repair_version])
+        )
+        seen = seen.where(RequestAuditRow.request_id == rows.request_id, held.c.commitment_salt.is_not(None))
+        yield ~seen.exists()
     for figure, threshold in filters.thresholds.items():
         column = getattr(rows, figure.value)
         if threshold.at_least is not None:

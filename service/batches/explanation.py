@@ -54,6 +54,9 @@ def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[
 
 
 def _projection(record: BatchRecord) -> str:
+    sealed = record.commitment_salt is not None
+    if record.directions_removed == 0 and sealed:
+        return f"The projection removed no direction: {_SPANNED}"
     if record.directions_removed == 0:
         # Along directions that few others support, and faintly, it takes the deleted nodes' share from the weights.
         of_repair = record.repair_weight_change if record.repair_version == record.model_version_after else None
@@ -61,10 +64,10 @@ def _projection(record: BatchRecord) -> str:
         return f"The projection {'changed nothing' if same else 'removed no direction'}: {_SPANNED}"
     directions = "one direction" if record.directions_removed == 1 else f"{record.directions_removed} directions"
     supporters = "deleted features" if record.features else "deleted nodes"
+    norms = f" (together {record.lost_direction_norm_before:.3g} before, {record.lost_direction_norm_after:.3g} after)"
     return (
-        f"The projection removed {directions} of the weights that only {supporters} had supported "
-        f"(together {record.lost_direction_norm_before:.3g} before, {record.lost_direction_norm_after:.3g} after). "
-        "What it left lies in the span of the remaining nodes' features."
+        f"The projection removed {directions} of the weights that only {supporters} had supported"
+        f"{'' if sealed else norms}. What it left lies in the span of the remaining nodes' features."
     )
 
 
@@ -99,6 +102,8 @@ def _repair(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
 
 
 def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
+    if record.commitment_salt is not None:
+        return "The repair brought the weights to those of retraining on the remaining graph, within its tolerance."
     later = "" if record.repair_version == record.model_version_after else f" (model version {record.repair_version})"
     those = f"those of retraining, at most {_distance(record)} away from them"
     if not record.repair_weight_change:
@@ -126,7 +131,9 @@ def _unrepaired(record: BatchRecord, kind: RequestKind) -> str:
     graph_only = (
         "" if kind.rules.changes_span else f"only the graph has forgotten the {kind.rules.noun(2)}{so_far}, and "
     )
-    away = "" if record.distance_bound_after is None else f", but at most {_distance(record)} away from them"
+    away = ""
+    if record.distance_bound_after is not None and record.commitment_salt is None:
+        away = f", but at most {_distance(record)} away from them"
     return f"{graph_only}the weights are not those of retraining{away}."
 
 

@@ -23,6 +23,7 @@ from service.domain.versions import Version
 from service.errors import Conflict
 from service.evidence.contents import AlreadyDeleted
 from service.tombstones.lookup import TombstoneLookup
+from service.unlearning.placement import NotPublishable
 from service.vault.decrypt import decrypt_targets
 from service.versions.batch_rows import BatchRepository, RequestsWithdrawn
 from service.versions.context import Context
@@ -153,7 +154,7 @@ class Processor:
         """
         try:
             new, steps = await self._batches.prepare(deletions, watch)
-        except WorkersLost:
+        except (WorkersLost, NotPublishable):
             # No fault of the requests': they are taken again, with the workers that are there.
             raise
         except Exception as error:

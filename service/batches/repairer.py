@@ -19,8 +19,10 @@ from service.batches.outcomes import ended, repair_given_up
 from service.batches.pending_repairs import PendingRepairs
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
-from service.domain.states import Cause, RepairPolicy
+from service.domain.states import Cause, EventType, RepairPolicy
 from service.domain.versions import Version
+from service.evidence.contents import ModelCertified
+from service.evidence.events import EventRepository
 from service.failure_points import FailurePoint
 from service.unlearning.prepared import PreparedRepair
 from service.versions.context import Context
@@ -59,6 +61,17 @@ class RepairSteps(CauseSteps):
             metrics.measured(version.span_residual, version.repair)
 
 
+class CertificationSteps(RepairSteps):
+    """What the first version with a promise adds to those of a repair: the log tells what is promised from here on."""
+
+    cause: ClassVar[Cause] = Cause.CERTIFICATION
+
+    async def record(self, connection: Connection, version: Version) -> None:
+        """The promise is logged, and whoever waited for a repair is told."""
+        await EventRepository(connection).append_unrequested(EventType.CERTIFIED, ModelCertified(version))
+        await super().record(connection, version)
+
+
 class Repairer:
     """Carries on the repair of one model, and the factor for the next one, a slice at a time."""
 
@@ -74,7 +87,7 @@ class Repairer:
     def is_due(self) -> bool:
         """Whether there is something to do in idle time; on the executor, since all workers may have to be asked."""
         resident = self._writer.resident
-        is_due = resident.repair_in_progress is not None or resident.prefactor_due
+        is_due = resident.repair_in_progress is not None or resident.prefactor_due or resident.draw_due
         return self._failed_version != resident.committed.state.version and is_due
 
     async def step(self) -> None:
@@ -89,6 +102,9 @@ class Repairer:
             self._watch, self._watched_version = Stopwatch(), resident.committed.state.version
         until = time.monotonic() + _SLICE_S
         try:
+            if not repairing and resident.draw_due:
+                await self._context.run(resident.draw_ahead)
+                return
             if not repairing:
                 await self._context.run(lambda: resident.preconditioner_cache.advance(until))
                 return
@@ -105,7 +121,7 @@ class Repairer:
             return
         if prepared is not None:
             failure_points.reached(FailurePoint.COMPUTED, Cause.REPAIR)
-            await self._conclude(prepared)
+            await self._conclude(prepared, RepairSteps(self._context, self._writer))
 
     async def resume(self) -> None:
         """At the start of a session: the repair that requests wait for goes on, or is given up when none is wanted."""
@@ -125,7 +141,31 @@ class Repairer:
             except Exception:  # noqa: BLE001 - as in `step`
                 await self._failed()
 
-    async def _conclude(self, prepared: PreparedRepair) -> None:
+    async def keep_promise(self) -> None:
+        """At the start of a session: weights that are not published as is promised now become a version that is.
+
+        They are repaired for it as far as they have to be, before anything is deleted from them. Raises NotPublishable
+        when that did not succeed, and Unavailable, LeaseLost and WorkersLost.
+        """
+        resident, context = self._writer.resident, self._context
+        # Of a database restored from a backup: what it does not know was published all the same, and is counted.
+        highest = max(resident.committed.state.version, await context.run(lambda: context.publisher.noted))
+        is_known = highest == resident.committed.state.version or context.placement.promise is None
+        if is_known and await context.run(lambda: resident.keeps_promise):
+            return
+        if resident.repair_in_progress is None:
+            await context.run(resident.begin_repair)
+        context.work.begin("Repairing the model, to publish it with noise")
+        watch, prepared = Stopwatch(), None
+        while prepared is None and not context.stop.is_set():
+            advance = partial(resident.advance_repair, time.monotonic() + _SLICE_S, highest + 1)
+            prepared = await watch.time("repair", advance, context.executor)
+        if prepared is not None:
+            self._watch = watch
+            failure_points.reached(FailurePoint.COMPUTED, Cause.CERTIFICATION)
+            await self._conclude(prepared, CertificationSteps(context, self._writer))
+
+    async def _conclude(self, prepared: PreparedRepair, steps: RepairSteps) -> None:
         """A finished repair becomes a version, and is taken to its end: committed, it cannot be given up."""
         writer, context, watch = self._writer, self._context, self._watch
         async with transaction(context.engine) as connection:
@@ -137,10 +177,11 @@ class Repairer:
             outcome=prepared.outcome,
             rebuilt=prepared.outcome.coefficients is not None,
             requests=len(waiting),
+            number=prepared.state.version,
+            publication=prepared.publication,
             snapshot=prepared.snapshot,
             replace_state=lambda: writer.resident.commit_repair(prepared),
         )
-        steps = RepairSteps(context, writer)
         version = await writer.write(new, steps, watch)
         await writer.commit(version, new, steps, watch)
         await context.retry(partial(writer.finish, version, steps, watch))

@@ -132,6 +132,7 @@ class BatchPreparation:
             deleted=(len(prepared.nodes), len(prepared.feature_rows), len(prepared.edges)),
             deleted_edges=prepared.edges,
             directions_removed=prepared.projection.directions_removed,
+            publication=prepared.publication,
             snapshot=prepared.snapshot,
             replace_state=lambda: resident.commit(prepared),
         )

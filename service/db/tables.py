@@ -199,6 +199,8 @@ class EventRow(Base):
     request_id: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
     type: Mapped[str]
     payload: Mapped[dict[str, Any]] = mapped_column(JSONB)
+    #: What opens the payload's commitment, for those who may read the audit; no leaf has it.
+    opening: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from projector.forgetting.status import RepairStatus
 from service.deletions.examples import ACCEPTED, DELETION, PAGE, SEARCH
-from service.domain.figures import FIGURES, RequestNorms
+from service.domain.figures import FIGURES, Form, RequestNorms
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord, DeletionRequest, RequestAudit, Targets
 from service.domain.states import Guarantee, RequestStatus
@@ -60,7 +60,10 @@ class BatchAnswer(BaseModel):
 
 
 class _Audit(BaseModel):
-    """What was measured, before and after; quantities that do not apply are null."""
+    """What was measured, before and after; quantities that do not apply are null.
+
+    So are, to keys without audit:read, those computed from weights that are published with noise.
+    """
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -76,7 +79,10 @@ else:
         __base__=_Audit,
         __doc__=_Audit.__doc__,
         **{
-            name: (_HINTS[name], Field(description=figure.description))
+            name: (
+                _HINTS[name] | None if figure.is_exact and figure.form is not Form.BY_STEP else _HINTS[name],
+                Field(description=figure.description),
+            )
             for name, figure in FIGURES.items()
             if figure.in_answers
         },
@@ -165,9 +171,9 @@ def accepted_deletion(
     )
 
 
-def deletion_answer(request: DeletionRequest, audit: RequestAudit | None, *, sees_references: bool) -> DeletionAnswer:
-    """What one request looks like to a key; `sees_references` is whether it has audit:read."""
-    hidden = request.status is RequestStatus.COMPLETED and not sees_references
+def deletion_answer(request: DeletionRequest, audit: RequestAudit | None, *, reads_audit: bool) -> DeletionAnswer:
+    """What one request looks like to a key; `reads_audit` is whether it has audit:read."""
+    hidden = request.status is RequestStatus.COMPLETED and not reads_audit
     return DeletionAnswer(
         id=request.id,
         status=request.status,
@@ -185,10 +191,11 @@ def deletion_answer(request: DeletionRequest, audit: RequestAudit | None, *, see
         failure=request.failure,
         already_deleted_by=request.already_deleted_by,
         links=links_of(request.id),
-        audit=None if audit is None else audit_answer(audit),
+        audit=None if audit is None else audit_answer(audit, reads_audit=reads_audit),
     )
 
 
-def audit_answer(audit: RequestAudit) -> AuditAnswer:
-    """The figures of a request's audit: those of its batch and its own norms."""
-    return AuditAnswer(batch=BatchAnswer.model_validate(audit.batch, from_attributes=True), **audit.figures)
+def audit_answer(audit: RequestAudit, *, reads_audit: bool) -> AuditAnswer:
+    """The figures of a request's audit: those of its batch and its own norms, as far as a key may know them."""
+    figures = audit.figures if reads_audit else audit.public_figures
+    return AuditAnswer(batch=BatchAnswer.model_validate(audit.batch, from_attributes=True), **figures)

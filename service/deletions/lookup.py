@@ -24,8 +24,8 @@ def visible_to(caller: ApiKey) -> UUID | None:
     return None if Scope.AUDIT_READ in caller.scopes else caller.id
 
 
-def sees_references(caller: ApiKey) -> bool:
-    """Whether `caller` is shown the references of completed requests."""
+def reads_audit(caller: ApiKey) -> bool:
+    """Whether `caller` is shown the references of completed requests, and figures of weights published with noise."""
     return Scope.AUDIT_READ in caller.scopes
 
 
@@ -84,7 +84,7 @@ def _answer(
     caller: ApiKey,
 ) -> SearchAnswer:
     answers: dict[UUID | None, DeletionAnswer | None] = {
-        entry.request.id: deletion_answer(entry.request, entry.audit, sees_references=sees_references(caller))
+        entry.request.id: deletion_answer(entry.request, entry.audit, reads_audit=reads_audit(caller))
         for entry in entries
     }
     nodes = list(dict.fromkeys(named))

@@ -32,7 +32,21 @@ class Bounds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VersionFigures(Bounds):
+class PublicationFigures:
+    """How a version is published, where it is with noise; all None where it is as it is."""
+
+    publication_epsilon: float | None = None
+    publication_delta: float | None = None
+    #: K.
+    publications_planned: int | None = None
+    #: Of this version alone, for the sum over all.
+    publication_mu: float | None = None
+    #: Hex.
+    commitment_salt: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionFigures(Bounds, PublicationFigures):
     """What is measured of every version, whatever made it: columns of `versions`."""
 
     #: Directions of the weights that only what it lacks of what it was made from had supported.
@@ -124,6 +138,9 @@ class Figure:
     in_receipts: bool = True
     #: Whether answers of the interface have it; exports and events have all.
     in_answers: bool = True
+    #: Whether it is computed from the weights as they are, so that of versions published with noise the audit alone
+    #: has it.
+    is_exact: bool = False
     #: When it is null; empty where it never is.
     absent: str = ""
 
@@ -137,13 +154,16 @@ _UNENDED = "until a repair has ended"
 _left = partial(Figure, question=Question.LEFT)
 _distance = partial(Figure, question=Question.DISTANCE)
 _share = partial(_distance, form=Form.PERCENT)
-_norm = partial(_left, absent="for edges")
-_removed = partial(_left, absent="where no direction was removed")
-_marker = partial(_left, absent="unless the batch took the last nodes with the marker, some of them for this request")
-_bound = partial(_distance, absent="for a loss without a certificate")
+_norm = partial(_left, absent="for edges", is_exact=True)
+_removed = partial(_left, absent="where no direction was removed", is_exact=True)
+_marker = partial(
+    _left, absent="unless the batch took the last nodes with the marker, some of them for this request", is_exact=True
+)
+_bound = partial(_distance, absent="for a loss without a certificate", is_exact=True)
 _repair = partial(_distance, absent=_UNENDED)
 _model = partial(Figure, question=Question.MODEL)
 _version = partial(_model, in_receipts=False)
+_promise = partial(_distance, absent="for versions published as they are")
 _digest = partial(_version, form=Form.DIGEST)
 
 #: By name, in the order of answers and exports.
@@ -153,7 +173,9 @@ FIGURES: Mapping[str, Figure] = {
         "Model version after", "The version that the batch made; predictions name theirs.", 7
     ),
     "weights_sha256_before": _digest(
-        "Weights before", "SHA-256 of the weights that the batch began with.", "9f86" * 16
+        "Weights before",
+        "SHA-256 of the weights that the batch began with; of weights published with noise, salted.",
+        "9f86" * 16,
     ),
     "weights_sha256_after": _digest("Weights after", "SHA-256 of the weights that the batch made.", "6030" * 16),
     "rank_before": _model("Rank before", "How many independent directions the nodes' features spanned.", 1431),
@@ -198,9 +220,13 @@ FIGURES: Mapping[str, Figure] = {
         3e-15,
         limit=MOST_UNREPAIRED,
         absent="until the request is completed",
+        is_exact=True,
     ),
     "weight_change": _share(
-        "Moved by the batch", "How much the whole update changed the weights, as a share of their size.", 0.011
+        "Moved by the batch",
+        "How much the whole update changed the weights, as a share of their size.",
+        0.011,
+        is_exact=True,
     ),
     "distance_bound_start_relative": _bound(
         "Bound when it began",
@@ -226,12 +252,15 @@ FIGURES: Mapping[str, Figure] = {
         1e-10,
         form=Form.PERCENT,
     ),
-    "repair_iterations": _repair("Steps of repair", "How often the weights were re-optimised on what remains.", 3),
+    "repair_iterations": _repair(
+        "Steps of repair", "How often the weights were re-optimised on what remains.", 3, is_exact=True
+    ),
     "repair_weight_change": _repair(
         "Moved by the repair",
         "How much the repair alone changed the weights, as a share of their size.",
         0.011,
         form=Form.PERCENT,
+        is_exact=True,
     ),
     "repair_version": _version("Repaired in version", "The version in which the repair ended.", 7, absent=_UNENDED),
     "repair_weights_sha256": _digest(
@@ -259,6 +288,7 @@ FIGURES: Mapping[str, Figure] = {
         "Rounding in Lethe's own books: it checks arithmetic, and proves nothing about forgetting.",
         2e-14,
         limit=MOST_RESIDUAL,
+        is_exact=True,
     ),
     "factor_method": Figure(
         "Pseudo-inverse by",
@@ -272,11 +302,28 @@ FIGURES: Mapping[str, Figure] = {
         {"project": 1.9, "repair": 410.0},
         form=Form.BY_STEP,
         unit="ms",
+        is_exact=True,
+    ),
+    "publication_epsilon": _promise(
+        "Promised epsilon", "How much better than by guessing unlearned weights may be told from retrained ones."
+    ),
+    "publication_delta": _promise("Promised delta", "How likely that is exceeded."),
+    "publications_planned": _promise("Publications planned", "For how many versions after a deletion this holds."),
+    "publication_mu": _promise(
+        "Told by this version", "What this version adds, as mu of Gaussian differential privacy; squares add up."
+    ),
+    "commitment_salt": _digest(
+        "Salt of the commitments",
+        "Opens what the log commits to of this version; only for those who may read the audit.",
+        absent="for versions published as they are",
+        is_exact=True,
     ),
     "device": Figure("Device", "What the batch was computed on.", "cpu", form=Form.TEXT),
 }
 #: Those that receipts and `audit show` give as figures.
 RECEIPT = {name: each for name, each in FIGURES.items() if each.question and each.in_receipts}
+#: Those that the audit alone has of versions published with noise.
+EXACT = frozenset(name for name, each in FIGURES.items() if each.is_exact)
 #: Those of a request of its own; the others are those of its batch.
 OF_REQUEST = frozenset(each.name for each in fields(RequestNorms))
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from projector.forgetting.status import RepairStatus
-from service.domain.figures import FIGURES, OF_REQUEST, BatchDetails, RepairFigures, RequestNorms, VersionFigures
+from service.domain.figures import EXACT, FIGURES, OF_REQUEST, BatchDetails, RepairFigures, RequestNorms, VersionFigures
 from service.domain.kinds import RequestKind, Target, ordered
 from service.domain.scopes import Scope
 from service.domain.states import Guarantee, RequestStatus
@@ -164,6 +164,14 @@ class RequestAudit:
     def figures(self) -> dict[str, Any]:
         """The value of every figure, by name."""
         return {name: getattr(self.norms if name in OF_REQUEST else self.batch, name) for name in FIGURES}
+
+    @property
+    def public_figures(self) -> dict[str, Any]:
+        """The same for those who may not read the audit: none computed from weights that are published with noise."""
+        if self.batch.commitment_salt is None:
+            return self.figures
+        hidden = dict.fromkeys(EXACT) | {"durations_ms": {}}
+        return self.figures | hidden
 
 
 @dataclass(frozen=True)

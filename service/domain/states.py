@@ -48,6 +48,8 @@ class EventType(StrEnum):
     RECOVERED = "recovered"
     #: Checkpoints are signed with another key from here on, beside those that signed before.
     LOG_KEY_ADDED = "log_key_added"
+    #: From this version on, what is published has noise: as promised now.
+    CERTIFIED = "certified"
 
 
 class Cause(StrEnum):
@@ -59,6 +61,8 @@ class Cause(StrEnum):
     BATCH = "batch"
     #: A repair ended after its batches were committed.
     REPAIR = "repair"
+    #: Weights became a version that is published with noise, as promised from then on.
+    CERTIFICATION = "certification"
     #: `lethe recover` went on from a store and a database that were not of the same moment.
     RECOVERY = "recovery"
 
@@ -77,7 +81,7 @@ class ImportStatus(StrEnum):
 
 
 #: Events that tell what no request asked for.
-UNREQUESTED = (EventType.IMPORTED, EventType.RECOVERED, EventType.LOG_KEY_ADDED)
+UNREQUESTED = (EventType.IMPORTED, EventType.RECOVERED, EventType.CERTIFIED, EventType.LOG_KEY_ADDED)
 
 #: The states in which a request has an audit, unless an earlier request had left it nothing to do.
 AUDITED = (RequestStatus.APPLIED, RequestStatus.COMPLETED)

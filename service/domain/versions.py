@@ -55,6 +55,11 @@ class Version(VersionFigures, RepairFigures):
         return self.repair if self.repair_version in (None, self.number) else RepairStatus.NONE
 
     @property
+    def deletes(self) -> bool:
+        """Whether it lacks anything of what it was made from."""
+        return bool(self.deleted_nodes or self.deleted_features or self.deleted_edges)
+
+    @property
     def pointer(self) -> Pointer:
         """It as the committed one."""
         return Pointer(self.model, self.number, self.fencing, self.folder, self.digest, self.weights_sha256)
@@ -127,5 +132,7 @@ def repaired_in(batch: BatchRecord, end: Version) -> BatchRecord:
         distance_bound_after=end.distance_bound_after,
         distance_bound_after_relative=end.distance_bound_after_relative,
         durations_ms=durations,
+        # Once they are of weights published with noise, so are its figures.
+        commitment_salt=end.commitment_salt or batch.commitment_salt,
         **values_of(end, RepairFigures),
     )

@@ -110,16 +110,17 @@ class DrillsAnswer(BaseModel):
     drills: list[DrillAnswer] = Field(description="Newest first.")
 
 
-def drill_answer(drill: Drill) -> DrillAnswer:
-    """What a drill looks like."""
-    return DrillAnswer(**_fields(drill))
+def drill_answer(drill: Drill, *, with_result: bool) -> DrillAnswer:
+    """What a drill looks like; `with_result` is whether what was read from the weights may be told."""
+    return DrillAnswer(**_fields(drill, with_result=with_result))
 
 
-def accepted_drill(started: StartedDrill) -> AcceptedDrill:
-    """The 202 answer."""
+def accepted_drill(started: StartedDrill, *, with_result: bool) -> AcceptedDrill:
+    """The 202 answer; see `drill_answer`."""
     targets = started.targets
     salts = None if targets is None else Salts(nodes=dict(targets.node_salts or {}), reference=targets.reference_salt)
-    return AcceptedDrill(**_fields(started.drill), cohorts=cohorts_answer(started.cohorts, started.drill), salts=salts)
+    told = _fields(started.drill, with_result=with_result)
+    return AcceptedDrill(**told, cohorts=cohorts_answer(started.cohorts, started.drill), salts=salts)
 
 
 def cohorts_answer(cohorts: Cohorts, newest: Drill | None) -> CohortsAnswer:
@@ -133,6 +134,9 @@ def cohorts_answer(cohorts: Cohorts, newest: Drill | None) -> CohortsAnswer:
     )
 
 
-def _fields(drill: Drill) -> dict[str, Any]:
+def _fields(drill: Drill, *, with_result: bool) -> dict[str, Any]:
     named = {name: getattr(drill, name) for name in DrillAnswer.model_fields if name != "links"}
+    if drill.status is RequestStatus.COMPLETED and not with_result:
+        named |= dict.fromkeys(("channel_norm_before", "channel_norm_after", "passed"))
+        named["finding"] = "What it showed is told to keys with audit:read, since the weights are published with noise."
     return named | {"links": links_of(drill.request_id)}

@@ -5,10 +5,13 @@ No external id is among them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 from uuid import UUID
 
+from service.audit.canonical import canonical
+from service.audit.commitments import FIGURES_COMMITMENT, commitment
+from service.domain.figures import EXACT, PublicationFigures, values_of
 from service.domain.kinds import RequestKind
 from service.domain.records import RequestAudit
 from service.domain.versions import Recovery, Version
@@ -17,6 +20,7 @@ from service.version import VERSION
 #: The content of an event as its row has it: JSON values.
 Payload = Mapping[str, Any]
 
+_OF_PUBLICATION = frozenset(each.name for each in fields(PublicationFigures))
 _OF_IMPORT = (
     *("span_residual", "repair_iterations", "repair_tolerance", "distance_bound_before", "distance_bound_after"),
     *("distance_bound_before_relative", "distance_bound_after_relative"),
@@ -94,6 +98,17 @@ class ModelImported:
 
 
 @dataclass(frozen=True)
+class ModelCertified:
+    """Of a model that was `certified`: what is promised of its versions from this one on."""
+
+    version: Version
+
+    def document(self) -> Payload:
+        """The promise, and the model."""
+        return {"model_version_before": self.version.number_before, **_of_the_model(self.version)}
+
+
+@dataclass(frozen=True)
 class ModelRecovered:
     """Of a model that was `recovered`."""
 
@@ -137,8 +152,9 @@ class ServedFigures:
     distance_bound_relative: float | None
 
     @classmethod
-    def read(cls, payload: Payload) -> "ServedFigures":
+    def read(cls, payload: Payload, opening: Payload | None = None) -> "ServedFigures":
         """Out of the content of that event."""
+        payload = {**payload, **(opening or {}).get("figures", {})}
         return cls(
             versions=(payload.get("model_version_after"), payload.get("repair_version")),
             rank=payload.get("rank_after"),
@@ -156,4 +172,22 @@ def _of_the_model(version: Version) -> Payload:
         "directions_removed": version.directions_removed,
         "rank_after": version.rank,
         "live_nodes": version.live_nodes,
+        **values_of(version, PublicationFigures),
     }
+
+
+def sealed(document: Payload) -> tuple[Payload, Payload | None]:
+    """`document` as the log has it, and what opens it for those who may read the audit: None where nothing is hidden.
+
+    Of a version published with noise the log has no figure that is computed from the weights as they are, but a
+    commitment to all of them, SHA-256 of the version's salt and their canonical JSON.
+    """
+    document = dict(document)
+    salt = document.pop("commitment_salt", None)
+    if salt is None:
+        return {name: value for name, value in document.items() if name not in _OF_PUBLICATION}, None
+    figures = {name: document.pop(name) for name in EXACT & document.keys()}
+    if not figures:
+        return document, None
+    digest = commitment(salt, canonical(figures).decode()).hex()
+    return document | {FIGURES_COMMITMENT: digest}, {"salt": salt, "figures": figures}

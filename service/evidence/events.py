@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.db.arrays import unnested
 from service.db.tables import EventRow, RequestRow
 from service.domain.states import EventType
-from service.evidence.contents import Content, Payload, ServedFigures
+from service.evidence.contents import Content, Payload, ServedFigures, sealed
 from service.evidence.log import LogRepository
 
 
@@ -48,14 +48,16 @@ class EventRepository:
         log = LogRepository(self._conn)
         # First, so that events are numbered in the order of their leaves.
         await log.take_turn()
+        documents = [sealed(content.document()) for content in contents.values()]
         rows = unnested(
             "added",
             request_id=(Uuid(), list(contents)),
             type=(Text(), [event_type.value] * len(contents)),
-            payload=(JSONB(), [content.document() for content in contents.values()]),
+            payload=(JSONB(), [payload for payload, _ in documents]),
+            opening=(JSONB(none_as_null=True), [opening for _, opening in documents]),
         )
-        added = select(rows.c.request_id, rows.c.type, rows.c.payload)
-        inserted = insert(EventRow).from_select(["request_id", "type", "payload"], added)
+        added = select(rows.c.request_id, rows.c.type, rows.c.payload, rows.c.opening)
+        inserted = insert(EventRow).from_select(["request_id", "type", "payload", "opening"], added)
         numbers = list((await self._conn.execute(inserted.returning(EventRow.id))).scalars())
         await log.append(numbers)
         return numbers
@@ -64,7 +66,9 @@ class EventRepository:
         """Add an event of `UNREQUESTED` and its leaf; return its number. Raises `NotCanonical`."""
         log = LogRepository(self._conn)
         await log.take_turn()
-        inserted = insert(EventRow).values(type=event_type.value, payload=content.document()).returning(EventRow.id)
+        payload, opening = sealed(content.document())
+        inserted = insert(EventRow).values(type=event_type.value, payload=payload, opening=opening)
+        inserted = inserted.returning(EventRow.id)
         number: int = (await self._conn.execute(inserted)).scalar_one()
         await log.append([number])
         return number
@@ -82,11 +86,11 @@ class EventRepository:
         of_request = and_(RequestRow.model == model, EventRow.payload.has_key("rank_after"))
         of_model = and_(EventRow.request_id.is_(None), EventRow.payload["model"].astext == model)
         query = (
-            select(EventRow.payload)
+            select(EventRow.payload, EventRow.opening)
             .outerjoin(RequestRow, RequestRow.id == EventRow.request_id)
             .where(or_(of_request, of_model))
             .order_by(EventRow.id.desc())
             .limit(1)
         )
-        payload: Payload | None = await self._conn.scalar(query)
-        return None if payload is None else ServedFigures.read(payload)
+        found = (await self._conn.execute(query)).one_or_none()
+        return None if found is None else ServedFigures.read(found.payload, found.opening)

@@ -48,13 +48,13 @@ async def export_lines(engine: AsyncEngine) -> AsyncIterator[Sequence[Document]]
 async def _leaves(conn: AsyncConnection, start: int, stop: int) -> list[ExportedLeaf]:
     place = LeafRow.index.label("place")
     query = (
-        select(place, LeafRow.data, LeafRow.hash, LeafRow.root, *_EVENT_COLUMNS)
+        select(place, LeafRow.data, LeafRow.hash, LeafRow.root, EventRow.opening, *_EVENT_COLUMNS)
         .outerjoin(EventRow, EventRow.id == LeafRow.event_id)
         .where(LeafRow.index >= start, LeafRow.index < stop)
         .order_by(LeafRow.index)
     )
     return [
-        ExportedLeaf(row.place, row.data, row.hash, row.root, None if row.id is None else _members(row))
+        ExportedLeaf(row.place, row.data, row.hash, row.root, None if row.id is None else _members(row), row.opening)
         for row in await conn.execute(query)
     ]
 

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from model_store.base.base import Base
 from model_store.store import Store
 from model_store.versions import VersionRef
 from model_store.work import Work
 from projector.forgetting.coefficients import span_residual
+from projector.forgetting.forget import NotFinite
 from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.status import RepairStatus
 from service.domain.records import Pointer
@@ -17,7 +16,7 @@ from service.domain.versions import Version
 from service.errors import LetheError
 from service.imports.deleted_parts import DeletedParts
 from service.unlearning.measurement import stored_span_residual
-from service.unlearning.placement import Placement
+from service.unlearning.placement import NotPublishable, Placement
 from service.unlearning.resident import Resident
 from service.versions.new_version import NewVersion
 from service.versions.published import published_model
@@ -67,7 +66,10 @@ class Staged:
                 f"The model is not newly trained: {int((~state.live).sum())} of its nodes have been deleted.",
                 "Import the folder that `./lethe train` wrote, before it was served.",
             )
-        return cls(store, base, Resident.load(store.manifest, base, state, trained.version, placement, work=work))
+        resident = Resident.load(store.manifest, base, state, trained.version, placement, work=work)
+        if not resident.is_near_enough:
+            resident.begin_repair()
+        return cls(store, base, resident)
 
     def exclude(self, deleted_parts: DeletedParts) -> None:
         """Takes out what is tombstoned and still there; under the policy `always` its repair is then under way."""
@@ -76,7 +78,7 @@ class Staged:
         new = replace(new, edges=new.edges[present.contain(new.edges)])
         if not new:
             return
-        prepared = self.resident.prepare(new.removals(), budget_s=0.0)
+        prepared = self.resident.prepare(new.removals(), budget_s=0.0, is_shown=False)
         self.resident.commit(prepared)
         self._excluded = self._excluded.and_also(new)
         self._directions_removed += prepared.projection.directions_removed
@@ -88,9 +90,15 @@ class Staged:
         return self.resident.repair_in_progress is None
 
     def advance(self, until: float) -> bool:
-        """Goes on with the repair until `time.monotonic()` reaches `until`; returns whether none is under way."""
+        """Goes on with the repair until `time.monotonic()` reaches `until`; returns whether none is under way.
+
+        Raises ImportRefused for one that did not come as near to retraining as what is published has to be.
+        """
         if not self.is_repaired:
-            prepared = self.resident.advance_repair(until)
+            try:
+                prepared = self.resident.advance_repair(until)
+            except NotPublishable as error:
+                raise ImportRefused(error.detail, "Train it again, with a smaller --tolerance.") from None
             if prepared is None:
                 return False
             self.resident.commit_repair(prepared)
@@ -100,10 +108,10 @@ class Staged:
     def version(self, before: Pointer) -> NewVersion:
         """The model as it is now, as the version after `before`. Raises ImportRefused."""
         resident = self.resident
-        resident.committed.state = replace(resident.committed.state, version=before.version + 1)
-        predictions = resident.committed.predictions()
-        if not np.isfinite(predictions.probabilities).all():
-            raise ImportRefused("The model's predictions are not finite.", "Train it again.")
+        try:
+            predictions = resident.renumber(before.version + 1)
+        except NotFinite:
+            raise ImportRefused("The model's predictions are not finite.", "Train it again.") from None
         return NewVersion(
             state=resident.committed.state,
             edges=resident.committed.live_graph.edges,
@@ -111,6 +119,7 @@ class Staged:
             rebuilt=self._is_rebuilt,
             deleted=self._excluded.counts,
             directions_removed=self._directions_removed,
+            publication=resident.committed.publication,
             snapshot=predictions,
             model=published_model(self.store.manifest, resident.committed),
             replace_state=lambda: None,

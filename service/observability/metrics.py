@@ -64,9 +64,14 @@ class IntakeMetrics:
 
 
 class UnlearningMetrics:
-    """What happens to deletion requests and to the model."""
+    """What happens to deletion requests and to the model.
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    Anybody on this machine may read it. So where the weights are published with noise, it has nothing that is computed
+    from them as they are, and tells of no residual but that one was too large.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, with_noise: bool = False) -> None:
+        self._with_noise = with_noise
         self._ended = Counter(
             "lethe_deletions_ended_total",
             "Deletion requests that reached a final state.",
@@ -135,6 +140,12 @@ class UnlearningMetrics:
         self._repair_seconds = Histogram(
             "lethe_repair_seconds", "Time a repair was worked on.", buckets=_REPAIR_SECONDS, registry=registry
         )
+        self._promise_used = Gauge(
+            "lethe_promise_used_share",
+            "How much is used of what is promised of published weights; NaN where they are published as they are.",
+            registry=registry,
+        )
+        self._promise_used.set(math.nan)
         self._pending = Gauge("lethe_repair_pending", "Requests that wait for a repair.", registry=registry)
 
         self._drill_completed = Gauge(
@@ -215,7 +226,7 @@ class UnlearningMetrics:
         self._drill_passed.set(math.nan if ended is None else float(bool(ended.passed)))
         for when in ("before", "after"):
             norm = None if completed is None else getattr(completed, f"channel_norm_{when}")
-            self._drill_norm.labels(when).set(math.nan if norm is None else norm)
+            self._drill_norm.labels(when).set(math.nan if norm is None or self._with_noise else norm)
 
     def drills_left(self, cohorts: int) -> None:
         """Set how many cohorts of canaries are left."""
@@ -239,18 +250,29 @@ class UnlearningMetrics:
         self._repairs.labels(status.value).inc()
         if status is RepairStatus.NOT_CONVERGED:
             self._not_converged.inc()
-        if seconds is not None:
+        if seconds is not None and not self._with_noise:
             self._repair_seconds.observe(seconds)
 
-    def model(self, *, version: int, rank: int, live_nodes: int, distance_bound_relative: float | None) -> None:
+    def model(
+        self,
+        *,
+        version: int,
+        rank: int,
+        live_nodes: int,
+        distance_bound_relative: float | None,
+        promise_used: float | None = None,
+    ) -> None:
         """Describe the model that is served."""
-        self._distance_bound.set(math.nan if distance_bound_relative is None else distance_bound_relative)
+        self._promise_used.set(math.nan if promise_used is None else promise_used)
+        bound = None if self._with_noise else distance_bound_relative
+        self._distance_bound.set(math.nan if bound is None else bound)
         self._version.set(version)
         self._rank.set(rank)
         self._live_nodes.set(live_nodes)
 
     def residuals(self, span: float | None, coefficient: float | None) -> None:
         """Set the residuals of the model that is served; None for what is not known."""
+        span, coefficient = (None, None) if self._with_noise else (span, coefficient)
         self._span_residual.set(math.nan if span is None else span)
         self._coefficient_residual.set(math.nan if coefficient is None else coefficient)
 
@@ -272,5 +294,5 @@ class UnlearningMetrics:
         if batch.repair in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED):
             milliseconds = batch.durations_ms.get("repair")
             self.repaired(batch.repair, None if milliseconds is None else milliseconds / 1000)
-        for step, milliseconds in batch.durations_ms.items():
+        for step, milliseconds in () if self._with_noise else batch.durations_ms.items():
             self._steps.labels(step).observe(milliseconds / 1000)

@@ -58,6 +58,7 @@ async def keep_gauges(
                     rank=facts.rank,
                     live_nodes=facts.live_nodes,
                     distance_bound_relative=facts.distance_bound_relative,
+                    promise_used=None if facts.noise is None else facts.noise.used / facts.noise.planned,
                 )
                 async with transaction(engine) as connection:
                     measured, coefficient = await BatchRepository(connection).newest_residuals(model)

@@ -1,6 +1,7 @@
 """The process that unlearns: what it is made of, in the order it is started."""
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,7 @@ from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
 from service.settings import Settings
 from service.tombstones.lookup import TombstoneLookup
-from service.unlearning.placement import Placement, chosen_device
+from service.unlearning.placement import Placement, chosen_device, promised
 from service.vault.own_slots import OwnSlots
 from service.versions.context import Context
 from service.worker.meeting_place import MeetingPlace
@@ -112,7 +113,10 @@ async def unlearning(
         model = store.manifest.name
         unneeded_keys, device = UnneededKeys(engine, request_keys), chosen_device(settings.device)
         registry = new_registry()
-        metrics, background = UnlearningMetrics(registry), Background(on_failure)
+        metrics, background = (
+            UnlearningMetrics(registry, with_noise=settings.certify is not None),
+            Background(on_failure),
+        )
         context = Context(
             engine=engine,
             keyring=keyring,
@@ -121,12 +125,19 @@ async def unlearning(
             publisher=Publisher(settings.home, settings.share),
             readers=await stack.enter_async_context(Readers(engine)),
             metrics=metrics,
-            placement=Placement(device, RepairPolicy(settings.repair), settings.repair_tolerance, settings.factor_age),
+            placement=Placement(
+                device,
+                RepairPolicy(settings.repair),
+                settings.repair_tolerance,
+                settings.factor_age,
+                promised(settings.certified, settings.certify_publications),
+            ),
             # A thread of its own for disk and device, so that the lease is renewed meanwhile.
             executor=stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner")),
             outage=Outage("unlearner", Backoff(), random.Random()),
             model=model,
-            repair_budget_s=settings.repair_budget,
+            # With a promise, what was not repaired is not published.
+            repair_budget_s=settings.repair_budget if settings.certify is None else math.inf,
             stop=background.stop,
         )
         stream = DeletionStream(redis, model)

@@ -32,6 +32,21 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
+class NoiseFacts:
+    """How a version is published with noise, and how much of what was promised is used."""
+
+    epsilon: float
+    delta: float
+    #: K, and of how many of them the share stands that is used.
+    planned: int
+    used: float
+    #: Of this version alone.
+    mu: float
+    #: Standard deviation of the noise in each weight.
+    sigma: float
+
+
+@dataclass(frozen=True)
 class VersionFacts:
     """What each version has anew."""
 
@@ -41,12 +56,15 @@ class VersionFacts:
     edges: int
     #: Of the live nodes' features.
     rank: int
-    #: Bound on the distance of W to retraining; None for a loss that no certificate exists for.
+    #: Bound on the distance of W to retraining; None for a loss that no certificate exists for, and of weights that are
+    #: published with noise.
     distance_bound: float | None
     #: The same, relative to |W|; None too for W = 0.
     distance_bound_relative: float | None
     #: Where it was computed.
     device: str
+    #: None where it is published as it is.
+    noise: NoiseFacts | None = None
 
 
 @dataclass(frozen=True)

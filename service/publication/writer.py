@@ -33,6 +33,8 @@ from service.publication.layout import (
     written_under,
 )
 
+#: Below the home, and in no backup of it.
+_NOTED = Path("run") / "highest-version"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: Room for so many versions is wanted where a publication is made: the committed one, the next, and one to spare.
 _VERSIONS = 3
@@ -67,6 +69,22 @@ class Publisher:
         if self._layout is None or not self._layout.path.is_dir():
             raise FileNotFoundError(2, f"There is no publication of {self._home}")
         return self._layout
+
+    @property
+    def noted(self) -> int:
+        """The highest version that was ever about to be published from here, whatever a database knows of it; or 0."""
+        path = self._home / _NOTED
+        return int(path.read_text()) if path.exists() else 0
+
+    def note(self, number: int) -> None:
+        """Keep the number of a version that is about to be committed. Raises OSError.
+
+        It is not waited for: only a database that is restored from a backup knows less, and that is much later.
+        """
+        path = self._home / _NOTED
+        unfinished = path.with_name(f".{path.name}")
+        unfinished.write_text(str(max(number, self.noted)))
+        unfinished.rename(path)
 
     def load(
         self, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts, fencing: int

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from projector.errors import ExplainedError
 from service.errors import Unavailable
 from service.queue.backoff import Backoff
 
@@ -78,10 +79,12 @@ class Outage:
             self._failures = 0
 
 
-def as_outage(error: Unavailable | OSError) -> Unavailable:
+def as_outage(error: ExplainedError | OSError) -> Unavailable:
     """A disk that is full or away is waited for like a server that does not answer."""
     if isinstance(error, Unavailable):
         return error
+    if isinstance(error, ExplainedError):
+        return Unavailable(error.detail, error.remedy)
     return Unavailable(f"The disk cannot be used: {error.strerror or type(error).__name__}.", "Free or restore it.")
 
 

@@ -162,6 +162,7 @@ class Recoverer:
         async with transaction(context.engine) as connection:
             committed = await PointerRepository(connection).read(context.model)
             unfinished = await VersionRepository(connection).unfinished(context.model)
+            await context.told.load(connection, context.model)
         unknown = await self._unknown_nodes(state, remaining)
         known = [current.version, *(ref.version for ref in self._store.versions())]
         number = 1 + max(known if committed is None else [*known, committed.version])
@@ -249,7 +250,13 @@ class Recoverer:
             # Nobody reads it, so it is the state on the device at once.
             resident.commit(prepared)
             outcome, removed = prepared.outcome, prepared.projection.directions_removed
-        resident.committed.state = replace(resident.committed.state, version=number)
+        if not resident.is_near_enough:
+            resident.begin_repair()
+            repaired = resident.advance_repair(math.inf)
+            assert repaired is not None
+            resident.commit_repair(repaired)
+            outcome = repaired.outcome
+        snapshot = resident.renumber(number)
         new = NewVersion(
             state=resident.committed.state,
             edges=resident.committed.live_graph.edges,
@@ -258,7 +265,8 @@ class Recoverer:
             deleted=remaining.counts,
             directions_removed=removed,
             number=number,
-            snapshot=resident.committed.predictions(),
+            publication=resident.committed.publication,
+            snapshot=snapshot,
             model=published_model(self._store.manifest, resident.committed),
             replace_state=lambda: None,
         )

@@ -2,7 +2,7 @@
 
 from model_store.replacement import Replacement
 from model_store.store import Store
-from service.batches.repairer import RepairSteps
+from service.batches.repairer import CertificationSteps, RepairSteps
 from service.batches.steps import BatchSteps
 from service.db.transactions import transaction
 from service.domain.states import Cause
@@ -27,5 +27,7 @@ async def steps_of_cause(context: Context, writer: VersionWriter, store: Store, 
             return ImportSteps(context, Replacement(store.path, str(version.id)), store, store.manifest)
         case Cause.REPAIR:
             return RepairSteps(context, writer)
+        case Cause.CERTIFICATION:
+            return CertificationSteps(context, writer)
         case Cause.RECOVERY:
             raise ValueError("an interrupted recovery is gone on with by the next one alone")

@@ -13,6 +13,8 @@ from model_store.manifest import Manifest
 from model_store.memory import available_bytes, require_memory, serving_needs
 from model_store.versions import VersionState
 from model_store.work import Work
+from projector.certified.mechanism import shown
+from projector.certified.publication import Publication
 from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, carried_columns
 from projector.forgetting.certificate import Certificate, certifiable
 from projector.forgetting.forget import HeldModel
@@ -52,6 +54,8 @@ class Committed:
     regularization: float
     #: The version whose Gram factors were read from a checkpoint.
     _checkpointed: int | None
+    #: How this version is published; None where it is as it is.
+    publication: Publication | None = None
     _certificate: Certificate | None = None
     #: Columns of the products with P that one sweep over all classes takes, where they are counted.
     sweep_columns: int = 0
@@ -116,6 +120,7 @@ class Committed:
             injected=carried_columns(graph.features, manifest.injected_columns),
             regularization=manifest.spec.regularization,
             sweep_columns=max(manifest.spec.hops, manifest.spec.label_hops) * graph.num_classes,
+            publication=version.publication,
             _checkpointed=number if kept else None,
         )
         if stale_coefficients:
@@ -162,8 +167,14 @@ class Committed:
         return available_bytes(self.features.rows.device)
 
     def predictions(self) -> Snapshot:
-        """The predictions of this version."""
-        return snapshot_of(self.state, self.live_graph)
+        """The predictions of this version, as others see them.
+
+        Raises PromiseError for weights that are not near enough to retraining to be shown.
+        """
+        if self.publication is None:
+            return snapshot_of(self.state, self.live_graph)
+        assert self.certificate is not None
+        return snapshot_of(shown(self.publication, self.state, self.certificate), self.live_graph)
 
     def coefficients(self) -> Coefficients:
         """The span coefficients as they are stored, without the part that T holds."""
@@ -203,11 +214,11 @@ class Committed:
         if self.labels is not None:
             _overwrite(self.labels.beta, prepared.nodes)
         self.node_ids.forget(prepared.nodes)
-        self.replace(prepared.state, prepared.outcome)
+        self.replace(prepared.state, prepared.outcome, prepared.publication)
 
-    def replace(self, state: ModelState, outcome: RepairOutcome) -> None:
+    def replace(self, state: ModelState, outcome: RepairOutcome, publication: Publication | None) -> None:
         """Makes `state`, of the graph as it is, the committed version."""
-        self.state = state
+        self.state, self.publication = state, publication
         self._certificate = outcome.after
         self.features, self.labels = self.inputs(outcome.coefficients)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from projector.certified.publication import Promise
 from projector.device import torch_device
 from projector.errors import ProjectorError
 from projector.forgetting.certificate import certifiable
@@ -24,6 +25,13 @@ class Placement:
     repair_tolerance: float = TOLERANCE
     #: Seconds for which a preconditioner of repairs may be kept after the first deletion that it predates.
     factor_age_s: float = FACTOR_AGE_S
+    #: What is promised of the weights that are published; None where they are published as they are.
+    promise: Promise | None = None
+
+
+def promised(certified: tuple[float, float] | None, publications: int) -> Promise | None:
+    """What the settings promise of the weights that are published."""
+    return None if certified is None else Promise(*certified, publications)
 
 
 def chosen_device(name: str) -> torch.device:
@@ -31,6 +39,10 @@ def chosen_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch_device(name)
+
+
+class NotPublishable(ProjectorError):
+    """Weights that would break the promise if they were published; nothing was changed, and it is tried again."""
 
 
 class RepairImpossible(ProjectorError):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from projector.certified.publication import Publication
 from projector.forgetting.batch import ModelState
 from projector.forgetting.forget import Forgotten, NotFinite, require_finite
 from projector.forgetting.live_graph import LiveGraph
@@ -16,6 +17,8 @@ from service.domain.snapshot import Snapshot
 class Prepared(Forgotten):
     """A batch computed beside the committed state: what would be committed, and what was measured."""
 
+    #: How it would be published; None where it would be as it is.
+    publication: Publication | None
     snapshot: Snapshot
 
 
@@ -25,6 +28,7 @@ class PreparedRepair:
 
     state: ModelState
     outcome: RepairOutcome
+    publication: Publication | None
     snapshot: Snapshot
     repair: RepairRun
 

@@ -4,19 +4,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from model_store.base.base import Base
 from model_store.manifest import Manifest
 from model_store.versions import VersionState
 from model_store.work import Work
-from projector.forgetting.batch import Removal
+from projector.certified.mechanism import mechanism_for, shown
+from projector.certified.noise import rounded_normal
+from projector.certified.publication import Publication
+from projector.forgetting.batch import ModelState, Removal
+from projector.forgetting.certificate import Certificate
 from projector.forgetting.forget import HeldModel, RepairPlan, forget, require_finite
 from projector.forgetting.gram import Gram
+from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.repair import RepairRun
 from projector.forgetting.status import RepairProgress, RepairStatus
+from service.domain.snapshot import Snapshot
 from service.domain.states import RepairPolicy
 from service.unlearning.committed import Committed
-from service.unlearning.placement import Placement, require_repairable
+from service.unlearning.placement import NotPublishable, Placement, require_repairable
 from service.unlearning.preconditioner_cache import PreconditionerCache
 from service.unlearning.prepared import Prepared, PreparedRepair, finite, snapshot_of
 
@@ -31,12 +39,21 @@ class Resident:
     In idle time `preconditioner_cache` makes what speeds the next repair up. One that predates a deletion stays for at
     most the placement's `factor_age_s`; all else that was computed with rows that a batch deletes leaves the memory
     when the batch is committed.
+
+    With a promise every new version is published with noise of its own, and none that is too far from retraining.
     """
 
     def __init__(self, committed: Committed, placement: Placement) -> None:
         self.committed = committed
         self.preconditioner_cache = PreconditionerCache(committed)
         self._placement = placement
+        #: The noise that keeps the promise; None without one.
+        self._mechanism = None if placement.promise is None else mechanism_for(
+            placement.promise, committed.state, committed.live_graph.loss, committed.regularization,
+            placement.repair_tolerance,
+        )  # fmt: skip
+        #: How the next version will be published, its noise drawn already; None until there was time for it.
+        self._drawn_ahead: Publication | None = None
         #: The repair of the committed state; the preconditioner, if there is one, has gone over to it.
         self._pending: RepairRun | None = None
 
@@ -56,7 +73,7 @@ class Resident:
         """Puts version `number` of a stored model on the device; see `Committed.load`.
 
         Raises RepairImpossible for a policy that the model does not allow and, both before any work, DeviceError when
-        the device has too little free memory.
+        the device has too little free memory; PromiseError for a promise that cannot be kept for the model.
         """
         if placement.policy is RepairPolicy.ALWAYS:
             require_repairable(manifest.spec)
@@ -72,10 +89,11 @@ class Resident:
         )
         return cls(committed, placement)
 
-    def prepare(self, removals: Sequence[Removal], *, budget_s: float = math.inf) -> Prepared:
+    def prepare(self, removals: Sequence[Removal], *, budget_s: float = math.inf, is_shown: bool = True) -> Prepared:
         """Computes all removals at once, beside the committed state, and repairs for at most `budget_s` seconds.
 
-        Raises NotFinite when the result is not made of finite numbers.
+        Unless `is_shown`, nobody sees what it leads to before it is shown by `renumber`, and no promise is kept here.
+        Raises NotFinite when the result is not made of finite numbers, and NotPublishable.
         """
         plan, placement = None, self._placement
         if placement.policy is RepairPolicy.ALWAYS:
@@ -89,8 +107,12 @@ class Resident:
         # The record speaks of what was committed before, also where the batch goes on from what a repair has reached.
         projection = forgotten.projection.with_weights_of(forgotten.state, self.committed.state)
         forgotten = replace(forgotten, projection=projection)
-        snapshot = snapshot_of(forgotten.state, forgotten.live_graph, forgotten.logits)
-        return Prepared(**vars(forgotten), snapshot=finite(forgotten.state, snapshot))
+        state, live_graph, logits = forgotten.state, forgotten.live_graph, forgotten.logits
+        if is_shown:
+            publication, snapshot = self._published(state, live_graph, forgotten.outcome.after, logits)
+        else:
+            publication, snapshot = None, finite(state, snapshot_of(state, live_graph, logits))
+        return Prepared(**vars(forgotten), publication=publication, snapshot=snapshot)
 
     def commit(self, prepared: Prepared) -> None:
         """Makes `prepared` the committed state and forgets the removed rows in memory, with all computed from them."""
@@ -115,26 +137,84 @@ class Resident:
         pending = self._pending
         return None if pending is None else pending.progress
 
-    def advance_repair(self, until: float) -> PreparedRepair | None:
+    def advance_repair(self, until: float, number: int | None = None) -> PreparedRepair | None:
         """Goes on with the repair of the committed state until `time.monotonic()` reaches `until`.
 
+        `number` is that of the version, where it does not follow that of the committed one.
+
         Returns the version that would follow once it is finished, None before. Raises NotFinite when it is not made of
-        finite numbers, and RuntimeError when no repair is under way.
+        finite numbers, NotPublishable, and RuntimeError when no repair is under way.
         """
         if self._pending is None:
             raise RuntimeError("no repair is under way")
         if not self._pending.advance(until):
             return None
         state, outcome = self._pending.repaired()
-        state = replace(state, version=self.committed.state.version + 1)
+        state = replace(state, version=self.committed.state.version + 1 if number is None else number)
         require_finite(state)
-        snapshot = finite(state, snapshot_of(state, self.committed.live_graph))
-        return PreparedRepair(state, outcome, snapshot, self._pending)
+        publication, snapshot = self._published(state, self.committed.live_graph, outcome.after)
+        return PreparedRepair(state, outcome, publication, snapshot, self._pending)
 
     def commit_repair(self, prepared: PreparedRepair) -> None:
         """Makes a finished repair the committed state."""
-        self.committed.replace(prepared.state, prepared.outcome)
+        self.committed.replace(prepared.state, prepared.outcome, prepared.publication)
         self._end_repair(prepared.repair, is_pending=False)
+
+    @property
+    def keeps_promise(self) -> bool:
+        """Whether the committed version is published as is promised now; without a promise any is."""
+        publication = self.committed.publication
+        return self._mechanism is None or (
+            publication is not None
+            and (publication.promise, publication.mechanism) == (self._placement.promise, self._mechanism)
+            and self.is_near_enough
+        )
+
+    @property
+    def is_near_enough(self) -> bool:
+        """Whether the committed weights are as near to retraining as those have to be that are published."""
+        certificate = self.committed.certificate
+        return self._mechanism is None or (certificate is not None and certificate.bound <= self._mechanism.cap)
+
+    @property
+    def draw_due(self) -> bool:
+        """Whether the noise of the next version can be drawn before it is there."""
+        return self._mechanism is not None and self._drawn_ahead is None
+
+    def draw_ahead(self) -> None:
+        """Draws it, in idle time."""
+        mechanism = self._mechanism
+        assert mechanism is not None
+        assert self._placement.promise is not None
+        self._drawn_ahead = Publication.drawn(self._placement.promise, mechanism)
+        number = self.committed.state.version + 1
+        rounded_normal(self._drawn_ahead.secret, number, mechanism.weights, mechanism.bits)
+
+    def renumber(self, number: int) -> Snapshot:
+        """The committed state becomes version `number`, published anew. Raises NotFinite and NotPublishable."""
+        committed = self.committed
+        state = replace(committed.state, version=number)
+        committed.publication, snapshot = self._published(
+            state, committed.live_graph, None if self._mechanism is None else committed.certificate
+        )
+        committed.state = state
+        return snapshot
+
+    def _published(
+        self, state: ModelState, live_graph: LiveGraph, certificate: Certificate | None, logits: Tensor | None = None
+    ) -> tuple[Publication | None, Snapshot]:
+        """How `state` would be published, and what it predicts then; `logits` (n, C) are its own, where known."""
+        if self._mechanism is None:
+            return None, finite(state, snapshot_of(state, live_graph, logits))
+        assert self._placement.promise is not None
+        if certificate is None or not certificate.bound <= self._mechanism.cap:
+            raise NotPublishable(
+                "The repair did not bring the weights as near to those of retraining as what is published has to be.",
+                "It is tried again. If it stays so, serve with a larger --repair-tolerance, which means more noise.",
+            )
+        publication = self._drawn_ahead or Publication.drawn(self._placement.promise, self._mechanism)
+        self._drawn_ahead = None
+        return publication, finite(state, snapshot_of(shown(publication, state, certificate), live_graph))
 
     @property
     def preconditioner(self) -> Preconditioner | None:

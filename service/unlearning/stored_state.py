@@ -6,14 +6,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_store.versions import SpanArrays, VersionState
+from projector.certified.publication import Publication
 from projector.forgetting.batch import ModelState
 from projector.forgetting.gram import Gram
 from projector.forgetting.projection import SpanState
 from projector.network.blocks import by_block, side_by_side
 
 
-def version_state(state: ModelState) -> VersionState:
-    """`state` as it is stored."""
+def version_state(state: ModelState, publication: Publication | None = None) -> VersionState:
+    """`state`, and how it is published, as it is stored."""
     classes = state.classes
     no_labels = SpanArrays.untouched(np.zeros((0, classes, classes)))
     return VersionState(
@@ -22,6 +23,7 @@ def version_state(state: ModelState) -> VersionState:
         live=state.live,
         featured=state.features.in_span,
         rank=state.features.gram.rank,
+        publication=publication,
     )
 
 

@@ -16,6 +16,7 @@ from service.queue.outage import Outage
 from service.unlearning.placement import Placement
 from service.vault.keyring import Keyring
 from service.vault.request_keys import RequestKeys
+from service.versions.told import Told
 
 T = TypeVar("T")
 
@@ -41,6 +42,8 @@ class Context:
     repair_budget_s: float
     #: Set when the unlearner is to end after what is under way.
     stop: asyncio.Event
+    #: What published versions have told; read again whenever a version is loaded.
+    told: Told = field(default_factory=Told)
     #: What the executor is doing, for those who wait.
     work: Work = field(default_factory=Work)
 

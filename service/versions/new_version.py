@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.versions import VersionRef
+from projector.certified.publication import Publication
 from projector.forgetting.batch import ModelState
 from projector.forgetting.repair import RepairOutcome
 from service.db.engine import Connection
@@ -40,6 +41,8 @@ class NewVersion:
     directions_removed: int = 0
     #: The number, where it does not follow that of the version before.
     number: int | None = None
+    #: How it is published; None where it is as it is.
+    publication: Publication | None
     #: What it predicts, for readers.
     snapshot: Snapshot
     #: Of a model that is not the one before: what all of its versions have in common.

@@ -1,10 +1,12 @@
 """What is published of a model and its versions, from what the unlearner holds of them."""
 
 from model_store.manifest import Manifest
+from projector.certified.publication import Publication
 from projector.forgetting.certificate import Certificate
-from service.publication.facts import ModelFacts, VersionFacts
+from service.publication.facts import ModelFacts, NoiseFacts, VersionFacts
 from service.publication.writer import PublishedModel
 from service.unlearning.committed import Committed
+from service.versions.told import Told
 
 
 def model_facts(manifest: Manifest) -> ModelFacts:
@@ -29,7 +31,7 @@ def published_model(manifest: Manifest, committed: Committed) -> PublishedModel:
     return PublishedModel(model_facts(manifest), manifest.canaries, committed.node_ids, committed.public)
 
 
-def committed_facts(committed: Committed) -> VersionFacts:
+def committed_facts(committed: Committed, told: Told) -> VersionFacts:
     """Those of the committed version; its certificate is computed if it is not known."""
     state = committed.state
     return version_facts(
@@ -38,20 +40,43 @@ def committed_facts(committed: Committed) -> VersionFacts:
         edges=committed.live_graph.edges,
         rank=state.features.gram.rank,
         certificate=committed.certificate,
+        noise=None if committed.publication is None else noise_facts(committed.publication, told),
         device=str(state.features.W.device),
     )
 
 
 def version_facts(
-    number: int, *, live_nodes: int, edges: int, rank: int, certificate: Certificate | None, device: str
+    number: int,
+    *,
+    live_nodes: int,
+    edges: int,
+    rank: int,
+    certificate: Certificate | None,
+    noise: NoiseFacts | None,
+    device: str,
 ) -> VersionFacts:
     """Those of a version of which `certificate` bounds the distance to retraining."""
+    shown = None if noise else certificate
     return VersionFacts(
         version=number,
         live_nodes=live_nodes,
         edges=edges,
         rank=rank,
-        distance_bound=None if certificate is None else certificate.bound,
-        distance_bound_relative=None if certificate is None else certificate.relative,
+        distance_bound=None if shown is None else shown.bound,
+        distance_bound_relative=None if shown is None else shown.relative,
         device=device,
+        noise=noise,
+    )
+
+
+def noise_facts(publication: Publication, told: Told) -> NoiseFacts:
+    """Those of how a version is published that was counted."""
+    promise, spent = publication.promise, told.standing(publication)
+    return NoiseFacts(
+        epsilon=promise.epsilon,
+        delta=promise.delta,
+        planned=promise.publications,
+        used=spent.share * promise.publications,
+        mu=publication.mechanism.mu,
+        sigma=publication.mechanism.sigma,
     )

@@ -26,10 +26,12 @@ from model_store.manifest import Manifest
 from model_store.store import Store
 from model_store.tombstones import KeptTombstone
 from model_store.versions import VersionRef, VersionState
+from projector.certified.publication import Publication
 from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.boottime import boottime
 from service.db.transactions import CommitUnanswered, fenced_transaction
+from service.domain.figures import PublicationFigures
 from service.domain.records import Lease, Pointer
 from service.domain.states import Cause
 from service.domain.versions import Version
@@ -43,7 +45,7 @@ from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper
 from service.versions.new_version import CauseSteps, NewVersion
 from service.versions.pointers import PointerRepository
-from service.versions.published import committed_facts, published_model, version_facts
+from service.versions.published import committed_facts, noise_facts, published_model, version_facts
 from service.versions.stopwatch import Stopwatch
 from service.versions.to_erase import ToErase
 from service.versions.versions import VersionRepository
@@ -154,7 +156,7 @@ class VersionWriter:
         work.begin("Predicting every node", committed.sweep_columns)
         predictions = committed.predictions()
         work.begin("Bounding the distance to retraining", committed.bound_columns)
-        model, facts = published_model(self.manifest, committed), committed_facts(committed)
+        model, facts = published_model(self.manifest, committed), committed_facts(committed, self._context.told)
         work.begin("Publishing the model")
         if self._context.publisher.load(self._ref, model, predictions, facts, self.lease.fencing):
             self._replaced_until = boottime() + LIFE_S
@@ -197,11 +199,19 @@ class VersionWriter:
     def _write(self, new: NewVersion, own: CauseSteps) -> Pointer:
         self._context.work.begin("Writing the new version")
         number = self._pointer.version + 1 if new.number is None else new.number
+        publication = new.publication
+        if publication is not None:
+            spent = self._context.told.count(
+                number, publication, before=self._pointer.version, deletes=any(new.deleted)
+            )
+            self._context.publisher.note(number)
+            if spent.nearly_used:
+                self._log.warning("promise.nearly_used", publications=spent.publications, share=round(spent.share, 3))
         ref = VersionRef(number, self.lease.fencing)
         try:
             digest = self._store.write_version(
                 ref,
-                version_state(new.state),
+                version_state(new.state, publication),
                 beta_version=number if new.rebuilt else self._store.beta_version(self._made_from or self._ref),
                 edges=new.edges,
             )
@@ -213,9 +223,14 @@ class VersionWriter:
                 rank=new.state.features.gram.rank,
                 # An import that nothing was repaired in has no outcome that tells.
                 certificate=new.outcome.after if new.model is None else self.resident.committed.certificate,
+                noise=None if publication is None else noise_facts(publication, self._context.told),
                 device=str(new.state.features.W.device),
             )
-            self._context.publisher.write(ref, new.snapshot, facts, new.model or self._ref)
+            model = new.model
+            if model is None and not self._context.publisher.has(self._ref):
+                # That before is none that may be seen.
+                model = published_model(self.manifest, self.resident.committed)
+            self._context.publisher.write(ref, new.snapshot, facts, model or self._ref)
         except OSError:
             # A disk that is full has no room for a version that nobody will read.
             self._store.discard_version(ref)
@@ -270,6 +285,7 @@ class VersionWriter:
         before, after = new.outcome.before, new.outcome.after
         ended = new.outcome.status in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED)
         nodes, features, edges = new.deleted
+        publication = new.publication
         return Version(
             id=new.id,
             model=pointer.model,
@@ -301,8 +317,20 @@ class VersionWriter:
             repair_products=new.outcome.products if ended else None,
             repair_weight_change=new.outcome.weight_change if ended else None,
             repair_tolerance=new.outcome.tolerance if ended else None,
+            **({} if publication is None else vars(_figures(publication))),
         )
 
     @property
     def _ref(self) -> VersionRef:
         return VersionRef(self._pointer.version, self._pointer.fencing)
+
+
+def _figures(publication: Publication) -> PublicationFigures:
+    promise = publication.promise
+    return PublicationFigures(
+        publication_epsilon=promise.epsilon,
+        publication_delta=promise.delta,
+        publications_planned=promise.publications,
+        publication_mu=publication.mechanism.mu,
+        commitment_salt=publication.commitment_salt.hex(),
+    )

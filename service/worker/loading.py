@@ -67,13 +67,16 @@ class Loader:
         await reconcile(context, self.store, keeper)
         async with transaction(context.engine) as connection:
             unfinished = next(iter(await VersionRepository(connection).unfinished(context.model)), None)
+            await context.told.load(connection, context.model)
         deleted = [] if unfinished is None else await self._deleted_edges(unfinished)
         resident = await self._resident(pointer, deleted, candidate)
         unerased = rows_of_edges(deleted, resident.committed.node_ids)
         self.writer = VersionWriter(context, keeper, self.store, resident, pointer, unerased)
         self.manifest = self.store.manifest
-        self._log.info("model.publishing", version=pointer.version)
-        await context.run(self.writer.publish)
+        # Nobody sees one that is not as is promised now, unless it was begun when less was promised.
+        if unfinished is not None or await context.run(lambda: resident.keeps_promise):
+            self._log.info("model.publishing", version=pointer.version)
+            await context.run(self.writer.publish)
         return self.writer, unfinished
 
     async def _deleted_edges(self, unfinished: Version) -> Sequence[tuple[str, str]]:

@@ -30,6 +30,7 @@ from service.publication.facts import Facts, VersionFacts
 from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream
 from service.recovery.unfinished import steps_of_cause
+from service.unlearning.placement import NotPublishable
 from service.unlearning.resident import Resident
 from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper, give_back, holding
@@ -141,7 +142,7 @@ class Unlearner:
         resident = self.resident
         if resident is None or not resident.committed.knows_certificate:
             return None
-        return committed_facts(resident.committed)
+        return committed_facts(resident.committed, self._context.told)
 
     def knows(self, node: str) -> bool:
         """Whether the external id belongs to a live node; raises Unavailable before a version is loaded."""
@@ -200,7 +201,7 @@ class Unlearner:
         except WorkersLost as error:
             self._team.lost()
             self._log.warning("workers.lost", reason=error.detail, remedy=error.remedy)
-        except (Unavailable, OSError) as error:
+        except (Unavailable, NotPublishable, OSError) as error:
             outage = as_outage(error)
             self._condition = Condition(Phase.FAILED, str(outage))
             await self._context.outage.pause(outage)
@@ -250,10 +251,10 @@ class Unlearner:
         writer, unfinished = await self._loader.load(keeper, candidate)
         session = _Session(Processor(context, writer), Repairer(context, writer), Checkpointer(context, writer))
         failure_points.reached(FailurePoint.LOADED)
-        if unfinished is None:
+        if unfinished is None and await context.run(lambda: writer.resident.keeps_promise):
             await writer.moved()
             await context.run(writer.erase)
-        else:
+        elif unfinished is not None:
             steps = await steps_of_cause(context, writer, self._loader.store, unfinished)
             # It is committed and cannot be given up: again until it is done.
             with self._deleting():
@@ -261,6 +262,7 @@ class Unlearner:
         # Only now store and database are known to belong together, an import that was amid its steps having ended.
         await context.retry(context.unneeded_keys.begin)
         await session.repairer.resume()
+        await session.repairer.keep_promise()
         failure_points.reached(FailurePoint.RESUMED)
         context.work.end()
         policy = context.placement.policy

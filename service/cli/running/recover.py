@@ -163,7 +163,7 @@ async def _under_lease(
     from service.queue.backoff import Backoff
     from service.queue.outage import Outage
     from service.recovery.recover import Recoverer
-    from service.unlearning.placement import Placement, chosen_device
+    from service.unlearning.placement import Placement, chosen_device, promised
     from service.versions.context import Context
     from service.versions.lease_keeper import give_back, holding
 
@@ -185,6 +185,7 @@ async def _under_lease(
                     RepairPolicy(settings.repair),
                     repair_tolerance=settings.repair_tolerance,
                     factor_age_s=settings.factor_age,
+                    promise=promised(settings.certified, settings.certify_publications),
                 ),
                 model=store.manifest.name,
                 repair_budget_s=0.0,

@@ -23,6 +23,7 @@ from service.db.transactions import transaction
 from service.deletions.answers import audit_answer
 from service.deletions.receipts import model_events_after, receipt_of, receipt_page
 from service.deletions.requests import RequestRepository
+from service.domain.guarantees import told_of_noise
 from service.domain.records import DeletionRequest
 from service.domain.states import RequestStatus
 from service.errors import NotFound
@@ -95,7 +96,7 @@ async def _region(request: Request, connection: Connection, request_id: UUID) ->
         raise NotFound(f"There is no deletion request {request_id}.", "Check the address, or look in the list.")
     asked, audit = found
     events = await EventRepository(connection).of_request(request_id)
-    figures = {} if audit is None else audit_answer(audit).model_dump()
+    figures = {} if audit is None else audit_answer(audit, reads_audit=True).model_dump()
     deadline = services_of(request).settings.deadline
     clock = clock_of(asked.received_at, await now(connection), deadline) if asked.status in _OPEN else None
     return region(
@@ -108,6 +109,7 @@ async def _region(request: Request, connection: Connection, request_id: UUID) ->
         clock=clock,
         since=await _since(connection, asked),
         figures=figures,
+        noise=told_of_noise(figures),
         groups=FIGURES,
         durations=_durations(figures.get("durations_ms", {})),
         total_ms=sum(figures.get("durations_ms", {}).values()),

@@ -20,8 +20,10 @@ from service.evidence.contents import (
     Content,
     Failed,
     LogKeyAdded,
+    ModelCertified,
     ModelImported,
     ModelRecovered,
+    sealed,
 )
 from service.version import VERSION
 
@@ -111,6 +113,14 @@ REQUEST = DeletionRequest(
     repair=RepairStatus.PENDING,
     explanation="The projection removed one direction.",
 )
+CERTIFIED = replace(
+    VERSION_MADE,
+    publication_epsilon=1.0,
+    publication_delta=1e-4,
+    publications_planned=100,
+    publication_mu=0.01,
+    commitment_salt="ab" * 32,
+)
 CONTENTS: dict[EventType, Content] = {
     EventType.APPLIED: AuditFigures(RequestKind.FEATURES, RequestAudit(BATCH, NORMS)),
     EventType.REPAIRED: AuditFigures(RequestKind.NODE, RequestAudit(REPAIRED, NORMS)),
@@ -122,6 +132,7 @@ CONTENTS: dict[EventType, Content] = {
     EventType.IMPORTED: ModelImported(VERSION_MADE),
     EventType.RECOVERED: ModelRecovered(Recovery(VERSION_MADE, "8-2", "8-1", unknown_nodes=1)),
     EventType.LOG_KEY_ADDED: LogKeyAdded(2, "lethe+1+AAAA"),
+    EventType.CERTIFIED: ModelCertified(CERTIFIED),
 }
 
 
@@ -132,7 +143,7 @@ def test_every_event_becomes_the_leaf_that_it_always_became() -> None:
             LoggedEvent(
                 id=100 + index,
                 type=event,
-                payload=CONTENTS[event].document(),
+                payload=sealed(CONTENTS[event].document())[0],
                 created_at=AT,
                 request=None if event in UNREQUESTED else REQUEST,
                 commitments=Commitments(bytes(range(64)), bytes(32)),

@@ -18,6 +18,7 @@ from service.publication.writer import Publisher
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 from service.versions.published import committed_facts, published_model
+from service.versions.told import Told
 from tests.support.models.store_models import small_model
 
 SIZES = (2_000, 8_000)
@@ -71,7 +72,7 @@ def test_a_model_is_loaded_deleted_from_published_and_searched_with_as_many_obje
         committed = resident.committed
         publisher = Publisher(path, path)
         model = published_model(store.manifest, committed)
-        publisher.load(ref, model, committed.predictions(), committed_facts(committed), 1)
+        publisher.load(ref, model, committed.predictions(), committed_facts(committed, Told()), 1)
         assert open_view(publisher.layout, ref.folder).find("node 3") == 3
         rows = committed.node_ids.rows_of(["node 1", "node 3"])
         resident.commit(resident.prepare([Removal(nodes=rows)]))

@@ -12,6 +12,7 @@ from projector.network.spec import LossKind, ModelSpec, SolverKind
 from projector.solvers.objective import Objective
 from service.unlearning.resident import Resident
 from service.versions.published import committed_facts
+from service.versions.told import Told
 from service.worker.unlearner import Unlearner
 from tests.support.models.stored import StoredModel, built
 
@@ -21,6 +22,7 @@ GRAPH = "synthetic:n=60,d=8,classes=3,seed=1"
 def holding(resident: Resident) -> Unlearner:
     unlearner = Unlearner.__new__(Unlearner)
     unlearner._loader = SimpleNamespace(writer=SimpleNamespace(resident=resident))  # type: ignore[assignment]
+    unlearner._context = SimpleNamespace(told=Told())  # type: ignore[assignment]
     return unlearner
 
 
@@ -35,7 +37,7 @@ def test_nothing_is_told_until_the_certificate_is_known(tmp_path: Path, monkeypa
         patch.setattr(Objective, "at", refused)
         assert unlearner.served is None
         assert unlearner.facts is None
-    facts = committed_facts(resident.committed)
+    facts = committed_facts(resident.committed, Told())
     resident.commit(resident.prepare([Removal(nodes=np.array([3]))]))
     with monkeypatch.context() as patch:
         patch.setattr(Objective, "at", refused)

@@ -1,0 +1,215 @@
+"""What others see of weights that are published with noise, and what must hold of it."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from model_store.store import Store
+from model_store.versions import VersionState
+from projector.forgetting.repair import RepairRun
+from service.access.api_keys import ApiKeyRepository
+from service.access.key_text import new_api_key
+from service.db.engine import create_engine
+from service.db.transactions import transaction
+from service.domain.figures import EXACT
+from service.domain.scopes import Scope
+from service.evidence.checkpoints import CheckpointRepository
+from service.evidence.export import export_lines
+from service.settings import Settings
+from service.unlearning.committed import Committed
+from tests.support.service.db_harness import until
+from tests.support.service.repair_world import query
+from tests.support.service.repairs import model_of
+from tests.support.service.running import Lethe, running
+
+
+class Kept:
+    """What is on the disk of a model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = Store.open(folder)
+        self.ref = self.store.current()
+        self.version: VersionState = self.store.read_version(self.ref)
+
+    @property
+    def committed(self) -> Committed:
+        return Committed.load(self.store.manifest, self.store.load_base(), self.version, self.ref.version, "cpu")
+
+    @property
+    def weights(self) -> bytes:
+        return self.version.features.weights.tobytes() + self.version.labels.weights.tobytes()
+
+
+async def predicted(lethe: Lethe, nodes: int = 160) -> np.ndarray:
+    """The probabilities of nodes 0, 1, …; a row of zeros for one that is deleted."""
+    rows = []
+    for node in range(nodes):
+        answer = await lethe.client.get(f"/predict/{node}")
+        rows.append(list(answer.json()["probabilities"].values()) if answer.status_code == 200 else None)
+    classes = next(len(row) for row in rows if row)
+    return np.array([row or [0.0] * classes for row in rows])
+
+
+async def assert_a_restart_draws_nothing_anew(settings: Settings) -> None:
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        await lethe.completed(await lethe.delete("12"))
+        before, model = await predicted(lethe, 40), await model_of(lethe)
+    secret = Kept(settings.model_dir).version.publication
+    # Another folder for what readers answer from: it is written again, from what is kept of the draw.
+    again = settings.model_copy(update={"share": settings.home / "other"})
+    async with running(again) as lethe:
+        await until(lethe.is_ready)
+        assert np.array_equal(await predicted(lethe, 40), before)
+        assert await model_of(lethe) == model
+    assert Kept(settings.model_dir).version.publication == secret
+
+
+async def assert_versions_have_draws_of_their_own_which_leave_with_them(lethe: Lethe) -> None:
+    secrets = []
+    for node in ("3", "4"):
+        await lethe.completed(await lethe.delete(node))
+        publication = Kept(lethe.settings.model_dir).version.publication
+        assert publication is not None
+        secrets.append(publication.secret)
+        encoded = base64.b64encode(publication.secret)
+        holding = [path for path in lethe.settings.home.rglob("*") if path.is_file() and encoded in path.read_bytes()]
+        assert [path.name for path in holding] == ["state.safetensors"]
+    assert secrets[0] != secrets[1]
+
+
+def numbers_in(text: str) -> set[float]:
+    return {float(found) for found in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", text)}
+
+
+#: Every address that is read with GET, and what an address of it is asked as.
+WALKED = {
+    "/model": ["/model"],
+    "/deletions": ["/deletions", "/deletions?limit=200"],
+    "/deletions/{request_id}": ["{self}"],
+    "/deletions/{request_id}/receipt": ["{self}/receipt", "{self}/receipt?format=html"],
+    "/drills": ["/drills"],
+    "/log/checkpoint": ["/log/checkpoint"],
+    "/log/consistency": ["/log/consistency?from=1"],
+    "/log/proof/{index}": ["/log/proof/0"],
+    "/audit/summary": ["/audit/summary"],
+    "/audit/series": ["/audit/series"],
+    "/audit/export": ["/audit/export", "/audit/export?format=csv"],
+    "/healthz": ["/healthz"],
+    "/readyz": ["/readyz"],
+    "/metrics": ["/metrics"],
+    "/predict/{node}": [],
+}
+
+
+async def everything(reader: Lethe, accepted: list[dict[str, Any]]) -> str:
+    """All that a key gets to read, but predictions, which have a test of their own."""
+    paths = [
+        path.format(self=each["links"]["self"])
+        for asked in WALKED.values()
+        for path in asked
+        for each in (accepted if "{self}" in path else accepted[:1])
+    ]
+    answers = [await reader.client.get(path) for path in paths]
+    answers += [
+        await reader.client.post("/deletions/search", json=body) for body in ({"nodes": ["12"]}, {"limit": 200})
+    ]
+    return "\n".join([await reader.unlearner_metrics(), *(answer.text for answer in answers)])
+
+
+async def exact_values(lethe: Lethe) -> tuple[set[float], set[float], set[str]]:
+    """Figures, durations and digests of the weights as they are, from the database and the disk."""
+    figures, durations = set[float](), set[float]()
+    for table in ("versions", "batches", "request_audits"):
+        for row in await query(lethe.settings.database_url, f"SELECT to_jsonb(t) FROM {table} t"):
+            told = row[0] if isinstance(row[0], dict) else json.loads(row[0])
+            figures |= {told[name] for name in EXACT & told.keys() if isinstance(told[name], float)}
+            durations |= set(told.get("durations_ms", {}).values())
+    kept = Kept(lethe.settings.model_dir)
+    salts = [row[0] for row in await query(lethe.settings.database_url, "SELECT commitment_salt FROM versions")]
+    return (
+        {each for each in figures if each},
+        durations,
+        {hashlib.sha256(kept.weights).hexdigest(), *filter(None, salts)},
+    )
+
+
+def shows(text: str, value: float, *, to: float = 5e-4) -> bool:
+    """Whether a number that is `value`, to three digits by default, stands in a text."""
+    return any(math.isclose(value, found, rel_tol=to) for found in numbers_in(text))
+
+
+async def assert_below_the_audit_nothing_is_computed_from_the_weights_as_they_are(lethe: Lethe) -> None:
+    served = (await lethe.client.get("/openapi.json")).json()["paths"]
+    assert {path for path, methods in served.items() if "get" in methods} == WALKED.keys()
+    every = [scope for scope in Scope if scope is not Scope.AUDIT_READ]
+    reader = await with_key(lethe, *every)
+    accepted = [await reader.delete("12", "57"), await reader.delete("99")]
+    for each in accepted:
+        await lethe.completed(each)
+        await lethe.receipt(each)
+    told, audited = await everything(reader, accepted), await everything(lethe, accepted)
+    figures, durations, digests = await exact_values(lethe)
+    assert len(figures) >= 8
+    assert not [value for value in figures if shows(told, value)]
+    assert not [value for value in durations if shows(told, value, to=1e-9)]
+    assert not [digest for digest in digests if digest in told]
+    # The same walk finds them where they are told.
+    assert sum(shows(audited, value) for value in figures) >= 8
+    assert (await reader.client.get("/deletions?injected_norm_before_min=0")).json()["deletions"] == []
+    assert len((await lethe.client.get("/deletions?injected_norm_before_min=0")).json()["deletions"]) == 2
+
+
+async def exported(lethe: Lethe) -> tuple[list[Any], list[Any]]:
+    engine = lethe.services.engine
+    async with transaction(engine) as connection:
+        keys = list((await CheckpointRepository(connection).keys()).values())
+    return [json.loads(json.dumps(line)) async for page in export_lines(engine) for line in page], keys
+
+
+async def assert_weights_that_are_not_near_enough_stay_queued(lethe: Lethe, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = await predicted(lethe, 5)
+    with monkeypatch.context() as patch:
+        repaired = RepairRun.repaired
+        patch.setattr(RepairRun, "repaired", lambda run: _far(repaired(run)))
+        accepted = await lethe.delete("12")
+
+        async def is_named() -> bool:
+            checks = (await lethe.client.get("/readyz")).json()["checks"]
+            return any("did not bring the weights as near" in check["detail"] for check in checks)
+
+        await until(is_named)
+        assert (await lethe.state(accepted))["status"] == "queued"
+        assert np.array_equal(await predicted(lethe, 5), before)
+    assert (await lethe.completed(accepted))["repair"] == "converged"
+    await until(lethe.is_ready)
+
+
+def _far(repaired: tuple[Any, Any]) -> tuple[Any, Any]:
+    state, outcome = repaired
+    return state, replace(outcome, after=replace(outcome.after, bound=1.0))
+
+
+async def with_key(lethe: Lethe, *scopes: Scope) -> Lethe:
+    """The same service, asked with a new key of these scopes."""
+    made = new_api_key()
+    owner = create_engine(lethe.settings.servers[0], pool_size=1)
+    async with transaction(owner) as connection:
+        digest = lethe.services.keyring.api_key_hash(made.text)
+        await ApiKeyRepository(connection).create(made.id, f"key {made.id}", scopes, digest)
+    await owner.dispose()
+    client = httpx.AsyncClient(
+        transport=httpx.ASGITransport(lethe.client._transport.app),  # type: ignore[attr-defined]
+        base_url="http://localhost",
+        headers={"Authorization": f"Bearer {made.text}"},
+    )
+    return replace(lethe, client=client)
