@@ -172,6 +172,19 @@ class UnlearningMetrics:
             "Leaves of the transparency log that the newest checkpoint covers.",
             registry=registry,
         )
+        self._webhooks_waiting = Gauge(
+            "lethe_webhook_deliveries_waiting", "Events that receivers of webhooks lack so far.", registry=registry
+        )
+        self._webhooks_oldest = Gauge(
+            "lethe_webhook_oldest_waiting_seconds",
+            "Time since the oldest event was told that a receiver of webhooks lacks so far; 0 when there is none.",
+            registry=registry,
+        )
+        self._webhooks_given_up = Gauge(
+            "lethe_webhook_deliveries_given_up",
+            "Events of the last 30 days that a receiver of webhooks did not take within three days.",
+            registry=registry,
+        )
         self._workers = Gauge(
             "lethe_workers",
             "Processes that compute on the model together.",
@@ -199,6 +212,12 @@ class UnlearningMetrics:
     def unclaimed(self, seconds: float) -> None:
         """Set the age of the oldest request that nobody can claim."""
         self._unclaimed.set(seconds)
+
+    def undelivered(self, waiting: int, oldest_s: float, given_up: int) -> None:
+        """Set how many events receivers of webhooks lack, since when, and how many they will not get."""
+        self._webhooks_waiting.set(waiting)
+        self._webhooks_oldest.set(oldest_s)
+        self._webhooks_given_up.set(given_up)
 
     def log_grown(self, size: int) -> None:
         """Set how many leaves the log has."""
