@@ -32,15 +32,15 @@ Auditor = Annotated[ApiKey, requires(Scope.AUDIT_READ)]
 class FeedWindow(Known):
     """From where the feed is read on."""
 
-    after: UUID | None = Field(None, strict=False, description="Id of the last event seen; from the first by default.")
+    after: UUID | None = Field(None, description="Id of the last event seen; from the first by default.")
     limit: int = Field(100, ge=1, le=200, description="Most events in the answer.")
 
 
 class DeliveryFilters(Known):
     """Which deliveries are listed."""
 
-    state: DeliveryState | None = Field(None, strict=False, description="Those in this state only.")
-    cursor: str | None = Field(None, max_length=100, description="`next_cursor` of the page before.")
+    state: DeliveryState | None = Field(None, description="Those in this state only.")
+    cursor: str | None = Field(None, min_length=1, max_length=256, description="`next_cursor` of the page before.")
     limit: int = Field(50, ge=1, le=200, description="Most deliveries in the answer.")
 
 

@@ -136,6 +136,19 @@ class UnlearningMetrics:
             "lethe_repair_seconds", "Time a repair was worked on.", buckets=_REPAIR_SECONDS, registry=registry
         )
         self._pending = Gauge("lethe_repair_pending", "Requests that wait for a repair.", registry=registry)
+        self._webhooks_waiting = Gauge(
+            "lethe_webhook_deliveries_waiting", "Events that receivers of webhooks lack so far.", registry=registry
+        )
+        self._webhooks_oldest = Gauge(
+            "lethe_webhook_oldest_waiting_seconds",
+            "Time since the oldest event was told that a receiver of webhooks lacks so far; 0 when there is none.",
+            registry=registry,
+        )
+        self._webhooks_given_up = Gauge(
+            "lethe_webhook_deliveries_given_up",
+            "Events of the last 30 days that a receiver of webhooks did not take within three days.",
+            registry=registry,
+        )
 
         self._drill_completed = Gauge(
             "lethe_drill_last_completed_timestamp_seconds",
@@ -163,6 +176,7 @@ class UnlearningMetrics:
         )
         self.drilled(None, None)
         self._drill_completed.set(math.nan)
+        self.undelivered(math.nan, math.nan, math.nan)
         for gauge in (self._queued_nodes, self._unclaimed, self._pending):
             gauge.set(math.nan)
         self.no_model()
@@ -170,19 +184,6 @@ class UnlearningMetrics:
         self._log_signed = Gauge(
             "lethe_log_signed_size",
             "Leaves of the transparency log that the newest checkpoint covers.",
-            registry=registry,
-        )
-        self._webhooks_waiting = Gauge(
-            "lethe_webhook_deliveries_waiting", "Events that receivers of webhooks lack so far.", registry=registry
-        )
-        self._webhooks_oldest = Gauge(
-            "lethe_webhook_oldest_waiting_seconds",
-            "Time since the oldest event was told that a receiver of webhooks lacks so far; 0 when there is none.",
-            registry=registry,
-        )
-        self._webhooks_given_up = Gauge(
-            "lethe_webhook_deliveries_given_up",
-            "Events of the last 30 days that a receiver of webhooks did not take within three days.",
             registry=registry,
         )
         self._workers = Gauge(
@@ -213,7 +214,7 @@ class UnlearningMetrics:
         """Set the age of the oldest request that nobody can claim."""
         self._unclaimed.set(seconds)
 
-    def undelivered(self, waiting: int, oldest_s: float, given_up: int) -> None:
+    def undelivered(self, waiting: float, oldest_s: float, given_up: float) -> None:
         """Set how many events receivers of webhooks lack, since when, and how many they will not get."""
         self._webhooks_waiting.set(waiting)
         self._webhooks_oldest.set(oldest_s)
