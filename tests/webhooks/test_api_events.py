@@ -108,7 +108,7 @@ async def test_deliveries_are_listed_newest_first_without_the_path_of_an_address
             {"id": UUID(asked[0])},
         )
     found: list[dict[str, Any]] = []
-    cursor: dict[str, str] = {}
+    cursor: dict[str, Any] = {}
     while True:
         page = (await auditor.get("/webhooks/deliveries", params={"limit": 2} | cursor)).json()
         found += page["deliveries"]

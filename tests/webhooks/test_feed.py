@@ -12,7 +12,7 @@ from service.db.transactions import transaction
 from service.deletions.moves import AppliedOutcome, RequestMoves
 from service.domain.states import Guarantee
 from service.errors import MalformedCursor
-from service.webhooks.feed import FeedRepository
+from service.webhooks.feed import FeedEvent, FeedRepository
 from tests.support.service.db_harness import Said, is_waiting, until
 from tests.support.service.webhook_world import DEADLINE, WebhookWorld
 
@@ -73,7 +73,7 @@ async def test_a_move_that_is_taken_back_is_not_told(world: WebhookWorld) -> Non
 async def test_whoever_reads_on_misses_nothing_that_commits_late(world: WebhookWorld) -> None:
     """One transaction numbers its event first and commits last: it is told after those that were told before."""
     first, second = await world.db.accept(), await world.db.accept()
-    seen = []
+    seen: list[FeedEvent] = []
     async with transaction(world.db.engine) as connection:
         await RequestMoves(connection).mark_failed(first, "Slow.")
         third = await world.db.accept()

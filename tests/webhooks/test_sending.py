@@ -2,8 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from threading import Event
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -24,6 +27,7 @@ from tests.support.service.receivers import (
     flooding,
     hanging,
     receiver,
+    slowly,
 )
 from tests.support.service.webhook_world import WebhookWorld
 
@@ -119,9 +123,46 @@ async def test_a_receiver_that_hangs_blocks_no_other(world: WebhookWorld, behave
         await world.endpoint(good.url)
         async with running(world.webhooks(attempt_s=3600.0)):
             ids = [await world.db.accept() for _ in range(20)]
-            await until(lambda: _has(good.received, len(ids)))
+            await until(lambda: _delivered(world, len(ids)))
             # All that is under way to the one that hangs: a few, and not one more for each event.
             assert 1 <= len(hangs.received) <= 8
+    assert await world.states() == {"delivered": 20, "waiting": 20}
+
+
+async def test_a_receiver_that_answers_slowly_is_sent_an_event_once(world: WebhookWorld) -> None:
+    async with receiver(slowly) as one:
+        await world.endpoint(one.url)
+        async with running(world.webhooks()):
+            await world.db.accept()
+            await until(lambda: _all_delivered(world))
+        assert len(one.received) == 1
+
+
+async def test_a_name_server_that_hangs_keeps_no_other_endpoint_waiting(
+    world: WebhookWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, asked = Event(), Event()
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *rest: Any, **named: Any) -> Any:
+        if host == "hangs.test":
+            asked.set()
+            released.wait()
+            raise socket.gaierror
+        return look_up(host, *rest, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    async with receiver() as good:
+        await world.endpoint("http://hangs.test/hook")
+        await world.endpoint(good.url)
+        try:
+            async with running(world.webhooks()):
+                for _ in range(20):
+                    await world.db.accept()
+                await until(lambda: _delivered(world, 20))
+                assert asked.is_set()
+        finally:
+            released.set()
     assert await world.states() == {"delivered": 20, "waiting": 20}
 
 
@@ -141,7 +182,7 @@ async def test_no_more_is_read_than_an_answers_head_may_have(world: WebhookWorld
         async with running(world.webhooks(attempt_s=3600.0)):
             await world.db.accept()
             await until(lambda: _several(floods.ids))
-            await until(lambda: _one_delivered(world))
+            await until(lambda: _delivered(world, 1))
         assert len(talks.received) == 1
         assert "It answered 200." in await world.answers()
         assert any("more than 65536 bytes" in answer for answer in await world.answers() if answer)
@@ -305,7 +346,7 @@ async def test_no_node_is_named_and_nothing_measured_is_told(world: WebhookWorld
             assert not [node for node in (*nodes, "anna", "lesund") if node in whole]
 
 
-async def _has(received: list[object], count: int) -> bool:
+async def _has(received: Sequence[object], count: int) -> bool:
     return len(received) >= count
 
 
@@ -317,5 +358,5 @@ async def _all_delivered(world: WebhookWorld) -> bool:
     return set(await world.states()) == {"delivered"}
 
 
-async def _one_delivered(world: WebhookWorld) -> bool:
-    return (await world.states()).get("delivered") == 1
+async def _delivered(world: WebhookWorld, count: int) -> bool:
+    return (await world.states()).get("delivered") == count

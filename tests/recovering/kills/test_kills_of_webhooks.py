@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import pytest
 
 from service.failure_points import FailurePoint
 from tests.support.clients.command_line import CommandLine
+from tests.support.everyday import everyday
 from tests.support.kills.deletions import template_of
 from tests.support.kills.doomed_process import DoomedLethe
 from tests.support.kills.faults import WEBHOOK_POINTS, Action, Fault
@@ -50,7 +50,7 @@ def receiving() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
             thread.join()
 
 
-@pytest.mark.parametrize("point", WEBHOOK_POINTS)
+@pytest.mark.parametrize("point", everyday(WEBHOOK_POINTS, FailurePoint.WEBHOOK_ANSWERED))
 def test_killed_around_a_delivery_it_delivers_every_event_again_under_its_id(
     preloaded: Preloaded,
     tmp_path: Path,
@@ -58,8 +58,7 @@ def test_killed_around_a_delivery_it_delivers_every_event_again_under_its_id(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    home = tmp_path / "home"
-    shutil.copytree(template_of(preloaded, Models(tmp_path).trained(SMALL), tmp_path / "template"), home)
+    home = template_of(preloaded, Models(tmp_path).trained(SMALL), tmp_path / "home")
     lethe = DoomedLethe(preloaded, home, [Fault(Action.KILL_IT, point)], webhook_networks="127.0.0.1")
     try:
         with receiving() as (url, came):
