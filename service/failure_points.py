@@ -45,6 +45,8 @@ class FailurePoint(StrEnum):
     # Beside the steps.
     CANCELLED = "cancelled"  # status, and ciphertext dropped; its key is there still
     KEYS_EMPTIED = "keys emptied"  # those of dropped ciphertexts, whose rows still name the slots
+    WEBHOOK_CLAIMED = "webhook claimed"
+    WEBHOOK_ANSWERED = "webhook answered"  # the receiver has it; nothing here says so yet
 
     LEASED = "start leased"
     POINTER_READ = "start pointer read"

@@ -165,6 +165,11 @@ class Settings(BaseSettings):
     drill_every: float = Field(
         0.0, ge=0.0, le=3650.0, description="Days between drills that run by themselves; 0: none does."
     )
+    webhook_networks: str | None = Field(
+        None,
+        description="Addresses or networks, separated by commas, to which webhooks may be sent though they are not "
+        "public, and without TLS; unset: public addresses alone.",
+    )
 
     lease_ttl_s: float = Field(10.0, ge=1.0, le=600.0, description="Life of the unlearner's lease (seconds).")
     readiness_timeout_s: float = Field(2.0, gt=0.0, le=60.0, description="Longest wait for one readiness check.")
@@ -208,7 +213,7 @@ class Settings(BaseSettings):
             raise ValueError("must be one address of the unlearner's host, on the network of the workers")
         return address
 
-    @field_validator("trusted_proxies")
+    @field_validator("trusted_proxies", "webhook_networks")
     @classmethod
     def _networks(cls, text: str | None) -> str | None:
         """Refuse what is neither an address nor a network."""
@@ -234,6 +239,11 @@ class Settings(BaseSettings):
             return None
         epsilon, delta = map(float, self.certify.split(","))
         return epsilon, delta
+
+    @property
+    def private_receivers(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """The networks of `webhook_networks`."""
+        return _networks_in(self.webhook_networks)
 
     @property
     def model_dir(self) -> Path:

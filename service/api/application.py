@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.types import Lifespan
 
-from service.api import audit, deletions, docs, drills, health, log, model, predictions, receipts
+from service.api import audit, deletions, docs, drills, events, health, log, model, predictions, receipts
 from service.http import problems
 from service.http.metrics import HttpMetrics
 from service.http.middleware import Answer, OuterMiddleware
@@ -23,6 +23,7 @@ _TAGS = [
     {"name": "predictions", "description": "What the model says of the nodes that are left."},
     {"name": "deletions", "description": "Ask to forget, and follow what was done."},
     {"name": "drills", "description": "Delete canaries, and read from the weights that they are forgotten."},
+    {"name": "events", "description": "What happened to requests, in order, and the webhooks that told of it."},
     {"name": "audit", "description": "The audit as a whole, for keys with audit:read."},
     {"name": "log", "description": "The transparency log: checkpoints and proofs."},
     {"name": "model", "description": "The model that is served."},
@@ -58,6 +59,7 @@ def build(
         predictions.router,
         deletions.router,
         drills.router,
+        events.router,
         receipts.router,
         audit.router,
         log.router,

@@ -10,7 +10,7 @@ from service.cli.deletions import delete, drill, retry
 from service.cli.evidence import leftovers, log, overview, recheck, show, watch
 from service.cli.failures import reported
 from service.cli.models import model_import, predict, train
-from service.cli.running import doctor, keys, migrate, recover, serve
+from service.cli.running import doctor, keys, migrate, recover, serve, webhooks
 
 #: So many entries of a list in a refusal are printed.
 _LISTED = 20
@@ -81,6 +81,13 @@ def build() -> typer.Typer:
     lethe.add_typer(
         _group("Manage API keys.", {"create": keys.create, "list": keys.list_, "revoke": keys.revoke}), name="keys"
     )
+    endpoints: dict[str, Callable[..., None]] = {
+        "add": webhooks.add,
+        "list": webhooks.list_,
+        "remove": webhooks.remove,
+        "ping": webhooks.ping,
+    }
+    lethe.add_typer(_group("Send the events of requests to other programs.", endpoints), name="webhooks")
     return lethe
 
 

@@ -1,7 +1,8 @@
 """What each process of Lethe may do in the database, table by table: neither owns any.
 
 A process of the api adds what was asked of it and changes nothing of a request; the unlearner alone writes what became
-of one, the versions and the log. Neither takes back what was deleted or measured, nor makes a key of the interface.
+of one, the versions and the log. Neither takes back what was deleted or measured, nor makes a key of the interface, nor
+says where webhooks are sent.
 What triggers derive from requests both may read alone.
 """
 
@@ -62,6 +63,7 @@ API: Mapping[str, Rights] = {
     **_READ_BY_BOTH,
     **dict.fromkeys(_GROWING, _READ),
     **dict.fromkeys(("imports", "leases", "pointers", "recoveries", "versions"), _READ),
+    **dict.fromkeys(("feed", "webhook_deliveries", "webhook_endpoints"), _READ),
     "drills": _DRILL,
     "outbox": Rights(add="request_id model"),
     "refused_requests": Rights(add="model api_key_id kind named reason"),
@@ -75,6 +77,8 @@ UNLEARNER: Mapping[str, Rights] = {
     **_READ_BY_BOTH,
     **dict.fromkeys(_GROWING, Rights(add=_ALL)),
     "drills": _DRILL,
+    # What a move tells is added by its trigger; that one is late, by nobody's.
+    "feed": Rights(add="request_id api_key_id milestone status due_at", change="place due_at"),
     "imports": Rights(change="status refusal finished_at"),
     "leases": Rights(add=_ALL, change="holder fencing expires_at phase reason repair_progress device checks served_at"),
     # Its rows are locked until the stream has them.
@@ -88,6 +92,10 @@ UNLEARNER: Mapping[str, Rights] = {
         change="status swept_at taken_at batch_id applied_at completed_at failed_at guarantee repair explanation "
         "failure ciphertext key_file key_place already_deleted_by",
     ),
+    "webhook_deliveries": Rights(
+        add="endpoint_id event_id", change="attempts next_attempt_at delivered_at given_up_at answer", remove=True
+    ),
+    "webhook_endpoints": Rights(change="secret removed_at removal"),
     "versions": Rights(add=_ALL, change="finished_at durations_ms span_residual repair repair_version"),
 }
 

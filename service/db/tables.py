@@ -248,3 +248,55 @@ class LogKeyRow(Base):
     number: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
     public_key: Mapped[str]
     registered_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class FeedRow(Base):
+    """What is told of a request to whoever follows it; rows are never changed once they have a place."""
+
+    __tablename__ = "feed"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, server_default=func.gen_random_uuid())
+    #: In the order of writing, in which transactions do not commit.
+    number: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
+    #: In the order of telling; null until it is told.
+    place: Mapped[int | None] = mapped_column(BigInteger)
+    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
+    api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
+    milestone: Mapped[str]
+    #: That of the request, from this event on.
+    status: Mapped[str]
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+    due_at: Mapped[datetime | None]
+
+
+class WebhookEndpointRow(Base):
+    """A receiver of webhooks."""
+
+    __tablename__ = "webhook_endpoints"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    url: Mapped[str]
+    #: Encrypted; null once it is removed.
+    secret: Mapped[bytes | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    removed_at: Mapped[datetime | None]
+    #: Why it was.
+    removal: Mapped[str | None]
+
+
+class WebhookDeliveryRow(Base):
+    """One event on its way to one endpoint."""
+
+    __tablename__ = "webhook_deliveries"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, server_default=func.gen_random_uuid())
+    endpoint_id: Mapped[UUID] = mapped_column(ForeignKey("webhook_endpoints.id"))
+    event_id: Mapped[UUID] = mapped_column(ForeignKey("feed.id"))
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    attempts: Mapped[int] = mapped_column(server_default=text("0"))
+    #: While somebody sends it, when another may.
+    next_attempt_at: Mapped[datetime | None] = mapped_column(server_default=func.now())
+    delivered_at: Mapped[datetime | None]
+    given_up_at: Mapped[datetime | None]
+    #: What came of the last attempt.
+    answer: Mapped[str | None]

@@ -52,6 +52,19 @@ class EventType(StrEnum):
     CERTIFIED = "certified"
 
 
+class Milestone(StrEnum):
+    """What the feed tells of a request; those that a move reaches are written by triggers."""
+
+    #: Also when one that failed is tried again.
+    ACCEPTED = "accepted"
+    APPLIED = "applied"
+    REPAIRED = "repaired"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    #: It was open when its deadline passed.
+    LATE = "late"
+
+
 class Cause(StrEnum):
     """What made a version of a model."""
 

@@ -147,6 +147,19 @@ class UnlearningMetrics:
         )
         self._promise_used.set(math.nan)
         self._pending = Gauge("lethe_repair_pending", "Requests that wait for a repair.", registry=registry)
+        self._webhooks_waiting = Gauge(
+            "lethe_webhook_deliveries_waiting", "Events that receivers of webhooks lack so far.", registry=registry
+        )
+        self._webhooks_oldest = Gauge(
+            "lethe_webhook_oldest_waiting_seconds",
+            "Time since the oldest event was told that a receiver of webhooks lacks so far; 0 when there is none.",
+            registry=registry,
+        )
+        self._webhooks_given_up = Gauge(
+            "lethe_webhook_deliveries_given_up",
+            "Events of the last 30 days that a receiver of webhooks did not take within three days.",
+            registry=registry,
+        )
 
         self._drill_completed = Gauge(
             "lethe_drill_last_completed_timestamp_seconds",
@@ -174,6 +187,7 @@ class UnlearningMetrics:
         )
         self.drilled(None, None)
         self._drill_completed.set(math.nan)
+        self.undelivered(math.nan, math.nan, math.nan)
         for gauge in (self._queued_nodes, self._unclaimed, self._pending):
             gauge.set(math.nan)
         self.no_model()
@@ -210,6 +224,12 @@ class UnlearningMetrics:
     def unclaimed(self, seconds: float) -> None:
         """Set the age of the oldest request that nobody can claim."""
         self._unclaimed.set(seconds)
+
+    def undelivered(self, waiting: float, oldest_s: float, given_up: float) -> None:
+        """Set how many events receivers of webhooks lack, since when, and how many they will not get."""
+        self._webhooks_waiting.set(waiting)
+        self._webhooks_oldest.set(oldest_s)
+        self._webhooks_given_up.set(given_up)
 
     def log_grown(self, size: int) -> None:
         """Set how many leaves the log has."""

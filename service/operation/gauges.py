@@ -18,6 +18,7 @@ from service.evidence.log import LogRepository
 from service.observability.metrics import UnlearningMetrics
 from service.publication.facts import VersionFacts
 from service.versions.batch_rows import BatchRepository
+from service.webhooks.deliveries import DeliveryRepository
 
 _INTERVAL_S = 5.0
 
@@ -45,6 +46,8 @@ async def keep_gauges(
                 completed = await repository.last(model, RequestStatus.COMPLETED)
                 metrics.drilled(completed, await repository.last(model, RequestStatus.COMPLETED, RequestStatus.FAILED))
                 metrics.log_grown(await LogRepository(connection).size())
+                lacking = await DeliveryRepository(connection).undelivered()
+                metrics.undelivered(lacking.waiting, lacking.oldest_s, lacking.given_up)
             stall = await queue.stall()
             metrics.unclaimed(0.0 if stall is None else stall.oldest_s)
             async with transaction(engine) as connection:

@@ -50,6 +50,8 @@ from service.tombstones.lookup import TombstoneLookup
 from service.unlearning.placement import Placement, chosen_device, promised
 from service.vault.own_slots import OwnSlots
 from service.versions.context import Context
+from service.webhooks.posting import Poster
+from service.webhooks.sending import Webhooks, WebhookSender
 from service.worker.meeting_place import MeetingPlace
 from service.worker.team import Team
 from service.worker.unlearner import Unlearner
@@ -187,6 +189,8 @@ async def unlearning(
         background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
         background.start("keys", keys.run(background.stop))
         background.start("keys of id lists", unneeded_keys.run(background.stop))
+        sender = WebhookSender(settings.home / "keys", settings.private_receivers, Poster())
+        background.start("webhooks", Webhooks(engine, sender, settings.deadline).run(background.stop))
         interval = settings.drill_interval
 
         def served() -> VersionFacts | None:

@@ -48,6 +48,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "checkpoints": (_READ, _ADD),
     "drills": ("read, add cohort model request_id trigger", "read, add cohort model request_id trigger"),
     "events": (_READ, _ADD),
+    "feed": (_READ, "read, add api_key_id due_at milestone request_id status, change due_at place"),
     "imports": (_READ, "read, change finished_at refusal status"),
     "leases": (
         _READ,
@@ -74,6 +75,11 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "tombstones": (_READ, _ADD),
     "vault_keys": (_READ, _ADD),
     "versions": (_READ, "read, add *, change durations_ms finished_at repair repair_version span_residual"),
+    "webhook_deliveries": (
+        _READ,
+        "read, add endpoint_id event_id, change answer attempts delivered_at given_up_at next_attempt_at, remove",
+    ),
+    "webhook_endpoints": (_READ, "read, change removal removed_at secret"),
 }
 ROLES = (API_ROLE, UNLEARNER_ROLE)
 

@@ -248,6 +248,7 @@ def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str
     judge(page, axe)
     judge(window.open("/log"), axe)
     judge(window.open("/find"), axe)
+    judge(window.open("/webhooks"), axe)
 
 
 def hashes(leaves: Sequence[bytes], ranges: Sequence[Range]) -> list[str]:

@@ -217,6 +217,10 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("request_search_measured", "request_audits"),
         ("request_search_corrected", "request_audits"),
         ("request_search_ended", "versions"),
+        ("requests_feed_accepted", "requests"),
+        ("requests_feed_moved", "requests"),
+        ("feed_told", "feed"),
+        ("feed_append_only", "feed"),
     }
 
 

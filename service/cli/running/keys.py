@@ -1,19 +1,22 @@
 """`lethe keys`: make, list and revoke API keys."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 from uuid import UUID
 
 import typer
 
 from service.cli.console import note, stdout, table
+from service.cli.database import with_database
 from service.cli.server import Home
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import ConfigurationError, NotFound
-from service.settings import Settings, load_settings
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.access.api_keys import ApiKeyRepository
 
 _T = TypeVar("_T")
 
@@ -91,32 +94,11 @@ def revoke(
     stdout().print(f"{revoked.id} {revoked.name} revoked", markup=False)
 
 
-def _with_repository(home: Path, work: Callable[..., Awaitable[_T]]) -> _T:
+def _with_repository(home: Path, work: "Callable[[ApiKeyRepository, Settings], Awaitable[_T]]") -> _T:
     """Runs `work(repository, settings)` in one transaction on the database of `home`, which may still be empty."""
     from service.access.api_keys import ApiKeyRepository
-    from service.db import migrate, schema
-    from service.db.engine import create_engine
-    from service.db.transactions import transaction
-    from service.embedded import open_servers
 
-    async def run(settings: Settings) -> _T:
-        assert settings.database_url is not None
-        revision = await schema.current(settings.database_url)
-        if revision is None:
-            await migrate.upgrade(settings.database_url)
-        elif revision != schema.head():
-            raise ConfigurationError(
-                f"The database is at revision {revision}, this Lethe needs {schema.head()}.", "Run `./lethe migrate`."
-            )
-        engine = create_engine(settings.database_url, pool_size=1)
-        try:
-            async with transaction(engine) as connection:
-                return await work(ApiKeyRepository(connection), settings)
-        finally:
-            await engine.dispose()
-
-    with open_servers(load_settings(home=home), share=True) as settings:
-        return asyncio.run(run(settings))
+    return with_database(home, lambda connection, settings: work(ApiKeyRepository(connection), settings))
 
 
 def _scopes(key: ApiKey) -> str:

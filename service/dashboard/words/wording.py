@@ -8,6 +8,7 @@ from service.domain import figures
 from service.domain.guarantees import GUARANTEES
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
+from service.webhooks.deliveries import DeliveryState
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,9 @@ WORDS: dict[StrEnum, Word] = {
     RepairStatus.NOT_CONVERGED: Word(
         "Repair did not converge", "bad", "The weights are not those of retraining; an operator should look into it."
     ),
+    DeliveryState.WAITING: Word("Waiting", "busy", "It is sent at its next attempt."),
+    DeliveryState.DELIVERED: Word("Delivered", "good", "The receiver has taken it."),
+    DeliveryState.GIVEN_UP: Word("Given up", "bad", "The receiver did not take it in three days, or was removed."),
 }
 
 #: Figures of an audit by the question they answer.

@@ -22,6 +22,7 @@ from tests.support.kills.faults import (
     KEY_POINTS,
     SEED,
     STEP_POINTS,
+    WEBHOOK_POINTS,
     Action,
     Fault,
     points_of,
@@ -103,7 +104,7 @@ def test_each_deletion_is_repaired_once_whatever_is_killed(runs: Runs) -> None:
 
 def test_the_sweeps_leave_no_failure_point_out() -> None:
     swept = {fault.point for fault in POINTS} | {point for cause in Cause for point in points_of(cause)}
-    assert swept | set(KEY_POINTS) == set(FailurePoint)
+    assert swept | set(KEY_POINTS) | set(WEBHOOK_POINTS) == set(FailurePoint)
 
 
 @pytest.mark.slow

@@ -25,11 +25,14 @@ from service.deletions.delivery.sweeper import Sweeper
 from service.domain.states import Cause
 from service.embedded import running_servers
 from service.failure_points import FailurePoint
+from service.webhooks.sending import Webhooks
 from tests.support.kills.faults import FILE_CHANGE, Action, Fault, Happened, loaded
 from tests.support.processes.forked_children import kill_supervisor
 
 #: So soon a request that the stream has lost is published again: the service's own 15 s are no part of what is tested.
 _SWEEP_S = 1.0
+#: And so soon a webhook is sent again that a process was killed over, instead of after 60 s.
+_CLAIM_S = 2.0
 #: Seconds that a process is paused for: longer than the lease of a reader, and than the unlearner's in most runs.
 PAUSE_S = 3
 _CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir"})
@@ -173,6 +176,8 @@ def serve(order: Mapping[str, Any]) -> None:
     """Be `lethe serve`, or the command of the order, with faults."""
     assert Sweeper.__init__.__kwdefaults__ is not None
     Sweeper.__init__.__kwdefaults__.update(older_than_s=_SWEEP_S, interval_s=_SWEEP_S)
+    assert Webhooks.__init__.__kwdefaults__ is not None
+    Webhooks.__init__.__kwdefaults__.update(claim_s=_CLAIM_S)
     home, model, happened = Path(order["home"]), Path(order["model"]), Path(order["happened"])
     Observer(loaded(order["faults"]), home, model, happened, armed=order["armed"]).install()
     main(order["command"])

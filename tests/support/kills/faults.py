@@ -168,3 +168,5 @@ class Happened:
 #: What the intakes, and what the unlearner comes to.
 INTAKE_POINTS = (FailurePoint.ACCEPTING, FailurePoint.KEYS_RESERVED, FailurePoint.ACCEPTED, FailurePoint.CANCELLED)
 KEY_POINTS = (*INTAKE_POINTS, FailurePoint.KEYS_EMPTIED)
+#: What who sends webhooks comes to.
+WEBHOOK_POINTS = (FailurePoint.WEBHOOK_CLAIMED, FailurePoint.WEBHOOK_ANSWERED)

@@ -119,6 +119,15 @@ def test_folders_stay_where_they_were_meant_when_the_process_moves(
     assert load_settings(home=tmp_path / "x").model_dir == tmp_path / "x" / "model"
 
 
+def test_private_receivers_of_webhooks_are_addresses_and_networks() -> None:
+    settings = load_settings(webhook_networks="10.0.0.0/8,::1")
+
+    assert [str(network) for network in settings.private_receivers] == ["10.0.0.0/8", "::1/128"]
+    assert load_settings().private_receivers == ()
+    with pytest.raises(ConfigurationError, match=r"--webhook-networks \(LETHE_WEBHOOK_NETWORKS\)"):
+        load_settings(webhook_networks="localhost")
+
+
 def test_trusted_proxies_are_addresses_and_networks() -> None:
     settings = load_settings(trusted_proxies="10.0.0.0/8, 192.0.2.7,fd00::/8")
 

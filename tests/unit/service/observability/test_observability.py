@@ -171,6 +171,9 @@ def test_what_is_not_known_of_a_model_is_no_figure() -> None:
     gauges = ("model_version", "model_rank", "model_live_nodes", "distance_bound_relative", "span_residual")
     of_model = [f"lethe_{name}" for name in (*gauges, "coefficient_residual", "drill_cohorts_remaining")]
     waiting = ["lethe_queued_nodes", "lethe_oldest_unclaimed_seconds", "lethe_repair_pending"]
+    waiting += [
+        f"lethe_webhook_{name}" for name in ("deliveries_waiting", "oldest_waiting_seconds", "deliveries_given_up")
+    ]
 
     def known(names: list[str]) -> list[str]:
         return [name for name in names if not math.isnan(registry.get_sample_value(name) or 0.0)]
@@ -219,6 +222,7 @@ def test_a_batch_shows_in_the_metrics() -> None:
     metrics.model(version=1, rank=9, live_nodes=97, distance_bound_relative=1e-10)
     metrics.repaired(RepairStatus.NOT_CONVERGED, seconds=None)
     metrics.pending(4)
+    metrics.undelivered(waiting=3, oldest_s=71.5, given_up=2)
 
     shown = generate_latest(registry).decode()
     for expected in (
@@ -234,6 +238,9 @@ def test_a_batch_shows_in_the_metrics() -> None:
         "lethe_repairs_not_converged_total 1.0",
         "lethe_repair_seconds_sum 0.41",
         "lethe_repair_pending 4.0",
+        "lethe_webhook_deliveries_waiting 3.0",
+        "lethe_webhook_oldest_waiting_seconds 71.5",
+        "lethe_webhook_deliveries_given_up 2.0",
         "process_resident_memory_bytes",
     ):
         assert expected in shown

@@ -1,0 +1,44 @@
+"""A command's own way to the database, for what no key may ask a running Lethe for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from service.errors import ConfigurationError
+from service.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from service.db.engine import Connection
+
+_T = TypeVar("_T")
+
+
+def with_database(home: Path, work: "Callable[[Connection, Settings], Awaitable[_T]]") -> _T:
+    """Runs `work(connection, settings)` in one transaction on the database of `home`, which may still be empty.
+
+    With the login of `DATABASE_URL`, that of the tables' owner.
+    """
+    from service.db import migrate, schema
+    from service.db.engine import create_engine
+    from service.db.transactions import transaction
+    from service.embedded import open_servers
+
+    async def run(settings: Settings) -> _T:
+        assert settings.database_url is not None
+        revision = await schema.current(settings.database_url)
+        if revision is None:
+            await migrate.upgrade(settings.database_url)
+        elif revision != schema.head():
+            raise ConfigurationError(
+                f"The database is at revision {revision}, this Lethe needs {schema.head()}.", "Run `./lethe migrate`."
+            )
+        engine = create_engine(settings.database_url, pool_size=1)
+        try:
+            async with transaction(engine) as connection:
+                return await work(connection, settings)
+        finally:
+            await engine.dispose()
+
+    with open_servers(load_settings(home=home), share=True) as settings:
+        return asyncio.run(run(settings))

@@ -1,0 +1,116 @@
+"""`lethe webhooks`: where the events of requests are sent.
+
+On the database itself, like keys: no key of the interface can have Lethe send anything anywhere.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID, uuid4
+
+import typer
+
+from service.cli.console import note, stdout, table
+from service.cli.database import with_database
+from service.cli.server import Home
+from service.errors import NotFound
+from service.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from service.db.engine import Connection
+    from service.webhooks.endpoints import Endpoint
+
+_EndpointId = Annotated[UUID, typer.Argument(help="Id of the endpoint, from `lethe webhooks list`.")]
+
+
+def add(
+    url: Annotated[str, typer.Argument(help="Where to send to, such as https://dsr.example/lethe.")],
+    home: Home = Path("var"),
+) -> None:
+    """Send the events of all requests to an address from now on, and print the secret that they are signed with.
+
+    It is shown this once; Lethe keeps it encrypted.
+
+    Example: [bold]./lethe webhooks add https://dsr.example/lethe[/bold]
+    """
+    from service.vault.webhook_secrets import WebhookSecrets
+    from service.webhooks.endpoints import EndpointRepository, checked_url
+
+    checked_url(url)
+
+    async def write(connection: "Connection", settings: Settings) -> tuple[UUID, str]:
+        endpoints = EndpointRepository(connection)
+        first = not [one for one in await endpoints.list() if one.removed_at is None]
+        endpoint_id = uuid4()
+        secret, encrypted = WebhookSecrets(settings.home / "keys").make(endpoint_id, first=first)
+        await endpoints.add(endpoint_id, url, encrypted)
+        return endpoint_id, secret
+
+    endpoint_id, secret = with_database(home, write)
+    note(f"Endpoint {endpoint_id} for {url}; its secret, shown this once:")
+    stdout().print(secret, markup=False)
+
+
+def list_(home: Home = Path("var")) -> None:
+    """List all endpoints, the removed ones included.
+
+    Example: [bold]./lethe webhooks list[/bold]
+    """
+    from service.webhooks.endpoints import EndpointRepository
+
+    async def read(connection: "Connection", settings: Settings) -> "Sequence[Endpoint]":
+        return await EndpointRepository(connection).list()
+
+    rows = [
+        (str(one.id), one.url, f"{one.created_at:%Y-%m-%d %H:%M}", _removed(one)) for one in with_database(home, read)
+    ]
+    stdout().print(table("Webhook endpoints", ("id", "address", "added (UTC)", "removed (UTC)"), rows))
+
+
+def remove(endpoint_id: _EndpointId, home: Home = Path("var")) -> None:
+    """Send nothing to an endpoint any more, also nothing that waits.
+
+    Example: [bold]./lethe webhooks remove 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
+    """
+    from service.webhooks.endpoints import EndpointRepository
+
+    async def write(connection: "Connection", settings: Settings) -> bool:
+        return await EndpointRepository(connection).remove(endpoint_id, "It was removed.")
+
+    if not with_database(home, write):
+        raise _unknown(endpoint_id)
+    stdout().print(f"{endpoint_id} removed", markup=False)
+
+
+def ping(endpoint_id: _EndpointId, home: Home = Path("var")) -> None:
+    """Send an endpoint a signed message of the type `ping`, once and at once, and print what it answers.
+
+    From where the command runs, with its LETHE_WEBHOOK_NETWORKS. Exits 1 unless the answer is one of 200 to 299.
+
+    Example: [bold]./lethe webhooks ping 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
+    """
+    from service.webhooks.endpoints import EndpointRepository
+    from service.webhooks.posting import Poster
+    from service.webhooks.sending import WebhookSender
+
+    async def read(connection: "Connection", settings: Settings) -> "Endpoint | None":
+        return await EndpointRepository(connection).get(endpoint_id)
+
+    found = with_database(home, read)
+    if found is None:
+        raise _unknown(endpoint_id)
+    settings = load_settings(home=home)
+    sender = WebhookSender(settings.home / "keys", settings.private_receivers, Poster())
+    answer = asyncio.run(sender.ping(found))
+    stdout().print(answer.text, markup=False)
+    if not answer.is_delivered:
+        raise SystemExit(1)
+
+
+def _removed(endpoint: "Endpoint") -> str:
+    return "" if endpoint.removed_at is None else f"{endpoint.removed_at:%Y-%m-%d %H:%M} {endpoint.removal}"
+
+
+def _unknown(endpoint_id: UUID) -> NotFound:
+    return NotFound(f"No endpoint {endpoint_id} is in use.", "See `./lethe webhooks list` for those there are.")

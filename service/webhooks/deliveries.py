@@ -1,0 +1,211 @@
+"""The outbox of webhooks: what each endpoint is still to be sent, and what it was."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from sqlalchemy import Integer, Row, Text, Uuid, case, delete, func, literal, null, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.db.arrays import unnested
+from service.db.tables import FeedRow, RequestRow, WebhookDeliveryRow, WebhookEndpointRow
+from service.vault.cursors import PageCursor
+from service.webhooks.feed import FEED_COLUMNS, FeedEvent, feed_event
+
+#: How long an event is tried to be delivered.
+GIVE_UP_AFTER = timedelta(days=3)
+#: How long one that ended is kept.
+_KEPT = timedelta(days=30)
+#: Rows removed by one transaction.
+_REMOVED = 10_000
+_ROW = WebhookDeliveryRow
+
+
+class DeliveryState(StrEnum):
+    """How far the sending of an event to an endpoint has come."""
+
+    WAITING = "waiting"
+    DELIVERED = "delivered"
+    GIVEN_UP = "given_up"
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A delivery that nobody else sends for a while."""
+
+    id: UUID
+    #: This attempt counted.
+    attempts: int
+    event: FeedEvent
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one attempt."""
+
+    delivery_id: UUID
+    #: For people.
+    answer: str
+    #: Seconds until the next; None when the receiver has it.
+    retry_s: float | None
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One event on its way to one endpoint."""
+
+    id: UUID
+    url: str
+    event: FeedEvent
+    created_at: datetime
+    attempts: int
+    next_attempt_at: datetime | None
+    delivered_at: datetime | None
+    given_up_at: datetime | None
+    answer: str | None
+
+    @property
+    def state(self) -> DeliveryState:
+        """How far it has come."""
+        if self.delivered_at is not None:
+            return DeliveryState.DELIVERED
+        return DeliveryState.WAITING if self.given_up_at is None else DeliveryState.GIVEN_UP
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port of the address: its path may be a secret of the receiver's."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+
+@dataclass(frozen=True)
+class Undelivered:
+    """What receivers lack."""
+
+    waiting: int
+    #: Seconds since the oldest that waits was told; 0 when none does.
+    oldest_s: float
+    #: Of the last 30 days.
+    given_up: int
+
+
+#: The column by which a delivery in a state is known.
+_MARK = {
+    DeliveryState.WAITING: _ROW.next_attempt_at,
+    DeliveryState.DELIVERED: _ROW.delivered_at,
+    DeliveryState.GIVEN_UP: _ROW.given_up_at,
+}
+
+
+class DeliveryRepository:
+    """The table `webhook_deliveries` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def claim(self, endpoint_id: UUID, limit: int, for_s: float) -> Sequence[Claimed]:
+        """Return up to `limit` deliveries that are due, those due longest first; nobody else gets them for `for_s`.
+
+        Whoever ends without recording what came of them leaves them to be sent again.
+        """
+        due = (
+            select(_ROW.id)
+            .where(_ROW.endpoint_id == endpoint_id, _ROW.next_attempt_at <= func.now())
+            .order_by(_ROW.next_attempt_at)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        claimed = (
+            update(_ROW)
+            .where(_ROW.id.in_(due))
+            .values(attempts=_ROW.attempts + 1, next_attempt_at=func.now() + literal(timedelta(seconds=for_s)))
+            .returning(_ROW.id, _ROW.attempts, _ROW.event_id)
+            .cte("claimed")
+        )
+        query = (
+            select(claimed.c.id, claimed.c.attempts, *FEED_COLUMNS)
+            .select_from(claimed)
+            .join(FeedRow, FeedRow.id == claimed.c.event_id)
+            .join(RequestRow, RequestRow.id == FeedRow.request_id)
+            .order_by(FeedRow.place)
+        )
+        return [Claimed(row.id, row.attempts, feed_event(row)) for row in await self._conn.execute(query)]
+
+    async def record(self, outcomes: Sequence[Outcome]) -> Sequence[UUID]:
+        """Write down what came of attempts; returns the deliveries given up, since they are tried for long enough.
+
+        What has ended meanwhile stays as it is.
+        """
+        rows = unnested(
+            "outcome",
+            id=(Uuid(), [one.delivery_id for one in outcomes]),
+            answer=(Text(), [one.answer for one in outcomes]),
+            retry_ms=(Integer(), [None if one.retry_s is None else round(one.retry_s * 1000) for one in outcomes]),
+        )
+        delivered = rows.c.retry_ms.is_(None)
+        again = func.now() + rows.c.retry_ms * literal(timedelta(milliseconds=1))
+        too_late = again > _ROW.created_at + literal(GIVE_UP_AFTER)
+        recorded = (
+            update(_ROW)
+            .where(_ROW.id == rows.c.id, _ROW.next_attempt_at.is_not(None))
+            .values(
+                answer=rows.c.answer,
+                delivered_at=case((delivered, func.now())),
+                given_up_at=case((too_late, func.now())),
+                next_attempt_at=case((delivered, null()), (too_late, null()), else_=again),
+            )
+            .returning(_ROW.id, _ROW.given_up_at)
+        )
+        return [row.id for row in await self._conn.execute(recorded) if row.given_up_at is not None]
+
+    async def page(
+        self, state: DeliveryState | None, cursor: PageCursor | None, limit: int
+    ) -> tuple[Sequence[Delivery], PageCursor | None]:
+        """Return up to `limit` deliveries that come after `cursor`, newest first, and where the next page starts."""
+        query = (
+            select(_ROW.__table__, WebhookEndpointRow.url, *FEED_COLUMNS)
+            .join(WebhookEndpointRow, WebhookEndpointRow.id == _ROW.endpoint_id)
+            .join(FeedRow, FeedRow.id == _ROW.event_id)
+            .join(RequestRow, RequestRow.id == FeedRow.request_id)
+            .order_by(_ROW.created_at.desc(), _ROW.id.desc())
+            .limit(limit + 1)
+        )
+        if state is not None:
+            query = query.where(_MARK[state].is_not(None))
+        if cursor is not None:
+            query = query.where(tuple_(_ROW.created_at, _ROW.id) < tuple_(cursor.received_at, cursor.id))
+        found = [_delivery(row) for row in await self._conn.execute(query)]
+        shown = found[:limit]
+        return shown, PageCursor(shown[-1].created_at, shown[-1].id) if len(found) > limit else None
+
+    async def undelivered(self) -> Undelivered:
+        """Return what receivers lack."""
+        oldest = func.extract("epoch", func.now() - func.min(_ROW.created_at))
+        waiting, oldest_s = (
+            await self._conn.execute(select(func.count(), oldest).where(_ROW.next_attempt_at.is_not(None)))
+        ).one()
+        query = select(func.count()).where(_ROW.given_up_at.is_not(None), _ROW.created_at > func.now() - literal(_KEPT))
+        return Undelivered(waiting, max(0.0, float(oldest_s or 0.0)), await self._conn.scalar(query) or 0)
+
+    async def forget_old(self) -> int:
+        """Remove deliveries that ended long ago; returns how many."""
+        old = select(_ROW.id).where(_ROW.created_at < func.now() - literal(_KEPT), _ROW.next_attempt_at.is_(None))
+        return (await self._conn.execute(delete(_ROW).where(_ROW.id.in_(old.limit(_REMOVED))))).rowcount
+
+
+def _delivery(row: Row[*tuple[Any, ...]]) -> Delivery:
+    return Delivery(
+        id=row.id,
+        url=row.url,
+        event=feed_event(row),
+        created_at=row.created_at,
+        attempts=row.attempts,
+        next_attempt_at=row.next_attempt_at,
+        delivered_at=row.delivered_at,
+        given_up_at=row.given_up_at,
+        answer=row.answer,
+    )

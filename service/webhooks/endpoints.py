@@ -1,0 +1,101 @@
+"""Where webhooks are sent."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from sqlalchemy import func, insert, null, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.db.tables import WebhookDeliveryRow, WebhookEndpointRow
+from service.errors import ConfigurationError
+
+_LONGEST_URL = 2000
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One receiver."""
+
+    id: UUID
+    url: str
+    #: Encrypted; None once it is removed.
+    secret: bytes | None
+    created_at: datetime
+    removed_at: datetime | None = None
+    #: Why it was.
+    removal: str | None = None
+
+
+def checked_url(url: str) -> str:
+    """Return `url`; raises `ConfigurationError` unless webhooks can be sent to such an address, wherever it leads."""
+    if len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigurationError(
+            f"The address is no URL of at most {_LONGEST_URL} ASCII characters.",
+            "Write what is not ASCII as the URL standard has it: punycode in the host, % in the path.",
+        )
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise ConfigurationError(f"{url!r} is no address of a receiver.", "Give one such as https://dsr.example/lethe.")
+    if parts.username is not None or parts.fragment:
+        raise ConfigurationError(
+            "The address has a user or a fragment, which is not sent.",
+            "Leave it out: the receiver knows who sends by the signature.",
+        )
+    return url
+
+
+class EndpointRepository:
+    """The table `webhook_endpoints` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def add(self, endpoint_id: UUID, url: str, secret: bytes) -> None:
+        """Record an endpoint, with its encrypted secret: it is sent what is told from now on."""
+        await self._conn.execute(insert(WebhookEndpointRow).values(id=endpoint_id, url=url, secret=secret))
+
+    async def list(self) -> Sequence[Endpoint]:
+        """Return all, oldest first, the removed ones included."""
+        query = select(WebhookEndpointRow.__table__)
+        query = query.order_by(WebhookEndpointRow.created_at, WebhookEndpointRow.id)
+        return [Endpoint(*row) for row in await self._conn.execute(query)]
+
+    async def get(self, endpoint_id: UUID) -> Endpoint | None:
+        """Return one that is in use; None when there is none."""
+        query = select(WebhookEndpointRow.__table__).where(WebhookEndpointRow.id == endpoint_id)
+        row = (await self._conn.execute(query.where(WebhookEndpointRow.removed_at.is_(None)))).one_or_none()
+        return None if row is None else Endpoint(*row)
+
+    async def due(self) -> Sequence[Endpoint]:
+        """Return those that something is to be sent to now."""
+        waiting = (
+            select(WebhookDeliveryRow.id)
+            .where(WebhookDeliveryRow.endpoint_id == WebhookEndpointRow.id)
+            .where(WebhookDeliveryRow.next_attempt_at <= func.now())
+        )
+        query = select(WebhookEndpointRow.__table__).where(WebhookEndpointRow.removed_at.is_(None), waiting.exists())
+        return [Endpoint(*row) for row in await self._conn.execute(query)]
+
+    async def remove(self, endpoint_id: UUID, why: str) -> bool:
+        """Send nothing to an endpoint any more, and drop its secret; False when it was not in use."""
+        removed = (
+            update(WebhookEndpointRow)
+            .where(WebhookEndpointRow.id == endpoint_id, WebhookEndpointRow.removed_at.is_(None))
+            .values(removed_at=func.now(), removal=why, secret=null())
+        )
+        if not (await self._conn.execute(removed)).rowcount:
+            return False
+        given_up = (
+            update(WebhookDeliveryRow)
+            .where(WebhookDeliveryRow.endpoint_id == endpoint_id, WebhookDeliveryRow.next_attempt_at.is_not(None))
+            .values(next_attempt_at=null(), given_up_at=func.now(), answer=why)
+        )
+        await self._conn.execute(given_up)
+        return True

@@ -1,0 +1,147 @@
+"""One attempt to deliver: a POST to addresses that were checked, bounded in time and in what is read.
+
+Without redirects, without a proxy from the environment, and without a byte of the answer's body: its status is all that
+counts. Whatever a receiver does is an answer, and raises nothing.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpcore
+import httpx
+import structlog
+
+#: Time for all of an attempt, and for the connection alone (seconds).
+_ATTEMPT_S, _CONNECT_S = 15.0, 5.0
+#: Most bytes read of an answer.
+_MOST_READ = 65_536
+#: Most characters that are told of an error.
+_TOLD = 200
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a receiver answered."""
+
+    #: For people.
+    text: str
+    #: None when there was no answer.
+    status: int | None = None
+    #: How long it asks not to be tried again (seconds).
+    retry_after_s: float = 0.0
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the receiver has taken the event."""
+        return self.status is not None and 200 <= self.status < 300
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it wants nothing more, as the specification has it."""
+        return self.status == 410
+
+
+class Poster:
+    """Makes attempts, each on a connection of its own."""
+
+    def __init__(self, *, attempt_s: float = _ATTEMPT_S) -> None:
+        self._attempt_s = attempt_s
+        # The authorities of SSL_CERT_FILE, else those that certifi brings.
+        self._authorities: ssl.SSLContext = httpx.create_ssl_context()
+
+    async def post(self, url: str, addresses: Sequence[str], headers: Mapping[str, str], body: bytes) -> Answer:
+        """What came of one attempt to deliver `body` to `url`, at the first of `addresses` that takes a connection."""
+        try:
+            async with asyncio.timeout(self._attempt_s):
+                status, fields = await self._exchange(url, addresses, headers, body)
+        except TimeoutError:
+            return Answer(f"It did not answer within {self._attempt_s:g} s.")
+        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
+            return Answer(_plain(f"It cannot be reached: {error or type(error).__name__}."))
+        except Exception as error:  # noqa: BLE001 - what a receiver sends must end nothing but its own attempt
+            structlog.get_logger(__name__).exception("webhook.unforeseen")
+            return Answer(f"The attempt failed with {type(error).__name__}; see the log.")
+        if 300 <= status < 400:
+            return Answer(f"It answered {status}: redirects are not followed.", status)
+        return Answer(f"It answered {status}.", status, _retry_after(fields))
+
+    async def _exchange(
+        self, url: str, addresses: Sequence[str], headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, Mapping[bytes, bytes]]:
+        async with (
+            httpcore.AsyncConnectionPool(
+                ssl_context=self._authorities, network_backend=_Checked(addresses), max_connections=1
+            ) as pool,
+            pool.stream("POST", url, headers=list(headers.items()), content=body) as response,
+        ):
+            return response.status, {name.lower(): value for name, value in response.headers}
+
+
+class _Checked(httpcore.AsyncNetworkBackend):
+    """Connects to given addresses, whatever host is asked for; that one is named in the request and in TLS."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+        self._network = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's interface, here and below
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        failure: Exception = httpcore.ConnectError("the name has no address")
+        for address in self._addresses:
+            try:
+                return _Bounded(await self._network.connect_tcp(address, port, timeout=_CONNECT_S))
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+
+class _Bounded(httpcore.AsyncNetworkStream):
+    """A connection of which no more is read than an answer's head may have."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+        self._stream = stream
+        self._left = _MOST_READ
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        if self._left <= 0:
+            raise httpcore.ReadError(f"more than {_MOST_READ} bytes and no end of the head")
+        read = await self._stream.read(min(max_bytes, self._left), timeout)
+        self._left -= len(read)
+        return read
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> httpcore.AsyncNetworkStream:
+        return _Bounded(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+def _retry_after(fields: Mapping[bytes, bytes]) -> float:
+    """The seconds of a Retry-After; one that is a date, or nothing, asks for no wait."""
+    asked = fields.get(b"retry-after", b"")
+    return float(asked) if asked.isdigit() and len(asked) < 9 else 0.0
+
+
+def _plain(text: str) -> str:
+    """`text` short, and without what is no letter."""
+    return "".join(one if one.isprintable() else " " for one in text)[:_TOLD]

@@ -1,0 +1,121 @@
+"""What is told of a request, to who asks and to who is sent it, and what became of the sending."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.domain.states import Milestone, RequestStatus
+from service.webhooks.deliveries import Delivery, DeliveryState
+from service.webhooks.feed import FeedEvent
+
+_EVENT: dict[str, Any] = {
+    "id": "3f1d8f1e-6f0b-4b55-9a53-0d5e0c6d7a11",
+    "type": "deletion.completed",
+    "timestamp": "2026-11-20T09:30:01.482113Z",
+    "data": {
+        "request": "0b9f4f4e-95a2-4dfb-9c43-7b9d0c1d2e3f",
+        "reference": "DSR-17",
+        "status": "completed",
+        "deadline": "2026-12-20T09:29:58.104211Z",
+    },
+}
+_DELIVERY: dict[str, Any] = {
+    "id": "a44a93e0-b5f8-494b-873e-5c372527febd",
+    "endpoint": "https://dsr.example",
+    "event": _EVENT,
+    "state": "waiting",
+    "attempts": 3,
+    "answer": "It answered 503.",
+    "created_at": "2026-11-20T09:30:01.944120Z",
+    "next_attempt_at": "2026-11-20T09:30:31.702114Z",
+    "delivered_at": None,
+    "given_up_at": None,
+}
+
+
+class EventData(BaseModel):
+    """Which request an event is of; never what it names, and nothing that was measured."""
+
+    request: UUID = Field(description="The id from the 202 answer.")
+    reference: str | None = Field(
+        description="The caller's own; in the feed, of a completed request to keys with audit:read only."
+    )
+    status: RequestStatus = Field(description="That of the request, from this event on.")
+    deadline: datetime = Field(description="When it has to be completed by, as it was when this was told.")
+
+
+class EventAnswer(BaseModel):
+    """One event, as the feed has it and as a webhook's body."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EVENT]})
+
+    id: UUID = Field(description="The same however often it is sent; a webhook has it as `webhook-id`, too.")
+    type: str = Field(description="`deletion.` and one of " + ", ".join(f"`{one}`" for one in Milestone) + ".")
+    timestamp: datetime = Field(description="When it happened.")
+    data: EventData
+
+
+class FeedPage(BaseModel):
+    """Events, oldest first; none when nothing happened since."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"events": [_EVENT]}]})
+
+    events: list[EventAnswer]
+
+
+class DeliveryAnswer(BaseModel):
+    """One event on its way to one endpoint."""
+
+    id: UUID
+    endpoint: str = Field(description="Scheme, host and port of its address.")
+    event: EventAnswer
+    state: DeliveryState
+    attempts: int
+    answer: str | None = Field(description="What came of the last attempt.")
+    created_at: datetime
+    next_attempt_at: datetime | None
+    delivered_at: datetime | None
+    given_up_at: datetime | None
+
+
+class DeliveryPage(BaseModel):
+    """A page of deliveries, newest first."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"deliveries": [_DELIVERY], "next_cursor": None}]})
+
+    deliveries: list[DeliveryAnswer]
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last.")
+
+
+def event_answer(event: FeedEvent, *, sees_references: bool = True) -> EventAnswer:
+    """What an event looks like; without `sees_references`, to a key that has not audit:read."""
+    hidden = event.is_completed and not sees_references
+    return EventAnswer(
+        id=event.id,
+        type=f"deletion.{event.milestone}",
+        timestamp=event.at,
+        data=EventData(
+            request=event.request_id,
+            reference=None if hidden else event.reference,
+            status=event.status,
+            deadline=event.due_at,
+        ),
+    )
+
+
+def delivery_answer(delivery: Delivery) -> DeliveryAnswer:
+    """What a delivery looks like to a key with audit:read."""
+    return DeliveryAnswer(
+        id=delivery.id,
+        endpoint=delivery.origin,
+        event=event_answer(delivery.event),
+        state=delivery.state,
+        attempts=delivery.attempts,
+        answer=delivery.answer,
+        created_at=delivery.created_at,
+        next_attempt_at=delivery.next_attempt_at,
+        delivered_at=delivery.delivered_at,
+        given_up_at=delivery.given_up_at,
+    )

@@ -1,0 +1,195 @@
+"""Tells the feed and sends webhooks, beside the unlearner: each event to each endpoint at least once, under one id.
+
+Each endpoint is sent to by a task of its own, so one that hangs keeps only its own events waiting. What is sent is
+claimed first: whoever is killed before the answer is written down leaves it to be sent again, when the claim has ended.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import orjson
+import structlog
+from standardwebhooks import Webhook
+
+from service import failure_points
+from service.db.engine import Engine
+from service.db.transactions import transaction
+from service.errors import LetheError, Unavailable
+from service.failure_points import FailurePoint
+from service.queue.backoff import Backoff
+from service.queue.outage import Outage, run_until
+from service.vault.webhook_secrets import WebhookSecrets
+from service.version import VERSION
+from service.webhooks.addresses import Networks, addresses_of
+from service.webhooks.deliveries import Claimed, DeliveryRepository, Outcome
+from service.webhooks.endpoints import Endpoint, EndpointRepository
+from service.webhooks.feed import FeedRepository
+from service.webhooks.posting import Answer, Poster
+from service.webhooks.schemas import event_answer
+
+#: Between two looks for what is to be told or sent (seconds).
+_POLL_S = 1.0
+#: Between two looks for what is late, or was sent long ago (seconds).
+_LATE_S = 60.0
+#: Events under way to one endpoint at a time.
+_TOGETHER = 8
+#: Between attempts: from seconds to hours.
+_ATTEMPTS = Backoff(base_s=10.0, cap_s=6 * 3600.0)
+
+
+@dataclass(frozen=True)
+class Message:
+    """What is posted."""
+
+    #: The same at every attempt.
+    id: UUID
+    body: bytes
+
+
+class WebhookSender:
+    """Signs a message and posts it to an endpoint."""
+
+    def __init__(self, keys: Path, networks: Networks, poster: Poster) -> None:
+        self._secrets = WebhookSecrets(keys)
+        self._networks = networks
+        self._poster = poster
+
+    async def send(self, endpoint: Endpoint, messages: Sequence[Message]) -> Sequence[Answer]:
+        """Return what came of an attempt to deliver each of `messages`, all at the same time; raises nothing."""
+        try:
+            signer = Webhook(self._secrets.read(endpoint.id, endpoint.secret or b""))
+            addresses = await addresses_of(endpoint.url, self._networks)
+        except LetheError as error:
+            return [Answer(f"Not sent: {error.detail}")] * len(messages)
+        except (OSError, UnicodeError) as error:
+            return [Answer(f"Not sent: its name is not found ({type(error).__name__}).")] * len(messages)
+        posts = (self._poster.post(endpoint.url, addresses, _headers(one, signer), one.body) for one in messages)
+        return await asyncio.gather(*posts)
+
+    async def ping(self, endpoint: Endpoint) -> Answer:
+        """Return what came of a message that tells of nothing."""
+        ping_id, now = uuid4(), datetime.now(UTC).isoformat()
+        body = orjson.dumps({"id": ping_id, "type": "ping", "timestamp": now, "data": {}})
+        [answer] = await self.send(endpoint, [Message(ping_id, body)])
+        return answer
+
+
+class Webhooks:
+    """The activity that tells the feed, and sends to every endpoint what it was told."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        sender: WebhookSender,
+        deadline: timedelta,
+        *,
+        attempts: Backoff = _ATTEMPTS,
+        claim_s: float = 60.0,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._engine = engine
+        self._sender = sender
+        self._deadline = deadline
+        self._attempts = attempts
+        self._claim_s = claim_s
+        self._rng = rng or random.Random()
+        self._outage = Outage("webhooks", Backoff(), self._rng)
+        self._sending: dict[UUID, asyncio.Task[None]] = {}
+        self._log = structlog.get_logger(__name__)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Tell and send until `stop` is set, through any outage of Postgres."""
+        await run_until(stop, self._run())
+
+    async def tell(self) -> int:
+        """Tell what happened since, and list it for every endpoint; returns how many events. Raises Unavailable."""
+        told = 0
+        while True:
+            async with transaction(self._engine) as connection:
+                page = await FeedRepository(connection).tell(self._deadline)
+            told += page
+            if not page:
+                return told
+
+    async def look_for_late(self) -> None:
+        """Write events for what is late by now, and forget what was sent long ago. Raises Unavailable."""
+        async with transaction(self._engine) as connection:
+            await FeedRepository(connection).write_late(self._deadline)
+        async with transaction(self._engine) as connection:
+            await DeliveryRepository(connection).forget_old()
+
+    async def send_due(self, endpoint: Endpoint) -> int:
+        """Send an endpoint the next of what is due; returns how many events that were. Raises Unavailable."""
+        async with transaction(self._engine) as connection:
+            claimed = await DeliveryRepository(connection).claim(endpoint.id, _TOGETHER, self._claim_s)
+        if not claimed:
+            return 0
+        failure_points.reached(FailurePoint.WEBHOOK_CLAIMED)
+        messages = [Message(one.event.id, event_answer(one.event).model_dump_json().encode()) for one in claimed]
+        answers = await self._sender.send(endpoint, messages)
+        failure_points.reached(FailurePoint.WEBHOOK_ANSWERED)
+        outcomes = [self._outcome(one, answer) for one, answer in zip(claimed, answers, strict=True)]
+        gone = any(answer.is_gone for answer in answers)
+        async with transaction(self._engine) as connection:
+            given_up = await DeliveryRepository(connection).record(outcomes)
+            if gone:
+                await EndpointRepository(connection).remove(endpoint.id, "It answered 410: it wants no more.")
+        if gone:
+            self._log.warning("webhook.endpoint_gone", endpoint=str(endpoint.id))
+        if given_up:
+            self._log.warning("webhook.given_up", endpoint=str(endpoint.id), events=len(given_up))
+        return len(claimed)
+
+    def _outcome(self, claimed: Claimed, answer: Answer) -> Outcome:
+        if answer.is_delivered:
+            return Outcome(claimed.id, answer.text, None)
+        asked_s = min(answer.retry_after_s, self._attempts.cap_s)
+        return Outcome(claimed.id, answer.text, max(asked_s, self._attempts.delay(claimed.attempts, self._rng)))
+
+    async def _run(self) -> None:
+        late_at = 0.0
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                try:
+                    if time.monotonic() >= late_at:
+                        await self.look_for_late()
+                        late_at = time.monotonic() + _LATE_S
+                    await self.tell()
+                    async with transaction(self._engine) as connection:
+                        due = await EndpointRepository(connection).due()
+                    for endpoint in due:
+                        if endpoint.id not in self._sending:
+                            sending = tasks.create_task(self._send_all(endpoint), name=f"webhook {endpoint.id}")
+                            self._sending[endpoint.id] = sending
+                    self._outage.over()
+                    await asyncio.sleep(_POLL_S)
+                except Unavailable as error:
+                    await self._outage.pause(error)
+
+    async def _send_all(self, endpoint: Endpoint) -> None:
+        """Send an endpoint all that is due; an outage of Postgres ends it, and is told of by who looks again."""
+        try:
+            while await self.send_due(endpoint):
+                pass
+        except Unavailable as error:
+            self._log.warning("webhook.not_recorded", endpoint=str(endpoint.id), reason=error.detail)
+        finally:
+            del self._sending[endpoint.id]
+
+
+def _headers(message: Message, signer: Webhook) -> dict[str, str]:
+    """As the specification of Standard Webhooks has them."""
+    now, message_id = datetime.now(UTC), str(message.id)
+    return {
+        "content-type": "application/json",
+        "user-agent": f"lethe/{VERSION}",
+        "webhook-id": message_id,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": signer.sign(message_id, now, message.body.decode()),
+    }

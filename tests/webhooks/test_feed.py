@@ -1,0 +1,175 @@
+"""The feed: every move is told, once, in an order without holes, and nothing of what a request names."""
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from projector.forgetting.status import RepairStatus
+from service.db.transactions import transaction
+from service.deletions.moves import AppliedOutcome, RequestMoves
+from service.domain.states import Guarantee
+from service.errors import MalformedCursor
+from service.webhooks.feed import FeedEvent, FeedRepository
+from tests.support.service.db_harness import Said, is_waiting, until
+from tests.support.service.webhook_world import DEADLINE, WebhookWorld
+
+
+async def told(world: WebhookWorld, request_id: UUID) -> list[str]:
+    """What is told of a request, in that order."""
+    await world.webhooks().tell()
+    return [event.milestone.value for event in await world.feed() if event.request_id == request_id]
+
+
+async def test_every_move_of_a_request_is_told_in_order(world: WebhookWorld) -> None:
+    request_id = await world.db.accept()
+    await world.complete([request_id])
+    assert await told(world, request_id) == ["accepted", "applied", "completed"]
+    [accepted, applied, completed] = await world.feed()
+    assert [accepted.status, applied.status, completed.status] == ["queued", "applied", "completed"]
+    assert {event.reference for event in (accepted, applied, completed)} == {"DSR-17"}
+    assert completed.due_at - accepted.at == DEADLINE
+
+
+async def test_a_repair_is_told_after_the_batch_that_it_belongs_to(world: WebhookWorld) -> None:
+    request_id = await world.db.accept()
+    batch = await world.db.batch([request_id])
+    outcome = AppliedOutcome(request_id, Guarantee.RETRAINED, RepairStatus.CONVERGED, "Repaired.", Said(n=1))
+    async with transaction(world.db.engine) as connection:
+        await RequestMoves(connection).mark_applied(batch, [outcome])
+    assert await told(world, request_id) == ["accepted", "applied", "repaired"]
+
+
+async def test_a_repair_that_ends_later_is_told_then(world: WebhookWorld) -> None:
+    request_id = await world.db.accept()
+    batch = await world.db.batch([request_id])
+    outcome = AppliedOutcome(request_id, Guarantee.SPAN, RepairStatus.PENDING, "Waits.", Said(n=1))
+    async with transaction(world.db.engine) as connection:
+        await RequestMoves(connection).mark_applied(batch, [outcome])
+    assert await told(world, request_id) == ["accepted", "applied"]
+    await world.db.rows("UPDATE requests SET repair = 'converged', guarantee = 'retrained'")
+    assert await told(world, request_id) == ["accepted", "applied", "repaired"]
+
+
+async def test_one_that_failed_and_is_tried_again_is_accepted_again(world: WebhookWorld) -> None:
+    request_id = await world.db.accept()
+    async with transaction(world.db.engine) as connection:
+        await RequestMoves(connection).mark_failed(request_id, "It names what is not there.")
+    async with transaction(world.db.engine) as connection:
+        await RequestMoves(connection).retry(request_id)
+    assert await told(world, request_id) == ["accepted", "failed", "accepted"]
+
+
+async def test_a_move_that_is_taken_back_is_not_told(world: WebhookWorld) -> None:
+    request_id = await world.db.accept()
+    async with world.db.engine.connect() as connection:
+        await RequestMoves(connection).mark_failed(request_id, "It names what is not there.")
+        await connection.rollback()
+    assert await told(world, request_id) == ["accepted"]
+
+
+async def test_whoever_reads_on_misses_nothing_that_commits_late(world: WebhookWorld) -> None:
+    """One transaction numbers its event first and commits last: it is told after those that were told before."""
+    first, second = await world.db.accept(), await world.db.accept()
+    seen: list[FeedEvent] = []
+    async with transaction(world.db.engine) as connection:
+        await RequestMoves(connection).mark_failed(first, "Slow.")
+        third = await world.db.accept()
+        await world.webhooks().tell()
+        seen += await world.feed()
+        assert [event.request_id for event in seen] == [first, second, third]
+    await world.webhooks().tell()
+    seen += await world.feed(after=seen[-1].id)
+    assert [(event.request_id, event.milestone.value) for event in seen] == [
+        (first, "accepted"), (second, "accepted"), (third, "accepted"), (first, "failed"),
+    ]  # fmt: skip
+    assert await world.db.rows("SELECT place FROM feed ORDER BY place") == [{"place": n} for n in (1, 2, 3, 4)]
+
+
+async def test_events_told_at_the_same_time_have_places_of_their_own(world: WebhookWorld) -> None:
+    for _ in range(40):
+        await world.db.accept()
+    tellers = [world.webhooks() for _ in range(4)]
+    await asyncio.gather(*(teller.tell() for teller in tellers))
+    await tellers[0].tell()
+    assert await world.db.rows("SELECT place FROM feed ORDER BY place") == [{"place": n + 1} for n in range(40)]
+
+
+async def test_a_teller_that_hangs_keeps_no_other_waiting_and_hides_no_event(world: WebhookWorld) -> None:
+    await world.db.accept()
+    async with transaction(world.db.engine) as hanging:
+        await FeedRepository(hanging).tell(DEADLINE)
+        await world.db.accept()
+        assert await world.webhooks().tell() == 0
+        assert await world.feed() == []
+    assert await world.webhooks().tell() == 1
+    assert len(await world.feed()) == 2
+
+
+async def test_pages_of_the_feed_are_all_of_it(world: WebhookWorld) -> None:
+    for _ in range(7):
+        await world.db.accept()
+    await world.webhooks().tell()
+    whole, after, pages = await world.feed(), None, []
+    while page := await world.feed(after, limit=3):
+        pages.append(list(page))
+        after = page[-1].id
+    assert [len(page) for page in pages] == [3, 3, 1]
+    assert [event for page in pages for event in page] == whole
+
+
+async def test_an_event_that_the_feed_has_not_is_no_place_to_read_on_from(world: WebhookWorld) -> None:
+    """As after the restore of an older backup: silence would look like nothing happening."""
+    await world.db.accept()
+    await world.webhooks().tell()
+    with pytest.raises(MalformedCursor):
+        await world.feed(after=uuid4())
+
+
+async def test_a_request_is_late_once_when_its_deadline_passes_and_never_when_it_is_done(world: WebhookWorld) -> None:
+    done, late, early = await world.db.accept(), await world.db.accept(), await world.db.accept()
+    await world.complete([done])
+    await world.db.rows(
+        "UPDATE requests SET received_at = received_at - CAST(:age AS interval) WHERE id <> :early",
+        age=DEADLINE + timedelta(minutes=1),
+        early=early,
+    )
+    for _ in range(2):
+        await world.webhooks().look_for_late()
+    assert await told(world, late) == ["accepted", "late"]
+    assert await told(world, done) == ["accepted", "applied", "completed"]
+    assert await told(world, early) == ["accepted"]
+
+
+async def test_a_request_that_failed_is_late_as_well(world: WebhookWorld) -> None:
+    request_id = await world.db.accept()
+    async with transaction(world.db.engine) as connection:
+        await RequestMoves(connection).mark_failed(request_id, "It names what is not there.")
+    await world.db.rows("UPDATE requests SET received_at = received_at - CAST(:age AS interval)", age=2 * DEADLINE)
+    await world.webhooks().look_for_late()
+    assert await told(world, request_id) == ["accepted", "failed", "late"]
+    assert (await world.feed())[-1].status == "failed"
+
+
+async def test_what_was_told_is_never_changed_or_removed(world: WebhookWorld) -> None:
+    await world.db.accept()
+    await world.webhooks().tell()
+    for statement in ("UPDATE feed SET milestone = 'late'", "DELETE FROM feed", "TRUNCATE feed CASCADE"):
+        with pytest.raises(DBAPIError, match="are never changed"):
+            await world.db.rows(statement)
+
+
+async def test_taking_a_request_in_waits_for_no_teller(world: WebhookWorld) -> None:
+    async with transaction(world.db.engine) as hanging:
+        await FeedRepository(hanging).tell(DEADLINE)
+        async with asyncio.timeout(20):
+            await world.db.accept()
+        assert not await is_waiting(world.db)
+    await until(lambda: _all_told(world))
+
+
+async def _all_told(world: WebhookWorld) -> bool:
+    await world.webhooks().tell()
+    return not await world.db.value("SELECT count(*) FROM feed WHERE place IS NULL")
