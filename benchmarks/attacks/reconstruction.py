@@ -10,6 +10,11 @@ is the deleted node's of P^L X, from which its neighbours' features are not told
 * From answers, by regression: they give each public node's logits up to a shift (a softmax) or a scale of the sigmoids
   (one class against the rest), and regression on the public rows gives the change of the weights. Public nodes near the
   deleted one have other rows since, which the attacker does not know: it leaves out those whose answers change most.
+* From rounded answers, by a few steps: least squares of the answers themselves, begun at no change and left after a few
+  steps of conjugate gradients, as noise wants it. An attacker who knows the rounding rehearses on nodes that it knows,
+  and learns how many steps to take, and how much of its guess to believe beside the public rows' mean (ours).
+* From where answers changed: the mean of the public rows, each counted as much as its answer changed. This needs no
+  weights at all; it tells what the deleted node's neighbourhood is like (ours).
 * From answers, by likelihood: of candidate rows whose labels are unknown, the one whose deletion explains the change
   best. This is ours; it needs no inversion, and so stands rounding.
 
@@ -17,11 +22,15 @@ A leak in the weights is seen when `after` is the model trained anew; from weigh
 were not updated.
 """
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from benchmarks.attacks.black_box import BlackBox
-from benchmarks.attacks.knowledge import Known, log_slopes
+from benchmarks.attacks.black_box import BlackBox, recorded
+from benchmarks.attacks.knowledge import Known, answers, clipped, expected, log_slopes
 from benchmarks.baselines.protocol import Array
 
 #: Of the public nodes, by the size of the change of their answers, those that regression is on.
@@ -30,6 +39,8 @@ _KEPT = 0.9
 _RIDGE = 1e-10
 #: Of the regression's conjugate gradients: an attacker needs no more digits.
 _TOLERANCE, _MOST_STEPS = 1e-6, 50
+#: Steps that one who knows the rounding chooses from, shares of its guess beside the mean, and how often it rehearses.
+_STEPS, _SHARES, _REHEARSALS = (1, 2, 4, 8), (0.0, 0.25, 0.5, 0.75, 1.0), 8
 
 
 def deleted_row(change: Array, known: Known, count: int = 1) -> Array:
@@ -42,7 +53,7 @@ def deleted_row(change: Array, known: Known, count: int = 1) -> Array:
     if not change.any():
         return np.zeros(len(change))
     row = np.linalg.svd(gradient, full_matrices=False).U[:, 0]
-    return np.asarray(row * (np.sign(row @ known.H[known.asked].mean(axis=0)) or 1.0))
+    return np.asarray(row * (np.sign(row @ known.mean) or 1.0))
 
 
 def change_of_weights(before: BlackBox, after: BlackBox, known: Known) -> Array:
@@ -53,7 +64,7 @@ def change_of_weights(before: BlackBox, after: BlackBox, known: Known) -> Array:
     size = np.abs(known.changes(before, after)).max(axis=1)
     kept = known.asked[size <= np.quantile(size, _KEPT)]
     kept = kept[after(kept).any(axis=1)]
-    rows, classes = known.H[kept], known.W.shape[1]
+    rows = known.H[kept]
     slopes = log_slopes(rows @ known.W, known.spec.loss)
     seen = (_logarithms(after(kept)) - _logarithms(before(kept))) / slopes
     gram = rows.T @ rows
@@ -67,21 +78,96 @@ def change_of_weights(before: BlackBox, after: BlackBox, known: Known) -> Array:
     def across(z: Array) -> Array:
         return np.asarray(z - free * (free * z).sum(axis=1, keepdims=True))
 
-    change = np.zeros((rows.shape[1], classes))
-    residual = rows.T @ across(seen)
-    goal = _TOLERANCE * np.linalg.norm(residual)
-    direction = solved = cho_solve(factor, residual)
+    *_, change = _solutions(
+        lambda V: rows.T @ across(rows @ V), lambda residual: cho_solve(factor, residual), rows.T @ across(seen)
+    )
+    return change
+
+
+def _solutions(product: Callable[[Array], Array], solve: Callable[[Array], Array], right: Array) -> Iterator[Array]:
+    """Solutions (p, C) of `product(V) = right` by more and more steps of conjugate gradients, the first of them zero.
+
+    Preconditioned by `solve`; up to `_MOST_STEPS`, or until the residual is small.
+    """
+    change, residual = np.zeros_like(right), right
+    goal = _TOLERANCE * np.linalg.norm(right)
+    direction = solved = solve(residual)
     decrease = float((residual * solved).sum())
+    yield change
     for _ in range(_MOST_STEPS):
         if np.linalg.norm(residual) <= goal:
-            break
-        image = rows.T @ across(rows @ direction)
+            return
+        image = product(direction)
         length = decrease / float((direction * image).sum())
         change, residual = change + length * direction, residual - length * image
-        solved = cho_solve(factor, residual)
+        yield change
+        solved = solve(residual)
         previous, decrease = decrease, float((residual * solved).sum())
         direction = solved + decrease / previous * direction
-    return np.asarray(change)
+
+
+def rows_by_steps(before: BlackBox, after: BlackBox, known: Known, count: int = 1) -> Array:
+    """Guesses at the row that `count` deleted ones have most of, by each of `_STEPS`, (len(_STEPS), p)."""
+    rows = known.H[known.asked]
+    linear = known.linearised
+    solutions = _solutions(
+        lambda V: rows.T @ linear.back(linear.forth(rows @ V)),
+        known.hessian.solve,
+        rows.T @ linear.back(clipped(known.changes(before, after))),
+    )
+    reached = list(islice(solutions, max(_STEPS) + 1))
+    return np.stack([deleted_row(reached[min(steps, len(reached) - 1)], known, count) for steps in _STEPS])
+
+
+def changed_rows(before: BlackBox, after: BlackBox, known: Known) -> Array:
+    """The mean (p,) of the public rows, each counted as much as its answer changed; of all of them where none did."""
+    size = np.abs(known.changes(before, after)).sum(axis=1)
+    return np.asarray(size @ known.H[known.asked] if size.any() else known.mean)
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """One who knows how answers are told, and has learned what to make of them."""
+
+    #: The place in `_STEPS`, and the guess's share beside the mean.
+    steps: int
+    share: float
+
+    @classmethod
+    def of(cls, known: Known, decimals: int | None, count: int, seed: int = 0) -> "Rehearsed":
+        """By deletions of `count` public nodes each, to first order, from the attackers' own model.
+
+        What came nearest to the nodes' rows, in the mean of `_REHEARSALS`, is chosen; labels are drawn as it says.
+        """
+        random = np.random.default_rng(seed)
+        logits = known.H @ known.W
+        before = answers(logits, known.spec.loss)
+        cosines = np.zeros((len(_STEPS), len(_SHARES)))
+        for _ in range(_REHEARSALS):
+            nodes = random.choice(known.public, count, replace=False)
+            slopes = expected(logits[nodes], known.spec.loss)
+            for each, p in zip(slopes, before[nodes], strict=True):
+                each[random.choice(p.size, p=p)] -= 1.0
+            change = known.hessian.solve(known.H[nodes].T @ slopes) / known.training
+            after = answers(logits + known.H @ change, known.spec.loss)
+            # A deleted node is not answered.
+            after[nodes] = 0.0
+            guesses = rows_by_steps(recorded(before, decimals), recorded(after, decimals), known, count)
+            cosines += [
+                [nearest(_beside_mean(guess, share, known), known.H[nodes]) for share in _SHARES] for guess in guesses
+            ]
+        steps, share = np.unravel_index(cosines.argmax(), cosines.shape)
+        return cls(int(steps), _SHARES[share])
+
+    def row(self, before: BlackBox, after: BlackBox, known: Known, count: int = 1) -> Array:
+        """The guess (p,)."""
+        return _beside_mean(rows_by_steps(before, after, known, count)[self.steps], self.share, known)
+
+
+def nearest(row: Array, rows: Array) -> float:
+    """The largest cosine between `row` (d,) and one of `rows` (m, d); 0 to a row of zeros."""
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(row)
+    return float(np.divide(rows @ row, lengths, out=np.zeros(len(rows)), where=lengths > 0).max())
 
 
 def by_row(row: Array, known: Known) -> Array:
@@ -94,6 +180,15 @@ def by_row(row: Array, known: Known) -> Array:
 def by_likelihood(before: BlackBox, after: BlackBox, known: Known) -> Array:
     """A score of every candidate, (k,): how well its row explains the change, with whichever label."""
     return known.agreement(known.changes(before, after), None)
+
+
+def _beside_mean(guess: Array, share: float, known: Known) -> Array:
+    return (1.0 - share) * _direction(known.mean) + share * _direction(guess)
+
+
+def _direction(row: Array) -> Array:
+    """A row (p,) of length 1; zeros as they are."""
+    return np.asarray(row / (np.linalg.norm(row) or 1.0))
 
 
 def _logarithms(answers: Array) -> Array:
