@@ -53,7 +53,7 @@ def deleted_row(change: Array, known: Known, count: int = 1) -> Array:
     if not change.any():
         return np.zeros(len(change))
     row = np.linalg.svd(gradient, full_matrices=False).U[:, 0]
-    return np.asarray(row * (np.sign(row @ known.mean) or 1.0))
+    return np.asarray(row * (np.sign(row @ known.H[known.asked].mean(axis=0)) or 1.0))
 
 
 def change_of_weights(before: BlackBox, after: BlackBox, known: Known) -> Array:

@@ -58,8 +58,9 @@ class Attackers:
     ) -> Iterator[tuple[Case, dict[str, float]]]:
         """Each case's, of a deletion; what is known is that of the graphs `before` and `after` it.
 
-        `live` (k,) are the candidates that are left. `…_first` is how probably a deleted node is ranked first, `chance` that of a candidate at random; the others are
-        cosines to the deleted node's row of before, of a batch the nearest.
+        `live` (k,) are the candidates that are left. `…_first` is how probably a deleted node is ranked first, `chance`
+        that of a candidate at random; the others are cosines to the deleted node's row of before, of a batch the
+        nearest.
         """
         true = np.isin(before.candidates, deletion.nodes)
         rows = before.H[deletion.nodes]

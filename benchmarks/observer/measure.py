@@ -1,10 +1,10 @@
 """Attacks on a running Lethe: who was deleted, and what its features were, told from answers over HTTP.
 
 A Lethe of its own is trained, nodes are deleted one at a time and then sixteen at a time, and public nodes are asked
-for before and after each, once, with all digits; rounding is done offline. Half of the training nodes, at most 5,000, are
-candidates, of whom the deleted are; all others are public. The attackers know the rounding, every version's answers,
-the graph, all public nodes' features and labels and those of the candidates, and that one deletion lies in between. A
-unit is one dataset, loss, certificate and seed; one whose file is there is not measured again.
+for before and after each, once, with all digits; rounding is done offline. Half of the training nodes, at most 5,000,
+are candidates, of whom the deleted are; all others are public. The attackers know the rounding, every version's
+answers, the graph, all public nodes' features and labels and those of the candidates, and that one deletion lies in
+between. A unit is one dataset, loss, certificate and seed; one whose file is there is not measured again.
 
     python -m benchmarks.observer.measure [--dataset cora …] [--loss softmax …] [--certify EPSILON,DELTA] [--seeds N]
 """
@@ -12,6 +12,8 @@ unit is one dataset, loss, certificate and seed; one whose file is there is not 
 import argparse
 import json
 import os
+import signal
+import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -56,7 +58,7 @@ class Unit:
 
 def measured(unit: Unit) -> dict[str, object]:
     """Every figure of every deletion, by case."""
-    began = time.monotonic()
+    began, about = time.monotonic(), surroundings(torch.get_num_threads())
     spec = spec_of(unit.dataset, SOFTMAX if unit.loss == LossKind.SOFTMAX.value else "")
     graph = load_dataset(unit.dataset, data_dirs=default_data_dirs(os.environ))
     large, random = graph.nodes > _LARGE, np.random.default_rng(unit.seed)
@@ -81,12 +83,13 @@ def measured(unit: Unit) -> dict[str, object]:
                 for name, value in figures.items():
                     of_case.setdefault(name, []).append(round(value, 6))
             live &= ~np.isin(candidates, deletion.nodes)
+            print(f"{unit}: {(~live).sum()} deleted, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
             before = after
     return {
         **asdict(unit),
         "cases": cases,
         "seconds": round(time.monotonic() - began),
-        **surroundings(torch.get_num_threads()),
+        **about,
         "spec": asdict(spec),
         "graph": {**size_of(graph), "candidates": candidates.size, "public": int(before.asked.size)},
     }
@@ -117,4 +120,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # Ends the Lethe as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main()

@@ -9,10 +9,18 @@ from numpy.typing import NDArray
 from benchmarks.attacks.black_box import recorded
 from benchmarks.attacks.knowledge import Hessian
 from benchmarks.attacks.ranking import first
-from benchmarks.attacks.reconstruction import by_likelihood, by_row, change_of_weights, deleted_row
+from benchmarks.attacks.reconstruction import (
+    Rehearsed,
+    by_likelihood,
+    by_row,
+    change_of_weights,
+    changed_rows,
+    deleted_row,
+    nearest,
+)
 from benchmarks.baselines.retraining import Retraining
 from projector.network.spec import LossKind
-from tests.support.mathematics.attacks import SPECS, attacked, change, dense_hessian, leaked, told
+from tests.support.mathematics.attacks import SPECS, attacked, change, dense_hessian, leaked, probability, told
 
 LOSSES = list(SPECS)
 Matrix = NDArray[np.float64]
@@ -101,3 +109,44 @@ def test_answers_that_are_rounded_to_nothing_are_still_numbers() -> None:
     for decimals in (1, 0):
         before, after = (recorded(each.predict(), decimals) for each in (fitted, left))
         assert np.isfinite(deleted_row(change_of_weights(before, after, known), known, 4)).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_who_knows_the_rounding_finds_the_row_that_made_answers_change(loss: LossKind) -> None:
+    """Of a change by one row alone, as the attacker rehearses it: better than the mean, where regression finds less."""
+    graph, known = attacked(SPECS[loss], nodes=240, features=12)
+    before, cosines = told(known.H @ known.W, known.spec), []
+    for decimals in (None, 3):
+        attacker = Rehearsed.of(known, decimals, 1)
+        for node in known.candidates[:12]:
+            slopes = probability(known.H[[node]] @ known.W, known.spec) - np.eye(3)[graph.labels[[node]]]
+            change_ = known.hessian.solve(known.H[[node]].T @ slopes) / known.training
+            after = told(known.H @ (known.W + change_), known.spec)
+            after[node] = 0.0
+            versions = recorded(before, decimals), recorded(after, decimals)
+            regressed = deleted_row(change_of_weights(*versions, known), known)
+            true = known.H[[node]]
+            cosines.append([nearest(row, true) for row in (attacker.row(*versions, known), regressed, known.mean)])
+    exact, rounded = np.mean(np.reshape(cosines, (2, 12, 3)), axis=1)
+    assert exact[0] > exact[2] + 0.1
+    assert rounded[0] > max(rounded[1], rounded[2])
+
+
+def test_without_a_change_the_mean_is_all_there_is_to_guess() -> None:
+    graph, known = attacked(SPECS[LossKind.OVR])
+    box = recorded(Retraining(known.spec).fit(graph).predict(), 2)
+    for steps, share in ((0, 0.25), (3, 0.0)):
+        assert nearest(Rehearsed(steps, share).row(box, box, known), known.mean[None]) == pytest.approx(1.0)
+    assert nearest(changed_rows(box, box, known), known.mean[None]) == pytest.approx(1.0)
+
+
+def test_rows_count_as_much_as_their_answers_changed() -> None:
+    graph, known = attacked(SPECS[LossKind.OVR])
+    answers = Retraining(known.spec).fit(graph).predict()
+    one, other = known.asked[:2]
+    later = answers.copy()
+    later[one, 0] += 0.2
+    later[other, 1] -= 0.1
+    row = changed_rows(recorded(answers), recorded(later), known)
+    assert nearest(row, (2 * known.H[one] + known.H[other])[None]) == pytest.approx(1.0)
+    assert nearest(np.zeros_like(row), known.H) == 0.0
