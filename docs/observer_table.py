@@ -105,6 +105,9 @@ def _share(values: Sequence[float]) -> str:
 
 
 def _mean(values: Sequence[float], write: Callable[[float], str] = "{:.2f}".format) -> str:
+    """Nothing where nothing was measured."""
+    if None in values:
+        return ""
     low, high = bootstrap(values)
     return f"{write(fmean(values))} ({write(low)} to {write(high)})"
 

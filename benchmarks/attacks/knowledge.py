@@ -163,10 +163,12 @@ class Known:
         logits = self.H[self.asked] @ self.W
         return Linearised(answers(logits, self.spec.loss), log_slopes(logits, self.spec.loss))
 
-    def on(self, graph: Graph) -> "Known":
-        """The same attackers, who know a later graph; what they trained stays."""
-        rows = representation(graph, self.spec, np.arange(graph.nodes))
-        return replace(self, H=rows, P=propagation(graph, self.spec))
+    def on(self, H: Array, P: sp.csr_array) -> "Known":
+        """The same attackers with the rows of a later graph; what they trained stays, and how long effects are."""
+        later = replace(self, H=H, P=P)
+        # A cached property's value. A few nodes change it less than it is known to.
+        later.__dict__["lengths"] = self.lengths
+        return later
 
     def _projected(self, d: Array) -> Array:
         """R (k, C): the effect of the candidate with slopes s is in the direction d (a, C) by s R."""

@@ -22,7 +22,7 @@ A leak in the weights is seen when `after` is the model trained anew; from weigh
 were not updated.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -106,8 +106,10 @@ def _solutions(product: Callable[[Array], Array], solve: Callable[[Array], Array
         direction = solved + decrease / previous * direction
 
 
-def rows_by_steps(before: BlackBox, after: BlackBox, known: Known, count: int = 1) -> Array:
-    """Guesses at the row that `count` deleted ones have most of, by each of `_STEPS`, (len(_STEPS), p)."""
+def rows_by_steps(
+    before: BlackBox, after: BlackBox, known: Known, count: int = 1, choices: Sequence[int] = _STEPS
+) -> Array:
+    """Guesses at the row that `count` deleted ones have most of, by each of `choices` of steps, (len(choices), p)."""
     rows = known.H[known.asked]
     linear = known.linearised
     solutions = _solutions(
@@ -115,8 +117,8 @@ def rows_by_steps(before: BlackBox, after: BlackBox, known: Known, count: int = 
         known.hessian.solve,
         rows.T @ linear.back(clipped(known.changes(before, after))),
     )
-    reached = list(islice(solutions, max(_STEPS) + 1))
-    return np.stack([deleted_row(reached[min(steps, len(reached) - 1)], known, count) for steps in _STEPS])
+    reached = list(islice(solutions, max(choices) + 1))
+    return np.stack([deleted_row(reached[min(steps, len(reached) - 1)], known, count) for steps in choices])
 
 
 def changed_rows(before: BlackBox, after: BlackBox, known: Known) -> Array:
@@ -129,7 +131,7 @@ def changed_rows(before: BlackBox, after: BlackBox, known: Known) -> Array:
 class Rehearsed:
     """One who knows how answers are told, and has learned what to make of them."""
 
-    #: The place in `_STEPS`, and the guess's share beside the mean.
+    #: Of conjugate gradients, and the guess's share beside the mean.
     steps: int
     share: float
 
@@ -157,11 +159,13 @@ class Rehearsed:
                 [nearest(_beside_mean(guess, share, known), known.H[nodes]) for share in _SHARES] for guess in guesses
             ]
         steps, share = np.unravel_index(cosines.argmax(), cosines.shape)
-        return cls(int(steps), _SHARES[share])
+        return cls(_STEPS[steps], _SHARES[share])
 
     def row(self, before: BlackBox, after: BlackBox, known: Known, count: int = 1) -> Array:
         """The guess (p,)."""
-        return _beside_mean(rows_by_steps(before, after, known, count)[self.steps], self.share, known)
+        if not self.share:
+            return known.mean
+        return _beside_mean(rows_by_steps(before, after, known, count, [self.steps])[0], self.share, known)
 
 
 def nearest(row: Array, rows: Array) -> float:

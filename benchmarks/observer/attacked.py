@@ -2,19 +2,22 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.attacks.black_box import recorded
 from benchmarks.attacks.identification import matched_filter, neighbours
 from benchmarks.attacks.knowledge import Known
 from benchmarks.attacks.ranking import first
 from benchmarks.attacks.reconstruction import Rehearsed, change_of_weights, changed_rows, deleted_row, nearest
+from benchmarks.baselines.linear import propagation, representation
 from benchmarks.baselines.protocol import Nodes
 from benchmarks.observer.observed import Deletion
+from projector import ModelSpec
+from projector.graph.graph import Graph
 
+#: Nodes that are deleted at a time, where it is not one.
+BATCH = 16
 #: How answers are told, and of how many nodes.
 TOLD: Mapping[str, int | None] = {"full": None, "3": 3, "2": 2, "1": 1}
 ASKED: Mapping[str, int | None] = {"100": 100, "1,000": 1000, "all": None}
@@ -32,57 +35,57 @@ class Case:
         return f"{self.deleted} deleted, {self.asked} asked, {self.told} decimals"
 
 
-@dataclass(frozen=True, eq=False)
 class Attackers:
     """Those who are after one model's deletions; each case has one, who has rehearsed once."""
 
-    #: What they all know of before the first deletion; asked are all public nodes.
-    known: Known
-    #: Of the candidates, (k,).
-    labels: Nodes
-    seed: int
+    def __init__(self, graph: Graph, spec: ModelSpec, candidates: Nodes, seed: int) -> None:
+        """They know all nodes but the `candidates` (k,) of `graph`, and draw from `seed` whom to ask for."""
+        known = Known.of(graph, spec, candidates)
+        order = np.random.default_rng(seed).permutation(known.asked)
+        #: Public nodes, (a,).
+        self.public = known.asked
+        #: By how many are asked, on the graph of before the next deletion.
+        self._known = {asked: replace(known, asked=np.sort(order[:most])) for asked, most in ASKED.items()}
+        self._rehearsed = {
+            (asked, told, deleted): Rehearsed.of(each, decimals, deleted)
+            for asked, each in self._known.items()
+            for told, decimals in TOLD.items()
+            for deleted in (1, BATCH)
+        }
+        self._labels = graph.labels[candidates]
+        self._live = np.ones(candidates.size, dtype=np.bool_)
 
-    @cached_property
-    def _order(self) -> Nodes:
-        return np.random.default_rng(self.seed).permutation(self.known.asked)
+    def figures(self, deletion: Deletion, left: Graph) -> Iterator[tuple[Case, dict[str, float | None]]]:
+        """Each case's, of a deletion that leaves the graph `left`; deletions are told in their order.
 
-    @cached_property
-    def _rehearsed(self) -> dict[Case, Rehearsed]:
-        return {}
-
-    def _asking(self, known: Known, asked: str) -> Known:
-        return replace(known, asked=np.sort(self._order[: ASKED[asked]]))
-
-    def figures(
-        self, deletion: Deletion, before: Known, after: Known, live: NDArray[np.bool_]
-    ) -> Iterator[tuple[Case, dict[str, float]]]:
-        """Each case's, of a deletion; what is known is that of the graphs `before` and `after` it.
-
-        `live` (k,) are the candidates that are left. `…_first` is how probably a deleted node is ranked first, `chance`
-        that of a candidate at random; the others are cosines to the deleted node's row of before, of a batch the
-        nearest.
+        `…_first` is how probably a deleted node is ranked first, `chance` that of a candidate at random; the others are
+        cosines to the deleted node's row of before, of a batch the nearest. Regression is of all digits alone: where
+        most answers did not change it has nothing to go by.
         """
-        true = np.isin(before.candidates, deletion.nodes)
-        rows = before.H[deletion.nodes]
-        for asked in ASKED:
-            known, later = self._asking(before, asked), self._asking(after, asked)
+        count = deletion.nodes.size
+        some = self._known["all"]
+        H, P = representation(left, some.spec, np.arange(left.nodes)), propagation(left, some.spec)
+        true, rows = np.isin(some.candidates, deletion.nodes), some.H[deletion.nodes]
+        for asked, known in self._known.items():
+            self._known[asked] = later = known.on(H, P)
             for told, decimals in TOLD.items():
-                case = Case(deletion.nodes.size, asked, told)
-                if case not in self._rehearsed:
-                    self._rehearsed[case] = Rehearsed.of(self._asking(self.known, asked), decimals, case.deleted)
                 versions = recorded(deletion.before, decimals), recorded(deletion.after, decimals)
-                by_filter = matched_filter(*versions, known, self.labels)
-                by_neighbours = neighbours(*versions, known)
-                regression = deleted_row(change_of_weights(*versions, known), known, case.deleted)
+                scores = matched_filter(*versions, known, self._labels), neighbours(*versions, known)
+                by_filter, by_neighbours = (first(np.where(self._live, each, -np.inf), true) for each in scores)
+                guess = self._rehearsed[asked, told, count].row(*versions, known, count)
+                regression = None
+                if decimals is None:
+                    regression = nearest(deleted_row(change_of_weights(*versions, known), known, count), rows)
                 yield (
-                    case,
+                    Case(count, asked, told),
                     {
-                        "chance": float(true.sum() / live.sum()),
-                        "filter_first": first(np.where(live, by_filter, -np.inf), true),
-                        "neighbours_first": first(np.where(live, by_neighbours, -np.inf), true),
-                        "regression": nearest(regression, rows),
-                        "rehearsed": nearest(self._rehearsed[case].row(*versions, known, case.deleted), rows),
+                        "chance": float(true.sum() / self._live.sum()),
+                        "filter_first": by_filter,
+                        "neighbours_first": by_neighbours,
+                        "regression": regression,
+                        "rehearsed": nearest(guess, rows),
                         "changed": nearest(changed_rows(*versions, later), rows),
                         "mean": nearest(known.mean, rows),
                     },
                 )
+        self._live &= ~true

@@ -22,9 +22,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.attacks.knowledge import Known
 from benchmarks.baselines.linear import remaining
-from benchmarks.observer.attacked import Attackers
+from benchmarks.observer.attacked import BATCH, Attackers
 from benchmarks.observer.observed import observed, serving
 from benchmarks.paper.setting import ARXIV, SOFTMAX, spec_of
 from benchmarks.paper.units import size_of, surroundings
@@ -34,7 +33,7 @@ from projector.network.spec import LossKind
 RESULTS = Path(__file__).parents[1] / "results" / "observer"
 DATASETS = ("cora", "pubmed", ARXIV)
 LOSSES = (LossKind.SOFTMAX.value, LossKind.OVR.value)
-_CANDIDATES, _BATCH = 5000, 16
+_CANDIDATES = 5000
 #: Deletions of one node and of a batch, in a unit; fewer on graphs of more than `_LARGE` nodes.
 _SINGLE, _BATCHES = 30, 6
 _SINGLE_OF_LARGE, _BATCHES_OF_LARGE, _LARGE = 10, 2, 50_000
@@ -65,33 +64,31 @@ def measured(unit: Unit) -> dict[str, object]:
     training = np.flatnonzero(graph.train_mask)
     candidates = np.sort(random.choice(training, min(_CANDIDATES, training.size // 2), replace=False))
     single, batches = (_SINGLE_OF_LARGE, _BATCHES_OF_LARGE) if large else (_SINGLE, _BATCHES)
-    doomed = random.choice(candidates, single + batches * _BATCH, replace=False)
+    doomed = random.choice(candidates, single + batches * BATCH, replace=False)
     targets = [*np.split(doomed[:single], single), *np.split(doomed[single:], batches)]
-    before = Known.of(graph, spec, candidates)
-    attackers = Attackers(before, graph.labels[candidates], unit.seed)
-    cases: dict[str, dict[str, list[float]]] = {}
+    attackers = Attackers(graph, spec, candidates, unit.seed)
+    cases: dict[str, dict[str, list[float | None]]] = {}
     with (
         tempfile.TemporaryDirectory() as temporary,
         serving(Path(temporary) / "home", unit.dataset, spec, unit.certify) as (deleting, asking),
     ):
-        ids, live, left = list(graph.node_ids), np.ones(candidates.size, dtype=np.bool_), graph
-        for deletion in observed(deleting, asking, ids, before.asked, targets):
+        left = graph
+        for deletion in observed(deleting, asking, list(graph.node_ids), attackers.public, targets):
             left = remaining(left, deletion.nodes)
-            after = before.on(left)
-            for case, figures in attackers.figures(deletion, before, after, live):
+            for case, figures in attackers.figures(deletion, left):
                 of_case = cases.setdefault(str(case), {})
                 for name, value in figures.items():
-                    of_case.setdefault(name, []).append(round(value, 6))
-            live &= ~np.isin(candidates, deletion.nodes)
-            print(f"{unit}: {(~live).sum()} deleted, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-            before = after
+                    of_case.setdefault(name, []).append(None if value is None else round(value, 6))
+            print(
+                f"{unit}: {deletion.nodes.size} deleted, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True
+            )
     return {
         **asdict(unit),
         "cases": cases,
         "seconds": round(time.monotonic() - began),
         **about,
         "spec": asdict(spec),
-        "graph": {**size_of(graph), "candidates": candidates.size, "public": int(before.asked.size)},
+        "graph": {**size_of(graph), "candidates": candidates.size, "public": int(attackers.public.size)},
     }
 
 

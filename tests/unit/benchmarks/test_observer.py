@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.observer import measure
-from benchmarks.observer.attacked import ASKED, TOLD, Case
+from benchmarks.observer.attacked import ASKED, BATCH, TOLD, Case
 from benchmarks.observer.intervals import bootstrap, wilson
 from benchmarks.observer.measure import Unit, measured
 from docs import observer_table
@@ -29,10 +30,10 @@ def test_intervals_of_means_are_about_the_means() -> None:
 
 def test_a_table_pools_seeds(tmp_path: Path) -> None:
     for seed, cosine in enumerate((0.2, 0.4)):
-        figures = {
+        figures: dict[str, list[Any]] = {
             name: [cosine] * 2
-            for name in ("chance", "filter_first", "neighbours_first", "regression", "rehearsed", "changed", "mean")
-        }
+            for name in ("chance", "filter_first", "neighbours_first", "rehearsed", "changed", "mean")
+        } | {"regression": [None] * 2}
         unit = Unit("cora", "ovr", "1,1e-4", seed)
         unit.file(tmp_path).parent.mkdir(exist_ok=True)
         about = {
@@ -48,15 +49,15 @@ def test_a_table_pools_seeds(tmp_path: Path) -> None:
     assert len(rows) == len(ASKED) * len(TOLD)
     low, high = wilson(1.2, 4)
     assert rows[0].startswith(f"| 1 | 100 | full | 30 ({100 * low:.0f} to {100 * high:.0f}) |")
-    assert "| +0.00 (+0.00 to +0.00) |" in rows[0]
+    assert "|  | 0.30 (0.20 to 0.40) | +0.00 (+0.00 to +0.00) |" in rows[0]
 
 
 @pytest.mark.slow
 def test_a_running_lethe_is_attacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"_SINGLE": 2, "_BATCHES": 1, "_BATCH": 4}.items():
-        monkeypatch.setattr(measure, name, value)
+    monkeypatch.setattr(measure, "_SINGLE", 2)
+    monkeypatch.setattr(measure, "_BATCHES", 1)
     found = measured(Unit("synthetic:n=300,d=12,classes=3,seed=1", "ovr", None, 0))
     cases = found["cases"]
     assert isinstance(cases, dict)
-    assert set(cases) == {str(Case(deleted, asked, told)) for deleted in (1, 4) for asked in ASKED for told in TOLD}
+    assert set(cases) == {str(Case(deleted, asked, told)) for deleted in (1, BATCH) for asked in ASKED for told in TOLD}
     assert all(len(values) == (2 if case.startswith("1 ") else 1) for case in cases for values in cases[case].values())
