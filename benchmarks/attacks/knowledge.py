@@ -157,6 +157,11 @@ class Known:
             squares += self._with_each_label(self._projected(probe)) ** 2
         return np.sqrt(squares / _PROBES)
 
+    @property
+    def answers(self) -> Array:
+        """What the attackers' own model tells of all nodes, (n, C)."""
+        return answers(self.H @ self.W, self.spec.loss)
+
     @cached_property
     def linearised(self) -> "Linearised":
         """How answers of the nodes asked change with their logits."""

@@ -11,8 +11,7 @@ is the deleted node's of P^L X, from which its neighbours' features are not told
   (one class against the rest), and regression on the public rows gives the change of the weights. Public nodes near the
   deleted one have other rows since, which the attacker does not know: it leaves out those whose answers change most.
 * From rounded answers, by a few steps: least squares of the answers themselves, begun at no change and left after a few
-  steps of conjugate gradients, as noise wants it. An attacker who knows the rounding rehearses on nodes that it knows,
-  and learns how many steps to take, and how much of its guess to believe beside the public rows' mean (ours).
+  steps of conjugate gradients, as noise wants it (ours). How few they are is what `rehearsal` learns.
 * From where answers changed: the mean of the public rows, each counted as much as its answer changed. This needs no
   weights at all; it tells what the deleted node's neighbourhood is like (ours).
 * From answers, by likelihood: of candidate rows whose labels are unknown, the one whose deletion explains the change
@@ -23,14 +22,13 @@ were not updated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from benchmarks.attacks.black_box import BlackBox, recorded
-from benchmarks.attacks.knowledge import Known, answers, clipped, expected, log_slopes
+from benchmarks.attacks.black_box import BlackBox
+from benchmarks.attacks.knowledge import Known, clipped, log_slopes
 from benchmarks.baselines.protocol import Array
 
 #: Of the public nodes, by the size of the change of their answers, those that regression is on.
@@ -39,8 +37,6 @@ _KEPT = 0.9
 _RIDGE = 1e-10
 #: Of the regression's conjugate gradients: an attacker needs no more digits.
 _TOLERANCE, _MOST_STEPS = 1e-6, 50
-#: Steps that one who knows the rounding chooses from, shares of its guess beside the mean, and how often it rehearses.
-_STEPS, _SHARES, _REHEARSALS = (1, 2, 4, 8), (0.0, 0.25, 0.5, 0.75, 1.0), 8
 
 
 def deleted_row(change: Array, known: Known, count: int = 1) -> Array:
@@ -106,9 +102,7 @@ def _solutions(product: Callable[[Array], Array], solve: Callable[[Array], Array
         direction = solved + decrease / previous * direction
 
 
-def rows_by_steps(
-    before: BlackBox, after: BlackBox, known: Known, count: int = 1, choices: Sequence[int] = _STEPS
-) -> Array:
+def rows_by_steps(before: BlackBox, after: BlackBox, known: Known, count: int, choices: Sequence[int]) -> Array:
     """Guesses at the row that `count` deleted ones have most of, by each of `choices` of steps, (len(choices), p)."""
     rows = known.H[known.asked]
     linear = known.linearised
@@ -127,47 +121,6 @@ def changed_rows(before: BlackBox, after: BlackBox, known: Known) -> Array:
     return np.asarray(size @ known.H[known.asked] if size.any() else known.mean)
 
 
-@dataclass(frozen=True)
-class Rehearsed:
-    """One who knows how answers are told, and has learned what to make of them."""
-
-    #: Of conjugate gradients, and the guess's share beside the mean.
-    steps: int
-    share: float
-
-    @classmethod
-    def of(cls, known: Known, decimals: int | None, count: int, seed: int = 0) -> "Rehearsed":
-        """By deletions of `count` public nodes each, to first order, from the attackers' own model.
-
-        What came nearest to the nodes' rows, in the mean of `_REHEARSALS`, is chosen; labels are drawn as it says.
-        """
-        random = np.random.default_rng(seed)
-        logits = known.H @ known.W
-        before = answers(logits, known.spec.loss)
-        cosines = np.zeros((len(_STEPS), len(_SHARES)))
-        for _ in range(_REHEARSALS):
-            nodes = random.choice(known.public, count, replace=False)
-            slopes = expected(logits[nodes], known.spec.loss)
-            for each, p in zip(slopes, before[nodes], strict=True):
-                each[random.choice(p.size, p=p)] -= 1.0
-            change = known.hessian.solve(known.H[nodes].T @ slopes) / known.training
-            after = answers(logits + known.H @ change, known.spec.loss)
-            # A deleted node is not answered.
-            after[nodes] = 0.0
-            guesses = rows_by_steps(recorded(before, decimals), recorded(after, decimals), known, count)
-            cosines += [
-                [nearest(_beside_mean(guess, share, known), known.H[nodes]) for share in _SHARES] for guess in guesses
-            ]
-        steps, share = np.unravel_index(cosines.argmax(), cosines.shape)
-        return cls(_STEPS[steps], _SHARES[share])
-
-    def row(self, before: BlackBox, after: BlackBox, known: Known, count: int = 1) -> Array:
-        """The guess (p,)."""
-        if not self.share:
-            return known.mean
-        return _beside_mean(rows_by_steps(before, after, known, count, [self.steps])[0], self.share, known)
-
-
 def nearest(row: Array, rows: Array) -> float:
     """The largest cosine between `row` (d,) and one of `rows` (m, d); 0 to a row of zeros."""
     lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(row)
@@ -184,15 +137,6 @@ def by_row(row: Array, known: Known) -> Array:
 def by_likelihood(before: BlackBox, after: BlackBox, known: Known) -> Array:
     """A score of every candidate, (k,): how well its row explains the change, with whichever label."""
     return known.agreement(known.changes(before, after), None)
-
-
-def _beside_mean(guess: Array, share: float, known: Known) -> Array:
-    return (1.0 - share) * _direction(known.mean) + share * _direction(guess)
-
-
-def _direction(row: Array) -> Array:
-    """A row (p,) of length 1; zeros as they are."""
-    return np.asarray(row / (np.linalg.norm(row) or 1.0))
 
 
 def _logarithms(answers: Array) -> Array:

@@ -9,7 +9,8 @@ from benchmarks.attacks.black_box import recorded
 from benchmarks.attacks.identification import matched_filter, neighbours
 from benchmarks.attacks.knowledge import Known
 from benchmarks.attacks.ranking import first
-from benchmarks.attacks.reconstruction import Rehearsed, change_of_weights, changed_rows, deleted_row, nearest
+from benchmarks.attacks.reconstruction import change_of_weights, changed_rows, deleted_row, nearest
+from benchmarks.attacks.rehearsal import Rehearsal, Rehearsed
 from benchmarks.baselines.linear import propagation, representation
 from benchmarks.baselines.protocol import Nodes
 from benchmarks.observer.observed import Deletion
@@ -18,6 +19,8 @@ from projector.graph.graph import Graph
 
 #: Nodes that are deleted at a time, where it is not one.
 BATCH = 16
+#: How often the attackers rehearse each size.
+_REHEARSALS = 8
 #: How answers are told, and of how many nodes.
 TOLD: Mapping[str, int | None] = {"full": None, "3": 3, "2": 2, "1": 1}
 ASKED: Mapping[str, int | None] = {"100": 100, "1,000": 1000, "all": None}
@@ -46,12 +49,13 @@ class Attackers:
         self.public = known.asked
         #: By how many are asked, on the graph of before the next deletion.
         self._known = {asked: replace(known, asked=np.sort(order[:most])) for asked, most in ASKED.items()}
-        self._rehearsed = {
-            (asked, told, deleted): Rehearsed.of(each, decimals, deleted)
-            for asked, each in self._known.items()
-            for told, decimals in TOLD.items()
-            for deleted in (1, BATCH)
-        }
+        self._rehearsed = dict[Case, Rehearsed]()
+        for deleted in (1, BATCH):
+            random = np.random.default_rng(seed)
+            rehearsals = [Rehearsal.drawn(graph, known, deleted, random) for _ in range(_REHEARSALS)]
+            for asked, each in self._known.items():
+                for told, decimals in TOLD.items():
+                    self._rehearsed[Case(deleted, asked, told)] = Rehearsed.by(rehearsals, each, decimals)
         self._labels = graph.labels[candidates]
         self._live = np.ones(candidates.size, dtype=np.bool_)
 
@@ -69,15 +73,16 @@ class Attackers:
         for asked, known in self._known.items():
             self._known[asked] = later = known.on(H, P)
             for told, decimals in TOLD.items():
+                case = Case(count, asked, told)
                 versions = recorded(deletion.before, decimals), recorded(deletion.after, decimals)
                 scores = matched_filter(*versions, known, self._labels), neighbours(*versions, known)
                 by_filter, by_neighbours = (first(np.where(self._live, each, -np.inf), true) for each in scores)
-                guess = self._rehearsed[asked, told, count].row(*versions, known, count)
+                guess = self._rehearsed[case].row(*versions, known, count)
                 regression = None
                 if decimals is None:
                     regression = nearest(deleted_row(change_of_weights(*versions, known), known, count), rows)
                 yield (
-                    Case(count, asked, told),
+                    case,
                     {
                         "chance": float(true.sum() / self._live.sum()),
                         "filter_first": by_filter,

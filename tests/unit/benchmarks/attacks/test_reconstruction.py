@@ -10,7 +10,6 @@ from benchmarks.attacks.black_box import recorded
 from benchmarks.attacks.knowledge import Hessian
 from benchmarks.attacks.ranking import first
 from benchmarks.attacks.reconstruction import (
-    Rehearsed,
     by_likelihood,
     by_row,
     change_of_weights,
@@ -20,7 +19,7 @@ from benchmarks.attacks.reconstruction import (
 )
 from benchmarks.baselines.retraining import Retraining
 from projector.network.spec import LossKind
-from tests.support.mathematics.attacks import SPECS, attacked, change, dense_hessian, leaked, probability, told
+from tests.support.mathematics.attacks import SPECS, attacked, change, dense_hessian, leaked, told
 
 LOSSES = list(SPECS)
 Matrix = NDArray[np.float64]
@@ -109,35 +108,6 @@ def test_answers_that_are_rounded_to_nothing_are_still_numbers() -> None:
     for decimals in (1, 0):
         before, after = (recorded(each.predict(), decimals) for each in (fitted, left))
         assert np.isfinite(deleted_row(change_of_weights(before, after, known), known, 4)).all()
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_who_knows_the_rounding_finds_the_row_that_made_answers_change(loss: LossKind) -> None:
-    """Of a change by one row alone, as the attacker rehearses it: better than the mean, where regression finds less."""
-    graph, known = attacked(SPECS[loss], nodes=240, features=12)
-    before, cosines = told(known.H @ known.W, known.spec), []
-    for decimals in (None, 3):
-        attacker = Rehearsed.of(known, decimals, 1)
-        for node in known.candidates[:12]:
-            slopes = probability(known.H[[node]] @ known.W, known.spec) - np.eye(3)[graph.labels[[node]]]
-            change_ = known.hessian.solve(known.H[[node]].T @ slopes) / known.training
-            after = told(known.H @ (known.W + change_), known.spec)
-            after[node] = 0.0
-            versions = recorded(before, decimals), recorded(after, decimals)
-            regressed = deleted_row(change_of_weights(*versions, known), known)
-            true = known.H[[node]]
-            cosines.append([nearest(row, true) for row in (attacker.row(*versions, known), regressed, known.mean)])
-    exact, rounded = np.mean(np.reshape(cosines, (2, 12, 3)), axis=1)
-    assert exact[0] > exact[2] + 0.1
-    assert rounded[0] > max(rounded[1], rounded[2])
-
-
-def test_without_a_change_the_mean_is_all_there_is_to_guess() -> None:
-    graph, known = attacked(SPECS[LossKind.OVR])
-    box = recorded(Retraining(known.spec).fit(graph).predict(), 2)
-    for steps, share in ((1, 0.25), (8, 0.0)):
-        assert nearest(Rehearsed(steps, share).row(box, box, known), known.mean[None]) == pytest.approx(1.0)
-    assert nearest(changed_rows(box, box, known), known.mean[None]) == pytest.approx(1.0)
 
 
 def test_rows_count_as_much_as_their_answers_changed() -> None:
