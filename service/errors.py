@@ -74,6 +74,14 @@ class MissingScope(LetheError):
     title = "Scope missing"
 
 
+class NodeLimitReached(LetheError):
+    """The API key was told of as many nodes of this version of the model as it may be."""
+
+    status = 403
+    slug = "node-limit-reached"
+    title = "Node limit reached"
+
+
 class NotFound(LetheError):
     """No such request or node, as far as this key may know."""
 

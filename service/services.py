@@ -7,6 +7,7 @@ from starlette.requests import Request
 
 from service.access.key_memory import KeyMemory
 from service.access.limits import RateLimits
+from service.access.node_allowance import NodeAllowance
 from service.db.engine import Engine
 from service.deletions.deletions import Deletions
 from service.domain.lease_report import Check
@@ -30,6 +31,7 @@ class Services:
     keyring: Keyring
     keys: KeyMemory
     limits: RateLimits
+    allowance: NodeAllowance
     reader: Reader
     model_info: Callable[[], Awaitable[ModelInfo]]
     deletions: Deletions

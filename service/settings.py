@@ -159,6 +159,18 @@ class Settings(BaseSettings):
     max_nodes_per_request: int = Field(10_000, ge=1, description="Most nodes or edges in one deletion request.")
     max_body_bytes: int = Field(1_048_576, ge=1_024, le=1 << 30, description="Largest request body (bytes).")
 
+    prediction_decimals: int = Field(
+        2,
+        ge=0,
+        le=15,
+        description="Decimals of the probabilities that keys without predictions:exact are told.",
+    )
+    max_predicted_nodes: int = Field(
+        0,
+        ge=0,
+        description="Most nodes that one API key is told predictions of, for each version of the model; 0: no limit.",
+    )
+
     deadline_days: float = Field(
         30.0, gt=0.0, le=3650.0, description="Days after its receipt by which the dashboard wants a request completed."
     )

@@ -71,6 +71,23 @@ class Hessian:
 
 
 @dataclass(frozen=True, eq=False)
+class Linearised:
+    """J = dp/dz of each answer by its logits, from answers p (a, C) and the slopes (a, C) of their logarithms."""
+
+    p: Array
+    slopes: Array
+
+    def forth(self, z: Array) -> Array:
+        """J z of changes z (a, C) of the logits."""
+        steep = self.slopes * z
+        return np.asarray(self.p * (steep - (self.p * steep).sum(axis=1, keepdims=True)))
+
+    def back(self, d: Array) -> Array:
+        """J^T d of changes d (a, C) of the answers."""
+        return np.asarray(self.slopes * (self.p * d - self.p * (self.p * d).sum(axis=1, keepdims=True)))
+
+
+@dataclass(frozen=True, eq=False)
 class Known:
     """The attackers' side: rows of the graph of before, a model of their own, and who may have been deleted."""
 
@@ -83,7 +100,7 @@ class Known:
     spec: ModelSpec
     #: Of public rows, there.
     hessian: Hessian
-    #: Public nodes, whose rows are known and whose answers are asked for, (a,); not candidates.
+    #: Public nodes whose answers are asked for, (a,); the others' rows are known all the same.
     asked: Nodes
     #: One of them is deleted, (k,).
     candidates: Nodes
@@ -116,11 +133,19 @@ class Known:
         norm this is the likelihood of normal noise, the effect's scale left open. Changes are clipped at the size that
         2 % of them exceed, since what happens where an edge went does not follow from the weights. Returns (k,).
         """
-        size = np.abs(changes)
-        limit = np.quantile(size, _UNCLIPPED) or size[size > 0].min(initial=np.inf)
-        seen = self._with_each_label(self._projected(np.clip(changes, -limit, limit)))
+        seen = self._with_each_label(self._projected(clipped(changes)))
         agreement = np.divide(seen, self.lengths, out=np.zeros_like(seen), where=self.lengths > 0)
         return np.asarray(agreement.max(axis=1) if labels is None else agreement[np.arange(len(labels)), labels])
+
+    @cached_property
+    def public(self) -> Nodes:
+        """All nodes that are no candidates, asked or not, (n - k,)."""
+        return np.setdiff1d(np.arange(len(self.H)), self.candidates)
+
+    @cached_property
+    def mean(self) -> Array:
+        """Of the public nodes' rows, (p,)."""
+        return np.asarray(self.H[self.public].mean(axis=0))
 
     @cached_property
     def lengths(self) -> Array:
@@ -132,18 +157,40 @@ class Known:
             squares += self._with_each_label(self._projected(probe)) ** 2
         return np.sqrt(squares / _PROBES)
 
+    @property
+    def answers(self) -> Array:
+        """What the attackers' own model tells of all nodes, (n, C)."""
+        return answers(self.H @ self.W, self.spec.loss)
+
+    @cached_property
+    def linearised(self) -> "Linearised":
+        """How answers of the nodes asked change with their logits."""
+        logits = self.H[self.asked] @ self.W
+        return Linearised(answers(logits, self.spec.loss), log_slopes(logits, self.spec.loss))
+
+    def on(self, H: Array, P: sp.csr_array) -> "Known":
+        """The same attackers with the rows of a later graph; what they trained stays, and how long effects are."""
+        later = replace(self, H=H, P=P)
+        # A cached property's value. A few nodes change it less than it is known to.
+        later.__dict__["lengths"] = self.lengths
+        return later
+
     def _projected(self, d: Array) -> Array:
         """R (k, C): the effect of the candidate with slopes s is in the direction d (a, C) by s R."""
-        rows = self.H[self.asked]
-        logits = rows @ self.W
-        p = answers(logits, self.spec.loss)
-        back = log_slopes(logits, self.spec.loss) * (p * d - p * (p * d).sum(axis=1, keepdims=True))
-        return np.asarray(self.H[self.candidates] @ self.hessian.solve(rows.T @ back)) / self.training
+        solved = self.hessian.solve(self.H[self.asked].T @ self.linearised.back(d))
+        return np.asarray(self.H[self.candidates] @ solved) / self.training
 
     def _with_each_label(self, R: Array) -> Array:
         """s R for the slopes s = p - y of every label y, (k, C)."""
         p = expected(self.H[self.candidates] @ self.W, self.spec.loss)
         return np.asarray((p * R).sum(axis=1, keepdims=True) - R)
+
+
+def clipped(changes: Array) -> Array:
+    """`changes` (a, C) clipped at the size that 2 % of them exceed; of those that are not 0 where fewer are."""
+    size = np.abs(changes)
+    limit = np.quantile(size, _UNCLIPPED) or size[size > 0].min(initial=np.inf)
+    return np.clip(changes, -limit, limit)
 
 
 def expected(logits: Array, loss: LossKind) -> Array:

@@ -10,6 +10,10 @@ is the deleted node's of P^L X, from which its neighbours' features are not told
 * From answers, by regression: they give each public node's logits up to a shift (a softmax) or a scale of the sigmoids
   (one class against the rest), and regression on the public rows gives the change of the weights. Public nodes near the
   deleted one have other rows since, which the attacker does not know: it leaves out those whose answers change most.
+* From rounded answers, by a few steps: least squares of the answers themselves, begun at no change and left after a few
+  steps of conjugate gradients, as noise wants it (ours). How few they are is what `rehearsal` learns.
+* From where answers changed: the mean of the public rows, each counted as much as its answer changed. This needs no
+  weights at all; it tells what the deleted node's neighbourhood is like (ours).
 * From answers, by likelihood: of candidate rows whose labels are unknown, the one whose deletion explains the change
   best. This is ours; it needs no inversion, and so stands rounding.
 
@@ -17,11 +21,14 @@ A leak in the weights is seen when `after` is the model trained anew; from weigh
 were not updated.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from benchmarks.attacks.black_box import BlackBox
-from benchmarks.attacks.knowledge import Known, log_slopes
+from benchmarks.attacks.knowledge import Known, clipped, log_slopes
 from benchmarks.baselines.protocol import Array
 
 #: Of the public nodes, by the size of the change of their answers, those that regression is on.
@@ -53,7 +60,7 @@ def change_of_weights(before: BlackBox, after: BlackBox, known: Known) -> Array:
     size = np.abs(known.changes(before, after)).max(axis=1)
     kept = known.asked[size <= np.quantile(size, _KEPT)]
     kept = kept[after(kept).any(axis=1)]
-    rows, classes = known.H[kept], known.W.shape[1]
+    rows = known.H[kept]
     slopes = log_slopes(rows @ known.W, known.spec.loss)
     seen = (_logarithms(after(kept)) - _logarithms(before(kept))) / slopes
     gram = rows.T @ rows
@@ -67,21 +74,57 @@ def change_of_weights(before: BlackBox, after: BlackBox, known: Known) -> Array:
     def across(z: Array) -> Array:
         return np.asarray(z - free * (free * z).sum(axis=1, keepdims=True))
 
-    change = np.zeros((rows.shape[1], classes))
-    residual = rows.T @ across(seen)
-    goal = _TOLERANCE * np.linalg.norm(residual)
-    direction = solved = cho_solve(factor, residual)
+    *_, change = _solutions(
+        lambda V: rows.T @ across(rows @ V), lambda residual: cho_solve(factor, residual), rows.T @ across(seen)
+    )
+    return change
+
+
+def _solutions(product: Callable[[Array], Array], solve: Callable[[Array], Array], right: Array) -> Iterator[Array]:
+    """Solutions (p, C) of `product(V) = right` by more and more steps of conjugate gradients, the first of them zero.
+
+    Preconditioned by `solve`; up to `_MOST_STEPS`, or until the residual is small.
+    """
+    change, residual = np.zeros_like(right), right
+    goal = _TOLERANCE * np.linalg.norm(right)
+    direction = solved = solve(residual)
     decrease = float((residual * solved).sum())
+    yield change
     for _ in range(_MOST_STEPS):
         if np.linalg.norm(residual) <= goal:
-            break
-        image = rows.T @ across(rows @ direction)
+            return
+        image = product(direction)
         length = decrease / float((direction * image).sum())
         change, residual = change + length * direction, residual - length * image
-        solved = cho_solve(factor, residual)
+        yield change
+        solved = solve(residual)
         previous, decrease = decrease, float((residual * solved).sum())
         direction = solved + decrease / previous * direction
-    return np.asarray(change)
+
+
+def rows_by_steps(before: BlackBox, after: BlackBox, known: Known, count: int, choices: Sequence[int]) -> Array:
+    """Guesses at the row that `count` deleted ones have most of, by each of `choices` of steps, (len(choices), p)."""
+    rows = known.H[known.asked]
+    linear = known.linearised
+    solutions = _solutions(
+        lambda V: rows.T @ linear.back(linear.forth(rows @ V)),
+        known.hessian.solve,
+        rows.T @ linear.back(clipped(known.changes(before, after))),
+    )
+    reached = list(islice(solutions, max(choices) + 1))
+    return np.stack([deleted_row(reached[min(steps, len(reached) - 1)], known, count) for steps in choices])
+
+
+def changed_rows(before: BlackBox, after: BlackBox, known: Known) -> Array:
+    """The mean (p,) of the public rows, each counted as much as its answer changed; of all of them where none did."""
+    size = np.abs(known.changes(before, after)).sum(axis=1)
+    return np.asarray(size @ known.H[known.asked] if size.any() else known.mean)
+
+
+def nearest(row: Array, rows: Array) -> float:
+    """The largest cosine between `row` (d,) and one of `rows` (m, d); 0 to a row of zeros."""
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(row)
+    return float(np.divide(rows @ row, lengths, out=np.zeros(len(rows)), where=lengths > 0).max())
 
 
 def by_row(row: Array, known: Known) -> Array:

@@ -7,7 +7,7 @@ candidate at random.
 import numpy as np
 
 from benchmarks.attacks.ranking import first
-from benchmarks.attacks.reconstruction import by_likelihood, by_row, change_of_weights, deleted_row
+from benchmarks.attacks.reconstruction import by_likelihood, by_row, change_of_weights, deleted_row, nearest
 from benchmarks.baselines.protocol import Array
 from benchmarks.paper.units import Cases, Figures, Unit
 from benchmarks.paper.versions import TOLD, Pair, by_pair, victim_of
@@ -23,8 +23,8 @@ def reconstruction(graph: Graph, unit: Unit) -> Cases:
     def of_row(name: str, row: Array, pair: Pair) -> Figures:
         true = np.isin(known.candidates, pair.nodes)
         return {
-            f"{name}_cosine": _nearest(row, feature_rows(graph.features, pair.nodes)),
-            f"{name}_propagated": _nearest(row, known.H[pair.nodes]),
+            f"{name}_cosine": nearest(row, feature_rows(graph.features, pair.nodes)),
+            f"{name}_propagated": nearest(row, known.H[pair.nodes]),
             f"{name}_first": first(by_row(row, known), true),
         }
 
@@ -35,10 +35,10 @@ def reconstruction(graph: Graph, unit: Unit) -> Cases:
             "candidates": known.candidates.size,
             "nodes": pair.nodes.size,
             "chance_first": float(true.mean()),
-            "mean_cosine": _nearest(mean, X),
-            "mean_propagated": _nearest(known.H[known.asked].mean(axis=0), known.H[pair.nodes]),
-            "other_cosine": _nearest(feature_rows(graph.features, other)[0], X),
-            "other_propagated": _nearest(known.H[other[0]], known.H[pair.nodes]),
+            "mean_cosine": nearest(mean, X),
+            "mean_propagated": nearest(known.H[known.asked].mean(axis=0), known.H[pair.nodes]),
+            "other_cosine": nearest(feature_rows(graph.features, other)[0], X),
+            "other_propagated": nearest(known.H[other[0]], known.H[pair.nodes]),
         }
         if pair.before.weights is not None and pair.after.weights is not None:
             row = deleted_row(pair.after.weights - pair.before.weights, known, pair.nodes.size)
@@ -54,9 +54,3 @@ def reconstruction(graph: Graph, unit: Unit) -> Cases:
     for kind, deletions in (("single", victim.single), ("batch", victim.batches)):
         for name, averages in by_pair(graph, unit, deletions, figures).items():
             yield f"{kind}, {name}", {"deletions": len(deletions), **averages}
-
-
-def _nearest(row: Array, rows: Array) -> float:
-    """The largest cosine between `row` (d,) and one of `rows` (m, d); 0 to a row of zeros."""
-    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(row)
-    return float(np.divide(rows @ row, lengths, out=np.zeros(len(rows)), where=lengths > 0).max())

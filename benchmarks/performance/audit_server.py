@@ -16,6 +16,7 @@ from service.access.api_keys import ApiKeyRepository
 from service.access.key_memory import key_memory
 from service.access.key_text import new_api_key
 from service.access.limits import RateLimits
+from service.access.node_allowance import NodeAllowance
 from service.api.application import build
 from service.dashboard.installation import install as install_dashboard
 from service.db.engine import Engine
@@ -58,7 +59,8 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
         cohorts = CohortSearch(lambda: None, lambda node: False, tombstones)
         settings, reader = Settings(home=home), Reader()
         # Whose one key is right; nothing is counted.
-        limits = RateLimits(connect("redis://127.0.0.1:1"), keyring.cursor_key)
+        redis = connect("redis://127.0.0.1:1")
+        limits = RateLimits(redis, keyring.cursor_key)
         app.state.services = Services(
             settings=settings,
             model=MODEL,
@@ -66,6 +68,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
             keyring=keyring,
             keys=key_memory(engine, keyring),
             limits=limits,
+            allowance=NodeAllowance(redis, MODEL, settings.max_predicted_nodes),
             reader=reader,
             model_info=_no_model,
             deletions=Deletions(

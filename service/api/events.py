@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from service.api.auth import requires, requires_any
 from service.db.transactions import transaction
-from service.deletions.lookup import sees_references, visible_to
+from service.deletions.lookup import reads_audit, visible_to
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.http.fields import Known
@@ -57,7 +57,7 @@ async def list_events(request: Request, window: Annotated[FeedWindow, Query()], 
     """
     async with transaction(services_of(request).engine) as connection:
         events = await FeedRepository(connection).page(window.after, visible_to(caller), window.limit)
-    shown = [event_answer(event, sees_references=sees_references(caller)) for event in events]
+    shown = [event_answer(event, reads_audit=reads_audit(caller)) for event in events]
     return reply(FeedPage(events=shown))
 
 

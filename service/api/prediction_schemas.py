@@ -21,8 +21,11 @@ class NodePrediction(BaseModel):
     """The class probabilities of one node within an answer for several."""
 
     node: str
-    label: str = Field(description="The most probable class.")
-    probabilities: dict[str, float] = Field(description="Probability by class; they sum to 1.")
+    label: str = Field(description="The most probable class, by the exact probabilities.")
+    probabilities: dict[str, float] = Field(
+        description="Probability by class. To keys with predictions:exact in full: they sum to 1. To others rounded to "
+        "LETHE_PREDICTION_DECIMALS, each by itself."
+    )
 
 
 _PREDICTION: dict[str, Any] = {"node": "12", "label": "3", "probabilities": {"0": 0.01, "1": 0.02, "3": 0.97}}

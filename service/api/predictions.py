@@ -18,7 +18,7 @@ from service.http.problem_responses import problems
 from service.http.replies import reply_record
 from service.offload import offload
 from service.publication.reader import Prediction
-from service.services import services_of
+from service.services import Services, services_of
 
 Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
 
@@ -63,12 +63,13 @@ async def predict(
 ) -> Response:
     """The class probabilities of a live node, by the committed model on the remaining graph.
 
+    In full to a key that also has predictions:exact, rounded to every other.
     A deleted node is 410 to a key that also has deletions:read, and 404 to every other.
     """
     services = services_of(request)
-    prediction = services.reader.predict(node)
-    if prediction is not None:
-        return reply_record(prediction)
+    _, predictions, _ = await _predictions(services, caller, [node])
+    if predictions:
+        return reply_record(predictions[0])
     if Scope.DELETIONS_READ in caller.scopes and await services.deletions.tombstones.deleted_nodes([node]):
         raise NodeDeleted("The node was deleted on request.", "Stop asking for it; its data is gone from the model.")
     raise NotFound("No node of the model has this id.", "Check the id; `GET /model` names the model that is served.")
@@ -81,7 +82,7 @@ async def predict(
     summary="Predict several nodes",
 )
 async def predict_many(request: Request, body: PredictRequest, caller: Caller) -> Response:
-    """Predictions of all nodes named, by one model version.
+    """Predictions of all nodes named, by one model version, each as by `GET /predict/{node}`.
 
     Ids that are no live nodes are listed apart: deleted ones under `deleted` for a key that also has
     deletions:read, under `unknown` for every other.
@@ -94,12 +95,32 @@ async def predict_many(request: Request, body: PredictRequest, caller: Caller) -
             "Ask for them in several requests.",
             max_nodes=limit,
         )
-    count = len(body.nodes)
-    version, predictions, missing = await offload(count, lambda: services.reader.predict_many(body.nodes))
+    version, predictions, missing = await _predictions(services, caller, body.nodes)
     deleted: set[str] = set()
     if missing and Scope.DELETIONS_READ in caller.scopes:
         deleted = {*await services.deletions.tombstones.deleted_nodes(missing)}
-    return await offload(count, lambda: _listed(version, predictions, missing, deleted))
+    return await offload(len(body.nodes), lambda: _listed(version, predictions, missing, deleted))
+
+
+async def _predictions(
+    services: Services, caller: ApiKey, nodes: Sequence[str]
+) -> tuple[int, list[Prediction], list[str]]:
+    """A version, its predictions as the caller may have them, and the ids that are not live nodes."""
+    reader, count = services.reader, len(nodes)
+    decimals = None if Scope.PREDICTIONS_EXACT in caller.scopes else services.settings.prediction_decimals
+
+    def told() -> tuple[int, list[Prediction], list[str]]:
+        return reader.predict_many(nodes, decimals)
+
+    if not services.allowance.is_limited:
+        return await offload(count, told)
+    while True:
+        counted, rows = await offload(count, lambda: reader.rows(nodes))
+        await services.allowance.take(caller.id, counted, rows)
+        # Read after that wait, so that no answer is of a version that has gone meanwhile.
+        found = await offload(count, told)
+        if found[0] == counted:
+            return found
 
 
 def _listed(

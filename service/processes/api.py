@@ -12,6 +12,7 @@ from model_store.naming import name_of
 from service.access.first_key import refuse_weak_keys
 from service.access.key_memory import key_memory
 from service.access.limits import RateLimits
+from service.access.node_allowance import NodeAllowance
 from service.api.application import build
 from service.dashboard.installation import install as install_dashboard
 from service.db import rights, roles, schema
@@ -154,6 +155,7 @@ async def _answering(
             keyring=keyring,
             keys=keys,
             limits=limits,
+            allowance=NodeAllowance(redis, model, settings.max_predicted_nodes),
             reader=reader,
             model_info=model_description(engine, model, lambda: reader.facts),
             deletions=Deletions(

@@ -26,7 +26,7 @@ class Prediction:
     node: str
     #: The name of the most probable class; of equally probable ones, the first.
     label: str
-    #: Class name -> probability, in the order of the model's classes.
+    #: Class name -> probability, in the order of the model's classes; rounded where that was asked for.
     probabilities: dict[str, float]
     model_version: int
 
@@ -101,16 +101,25 @@ class Reader:
         """Whether the id belongs to a node declared public, which is never deleted. Raises Unavailable."""
         return self._answer(_is_public, node)
 
-    def predict(self, node: str) -> Prediction | None:
-        """The node's prediction; None for an id that is unknown or no longer live. Raises Unavailable."""
-        return self._answer(_prediction, node)
+    def rows(self, nodes: Sequence[str]) -> tuple[int, list[int]]:
+        """The version, and the rows of the live ones of `nodes`, in the order asked. Raises Unavailable."""
+        return self._answer(_rows, nodes)
 
-    def predict_many(self, nodes: Sequence[str]) -> tuple[int, list[Prediction], list[str]]:
+    def predict(self, node: str, decimals: int | None = None) -> Prediction | None:
+        """The node's prediction; None for an id that is unknown or no longer live. Raises Unavailable.
+
+        Its probabilities are rounded to `decimals`; its label is that of the exact ones.
+        """
+        return self._answer(_prediction, node, decimals)
+
+    def predict_many(
+        self, nodes: Sequence[str], decimals: int | None = None
+    ) -> tuple[int, list[Prediction], list[str]]:
         """The version, its predictions in the order asked, and the ids that are not live nodes.
 
-        All predictions are of the one version returned. Raises Unavailable.
+        All predictions are of the one version returned, each as by `predict`. Raises Unavailable.
         """
-        return self._answer(_predictions, nodes)
+        return self._answer(_predictions, nodes, decimals)
 
     def _answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
         while (view := self._view) is not None:
@@ -150,21 +159,26 @@ def _have_edges(view: View, pairs: Sequence[tuple[str, str]]) -> list[bool]:
     return [None not in pair and next(found) for pair in ends]
 
 
-def _predictions(view: View, nodes: Sequence[str]) -> tuple[int, list[Prediction], list[str]]:
-    found = [(node, _prediction(view, node)) for node in nodes]
+def _rows(view: View, nodes: Sequence[str]) -> tuple[int, list[int]]:
+    return view.facts.served.version, [row for node in nodes if (row := view.find(node)) is not None]
+
+
+def _predictions(view: View, nodes: Sequence[str], decimals: int | None) -> tuple[int, list[Prediction], list[str]]:
+    found = [(node, _prediction(view, node, decimals)) for node in nodes]
     predictions = [prediction for _, prediction in found if prediction is not None]
     return view.facts.served.version, predictions, [node for node, prediction in found if prediction is None]
 
 
-def _prediction(view: View, node: str) -> Prediction | None:
+def _prediction(view: View, node: str, decimals: int | None) -> Prediction | None:
     row = view.find(node)
     if row is None:
         return None
-    values: list[float] = view.probabilities[row].tolist()
+    exact = view.probabilities[row]
+    told: list[float] = (exact if decimals is None else exact.round(decimals)).tolist()
     classes = view.facts.model.classes
     return Prediction(
         node=node,
-        label=classes[values.index(max(values))],
-        probabilities=dict(zip(classes, values, strict=True)),
+        label=classes[exact.argmax()],
+        probabilities=dict(zip(classes, told, strict=True)),
         model_version=view.facts.served.version,
     )

@@ -28,7 +28,8 @@ _KNOWN: tuple[tuple[type[RedisError] | str, str, str], ...] = (
     (
         NoPermissionError,
         "its access list (ACL) forbids this user a command or the key of the queue",
-        "Allow the user of REDIS_URL `+@stream +@transaction +@connection +@scripting +@list +expire ~lethe:*`.",
+        "Allow the user of REDIS_URL `+@stream +@transaction +@connection +@scripting +@list +@bitmap +get +set "
+        "+expire +persist ~lethe:*`.",
     ),
     (ReadOnlyError, "it is a replica, which may only be read", "Point REDIS_URL at the primary, and restart Lethe."),
     (OutOfMemoryError, "its memory is full", "Raise its `maxmemory`, or remove what others have put there."),

@@ -89,9 +89,9 @@ class DeliveryPage(BaseModel):
     next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last.")
 
 
-def event_answer(event: FeedEvent, *, sees_references: bool = True) -> EventAnswer:
-    """What an event looks like; without `sees_references`, to a key that has not audit:read."""
-    hidden = event.is_completed and not sees_references
+def event_answer(event: FeedEvent, *, reads_audit: bool = True) -> EventAnswer:
+    """What an event looks like; without `reads_audit`, to a key that has not audit:read."""
+    hidden = event.is_completed and not reads_audit
     return EventAnswer(
         id=event.id,
         type=f"deletion.{event.milestone}",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -9,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from service.domain.scopes import Scope
-from tests.support.service.api_harness import CLASSES, NODES, Api, serving
+from tests.support.service.api_harness import CLASSES, NODES, Api, publish, serving
 from tests.support.service.bodies import node_body, refused
 
 
@@ -20,7 +21,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 async def test_every_node_is_predicted_from_the_snapshot(api: Api) -> None:
-    reader = await api.client(Scope.PREDICTIONS_READ)
+    reader = await api.client(Scope.PREDICTIONS_READ, Scope.PREDICTIONS_EXACT)
     for row, node in enumerate(NODES):
         response = await reader.get(f"/predict/{quote(node, safe='')}")
         expected = dict(zip(CLASSES, api.snapshot.probabilities[row].tolist(), strict=True))
@@ -30,6 +31,36 @@ async def test_every_node_is_predicted_from_the_snapshot(api: Api) -> None:
             "probabilities": expected,
             "model_version": 1,
         }
+
+
+async def test_probabilities_are_rounded_and_labels_are_those_of_the_exact_ones(api: Api) -> None:
+    probabilities = api.snapshot.probabilities.copy()
+    probabilities[3], probabilities[4], probabilities[5] = (0.3329, 0.3338, 0.3333), (0.5, 0.0, 0.5), (1.0, 0.0, 0.0)
+    api.snapshot = replace(api.snapshot, version=2, probabilities=probabilities)
+    publish(api.services.reader, api.publisher, api.snapshot)
+    for scopes, decimals in (((), 2), ((Scope.PREDICTIONS_EXACT,), None)):
+        reader = await api.client(Scope.PREDICTIONS_READ, *scopes)
+        told = (await reader.post("/predict", json={"nodes": list(NODES)})).json()["predictions"]
+        for one, exact in zip(told, probabilities.tolist(), strict=True):
+            shown = exact if decimals is None else [round(value, decimals) for value in exact]
+            assert one["probabilities"] == dict(zip(CLASSES, shown, strict=True))
+            assert one["label"] == CLASSES[exact.index(max(exact))]
+            alone = (await reader.get(f"/predict/{quote(one['node'], safe='')}")).json()
+            assert alone == {**one, "model_version": 2}
+        assert (told[3]["label"], told[4]["label"]) == ("b", "a")
+
+
+async def test_full_probabilities_are_a_right_beside_that_to_predict(api: Api) -> None:
+    client = await api.client(Scope.PREDICTIONS_EXACT)
+    for answer in (await client.get("/predict/1"), await client.post("/predict", json={"nodes": ["1"]})):
+        assert refused(answer, 403, "missing-scope")["scope"] == "predictions:read"
+
+
+async def test_decimals_are_the_operators(database_url: str, tmp_path: Path) -> None:
+    async with serving(database_url, tmp_path, prediction_decimals=1) as api:
+        reader = await api.client(Scope.PREDICTIONS_READ)
+        shown = (await reader.get("/predict/1")).json()["probabilities"]
+    assert list(shown.values()) == [round(value, 1) for value in api.snapshot.probabilities[1].tolist()]
 
 
 async def test_several_nodes_come_from_one_version_in_the_order_asked(api: Api) -> None:

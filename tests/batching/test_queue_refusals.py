@@ -9,6 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 
+from service.access.node_allowance import NodeAllowance
 from service.errors import Unavailable
 from service.operation import gauges, unlearner_probes
 from service.queue.connection import connect
@@ -72,6 +73,9 @@ async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_ne
         await fail(first, "192.0.2.7", FAILURES)
         # In Redis, where another process sees it.
         assert await is_refused(second, "192.0.2.7")
+    async with connect(server.url) as other:
+        for version in (1, 2):
+            await NodeAllowance(other, "small", 1).take(uuid4(), version, [3])
     async with connect(server.url) as other:
         stream = DeletionStream(other, "small")
         await stream.ping()

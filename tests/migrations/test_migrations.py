@@ -154,6 +154,20 @@ async def test_the_columns_that_are_declared_are_those_that_migrations_make(make
     assert {row for row in found if row[0] != "audit_times"} == wanted
 
 
+async def test_keys_of_before_are_told_probabilities_in_full_as_they_were(empty_database_url: str) -> None:
+    of_before = {"reader": ["predictions:read"], "first": ["audit:read", "predictions:read"], "other": ["audit:read"]}
+    rows = [f"(gen_random_uuid(), '{name}', ARRAY{scopes}, sha256('{name}'))" for name, scopes in of_before.items()]
+    insert = text(f"INSERT INTO api_keys (id, name, scopes, hash) VALUES {', '.join(rows)}")
+    await migrate_to(empty_database_url, "0.3.0")
+    await _on(empty_database_url, lambda conn: conn.execute(insert))
+    await migrate.upgrade(empty_database_url)
+    assert await _query(empty_database_url, "SELECT name, scopes::text FROM api_keys") == {
+        ("reader", "{predictions:exact,predictions:read}"),
+        ("first", "{audit:read,predictions:exact,predictions:read}"),
+        ("other", "{audit:read}"),
+    }
+
+
 @pytest.mark.parametrize(
     ("constraint", "values"),
     [

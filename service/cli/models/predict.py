@@ -23,7 +23,7 @@ def command(
     """
     with connect(url, key, home) as client:
         answer = client.predict_many(nodes)
-    rows = [(one.node, one.label, f"{one.probabilities[one.label]:.4f}") for one in answer.predictions]
+    rows = [(one.node, one.label, str(round(one.probabilities[one.label], 4))) for one in answer.predictions]
     if rows:
         stdout().print(table(f"Model version {answer.model_version}", ("node", "class", "probability"), rows))
     for node in answer.deleted:

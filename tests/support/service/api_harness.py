@@ -29,6 +29,7 @@ from service.access.api_keys import ApiKeyRepository
 from service.access.key_memory import key_memory
 from service.access.key_text import new_api_key
 from service.access.limits import RateLimits
+from service.access.node_allowance import NodeAllowance
 from service.api.application import build
 from service.batches.explanation import nothing_left
 from service.dashboard.installation import install as install_dashboard
@@ -274,6 +275,7 @@ async def serving(
                 keyring=keyring,
                 keys=key_memory(engine, keyring),
                 limits=limits,
+                allowance=NodeAllowance(redis, model, configured.max_predicted_nodes),
                 reader=reader,
                 model_info=_info,
                 deletions=Deletions(model, engine, reader, tombstones, keyring, intake, limits, metrics, most),

@@ -5,7 +5,7 @@ from pathlib import Path
 from alembic import op
 
 revision = "0.5.0"
-down_revision = "0.3.0"
+down_revision = "0.4.0"
 branch_labels = None
 depends_on = None
 

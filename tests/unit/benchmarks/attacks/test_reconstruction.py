@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 from benchmarks.attacks.black_box import recorded
 from benchmarks.attacks.knowledge import Hessian
 from benchmarks.attacks.ranking import first
-from benchmarks.attacks.reconstruction import by_likelihood, by_row, change_of_weights, deleted_row
+from benchmarks.attacks.reconstruction import (
+    by_likelihood,
+    by_row,
+    change_of_weights,
+    changed_rows,
+    deleted_row,
+    nearest,
+)
 from benchmarks.baselines.retraining import Retraining
 from projector.network.spec import LossKind
 from tests.support.mathematics.attacks import SPECS, attacked, change, dense_hessian, leaked, told
@@ -101,3 +108,15 @@ def test_answers_that_are_rounded_to_nothing_are_still_numbers() -> None:
     for decimals in (1, 0):
         before, after = (recorded(each.predict(), decimals) for each in (fitted, left))
         assert np.isfinite(deleted_row(change_of_weights(before, after, known), known, 4)).all()
+
+
+def test_rows_count_as_much_as_their_answers_changed() -> None:
+    graph, known = attacked(SPECS[LossKind.OVR])
+    answers = Retraining(known.spec).fit(graph).predict()
+    one, other = known.asked[:2]
+    later = answers.copy()
+    later[one, 0] += 0.2
+    later[other, 1] -= 0.1
+    row = changed_rows(recorded(answers), recorded(later), known)
+    assert nearest(row, (2 * known.H[one] + known.H[other])[None]) == pytest.approx(1.0)
+    assert nearest(np.zeros_like(row), known.H) == 0.0

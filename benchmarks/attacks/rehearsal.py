@@ -1,0 +1,85 @@
+"""A deleted node's features, by an attacker who knows how answers are told and has rehearsed (ours).
+
+It deletes public nodes from its own model, tells itself the answers as they will be told, and learns how many steps of
+least squares to take and how much to believe its guess beside the public rows' mean. It may learn to guess the mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.attacks.black_box import BlackBox, recorded
+from benchmarks.attacks.knowledge import Known, answers, expected
+from benchmarks.attacks.reconstruction import nearest, rows_by_steps
+from benchmarks.baselines.linear import remaining, representation
+from benchmarks.baselines.protocol import Array, Nodes
+from projector.graph.graph import Graph
+
+#: Of conjugate gradients; of the guess beside the mean.
+_STEPS, _SHARES = (1, 2, 4, 8), (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """Public nodes (m,) deleted from the attackers' own model, and its answers (n, C)."""
+
+    nodes: Nodes
+    before: Array
+    after: Array
+
+    @classmethod
+    def drawn(cls, graph: Graph, known: Known, count: int, random: np.random.Generator) -> "Rehearsal":
+        """`count` nodes at random. The weights take one step towards the optimum without them, as long as the model's.
+
+        A step of Newton's method, with the Hessian of before; it is longer by as much as the attackers have more nodes
+        to train on.
+        """
+        labelled = known.public[graph.labels[known.public] >= 0]
+        nodes = np.sort(random.choice(labelled, count, replace=False))
+        rows = representation(remaining(graph, nodes), known.spec, np.arange(graph.nodes))
+        left = np.setdiff1d(labelled, nodes)
+        slopes = expected(rows[left] @ known.W, known.spec.loss)
+        slopes[np.arange(left.size), graph.labels[left]] -= 1.0
+        gradient = rows[left].T @ slopes / left.size + known.spec.regularization * known.W
+        W = known.W - known.hessian.solve(gradient) * (labelled.size / known.training)
+        after = answers(rows @ W, known.spec.loss)
+        # A deleted node is not answered.
+        after[nodes] = 0.0
+        return cls(nodes, known.answers, after)
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What the attacker has learned."""
+
+    steps: int
+    #: Of the guess; the rest is the mean's.
+    share: float
+
+    @classmethod
+    def by(cls, rehearsals: Sequence[Rehearsal], known: Known, decimals: int | None) -> "Rehearsed":
+        """What comes nearest to the nodes' rows, in the mean of the rehearsals, when `decimals` are told."""
+        cosines = np.zeros((len(_STEPS), len(_SHARES)))
+        for one in rehearsals:
+            versions = recorded(one.before, decimals), recorded(one.after, decimals)
+            guesses = rows_by_steps(*versions, known, one.nodes.size, _STEPS)
+            rows = known.H[one.nodes]
+            cosines += [[nearest(_beside_mean(guess, share, known), rows) for share in _SHARES] for guess in guesses]
+        steps, share = np.unravel_index(cosines.argmax(), cosines.shape)
+        return cls(_STEPS[steps], _SHARES[share])
+
+    def row(self, before: BlackBox, after: BlackBox, known: Known, count: int = 1) -> Array:
+        """The guess (p,)."""
+        if not self.share:
+            return known.mean
+        return _beside_mean(rows_by_steps(before, after, known, count, [self.steps])[0], self.share, known)
+
+
+def _beside_mean(guess: Array, share: float, known: Known) -> Array:
+    return (1.0 - share) * _direction(known.mean) + share * _direction(guess)
+
+
+def _direction(row: Array) -> Array:
+    """A row (p,) of length 1; zeros as they are."""
+    return np.asarray(row / (np.linalg.norm(row) or 1.0))

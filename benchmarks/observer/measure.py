@@ -1,0 +1,122 @@
+"""Attacks on a running Lethe: who was deleted, and what its features were, told from answers over HTTP.
+
+A Lethe of its own is trained, nodes are deleted one at a time and then sixteen at a time, and public nodes are asked
+for before and after each, once, with all digits; rounding is done offline. Half of the training nodes, at most 5,000,
+are candidates, of whom the deleted are; all others are public. The attackers know the rounding, every version's
+answers, the graph, all public nodes' features and labels and those of the candidates, and that one deletion lies in
+between. A unit is one dataset, loss, certificate and seed; one whose file is there is not measured again.
+
+    python -m benchmarks.observer.measure [--dataset cora …] [--loss softmax …] [--certify EPSILON,DELTA] [--seeds N]
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.baselines.linear import remaining
+from benchmarks.observer.attacked import BATCH, Attackers
+from benchmarks.observer.observed import observed, serving
+from benchmarks.paper.setting import ARXIV, SOFTMAX, spec_of
+from benchmarks.paper.units import size_of, surroundings
+from model_store.datasets.load import default_data_dirs, load_dataset
+from projector.network.spec import LossKind
+
+RESULTS = Path(__file__).parents[1] / "results" / "observer"
+DATASETS = ("cora", "pubmed", ARXIV)
+LOSSES = (LossKind.SOFTMAX.value, LossKind.OVR.value)
+_CANDIDATES = 5000
+#: Deletions of one node and of a batch, in a unit; fewer on graphs of more than `_LARGE` nodes.
+_SINGLE, _BATCHES = 30, 6
+_SINGLE_OF_LARGE, _BATCHES_OF_LARGE, _LARGE = 10, 2, 50_000
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is measured at a time."""
+
+    dataset: str
+    loss: str
+    #: epsilon and delta, separated by a comma; None without a certificate.
+    certify: str | None
+    seed: int
+
+    def file(self, folder: Path) -> Path:
+        """Where its result is, below `folder`."""
+        certified = "" if self.certify is None else f"-certified-{self.certify}"
+        return folder / self.dataset / f"{self.loss}{certified}-{self.seed}.json"
+
+
+def measured(unit: Unit) -> dict[str, object]:
+    """Every figure of every deletion, by case."""
+    began, about = time.monotonic(), surroundings(torch.get_num_threads())
+    spec = spec_of(unit.dataset, SOFTMAX if unit.loss == LossKind.SOFTMAX.value else "")
+    graph = load_dataset(unit.dataset, data_dirs=default_data_dirs(os.environ))
+    large, random = graph.nodes > _LARGE, np.random.default_rng(unit.seed)
+    training = np.flatnonzero(graph.train_mask)
+    candidates = np.sort(random.choice(training, min(_CANDIDATES, training.size // 2), replace=False))
+    single, batches = (_SINGLE_OF_LARGE, _BATCHES_OF_LARGE) if large else (_SINGLE, _BATCHES)
+    doomed = random.choice(candidates, single + batches * BATCH, replace=False)
+    targets = [*np.split(doomed[:single], single), *np.split(doomed[single:], batches)]
+    attackers = Attackers(graph, spec, candidates, unit.seed)
+    cases: dict[str, dict[str, list[float | None]]] = {}
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        serving(Path(temporary) / "home", unit.dataset, spec, unit.certify) as (deleting, asking),
+    ):
+        left = graph
+        for deletion in observed(deleting, asking, list(graph.node_ids), attackers.public, targets):
+            left = remaining(left, deletion.nodes)
+            for case, figures in attackers.figures(deletion, left):
+                of_case = cases.setdefault(str(case), {})
+                for name, value in figures.items():
+                    of_case.setdefault(name, []).append(None if value is None else round(value, 6))
+            print(
+                f"{unit}: {deletion.nodes.size} deleted, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True
+            )
+    return {
+        **asdict(unit),
+        "cases": cases,
+        "seconds": round(time.monotonic() - began),
+        **about,
+        "spec": asdict(spec),
+        "graph": {**size_of(graph), "candidates": candidates.size, "public": int(attackers.public.size)},
+    }
+
+
+def main() -> None:
+    """Measures what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", nargs="+", default=DATASETS)
+    parser.add_argument("--loss", nargs="+", choices=LOSSES, default=LOSSES)
+    parser.add_argument("--certify", metavar="EPSILON,DELTA", help="of a Lethe that has that switch")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
+    options = parser.parse_args()
+    for seed in range(options.seeds):
+        for dataset in options.dataset:
+            for loss in options.loss:
+                unit = Unit(dataset, loss, options.certify, seed)
+                file = unit.file(options.out)
+                if file.exists():
+                    continue
+                found = measured(unit)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                partial = file.with_suffix(".partial")
+                partial.write_text(json.dumps(found) + "\n")
+                partial.rename(file)
+                print(f"{file}: {found['seconds']} s", flush=True)
+
+
+if __name__ == "__main__":
+    # Ends the Lethe as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    main()

@@ -1,0 +1,116 @@
+"""The tables of observer.md, made from the results that are committed.
+
+python -m docs.observer_table     writes them anew; a test fails while they are out of date
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.observer.attacked import ASKED, TOLD, Case
+from benchmarks.observer.intervals import bootstrap, wilson
+from benchmarks.observer.measure import RESULTS
+from docs.settings_table import between_marks
+
+PAGE = Path(__file__).parent / "observer.md"
+_NAMES = {"cora": "Cora", "pubmed": "Pubmed", "ogbn_arxiv_llm": "arXiv"}
+_HEAD = (
+    "deleted",
+    "asked",
+    "decimals",
+    "first by the filter, %",
+    "first by neighbours, %",
+    "chance, %",
+    "regression",
+    "who knows the rounding",
+    "above the mean row by",
+    "where answers changed",
+    "the mean row",
+)
+
+
+def tables(folder: Path = RESULTS) -> str:
+    """One for each dataset, loss and certificate that was measured, the seeds of each together."""
+    found = [json.loads(file.read_text()) for file in sorted(folder.glob("*/*.json"))]
+    units = sorted(
+        {(one["dataset"], one["loss"], one["certify"]) for one in found},
+        key=lambda unit: (list(_NAMES).index(unit[0]), unit[1], unit[2] or ""),
+    )
+    return "\n".join(
+        _table([one for one in found if (one["dataset"], one["loss"], one["certify"]) == unit]) for unit in units
+    )
+
+
+def with_current_table(page: str) -> str:
+    """`page` with the tables as they are now; ValueError when a mark is missing."""
+    return between_marks(page, "observer", tables())
+
+
+def _table(units: Sequence[dict[str, Any]]) -> str:
+    first, graph = units[0], units[0]["graph"]
+    certified = "" if first["certify"] is None else f", certified at {first['certify']}"
+    dates = sorted({one["date"] for one in units})
+    lines = [
+        f"### {_NAMES[first['dataset']]}, {first['loss']}{certified}\n",
+        f"{graph['nodes']:,} nodes, {graph['public']:,} of them public, {graph['candidates']:,} candidates; "
+        f"{first['device']}, {' and '.join(dates)}, {_counts(units)}.\n",
+        f"| {' | '.join(_HEAD)} |",
+        f"|{' ---: |' * len(_HEAD)}",
+    ]
+    for deleted in _deleted(units):
+        for asked in ASKED:
+            for told in TOLD:
+                case = str(Case(deleted, asked, told))
+                pooled = {
+                    name: [value for one in units for value in one["cases"][case][name]]
+                    for name in first["cases"][case]
+                }
+                lines.append(f"| {deleted} | {asked} | {told} | {' | '.join(_cells(pooled))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _deleted(units: Sequence[dict[str, Any]]) -> list[int]:
+    """How many nodes went at a time."""
+    return sorted({int(name.partition(" ")[0]) for name in units[0]["cases"]})
+
+
+def _counts(units: Sequence[dict[str, Any]]) -> str:
+    """How many deletions of each size there were."""
+    counts = {
+        deleted: sum(len(one["cases"][str(Case(deleted, "all", "full"))]["mean"]) for one in units)
+        for deleted in _deleted(units)
+    }
+    return " and ".join(f"{count} deletions of {deleted}" for deleted, count in counts.items())
+
+
+def _cells(values: dict[str, list[float]]) -> list[str]:
+    above = [one - mean for one, mean in zip(values["rehearsed"], values["mean"], strict=True)]
+    return [
+        _share(values["filter_first"]),
+        _share(values["neighbours_first"]),
+        f"{100 * fmean(values['chance']):.2f}",
+        _mean(values["regression"]),
+        _mean(values["rehearsed"]),
+        _mean(above, "{:+.2f}".format),
+        _mean(values["changed"]),
+        _mean(values["mean"]),
+    ]
+
+
+def _share(values: Sequence[float]) -> str:
+    low, high = wilson(sum(values), len(values))
+    return f"{100 * fmean(values):.0f} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def _mean(values: Sequence[float], write: Callable[[float], str] = "{:.2f}".format) -> str:
+    """Nothing where nothing was measured."""
+    if None in values:
+        return ""
+    low, high = bootstrap(values)
+    return f"{write(fmean(values))} ({write(low)} to {write(high)})"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_current_table(PAGE.read_text()))
