@@ -13,3 +13,7 @@ class StoreDamaged(ProjectorError):
 
 class NotAStore(ProjectorError):
     """A folder or file that is not a model store of a format this version reads."""
+
+
+class ImportUnderWay(ProjectorError):
+    """Another process copies a model for the same place."""

@@ -8,11 +8,9 @@ import msgspec
 import typer
 
 from lethe_client import LetheClient
-from service.errors import ConfigurationError
+from service.errors import ConfigurationError, Unavailable
 from service.processes.listening import ServerFacts
 from service.settings import Settings, load_settings
-
-DEFAULT_URL = "http://127.0.0.1:8000"
 
 Home = Annotated[
     Path, typer.Option("--home", envvar="LETHE_HOME", show_default="./var", help="Folder of Lethe's own data.")
@@ -29,7 +27,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         envvar="LETHE_URL",
-        show_default=f"the Lethe running in LETHE_HOME, else {DEFAULT_URL}",
+        show_default="the Lethe running in LETHE_HOME",
         help="Address of the Lethe to ask.",
     ),
 ]
@@ -71,11 +69,17 @@ def connect(url: str | None, key: str | None, home: Path) -> LetheClient:
     """A client of the Lethe meant by --url, --key and LETHE_HOME.
 
     Raises:
+        Unavailable: no address was given, and none runs in LETHE_HOME.
         ConfigurationError: no key was given and none can be read.
     """
     if url is None:
         facts = read_facts(home)
-        url = facts.url if facts else DEFAULT_URL
+        if facts is None:
+            raise Unavailable(
+                f"No Lethe runs here, in {home}.",
+                "Start it with `./lethe serve`, or say where it is: its folder with --home, or its address with --url.",
+            )
+        url = facts.url
     return LetheClient(url, key or _admin_key(home))
 
 
@@ -86,6 +90,6 @@ def _admin_key(home: Path) -> str:
         key = ""
     if not key:
         raise ConfigurationError(
-            "No API key was given.", "Give one with --key or LETHE_KEY; `./lethe keys create NAME` makes one."
+            "No API key was given.", "Give one with --key or LETHE_KEY; `./lethe keys create NAME --scope …` makes one."
         )
     return key

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from service.versions.published import published_model
 class ImportRefused(LetheError):
     """A model that cannot take the served one's place."""
 
+    status: ClassVar[int] = 409
     slug = "import-refused"
     title = "Import refused"
 

@@ -102,7 +102,7 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     assert "lethe_watch_consistent 0.0" in (tmp_path / "watch.prom").read_text()
     process.stop()
     monkeypatch.setattr(httpx.HTTPTransport, "handle_request", _unreachable)
-    assert lethe("audit", "watch", *watched).status == 3
+    assert lethe("audit", "watch", *watched).status == 5
 
 
 def _unreachable(*_: object) -> httpx.Response:
