@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import IntEnum
 
-from model_store.errors import DatasetNotFound, ImportUnderWay, NotAStore
+from model_store.errors import DatasetNotFound, ImportUnderWay, NoModel
 from service.errors import AlreadyRunning, ConfigurationError, EmbeddedServerError, KeyMissing
 
 _ABSENT = (404, 410)
@@ -39,7 +39,7 @@ _BY_KIND: Mapping[type[BaseException], ExitStatus] = {
     # To HTTP it is an outage; here it is a file that somebody must put back.
     KeyMissing: ExitStatus.FAILED,
     DatasetNotFound: ExitStatus.NOT_FOUND,
-    NotAStore: ExitStatus.NOT_FOUND,
+    NoModel: ExitStatus.NOT_FOUND,
     FileNotFoundError: ExitStatus.NOT_FOUND,
     FileExistsError: ExitStatus.REFUSED,
     PermissionError: ExitStatus.REFUSED,

@@ -65,6 +65,14 @@ def settings_of(home: Path, model: Path | None = None) -> Settings:
     return load_settings(home=home, model=model or (Path(facts.model) if facts else None))
 
 
+def settings_of_used(home: Path, model: Path | None = None) -> Settings:
+    """As `settings_of`, for what can only be asked where a Lethe has run; raises Unavailable where none has."""
+    settings = settings_of(home, model)
+    if settings.database_url is None and not settings.home.exists():
+        raise _none_runs(home)
+    return settings
+
+
 def connect(url: str | None, key: str | None, home: Path) -> LetheClient:
     """A client of the Lethe meant by --url, --key and LETHE_HOME.
 
@@ -75,12 +83,17 @@ def connect(url: str | None, key: str | None, home: Path) -> LetheClient:
     if url is None:
         facts = read_facts(home)
         if facts is None:
-            raise Unavailable(
-                f"No Lethe runs here, in {home}.",
-                "Start it with `./lethe serve`, or say where it is: its folder with --home, or its address with --url.",
-            )
+            raise _none_runs(home)
         url = facts.url
     return LetheClient(url, key or _admin_key(home))
+
+
+def _none_runs(home: Path) -> Unavailable:
+    return Unavailable(
+        f"No Lethe runs here, in {home}.",
+        "Start it with `./lethe serve`, or say where it is: its folder with --home or, of one that runs, its address "
+        "with --url.",
+    )
 
 
 def _admin_key(home: Path) -> str:

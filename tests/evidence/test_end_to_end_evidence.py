@@ -123,7 +123,7 @@ def test_documents_and_keys_that_are_none_are_refused_with_what_to_do(lethe: Com
     assert lethe("audit", "verify", document, "--key", key).status == 1
     assert lethe("audit", "verify", document, "--key", "no key").status == 2
     assert lethe("audit", "verify", document, "--key", key, "--reference", "DSR-17").status == 2
-    assert lethe("audit", "verify", tmp_path / "absent", "--key", key).status == 1
+    assert lethe("audit", "verify", tmp_path / "absent", "--key", key).status == 3
     document.write_text('{"format":"lethe-export/1"}\n')
     ran = lethe("audit", "verify", document, "--key", key)
     assert (ran.status, "cut off" in ran.stdout) == (1, True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from model_store.errors import NotAStore
+from model_store.errors import NoModel
 from model_store.work import Work
 from service.cli.console import Json, doing, interrupted, note, print_result, report
 from service.cli.exit_status import ExitStatus
@@ -62,7 +62,7 @@ def leftovers(
         raise ConfigurationError("There is nothing to search for.", "Give --ids, --features, or both.")
     settings = settings_of(home, model)
     if not settings.model_dir.is_dir():
-        raise NotAStore(
+        raise NoModel(
             f"{settings.model_dir} holds no model, so nothing could be said of the one that is served.",
             "Name its folder with --model, or start Lethe.",
         )

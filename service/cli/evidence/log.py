@@ -19,7 +19,7 @@ from service.audit.receipt import FORMAT as RECEIPT
 from service.audit.report import Report
 from service.cli.console import Json, doing, interrupted, note, print_result, report
 from service.cli.exit_status import ExitStatus
-from service.cli.server import Home
+from service.cli.server import Home, settings_of_used
 from service.errors import ConfigurationError
 from service.settings import load_settings
 
@@ -84,7 +84,7 @@ def export(
     left = "Nothing was kept: half a log does not verify. Run the same command again."
     with (
         interrupted(lambda: left),
-        open_servers(load_settings(home=home), share=True) as settings,
+        open_servers(settings_of_used(home), share=True) as settings,
         _target(out) as file,
         doing("Reading the log") as work,
     ):

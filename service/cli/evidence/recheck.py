@@ -11,7 +11,7 @@ import typer
 from model_store.work import Work
 from service.cli.console import Json, doing, interrupted, number, print_result, report, table
 from service.cli.exit_status import ExitStatus
-from service.cli.server import Home, Model, settings_of
+from service.cli.server import Home, Model, settings_of_used
 from service.domain.records import Pointer
 from service.errors import StateMismatch
 from service.settings import Settings
@@ -54,7 +54,7 @@ def recheck(
     left = "Nothing was changed, and nothing can be said yet. Run the same command again."
     with (
         interrupted(lambda: left),
-        open_servers(settings_of(home, model), share=True) as settings,
+        open_servers(settings_of_used(home, model), share=True) as settings,
         doing("Measuring the files") as work,
     ):
         pointer, figures, measured = _measured(settings, work)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from model_store.errors import NotAStore
+from model_store.errors import NoModel
 from model_store.work import Work
 from projector.forgetting.status import RepairStatus
 from service.cli.console import Json, doing, interrupted, note, print_result
@@ -60,7 +60,7 @@ def import_(
 
     settings = settings_of(home)
     if not folder.is_dir():
-        raise NotAStore(f"{folder} is not a folder.", "Give the folder that `lethe train --out` wrote.")
+        raise NoModel(f"{folder} is not a folder.", "Give the folder that `lethe train --out` wrote.")
     work = Work()
     with interrupted(lambda: _UNTOUCHED), doing(f"Looking at {folder}", work):
         manifest = check_store(folder, work).manifest

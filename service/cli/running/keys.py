@@ -10,11 +10,11 @@ from uuid import UUID
 import typer
 
 from service.cli.console import Json, note, print_result, table
-from service.cli.server import Home
+from service.cli.server import Home, settings_of_used
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import ConfigurationError, NotFound
-from service.settings import Settings, load_settings
+from service.settings import Settings
 
 _T = TypeVar("_T")
 
@@ -115,7 +115,7 @@ def _with_repository(home: Path, work: Callable[..., Awaitable[_T]]) -> _T:
         finally:
             await engine.dispose()
 
-    with open_servers(load_settings(home=home), share=True) as settings:
+    with open_servers(settings_of_used(home), share=True) as settings:
         return asyncio.run(run(settings))
 
 

@@ -104,6 +104,28 @@ def test_what_does_not_exist_is_told_from_what_is_refused(
         assert "It is so." in ran.stderr
 
 
+#: Those that ask the database of a Lethe.
+ASKING = [
+    "keys create x --scope audit:read",
+    "keys list",
+    "keys revoke 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11",
+    "audit export",
+    "audit recheck",
+]
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_where_no_lethe_has_run_none_is_begun_by_asking(
+    lethe: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    for variable in ("DATABASE_URL", "REDIS_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    ran = lethe(*name.split())
+    assert (ran.status, ran.stdout) == (ExitStatus.UNREACHABLE, "")
+    assert f"No Lethe runs here, in {tmp_path / 'home'}." in ran.stderr
+    assert not (tmp_path / "home").exists()
+
+
 @pytest.mark.parametrize("name", TALKING)
 def test_where_no_lethe_runs_that_is_what_is_said(
     lethe: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
