@@ -28,6 +28,7 @@ from lethe_client.results import (
     ModelInfo,
     Prediction,
     Predictions,
+    Salts,
     SearchResult,
     Series,
 )
@@ -95,9 +96,12 @@ class LetheClient:
         edges: Sequence[tuple[str, str]] = (),
         reference: str | None = None,
         idempotency_key: str | None = None,
+        salts: Salts | None = None,
     ) -> Accepted:
         """Ask Lethe to forget `nodes` (or their features), or `edges`.
 
+        `salts` are your own: 16 to 64 random bytes in hex for each node, end of an edge and the reference, never used
+        before. Keep them first, and no lost answer takes them along; without them Lethe draws some.
         Without an `idempotency_key` one is generated, so that a repetition after a lost answer is the same request.
         """
         body: dict[str, Any] = {"kind": kind}
@@ -107,6 +111,8 @@ class LetheClient:
             body["nodes"] = list(nodes)
         if reference is not None:
             body["reference"] = reference
+        if salts is not None:
+            body["salts"] = msgspec.to_builtins(salts)
         headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
         return self._call(Accepted, "POST", "/deletions", json=body, headers=headers)
 

@@ -13,3 +13,11 @@ class StoreDamaged(ProjectorError):
 
 class NotAStore(ProjectorError):
     """A folder or file that is not a model store of a format this version reads."""
+
+
+class NoModel(NotAStore):
+    """There is no model there, nor what is left of one."""
+
+
+class ImportUnderWay(ProjectorError):
+    """Another process copies a model for the same place."""

@@ -19,18 +19,14 @@ from pathlib import Path
 
 from model_store import tombstones
 from model_store.disk.durable import make_folders, remove_tree, rename, sync
-from model_store.errors import NotAStore
+from model_store.errors import ImportUnderWay, NotAStore
 from model_store.store import Store
 from model_store.untrusted_folder import require_plain
 from model_store.work import Work
-from projector.errors import GraphError, ProjectorError
+from projector.errors import GraphError
 from projector.graph.graph import validate_live
 
 _FOLDER = re.compile(r"(?P<stage>copying|import|replaced)-(?P<id>[0-9a-f-]{36})")
-
-
-class ImportUnderWay(ProjectorError):
-    """Another process copies a model for the same place."""
 
 
 class Replacement:

@@ -37,7 +37,7 @@ from model_store.disk.durable import (
     together,
     write_file,
 )
-from model_store.errors import NotAStore
+from model_store.errors import NoModel, NotAStore
 from model_store.manifest import Manifest
 from model_store.naming import MANIFEST
 from model_store.sizes import check_sizes, unfit
@@ -119,7 +119,7 @@ class Store:
         """
         manifest_path = path / MANIFEST
         if not manifest_path.exists() and not any((path / name).exists() for name in (_CURRENT, _BASE, _VERSIONS)):
-            raise NotAStore(
+            raise NoModel(
                 f"{path} holds no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
             )
         manifest = read_checksummed(manifest_path, Manifest)

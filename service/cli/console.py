@@ -1,10 +1,13 @@
 """What commands print: results to stdout, everything else to stderr."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
+from typing import Annotated
 
+import msgspec
+import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
@@ -17,6 +20,9 @@ _PIPE_WIDTH = 200
 #: Seconds between two lines of progress where there is no terminal.
 _LINES_S = 10.0
 
+#: Of every command that reports something, for `print_result`.
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, a document a line; messages stay on stderr.")]
+
 
 def stdout() -> Console:
     """The console for results."""
@@ -26,6 +32,16 @@ def stdout() -> Console:
 def stderr() -> Console:
     """The console for progress, notes and errors."""
     return Console(stderr=True, soft_wrap=True, highlight=False, width=None if sys.stderr.isatty() else _PIPE_WIDTH)
+
+
+def print_result(document: object, as_json: bool, *text: RenderableType) -> None:
+    """Print a result to stdout, at once: `document` as a line of JSON, or `text`, which is for people."""
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        sys.stdout.flush()
+        return
+    for one in text:
+        stdout().print(one, markup=False)
 
 
 def report(detail: str, remedy: str = "") -> None:
@@ -67,6 +83,16 @@ def doing(what: str, work: Work | None = None) -> Iterator[Work]:
     finally:
         ended.set()
         telling.join()
+
+
+@contextmanager
+def interrupted(left: Callable[[], str]) -> Iterator[None]:
+    """Where Ctrl-C ends the block, print what `left` says: what was done, how things are now, and what to do."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"Stopped. {left()}")
+        raise
 
 
 class _Bar(Progress):

@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from service.cli.server import settings_of_used
 from service.errors import ConfigurationError
-from service.settings import Settings, load_settings
+from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.db.engine import Connection
@@ -40,5 +41,5 @@ def with_database(home: Path, work: "Callable[[Connection, Settings], Awaitable[
         finally:
             await engine.dispose()
 
-    with open_servers(load_settings(home=home), share=True) as settings:
+    with open_servers(settings_of_used(home), share=True) as settings:
         return asyncio.run(run(settings))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from projector.errors import ExplainedError
 from service.cli.console import report
-from service.errors import AlreadyRunning, ConfigurationError
+from service.cli.exit_status import status_of
 
 #: What torch says of every sparse tensor; it means nothing to whoever reads the terminal.
 _HARMLESS = ("Sparse CSR tensor support is in beta", "Sparse invariant checks")
@@ -14,17 +14,16 @@ _HARMLESS = ("Sparse CSR tensor support is in beta", "Sparse invariant checks")
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
-    """Print the errors whose text is for the user to stderr, and exit: 2 when it was called wrongly, else 1."""
+    """Print the errors whose text is for the user to stderr, and exit with the status of each."""
     for message in _HARMLESS:
         warnings.filterwarnings("ignore", message, UserWarning)
     try:
         yield
     except ExplainedError as error:
         report(error.detail, error.remedy)
-        usage = isinstance(error, ConfigurationError) and not isinstance(error, AlreadyRunning)
-        raise SystemExit(2 if usage else 1) from None
+        raise SystemExit(status_of(error)) from None
     except OSError as error:
         if error.filename is None:
             raise
         report(f"{error.filename}: {error.strerror}.", "Check the path and who may read and write it.")
-        raise SystemExit(1) from None
+        raise SystemExit(status_of(error)) from None

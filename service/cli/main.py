@@ -1,23 +1,26 @@
 """The command line as a whole: which commands there are, and how they fail."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated
 
 import typer
 
 from lethe_client import LetheClientError, ProblemError
-from service.cli.console import note, report
+from service.cli.console import note, report, stdout
 from service.cli.deletions import delete, drill, retry
 from service.cli.evidence import leftovers, log, overview, recheck, show, watch
+from service.cli.exit_status import status_of
 from service.cli.failures import reported
 from service.cli.models import model_import, predict, train
 from service.cli.running import doctor, keys, migrate, recover, serve, webhooks
+from service.version import VERSION
 
 #: So many entries of a list in a refusal are printed.
 _LISTED = 20
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run one command and exit: 0, 1 when it failed, 2 when it was called wrongly."""
+    """Run one command and exit with an `ExitStatus`."""
     try:
         with reported():
             build()(args=list(arguments), prog_name="lethe")
@@ -26,7 +29,7 @@ def main(arguments: Sequence[str]) -> None:
         if isinstance(error, ProblemError):
             for line in _listed(error):
                 note(line)
-        raise SystemExit(1) from None
+        raise SystemExit(status_of(error)) from None
 
 
 def _listed(problem: ProblemError) -> Iterator[str]:
@@ -51,10 +54,10 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         epilog="In a checkout, [bold]./lethe test[/bold] runs the tests, with servers of their own, and "
         "[bold]./lethe check[/bold] lint, types and directions of imports.",
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
+    lethe.callback()(_root)
     lethe.command("serve")(serve.command())
     lethe.command("train")(train.command)
     lethe.command("delete")(delete.command)
@@ -89,6 +92,20 @@ def build() -> typer.Typer:
     }
     lethe.add_typer(_group("Send the events of requests to other programs.", endpoints), name="webhooks")
     return lethe
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        stdout().print(f"lethe {VERSION}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What all commands share."""
 
 
 def _group(help_text: str, commands: dict[str, Callable[..., None]]) -> typer.Typer:

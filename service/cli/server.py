@@ -8,11 +8,9 @@ import msgspec
 import typer
 
 from lethe_client import LetheClient
-from service.errors import ConfigurationError
+from service.errors import ConfigurationError, Unavailable
 from service.processes.listening import ServerFacts
 from service.settings import Settings, load_settings
-
-DEFAULT_URL = "http://127.0.0.1:8000"
 
 Home = Annotated[
     Path, typer.Option("--home", envvar="LETHE_HOME", show_default="./var", help="Folder of Lethe's own data.")
@@ -29,7 +27,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         envvar="LETHE_URL",
-        show_default=f"the Lethe running in LETHE_HOME, else {DEFAULT_URL}",
+        show_default="the Lethe running in LETHE_HOME",
         help="Address of the Lethe to ask.",
     ),
 ]
@@ -67,16 +65,35 @@ def settings_of(home: Path, model: Path | None = None) -> Settings:
     return load_settings(home=home, model=model or (Path(facts.model) if facts else None))
 
 
+def settings_of_used(home: Path, model: Path | None = None) -> Settings:
+    """As `settings_of`, for what can only be asked where a Lethe has run; raises Unavailable where none has."""
+    settings = settings_of(home, model)
+    if settings.database_url is None and not settings.home.exists():
+        raise _none_runs(home)
+    return settings
+
+
 def connect(url: str | None, key: str | None, home: Path) -> LetheClient:
     """A client of the Lethe meant by --url, --key and LETHE_HOME.
 
     Raises:
+        Unavailable: no address was given, and none runs in LETHE_HOME.
         ConfigurationError: no key was given and none can be read.
     """
     if url is None:
         facts = read_facts(home)
-        url = facts.url if facts else DEFAULT_URL
+        if facts is None:
+            raise _none_runs(home)
+        url = facts.url
     return LetheClient(url, key or _admin_key(home))
+
+
+def _none_runs(home: Path) -> Unavailable:
+    return Unavailable(
+        f"No Lethe runs here, in {home}.",
+        "Start it with `./lethe serve`, or say where it is: its folder with --home or, of one that runs, its address "
+        "with --url.",
+    )
 
 
 def _admin_key(home: Path) -> str:
@@ -86,6 +103,6 @@ def _admin_key(home: Path) -> str:
         key = ""
     if not key:
         raise ConfigurationError(
-            "No API key was given.", "Give one with --key or LETHE_KEY; `./lethe keys create NAME` makes one."
+            "No API key was given.", "Give one with --key or LETHE_KEY; `./lethe keys create NAME --scope …` makes one."
         )
     return key

@@ -70,6 +70,7 @@ API: Mapping[str, Rights] = {
     "requests": _ASKED,
     "sessions": Rights(add="token_hash key_id", change="seen_at", remove=True),
     "sign_ins": Rights(add="address_hash", remove=True),
+    "used_salts": Rights(add=_ALL),
 }
 
 #: Those of the unlearner; no right on a table that is not named.

@@ -142,6 +142,14 @@ class RequestAuditRow(Base):
     batch_id: Mapped[UUID] = mapped_column(ForeignKey("batches.id"))
 
 
+class UsedSaltRow(Base):
+    """A salt that a caller gave, by its keyed hash alone."""
+
+    __tablename__ = "used_salts"
+
+    hash: Mapped[bytes] = mapped_column(primary_key=True)
+
+
 class OutboxRow(Base):
     """A request whose id has not been put into the stream yet."""
 

@@ -1,10 +1,11 @@
 """What the deletion routes take."""
 
+import re
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
 
 from projector.forgetting.status import RepairStatus
 from service.audit_records.queries import Searched, Threshold
@@ -15,11 +16,35 @@ from service.http.fields import Known, Magnitude, Moment, NodeIds, NodePair, Ref
 _UNIQUE: dict[str, Any] = {"uniqueItems": True}
 
 
+def _are_salts(value: object) -> object:
+    """Looks up to the first fault: each further one would cost time, and tell nothing new."""
+    if isinstance(value, dict) and not all(isinstance(one, str) and _SALT.fullmatch(one) for one in value.values()):
+        raise ValueError("give each salt as 16 to 64 bytes in hex, in small letters")
+    return value
+
+
+_SALT = re.compile("([0-9a-f]{2}){16,64}")
+#: A salt in hex.
+Salt = Annotated[str, StringConstraints(strict=True, pattern=f"^{_SALT.pattern}$")]
+
+
+class SaltsBody(Known):
+    """Salts that the caller has drawn itself, from a good source of randomness, and has never used before."""
+
+    nodes: Annotated[dict[str, Salt], BeforeValidator(_are_salts)] = Field(
+        description="16 to 64 random bytes, in hex, for each node and end of an edge."
+    )
+    reference: Salt | None = Field(None, description="The same for the reference, exactly when there is one.")
+
+
 class _Body(Known):
     model_config = ConfigDict(strict=True)
 
     reference: Reference | None = Field(
         None, description="Your own reference, such as a data subject request's number."
+    )
+    salts: SaltsBody | None = Field(
+        None, description="Your own salts, for whoever must not lose them with a lost answer; drawn here by default."
     )
     kind: str
 

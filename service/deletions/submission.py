@@ -13,6 +13,7 @@ from service.db.transactions import transaction
 from service.deletions.deletable import UnknownTargets, deleted_earlier, require_deletable
 from service.deletions.deletions import Deletions
 from service.deletions.intake.intake import Accepted, NewRequest
+from service.deletions.intake.refusals import SaltUsed
 from service.deletions.public_nodes import PublicNodes
 from service.deletions.refusals import Refusal, record
 from service.deletions.schemas import DeletionBody
@@ -22,7 +23,8 @@ from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
 from service.errors import BodyTooLarge, InvalidRequest, UnknownEdges, UnknownNodes
 from service.http.problems import MOST_FAULTS
-from service.vault.salting import salted
+from service.vault.keyring import Keyring
+from service.vault.salting import GivenSalts, nodes_of, salted
 
 
 class DuplicateTargets(InvalidRequest):
@@ -37,6 +39,13 @@ class SelfLoops(InvalidRequest):
 
     slug: ClassVar[str] = "self-loops"
     title: ClassVar[str] = "Edges from a node to itself"
+
+
+class UnfitSalts(InvalidRequest):
+    """Salts that are not one for each node named, and for the reference; `extra` lists the first of the nodes."""
+
+    slug: ClassVar[str] = "unfit-salts"
+    title: ClassVar[str] = "Salts do not fit"
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,8 @@ async def submit(
     this one, what it names is gone from the disk. Nothing tells another key what is gone already.
 
     Raises:
-        BodyTooLarge, DuplicateTargets, SelfLoops: the body cannot be taken.
+        BodyTooLarge, DuplicateTargets, SelfLoops, UnfitSalts: the body cannot be taken.
+        SaltUsed: a salt was used before; nothing is accepted.
         UnknownNodes, UnknownEdges: it names what the model does not have; nothing is accepted.
         PublicNodes: it names what is never deleted; nothing is accepted.
         UnknownTargets: in the place of these three, for a key without deletions:read.
@@ -76,6 +86,9 @@ async def submit(
     kind = RequestKind(body.kind)
     subjects = body.named
     _check(deletions, subjects)
+    given = None if body.salts is None else GivenSalts(body.salts.nodes, body.salts.reference)
+    if given is not None:
+        _check_salts(subjects, body.reference, given)
     may_know = Scope.DELETIONS_READ in caller.scopes
     digest = None if idempotency_key is None else deletions.keyring.body_digest(_canonical(body))
     if idempotency_key is not None and digest is not None:
@@ -94,15 +107,17 @@ async def submit(
         await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
         raise
     rest = [subject for subject in subjects if subject not in earlier]
+    targets = salted(rest or subjects, body.reference, deletions.keyring.new_salt, given)
     accepted = await deletions.intake.accept(
         NewRequest(
             model=deletions.model,
             kind=kind,
-            targets=salted(rest or subjects, body.reference),
+            targets=targets,
             reference=body.reference,
             api_key_id=caller.id,
             idempotency_key=idempotency_key,
             body_digest=digest,
+            salt_hashes=frozenset() if given is None else _hashes(deletions.keyring, targets),
         )
     )
     if accepted.replayed:
@@ -146,6 +161,31 @@ def _check(deletions: Deletions, subjects: Sequence[Target]) -> None:
             f"Name each once; `duplicates` lists the first {MOST_FAULTS} of those that occur more often.",
             duplicates=duplicates[:MOST_FAULTS],
         )
+
+
+def _check_salts(subjects: Sequence[Target], reference: str | None, given: GivenSalts) -> None:
+    """Raises UnfitSalts unless there is a salt for each node and for the reference, each its own."""
+    named = set(nodes_of(subjects))
+    missing, unknown = sorted(named - given.nodes.keys()), sorted(given.nodes.keys() - named)
+    if missing or unknown:
+        raise UnfitSalts(
+            f"{len(missing)} of the nodes named have no salt, and {len(unknown)} salts are of nodes not named.",
+            f"Give one for each; `without_salt` and `not_named` list the first {MOST_FAULTS}.",
+            without_salt=missing[:MOST_FAULTS],
+            not_named=unknown[:MOST_FAULTS],
+        )
+    if (reference is None) != (given.reference is None):
+        raise UnfitSalts("A reference needs a salt, and a salt of a reference needs one.", "Give both, or neither.")
+    if len(set(given)) < len(list(given)):
+        raise UnfitSalts("Two of the salts are the same.", "Draw each by itself.")
+
+
+def _hashes(keyring: Keyring, targets: Targets) -> frozenset[bytes]:
+    """By what the salts that a caller gave are known again. Raises SaltUsed for one that Lethe itself gave out."""
+    used = list(GivenSalts(targets.node_salts or {}, targets.reference_salt))
+    if any(map(keyring.has_made, used)):
+        raise SaltUsed
+    return frozenset(map(keyring.salt_hash, used))
 
 
 def _canonical(body: DeletionBody) -> bytes:

@@ -117,7 +117,7 @@ class Drills:
                 model=self.model,
                 kind=RequestKind.NODE,
                 # All of them are there, or were a moment ago: what goes meanwhile, the unlearner finds to be gone.
-                targets=salted(canaries.cohort_ids(new.cohort), reference),
+                targets=salted(canaries.cohort_ids(new.cohort), reference, self._keyring.new_salt),
                 reference=reference,
                 api_key_id=caller.id,
                 idempotency_key=idempotency_key,

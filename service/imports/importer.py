@@ -23,8 +23,9 @@ import numpy as np
 import structlog
 
 from model_store.base.base import Base
+from model_store.errors import ImportUnderWay
 from model_store.manifest import Manifest
-from model_store.replacement import ImportUnderWay, Replacement, clear_abandoned, copying_lock
+from model_store.replacement import Replacement, clear_abandoned, copying_lock
 from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.errors import ExplainedError

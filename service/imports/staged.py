@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from model_store.base.base import Base
 from model_store.store import Store
@@ -25,6 +26,7 @@ from service.versions.published import published_model
 class ImportRefused(LetheError):
     """A model that cannot take the served one's place."""
 
+    status: ClassVar[int] = 409
     slug = "import-refused"
     title = "Import refused"
 

@@ -6,6 +6,7 @@ import torch
 
 from model_store.store import Store
 from model_store.versions import VersionRef
+from model_store.work import Work
 from service.unlearning.committed import Committed
 from service.unlearning.measurement import stored_span_residual
 
@@ -26,13 +27,19 @@ class Measured:
     distance_bound_relative: float | None
 
 
-def measure(store: Store, ref: VersionRef, *, digest: str, device: torch.device | str) -> Measured:
+def measure(
+    store: Store, ref: VersionRef, *, digest: str, device: torch.device | str, work: Work | None = None
+) -> Measured:
     """Reads every row and weight of a version, verified against `digest` and the store's own digests, and measures.
 
-    Raises StoreDamaged for what is not as it was written, DeviceError when the device has too little memory.
+    Each is a step of `work`. Raises StoreDamaged for what is not as it was written, DeviceError when the device has too
+    little memory.
     """
     version = store.read_version(ref, digest=digest)
-    committed = Committed.load(store.manifest, store.load_base(), version, ref.version, device)
+    work = work or Work()
+    base = store.load_base(work)
+    work.begin("Measuring the weights")
+    committed = Committed.load(store.manifest, base, version, ref.version, device)
     certificate = committed.certificate
     stale = store.stale_coefficients(ref)
     return Measured(

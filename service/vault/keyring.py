@@ -7,6 +7,7 @@ inputs share an encoding.
 import hashlib
 import hmac
 import re
+import secrets
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from service.errors import KeyMissing
 from service.vault import key_files
 
 _TOMBSTONE_FILE = re.compile(r"tombstone-([1-9][0-9]*)\.key")
+#: Of a salt, the random bytes and the tag.
+_SALT_BYTES, _TAG_BYTES = 16, 8
 #: Keys that nothing can take the place of unnoticed, and what a new one would do.
 _IDENTIFIED = {
     "api-pepper": "every API key would be refused",
-    "body": "repetitions of earlier requests would be taken for others",
+    "body": "repetitions of earlier requests would be taken for others, and used salts for new ones",
 }
 
 
@@ -73,6 +76,26 @@ class Keyring:
         Keyed, because a plain digest of a short body would let a reader of the database guess the ids in it.
         """
         return hmac.digest(self._body_key, body, hashlib.sha256)
+
+    def new_salt(self) -> str:
+        """Return a new salt in hex: random bytes, and a tag by which `has_made` knows it without a record of it."""
+        drawn = secrets.token_bytes(_SALT_BYTES)
+        return (drawn + self._salt_tag(drawn)).hex()
+
+    def has_made(self, salt: str) -> bool:
+        """Return whether `new_salt` has made this salt."""
+        raw = bytes.fromhex(salt)
+        return hmac.compare_digest(raw[_SALT_BYTES:], self._salt_tag(raw[:_SALT_BYTES]))
+
+    def salt_hash(self, salt: str) -> bytes:
+        """Return the 32 bytes by which a salt that a caller gave is known again.
+
+        Keyed, because a caller may draw its salts badly: a plain digest would let a reader of the database guess them.
+        """
+        return hmac.digest(self._body_key, _frame("lethe/given-salt", salt), hashlib.sha256)
+
+    def _salt_tag(self, drawn: bytes) -> bytes:
+        return hmac.digest(self._body_key, _frame("lethe/own-salt", drawn.hex()), hashlib.sha256)[:_TAG_BYTES]
 
     def tombstone_hash(
         self, model: str, kind: RequestKind, target: Target, number: int | None = None

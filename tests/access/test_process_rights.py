@@ -73,6 +73,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sign_ins": ("read, add address_hash, remove", ""),
     "tombstone_keys": (_READ, _ADD),
     "tombstones": (_READ, _ADD),
+    "used_salts": (_ADD, ""),
     "vault_keys": (_READ, _ADD),
     "versions": (_READ, "read, add *, change durations_ms finished_at repair repair_version span_residual"),
     "webhook_deliveries": (

@@ -146,6 +146,17 @@ def test_requirements_are_installed_once_and_again_when_they_change(clone: Clone
     assert clone.installs == ["requirements.txt"] * 2
 
 
+def test_completion_sets_nothing_up(clone: Clone) -> None:
+    clone.environment["_LETHE_COMPLETE"] = "complete_bash"
+    unready = clone.run()
+    assert (unready.returncode, unready.stdout, unready.stderr, clone.installs) == (1, "", "", [])
+
+    del clone.environment["_LETHE_COMPLETE"]
+    clone.run("serve")
+    clone.environment["_LETHE_COMPLETE"] = "complete_bash"
+    assert clone.told()["arguments"] == []
+
+
 def test_the_tests_install_what_they_need_on_top(clone: Clone) -> None:
     clone.run("test")
     clone.run("test")

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from uuid import uuid4
 
 import pytest
@@ -174,7 +175,7 @@ async def test_the_database_takes_a_request_of_every_kind(db: Database) -> None:
     """With a commitment for each node that it names, and one for either end of an edge."""
     for kind in RequestKind:
         named: list[Target] = ["1", "2"] if kind.rules.names is Names.NODES else [("1", "2"), ("2", "3")]
-        new = replace(db.new(), kind=kind, targets=salted(named, "DSR-17"))
+        new = replace(db.new(), kind=kind, targets=salted(named, "DSR-17", token_hex))
         assert (await db.intake.accept(new)).request.kind is kind
 
 

@@ -102,7 +102,7 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     assert "lethe_watch_consistent 0.0" in (tmp_path / "watch.prom").read_text()
     process.stop()
     monkeypatch.setattr(httpx.HTTPTransport, "handle_request", _unreachable)
-    assert lethe("audit", "watch", *watched).status == 3
+    assert lethe("audit", "watch", *watched).status == 5
 
 
 def _unreachable(*_: object) -> httpx.Response:
@@ -123,7 +123,7 @@ def test_documents_and_keys_that_are_none_are_refused_with_what_to_do(lethe: Com
     assert lethe("audit", "verify", document, "--key", key).status == 1
     assert lethe("audit", "verify", document, "--key", "no key").status == 2
     assert lethe("audit", "verify", document, "--key", key, "--reference", "DSR-17").status == 2
-    assert lethe("audit", "verify", tmp_path / "absent", "--key", key).status == 1
+    assert lethe("audit", "verify", tmp_path / "absent", "--key", key).status == 3
     document.write_text('{"format":"lethe-export/1"}\n')
     ran = lethe("audit", "verify", document, "--key", key)
     assert (ran.status, "cut off" in ran.stdout) == (1, True)

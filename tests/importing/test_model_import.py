@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 
 from model_store import replacement
 from model_store.disk import durable
-from model_store.replacement import ImportUnderWay, Replacement, copying_lock
+from model_store.errors import ImportUnderWay
+from model_store.replacement import Replacement, copying_lock
 from model_store.store import Store
 from projector.graph.graph import feature_rows
 from service.domain.records import Pointer

@@ -14,7 +14,6 @@ from model_store import work as work_of_model_store
 from model_store.store import Store
 from model_store.work import Work
 from service.cli.models.model_import import _ended
-from service.db.engine import create_engine
 from service.settings import Settings
 from service.worker import unlearner as unlearners
 from tests.support.service.db_harness import until
@@ -78,10 +77,9 @@ async def test_a_start_and_an_import_say_how_far_they_have_come(
         with held_up(monkeypatch, "load_base"):
             await until(says(lethe, f"serving. {reading}"))
             # What `model import` shows while it waits; no `serve` of its own is to be found, so that it ends at once.
-            work, engine = Work(), create_engine(str(settings.database_url))
+            work = Work()
             work.begin("The service loads the model")
-            assert await _ended(engine, import_id, settings.home, work) is None
-            await engine.dispose()
+            assert await _ended(settings, import_id, work) is None
             assert work.said == reading
         assert (await ended(settings, import_id)).version is not None
         await until(says(lethe, "serving"))

@@ -11,8 +11,9 @@ from typing import Annotated, TextIO
 import typer
 
 from lethe_client import Accepted, DeletionStopped
-from service.cli.console import note, report, stdout
+from service.cli.console import Json, doing, interrupted, note, print_result, report
 from service.cli.evidence.show import print_audit
+from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
 from service.domain.kinds import Names, RequestKind, Rules
 
@@ -36,6 +37,7 @@ def command(
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Ask Lethe to forget nodes, edges, or nodes' features.
 
@@ -59,21 +61,26 @@ def command(
     with connect(url, key, home) as client:
         # Made before the request: salts are given once, and must not be lost for want of a place.
         with _new_private_file(salts) as file_of_salts:
-            accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
-            _print_accepted(accepted, kind.rules, file_of_salts)
-        if wait and accepted.status != "completed":
-            try:
-                print_audit(client.wait(accepted.id, timeout_s=timeout))
-            except DeletionStopped as stopped:
-                print_audit(stopped.deletion)
-                report(stopped.detail, stopped.remedy)
-                raise typer.Exit(1) from None
+            with interrupted(lambda: "Whether Lethe took the request is not known: see `./lethe audit requests`."):
+                accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
+            _print_accepted(accepted, kind.rules, file_of_salts, as_json)
+        if not wait or accepted.status == "completed":
+            return
+        left = f"The request goes on by itself: `./lethe audit show {accepted.id}` says how far it is."
+        try:
+            with interrupted(lambda: left), doing("Waiting until it is completed"):
+                deletion = client.wait(accepted.id, timeout_s=timeout)
+        except DeletionStopped as stopped:
+            print_audit(stopped.deletion, as_json)
+            report(stopped.detail, stopped.remedy)
+            raise typer.Exit(ExitStatus.FAILED) from None
+        print_audit(deletion, as_json)
 
 
-def _print_accepted(accepted: Accepted, rules: Rules, file: TextIO | None) -> None:
+def _print_accepted(accepted: Accepted, rules: Rules, file: TextIO | None, as_json: bool) -> None:
     counted = f"{accepted.count} {rules.names.one if accepted.count == 1 else rules.names.value}"
     asked = rules.asked(counted).removeprefix("the ")
-    stdout().print(f"{accepted.id} {accepted.status}: {asked}", markup=False)
+    print_result(accepted, as_json, f"{accepted.id} {accepted.status}: {asked}")
     for name, earlier in accepted.already_deleted.items():
         by = f" by request {earlier}" if earlier else ""
         note(f"{name}: already deleted{by}.")
@@ -83,6 +90,9 @@ def _print_accepted(accepted: Accepted, rules: Rules, file: TextIO | None) -> No
         document = {"id": accepted.id, "nodes": accepted.salts.nodes, "reference": accepted.salts.reference}
         json.dump(document, file, indent=1)
         note(f"The salts are in {file.name}.")
+    elif as_json:
+        # They are in what was printed.
+        return
     elif len(accepted.salts.nodes) <= _PRINTED_SALTS:
         note("Salts, not given again (keep them if the evidence is ever to be linked to these ids):")
         for node, salt in accepted.salts.nodes.items():

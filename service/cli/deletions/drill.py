@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from lethe_client import AcceptedDrill, Drill
-from service.cli.console import note, number, report, stdout, table
+from service.cli.console import Json, doing, interrupted, note, number, print_result, report, table
+from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
 
 
@@ -16,6 +17,7 @@ def command(
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Delete the next cohort of canaries the ordinary way, and show that the weights forget it.
 
@@ -26,32 +28,35 @@ def command(
     Example: [bold]./lethe drill[/bold]
     """
     with connect(url, key, home) as client:
-        accepted = client.run_drill()
-        _print_accepted(accepted)
+        with interrupted(lambda: "Whether Lethe took the drill is not known: see the dashboard's page Drills."):
+            accepted = client.run_drill()
+        _print_accepted(accepted, as_json)
         if not wait:
             return
-        drill = client.wait_for_drill(accepted.request_id, timeout_s=timeout)
-    _print_result(drill)
+        left = f"The drill goes on by itself: `./lethe audit show {accepted.request_id}` says how far it is."
+        with interrupted(lambda: left), doing("Waiting for the drill"):
+            drill = client.wait_for_drill(accepted.request_id, timeout_s=timeout)
+    _print_drill(drill, as_json)
     if not drill.passed:
         report(drill.finding, f"See `./lethe audit show {drill.request_id}`, and `audit recheck` for the store.")
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
-def _print_accepted(accepted: AcceptedDrill) -> None:
-    stdout().print(f"{accepted.request_id} {accepted.status}: cohort {accepted.cohort}", markup=False)
+def _print_accepted(accepted: AcceptedDrill, as_json: bool) -> None:
+    print_result(accepted, as_json, f"{accepted.request_id} {accepted.status}: cohort {accepted.cohort}")
     cohorts = accepted.cohorts
     for cohort in cohorts.partly_deleted:
         note(f"Cohort {cohort} is skipped: other requests have deleted a part of it.")
     note(f"{cohorts.remaining} of {cohorts.total} cohorts are left after this one.")
 
 
-def _print_result(drill: Drill) -> None:
+def _print_drill(drill: Drill, as_json: bool) -> None:
     outcome = {True: "passed", False: "failed", None: drill.status}[drill.passed]
     rows = [
         ("result", outcome),
         ("norm before", number(drill.channel_norm_before)),
         ("norm after", number(drill.channel_norm_after)),
     ]
-    stdout().print(table(f"Drill of cohort {drill.cohort}", ("", ""), rows))
+    print_result(drill, as_json, table(f"Drill of cohort {drill.cohort}", ("", ""), rows))
     if drill.passed:
         note(drill.finding)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.console import stdout
+from service.cli.console import Json, print_result
 from service.cli.server import Home, Key, Url, connect
 
 
@@ -14,6 +14,7 @@ def command(
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Queue a failed deletion request again, once what was wrong is put right; `audit show` says why it failed.
 
@@ -23,4 +24,4 @@ def command(
     """
     with connect(url, key, home) as client:
         queued = client.retry(request_id)
-    stdout().print(f"{queued.id} {queued.status}", markup=False)
+    print_result(queued, as_json, f"{queued.id} {queued.status}")

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.console import doing, note, report, stdout
+from model_store.errors import NoModel
+from model_store.work import Work
+from service.cli.console import Json, doing, interrupted, note, print_result, report
+from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Model, settings_of
 from service.errors import ConfigurationError
 from service.settings import Settings
@@ -41,6 +44,7 @@ def leftovers(
     ] = None,
     model: Model = None,
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Search every byte of the model, of LETHE_HOME, of what it publishes and of its private servers' data.
 
@@ -58,7 +62,7 @@ def leftovers(
         raise ConfigurationError("There is nothing to search for.", "Give --ids, --features, or both.")
     settings = settings_of(home, model)
     if not settings.model_dir.is_dir():
-        raise ConfigurationError(
+        raise NoModel(
             f"{settings.model_dir} holds no model, so nothing could be said of the one that is served.",
             "Name its folder with --model, or start Lethe.",
         )
@@ -72,29 +76,43 @@ def leftovers(
     if missing := [folder for folder in also or [] if not folder.is_dir()]:
         raise ConfigurationError(f"{missing[0]} is not a folder.", "Give a folder that can be read from here.")
     files = list(files_below(folders, but=[path for path in (ids, features) if path is not None]))
-    found, unread = _search(search, files)
-    with doing("Reading the model") as work:
+    left = "Nothing was changed, and nothing can be said yet. Run the same command again."
+    with interrupted(lambda: left), doing("Searching") as work:
+        found, unread = _search(search, files, work)
+        work.begin("Reading the model")
         store = Store.open(settings.model_dir)
         graph = store.load_base(work).graph
         work.begin("Looking for the ids and rows in the model")
         own = _own_rows(store, graph, named, rows)
         found = [one for one in found if not own.explain(one)]
         in_model, equal = _in_model(settings.model_dir, graph, named, rows, own)
-    _print(found, in_model)
-    for line in _about_equal(equal):
-        note(line)
-    for line in _warnings(settings, of_ids.indistinct, of_rows.indistinct if of_rows else 0, bool(also)):
-        note(f"warning: {line}")
     searched = sum(path.stat().st_size for path in files if path.exists())
-    stdout().print(
+    sought = 0 if rows is None else rows.shape[0]
+    same = list(_about_equal(equal))
+    warnings = list(_warnings(settings, of_ids.indistinct, of_rows.indistinct if of_rows else 0, bool(also)))
+    document = {
+        "traces": [{"path": str(one.path), "offset": one.offset, "what": one.what} for one in found],
+        "in_model": in_model,
+        "no_traces": same,
+        "warnings": warnings,
+        "unread": [{"path": str(path), "error": error} for path, error in unread],
+        "files": len(files),
+        "bytes": searched,
+        "patterns": len(search),
+        "ids": len(named),
+        "rows": sought,
+    }
+    total = (
         f"{len(found) + len(in_model)} traces in {len(files)} files of {searched / (1 << 20):.1f} MiB, searched for "
-        f"{len(search)} patterns of {len(named)} ids and {0 if rows is None else rows.shape[0]} rows of features.",
-        markup=False,
+        f"{len(search)} patterns of {len(named)} ids and {sought} rows of features."
     )
+    print_result(document, as_json, *_lines(found, in_model), total)
+    for line in [*same, *(f"warning: {line}" for line in warnings)]:
+        note(line)
     for path, error in unread:
         report(f"{path} could not be read: {error}.", "Run it as the user who may read all of Lethe's files.")
     if found or in_model or unread:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 def _rows(path: Path, ids: Sequence[str]) -> "NDArray[Any] | sp.csr_array":
@@ -117,19 +135,18 @@ def _rows(path: Path, ids: Sequence[str]) -> "NDArray[Any] | sp.csr_array":
     return graph.features[chosen[chosen >= 0]]
 
 
-def _search(search: "Search", files: Sequence[Path]) -> "tuple[list[Trace], list[tuple[Path, str]]]":
+def _search(search: "Search", files: Sequence[Path], work: Work) -> "tuple[list[Trace], list[tuple[Path, str]]]":
     found: list[Trace] = []
     unread: list[tuple[Path, str]] = []
-    with doing("Searching") as work:
-        work.begin(f"Searching {len(files)} files", sum(path.stat().st_size for path in files if path.exists()))
-        for path in files:
-            try:
-                found.extend(search.file(path, work))
-            except FileNotFoundError:
-                # A running Postgres removes files of its own meanwhile.
-                continue
-            except OSError as error:
-                unread.append((path, error.strerror or type(error).__name__))
+    work.begin(f"Searching {len(files)} files", sum(path.stat().st_size for path in files if path.exists()))
+    for path in files:
+        try:
+            found.extend(search.file(path, work))
+        except FileNotFoundError:
+            # A running Postgres removes files of its own meanwhile.
+            continue
+        except OSError as error:
+            unread.append((path, error.strerror or type(error).__name__))
     return found, unread
 
 
@@ -205,12 +222,11 @@ def _contents(rows: "NDArray[Any] | sp.csr_array") -> Iterator[bytes]:
         yield columns.tobytes() + np.asarray(matrix.data[start:end][held], dtype="<f4").tobytes()
 
 
-def _print(found: "Sequence[Trace]", in_model: Sequence[str]) -> None:
+def _lines(found: "Sequence[Trace]", in_model: Sequence[str]) -> Iterator[str]:
     lines = [*in_model, *(f"{one.path}: byte {one.offset}: {one.what}" for one in found)]
-    for line in lines[:_SHOWN]:
-        stdout().print(line, markup=False)
+    yield from lines[:_SHOWN]
     if len(lines) > _SHOWN:
-        stdout().print(f"… and {len(lines) - _SHOWN} more", markup=False)
+        yield f"… and {len(lines) - _SHOWN} more"
 
 
 def _warnings(settings: Settings, short_ids: int, common_rows: int, has_more: bool) -> Iterator[str]:

@@ -4,19 +4,22 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from model_store.work import Work
 from service.audit.checkpoint import Checkpoint, VerifierKey
 from service.audit.export import FORMAT as EXPORT
 from service.audit.receipt import FORMAT as RECEIPT
 from service.audit.report import Report
-from service.cli.console import note, report, stdout
-from service.cli.server import Home
+from service.cli.console import Json, doing, interrupted, note, print_result, report
+from service.cli.exit_status import ExitStatus
+from service.cli.server import Home, settings_of_used
 from service.errors import ConfigurationError
 from service.settings import load_settings
 
@@ -36,10 +39,19 @@ _SIGNING_LOOKS, _SIGNING_PAUSE_S = 20, 0.1
 _SHOWN = 50
 
 
+@dataclass(frozen=True)
+class _Linked:
+    """What a receipt was shown to be about, by its salts."""
+
+    nodes: Sequence[str] = ()
+    reference: str | None = None
+
+
 def key(
     rotate: Annotated[bool, typer.Option("--rotate", help="Make a newer key beside those there are.")] = False,
     number: Annotated[int | None, typer.Option(min=1, help="Number of the new key.", show_default="the next")] = None,
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Print the public key that verifies this Lethe's log; publish it where whoever verifies will look for it.
 
@@ -53,8 +65,8 @@ def key(
     settings = load_settings(home=home)
     folder = settings.home / "keys"
     keys = LogKeys.add(folder, number) if rotate else LogKeys.open(folder, create=False)
-    for signer in keys.signers().values():
-        stdout().print(str(signer.public), markup=False)
+    public = [str(signer.public) for signer in keys.signers().values()]
+    print_result({"keys": public}, as_json, *public)
 
 
 def export(
@@ -69,13 +81,19 @@ def export(
     """
     from service.embedded import open_servers
 
-    with open_servers(load_settings(home=home), share=True) as settings, _target(out) as file:
+    left = "Nothing was kept: half a log does not verify. Run the same command again."
+    with (
+        interrupted(lambda: left),
+        open_servers(settings_of_used(home), share=True) as settings,
+        _target(out) as file,
+        doing("Reading the log") as work,
+    ):
         assert settings.database_url is not None
-        lines = asyncio.run(_export(settings.database_url, file))
+        lines = asyncio.run(_export(settings.database_url, file, work))
     note(f"{lines} lines written." if out is None else f"{lines} lines written to {out}.")
 
 
-async def _export(database_url: str, file: IO[str]) -> int:
+async def _export(database_url: str, file: IO[str], work: Work) -> int:
     from service.db.engine import create_engine
     from service.evidence.export import export_lines
 
@@ -84,6 +102,7 @@ async def _export(database_url: str, file: IO[str]) -> int:
     try:
         if not await _signed(engine):
             note("The newest events are not signed; start Lethe to have them signed.")
+        work.begin("Writing the log")
         async for page in export_lines(engine):
             file.writelines(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in page)
             written += len(page)
@@ -112,7 +131,11 @@ def _target(out: Path | None) -> Iterator[IO[str]]:
         return
     # Nobody else reads it before its owner has decided who may.
     with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        yield file
+        try:
+            yield file
+        except BaseException:
+            out.unlink()
+            raise
 
 
 def verify(
@@ -127,6 +150,7 @@ def verify(
     reference: Annotated[
         str | None, typer.Option(help="The reference the request was sent with; needs --salts.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Check a receipt or an export offline, with the public key alone; exits with 1 when anything was changed.
 
@@ -136,16 +160,19 @@ def verify(
     known = None if against is None else read_checkpoint(against, keys)
     if reference is not None and salts is None:
         raise ConfigurationError("--reference needs the salts.", "Give the 202 answer of the request with --salts.")
-    with document.open(encoding="utf-8") as file:
+    left = "Nothing was changed, and nothing can be said yet. Run the same command again."
+    linked = _Linked()
+    with interrupted(lambda: left), doing(f"Checking {document}") as work, document.open(encoding="utf-8") as file:
         first = file.readline()
         kind = _format(first, document)
         if kind == EXPORT:
             if salts is not None:
                 raise ConfigurationError("An export is about no single request.", "Give --salts with a receipt.")
-            outcome = _verify_export(first, file, keys, known)
+            work.begin(f"Checking {document}", document.stat().st_size)
+            outcome = _verify_export(first, file, keys, known, work)
         else:
-            outcome = _verify_receipt(first + file.read(), keys, known, salts, reference)
-    _report(outcome)
+            outcome, linked = _verify_receipt(first + file.read(), keys, known, salts, reference)
+    _report(outcome, linked, as_json)
 
 
 def read_keys(text: str) -> list[VerifierKey]:
@@ -183,12 +210,16 @@ def _format(first_line: str, path: Path) -> str:
     raise ConfigurationError(f"{path} is neither a receipt nor an export.", "Give the JSON as Lethe wrote it.")
 
 
-def _verify_export(first: str, file: IO[str], keys: list[VerifierKey], against: Checkpoint | None) -> Report:
+def _verify_export(
+    first: str, file: IO[str], keys: list[VerifierKey], against: Checkpoint | None, work: Work
+) -> Report:
     from service.audit.verify_export import verify_export
 
     def records() -> Iterator[Any]:
         yield json.loads(first)
         for line in file:
+            # Characters stand for bytes: an export has few others than ASCII.
+            work.count(len(line))
             try:
                 yield json.loads(line)
             except ValueError:
@@ -200,7 +231,7 @@ def _verify_export(first: str, file: IO[str], keys: list[VerifierKey], against: 
 
 def _verify_receipt(
     text: str, keys: list[VerifierKey], against: Checkpoint | None, salts: Path | None, reference: str | None
-) -> Report:
+) -> tuple[Report, _Linked]:
     from service.audit.verify_receipt import linked, verify_receipt
 
     try:
@@ -208,6 +239,8 @@ def _verify_receipt(
     except ValueError:
         raise ConfigurationError("That is not JSON.", "Give a receipt or an export as Lethe wrote it.") from None
     outcome = verify_receipt(document, keys, against)
+    nodes: dict[str, bool] = {}
+    names_reference = None
     if salts is not None and outcome.is_good:
         try:
             nodes, names_reference = linked(document, json.loads(salts.read_text(encoding="utf-8"))["salts"], reference)
@@ -216,37 +249,50 @@ def _verify_receipt(
                 f"{salts} is not a 202 answer with salts.", "Give it as Lethe answered it."
             ) from None
         for node, is_named in nodes.items():
-            if is_named:
-                stdout().print(f"The receipt is about {node}.", markup=False)
-            else:
+            if not is_named:
                 outcome.find(None, f"the receipt is not about {node} with this salt")
-        if names_reference:
-            stdout().print(f"The receipt carries the reference {reference}.", markup=False)
-        elif names_reference is False:
+        if names_reference is False:
             outcome.find(None, f"the receipt does not carry the reference {reference} with this salt")
-    return outcome
+    return outcome, _Linked(
+        [node for node, is_named in nodes.items() if is_named], reference if names_reference else None
+    )
 
 
-def _report(outcome: Report) -> None:
-    if outcome.is_good:
-        assert outcome.checkpoint is not None
-        checkpoint = outcome.checkpoint
-        stdout().print(
-            f"Good: {_counted(outcome.leaves, 'leaf', 'leaves')} as logged, in the log {checkpoint.origin} of size "
-            f"{checkpoint.size}, {_counted(outcome.signed, 'checkpoint', 'checkpoints')} signed by a key that is "
-            "trusted.",
-            markup=False,
-        )
-        for index, what in outcome.unrequested[-_SHOWN:]:
-            stdout().print(f"No deletion, leaf {index}: {what}.", markup=False)
+def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
+    checkpoint = outcome.checkpoint
+    document = {
+        "good": outcome.is_good,
+        "leaves": outcome.leaves,
+        "checkpoints": outcome.signed,
+        "log": None if checkpoint is None else {"origin": checkpoint.origin, "size": checkpoint.size},
+        "nodes": linked.nodes,
+        "reference": linked.reference,
+        "no_deletions": [{"leaf": index, "what": what} for index, what in outcome.unrequested],
+        "findings": [{"leaf": finding.index, "what": finding.what} for finding in outcome.findings],
+    }
+    print_result(document, as_json, *_lines(outcome, linked))
+    if not outcome.is_good:
+        found = _counted(len(outcome.findings), "thing", "things")
+        report(f"{found} found wrong.", "Do not rely on it; ask the operator.")
+        raise typer.Exit(ExitStatus.FAILED)
+
+
+def _lines(outcome: Report, linked: _Linked) -> Iterator[str]:
+    yield from (f"The receipt is about {node}." for node in linked.nodes)
+    if linked.reference is not None:
+        yield f"The receipt carries the reference {linked.reference}."
+    yield from map(str, outcome.findings[:_SHOWN])
+    if len(outcome.findings) > _SHOWN:
+        yield f"… and {len(outcome.findings) - _SHOWN} more"
+    if not outcome.is_good:
         return
-    for finding in outcome.findings[:_SHOWN]:
-        stdout().print(str(finding), markup=False)
-    more = len(outcome.findings) - _SHOWN
-    if more > 0:
-        note(f"and {more} more")
-    report(f"{_counted(len(outcome.findings), 'thing', 'things')} found wrong.", "Do not rely on it; ask the operator.")
-    raise SystemExit(1)
+    assert outcome.checkpoint is not None
+    yield (
+        f"Good: {_counted(outcome.leaves, 'leaf', 'leaves')} as logged, in the log {outcome.checkpoint.origin} of size "
+        f"{outcome.checkpoint.size}, {_counted(outcome.signed, 'checkpoint', 'checkpoints')} signed by a key that is "
+        "trusted."
+    )
+    yield from (f"No deletion, leaf {index}: {what}." for index, what in outcome.unrequested[-_SHOWN:])
 
 
 def _counted(count: int, one: str, many: str) -> str:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import IO, Annotated
 
 import typer
+from rich.console import RenderableType
 
 from lethe_client import AuditSummary, Percentiles
 from projector.forgetting.status import RepairStatus
-from service.cli.console import note, number, stdout, table
+from service.cli.console import Json, interrupted, note, number, print_result, table
+from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
@@ -42,6 +44,7 @@ def summary(
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Show how many deletion requests there were, how they ended, how long they took, and what is still open.
 
@@ -55,20 +58,22 @@ def summary(
             until=None if until is None else until.date(),
             deadline_days=deadline_days,
         )
-    _print(found, deadline_days)
+    print_result(found, as_json, *_page(found, deadline_days))
     if found.open_past_deadline:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 def requests(
-    form: Annotated[Format, typer.Option("--format", help="A table, or one JSON document a line.")] = Format.CSV,
+    form: Annotated[
+        Format, typer.Option("--format", help="A table, or one JSON document a line, as with --json.")
+    ] = Format.CSV,
     out: Annotated[Path | None, typer.Option(help="File to write; it must not exist.", show_default="stdout")] = None,
     since: Since = None,
     until: Until = None,
-    status: RequestStatus | None = None,
-    kind: RequestKind | None = None,
-    guarantee: Guarantee | None = None,
-    repair: RepairStatus | None = None,
+    status: Annotated[RequestStatus | None, typer.Option(help="Only requests that are this far.")] = None,
+    kind: Annotated[RequestKind | None, typer.Option(help="Only requests to delete this.")] = None,
+    guarantee: Annotated[Guarantee | None, typer.Option(help="Only requests of which this holds.")] = None,
+    repair: Annotated[RepairStatus | None, typer.Option(help="Only requests whose repair ended so.")] = None,
     at: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,6 +85,7 @@ def requests(
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Write a line for every deletion request, with every figure of its audit. Needs a key with audit:read.
 
@@ -90,8 +96,10 @@ def requests(
     named = {"status": status, "kind": kind, "guarantee": guarantee, "repair": repair}
     filters: dict[str, str | float] = {name: value.value for name, value in named.items() if value is not None}
     filters |= dict(map(_threshold, at or []))
-    with connect(url, key, home) as client, _target(out) as file:
-        for part in client.audit_export(form.value, since=_moment(since), until=_moment(until), **filters):
+    chosen = Format.NDJSON if as_json else form
+    left = "Nothing was kept: half an audit looks like a whole one. Run the same command again."
+    with connect(url, key, home) as client, interrupted(lambda: left), _target(out) as file:
+        for part in client.audit_export(chosen.value, since=_moment(since), until=_moment(until), **filters):
             file.write(part)
     if out is not None:
         note(f"Written to {out}.")
@@ -126,8 +134,7 @@ def _moment(day: datetime | None) -> datetime | None:
     return None if day is None else day.replace(tzinfo=UTC)
 
 
-def _print(found: AuditSummary, deadline_days: int) -> None:
-    console = stdout()
+def _page(found: AuditSummary, deadline_days: int) -> Iterator[RenderableType]:
     days = f"{found.since or 'the beginning'} to {found.until or 'now'}"
     counted = [
         (f"{name} {state}", str(count))
@@ -147,7 +154,7 @@ def _print(found: AuditSummary, deadline_days: int) -> None:
         ("seconds to completed", _percentiles(found.seconds_to_completed)),
         ("projection changed nothing", "-" if share is None else f"{share:.1%}"),
     ]
-    console.print(table(f"Requests to {found.model} received from {days}", ("", ""), rows))
+    yield table(f"Requests to {found.model} received from {days}", ("", ""), rows)
     oldest = found.oldest_open
     now = [
         ("open", str(found.open)),
@@ -158,8 +165,8 @@ def _print(found: AuditSummary, deadline_days: int) -> None:
         ("rank", _count(found.rank)),
         ("live nodes", _count(found.live_nodes)),
     ]
-    console.print()
-    console.print(table("Now", ("", ""), now))
+    yield ""
+    yield table("Now", ("", ""), now)
 
 
 def _percentiles(found: Percentiles) -> str:

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.cli.console import number, report, stdout, table
-from service.cli.server import Home, Model, settings_of
+import typer
+
+from model_store.work import Work
+from service.cli.console import Json, doing, interrupted, number, print_result, report, table
+from service.cli.exit_status import ExitStatus
+from service.cli.server import Home, Model, settings_of_used
 from service.domain.records import Pointer
 from service.errors import StateMismatch
 from service.settings import Settings
@@ -27,8 +31,8 @@ class Line:
     """One quantity: as recorded, as measured now, and whether that is the same."""
 
     name: str
-    recorded: str
-    measured: str
+    recorded: str | float | None
+    measured: str | float | None
     #: None: there is nothing to compare with.
     is_same: bool | None
 
@@ -36,6 +40,7 @@ class Line:
 def recheck(
     model: Model = None,
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Measure rank, span residual and distance bound of the served weights again, from the files that are on the disk.
 
@@ -46,19 +51,30 @@ def recheck(
     """
     from service.embedded import open_servers
 
-    with open_servers(settings_of(home, model), share=True) as settings:
-        pointer, figures, measured = _measured(settings)
+    left = "Nothing was changed, and nothing can be said yet. Run the same command again."
+    with (
+        interrupted(lambda: left),
+        open_servers(settings_of_used(home, model), share=True) as settings,
+        doing("Measuring the files") as work,
+    ):
+        pointer, figures, measured = _measured(settings, work)
     lines = list(compared(pointer, figures, measured))
-    rows = [(line.name, line.recorded, line.measured, _verdict(line.is_same)) for line in lines]
+    rows = [(line.name, _told(line.recorded), _told(line.measured), _verdict(line.is_same)) for line in lines]
     title = f"{pointer.model}, version {pointer.version}, {measured.live_nodes} live nodes"
-    stdout().print(table(title, ("figure", "recorded", "measured now", ""), rows))
+    document = {
+        "model": pointer.model,
+        "version": pointer.version,
+        "live_nodes": measured.live_nodes,
+        "figures": lines,
+    }
+    print_result(document, as_json, table(title, ("figure", "recorded", "measured now", ""), rows))
     wrong = [line.name for line in lines if line.is_same is False]
     if wrong:
         report(f"The files do not bear out the record: {', '.join(wrong)}.", "Do not rely on it; find out why.")
-        raise SystemExit(1)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
-def _measured(settings: Settings) -> "tuple[Pointer, ServedFigures | None, Measured]":
+def _measured(settings: Settings, work: Work) -> "tuple[Pointer, ServedFigures | None, Measured]":
     from model_store.errors import StoreDamaged
     from model_store.store import Store
     from model_store.versions import VersionRef
@@ -74,7 +90,9 @@ def _measured(settings: Settings) -> "tuple[Pointer, ServedFigures | None, Measu
             return (
                 pointer,
                 figures,
-                measure(store, VersionRef(pointer.version, pointer.fencing), digest=pointer.digest, device=device),
+                measure(
+                    store, VersionRef(pointer.version, pointer.fencing), digest=pointer.digest, device=device, work=work
+                ),
             )
         except (StoreDamaged, FileNotFoundError):
             # A running Lethe may have replaced the version while it was read; the one after it is as good.
@@ -116,7 +134,7 @@ def compared(pointer: Pointer, recorded: "ServedFigures | None", measured: "Meas
     rank = None if recorded is None else recorded.rank
     is_as_written = measured.rank == measured.rank_written
     same = None if rank is None and is_as_written else is_as_written and rank == measured.rank
-    yield Line("rank", "-" if rank is None else str(rank), str(measured.rank), same)
+    yield Line("rank", rank, measured.rank, same)
     yield _figure("span residual", None if recorded is None else recorded.span_residual, measured.span_residual)
     bound = None if recorded is None else recorded.distance_bound_relative
     yield _figure("distance bound, relative", bound, measured.distance_bound_relative)
@@ -126,7 +144,11 @@ def _figure(name: str, recorded: float | None, measured: float | None) -> Line:
     same = None
     if measured is not None and recorded is not None:
         same = measured <= max(_ROUNDING, _SAME_WITHIN * recorded)
-    return Line(name, number(recorded), number(measured), same)
+    return Line(name, recorded, measured, same)
+
+
+def _told(value: str | float | None) -> str:
+    return str(value) if isinstance(value, str | int) else number(value)
 
 
 def _verdict(is_same: bool | None) -> str:

@@ -1,15 +1,16 @@
 """`lethe audit show` and `receipt`: the evidence of one deletion request, to be read and to be kept."""
 
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
+from rich.console import RenderableType
 
 from lethe_client import Audit, BatchSummary, Deletion
-from service.cli.console import note, number, stdout, table
+from service.cli.console import Json, note, number, print_result, table
 from service.cli.server import Home, Key, Url, connect
 from service.domain.figures import RECEIPT
 
@@ -22,13 +23,14 @@ def show(
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Show what was done for a deletion request, and what was measured.
 
     Example: [bold]./lethe audit show 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
     """
     with connect(url, key, home) as client:
-        print_audit(client.deletion(request_id))
+        print_audit(client.deletion(request_id), as_json)
 
 
 def receipt(
@@ -51,23 +53,25 @@ def receipt(
         file.write(document)
 
 
-def print_audit(deletion: Deletion) -> None:
+def print_audit(deletion: Deletion, as_json: bool) -> None:
     """Print the page of one request."""
-    console = stdout()
+    print_result(deletion, as_json, *_page(deletion))
+    if deletion.audit is None and deletion.status == "queued":
+        note("There is nothing to show before it is applied.")
+
+
+def _page(deletion: Deletion) -> Iterator[RenderableType]:
     facts = [(name, text) for name, text in _facts(deletion) if text is not None]
-    console.print(table(f"Deletion request {deletion.id}", ("", ""), facts))
+    yield table(f"Deletion request {deletion.id}", ("", ""), facts)
     if deletion.explanation:
-        console.print(Text(f"\n{deletion.explanation}"))
+        yield f"\n{deletion.explanation}"
     if deletion.failure:
-        console.print(Text(f"\nIt failed: {deletion.failure}"))
-    if deletion.audit is None:
-        if deletion.status == "queued":
-            note("There is nothing to show before it is applied.")
-        return
-    console.print()
-    console.print(table("What was measured", ("figure", "value", "meaning"), _figures(deletion.audit)))
-    console.print()
-    console.print(table("The update it was part of", ("", ""), _batch(deletion.audit)))
+        yield f"\nIt failed: {deletion.failure}"
+    if deletion.audit is not None:
+        yield ""
+        yield table("What was measured", ("figure", "value", "meaning"), _figures(deletion.audit))
+        yield ""
+        yield table("The update it was part of", ("", ""), _batch(deletion.audit))
 
 
 def _facts(deletion: Deletion) -> list[tuple[str, str | None]]:

@@ -11,13 +11,11 @@ import typer
 from lethe_client import LetheClientError, ProblemError
 from service.audit.checkpoint import VerifierKey
 from service.audit.watch import Contradiction, Seen, Watcher
-from service.cli.console import note, report
+from service.cli.console import Json, interrupted, note, print_result, report
 from service.cli.evidence.log import read_checkpoint, read_keys
+from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
 from service.private_files import write_private
-
-#: Exit status of a single round in which the server did not answer, so that nothing is known.
-_UNKNOWN = 3
 
 
 def watch(
@@ -34,11 +32,12 @@ def watch(
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Check every new checkpoint of a server's log against the last, and sample what it holds.
 
     Ends with 1 when the log contradicts what was signed before, and keeps the evidence beside the state. Goes on
-    through outages; with --once, 3 says that the server did not answer.
+    through outages; with --once, 5 says that the server did not answer.
 
     Example: [bold]./lethe audit watch --log-key log.pub --url https://lethe.example --once[/bold]
     """
@@ -47,7 +46,8 @@ def watch(
     if last is None:
         note(f"There is no checkpoint in {state} yet: the first one that is signed is taken as it is.")
     figures = WatchMetrics(metrics)
-    with connect(url, key, home) as client:
+    left = f"The last good checkpoint is in {state}, for the next time."
+    with connect(url, key, home) as client, interrupted(lambda: left):
         watcher = Watcher(client, keys, last, samples=samples, rng=random.SystemRandom())
         while True:
             try:
@@ -56,20 +56,24 @@ def watch(
                 figures.contradicted()
                 evidence = state.with_name(state.name + ".contradiction")
                 write_private(evidence, found.note)
+                print_result({"at": datetime.now(UTC), "outcome": "contradiction", "what": found.what}, as_json)
                 report(found.what, f"The checkpoint is in {evidence}, the last good one in {state}. Keep both.")
-                raise SystemExit(1) from None
+                raise typer.Exit(ExitStatus.FAILED) from None
             except LetheClientError as error:
                 if isinstance(error, ProblemError) and error.status < 500:
                     # Refused, as for want of a key: asking again changes nothing.
                     raise
                 figures.unanswered()
+                print_result({"at": datetime.now(UTC), "outcome": "unanswered", "what": error.detail}, as_json)
                 report(error.detail, error.remedy)
                 if once:
-                    raise SystemExit(_UNKNOWN) from None
+                    raise typer.Exit(ExitStatus.UNREACHABLE) from None
             else:
                 write_private(state, seen.note)
                 figures.good(seen)
-                note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: good, {seen.checkpoint.size} leaves.")
+                now, size = datetime.now(UTC), seen.checkpoint.size
+                print_result({"at": now, "outcome": "good", "leaves": size}, as_json)
+                note(f"{now:%Y-%m-%d %H:%M:%S} UTC: good, {size} leaves.")
                 if once:
                     return
             time.sleep(interval)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from model_store.errors import NoModel
 from model_store.work import Work
 from projector.forgetting.status import RepairStatus
-from service.cli.console import doing, note, stdout
+from service.cli.console import Json, doing, interrupted, note, print_result
 from service.cli.running.first_model import require_new_home
 from service.cli.server import Home, read_facts, settings_of
 from service.errors import ConfigurationError
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
     from model_store.manifest import Manifest
     from model_store.store import Store
-    from service.db.engine import Engine
-    from service.domain.versions import ModelImport
+    from service.domain.versions import ModelImport, Version
 
+_UNTOUCHED = "Nothing was changed. What was copied is removed by the next import: run the same command again."
 #: Seconds between looks at how far an import has come.
 _LOOK_S = 0.2
 
@@ -42,6 +43,7 @@ def import_(
             "classes) in a .safetensors or .npz file. They are trained on to the optimum.",
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Check a model folder, every digest of it, and serve a copy of it.
 
@@ -58,9 +60,9 @@ def import_(
 
     settings = settings_of(home)
     if not folder.is_dir():
-        raise ConfigurationError(f"{folder} is not a folder.", "Give the folder that `lethe train --out` wrote.")
+        raise NoModel(f"{folder} is not a folder.", "Give the folder that `lethe train --out` wrote.")
     work = Work()
-    with doing(f"Looking at {folder}", work):
+    with interrupted(lambda: _UNTOUCHED), doing(f"Looking at {folder}", work):
         manifest = check_store(folder, work).manifest
     provide = _provider(folder, weights, work)
     if not settings.model_dir.exists() and read_facts(home) is None:
@@ -68,11 +70,12 @@ def import_(
     if settings.model_dir.exists():
         if settings.model_dir.resolve() == folder.resolve():
             raise ConfigurationError(f"{folder} is the model that is served.", "Give the folder of another one.")
-        _replace(settings, manifest, provide, work, exclude_deleted=exclude_deleted)
+        _replace(settings, manifest, provide, work, exclude_deleted=exclude_deleted, as_json=as_json)
     else:
         require_new_home(settings, str(folder))
-        _place(settings, provide, work)
-        _print(manifest, f"`./lethe serve` serves it from {settings.model_dir}.")
+        with interrupted(lambda: _UNTOUCHED):
+            _place(settings, provide, work)
+        _print(manifest, None, f"`./lethe serve` serves it from {settings.model_dir}.", as_json)
 
 
 def _provider(folder: Path, weights: Path | None, work: Work) -> "Callable[[Path], Store]":
@@ -111,16 +114,32 @@ def _place(settings: Settings, provide: "Callable[[Path], Store]", work: Work) -
 
 
 def _replace(
-    settings: Settings, manifest: "Manifest", provide: "Callable[[Path], Store]", work: Work, *, exclude_deleted: bool
+    settings: Settings,
+    manifest: "Manifest",
+    provide: "Callable[[Path], Store]",
+    work: Work,
+    *,
+    exclude_deleted: bool,
+    as_json: bool,
 ) -> None:
     """Asks for the import and, where a service runs, waits for what becomes of it."""
     from service.embedded import open_servers
 
     running = read_facts(settings.home) is not None
+    ended = None
     with open_servers(settings, share=True) as reached:
-        ended = asyncio.run(_asked(reached, provide, work, exclude_deleted=exclude_deleted, wait=running))
+        with interrupted(lambda: _UNTOUCHED):
+            import_id = asyncio.run(_asked(reached, provide, work, exclude_deleted=exclude_deleted))
+        if running:
+            left = "The import goes on by itself; `GET /model` tells the version once it is served."
+            with (
+                interrupted(lambda: left),
+                doing("The service loads the model, repairs it if it must, and changes over", work),
+            ):
+                ended = asyncio.run(_ended(reached, import_id, work))
     if ended is None:
-        note("The service is not running: it takes the model over at its next start, before it deletes anything.")
+        later = "the service is not running: it takes the model over at its next start, before it deletes anything."
+        _print(manifest, None, later, as_json)
         return
     version = ended.version
     if version is None:
@@ -131,14 +150,16 @@ def _replace(
     repaired = {RepairStatus.CONVERGED: " Repaired.", RepairStatus.NOT_CONVERGED: " Its repair did not converge."}
     _print(
         manifest,
+        version,
         f"served as version {version.number}{excluded}.{repaired.get(version.repair, '')} The model before it is "
         "erased.",
+        as_json,
     )
 
 
 async def _asked(
-    settings: Settings, provide: "Callable[[Path], Store]", work: Work, *, exclude_deleted: bool, wait: bool
-) -> "ModelImport | None":
+    settings: Settings, provide: "Callable[[Path], Store]", work: Work, *, exclude_deleted: bool
+) -> "UUID":
     from model_store.store import Store
     from service.db import migrate
     from service.db.engine import create_engine
@@ -155,39 +176,52 @@ async def _asked(
     try:
         keyring = await open_keyring(engine, settings.home / "keys")
         with doing("Copying the model", work):
-            import_id = await request_import(
+            return await request_import(
                 engine, keyring, settings.model_dir, exclude_deleted=exclude_deleted, provide=provide, work=work
             )
-        if not wait:
-            return None
-        with doing("The service loads the model, repairs it if it must, and changes over", work):
-            return await _ended(engine, import_id, settings.home, work)
     finally:
         await engine.dispose()
 
 
-async def _ended(engine: "Engine", import_id: "UUID", home: Path, work: Work) -> "ModelImport | None":
+async def _ended(settings: Settings, import_id: "UUID", work: Work) -> "ModelImport | None":
     """The import once it has ended; None when the service ends before it. `work` says what the service says."""
     from service.db import lease
+    from service.db.engine import create_engine
     from service.db.transactions import transaction
     from service.imports.repository import ImportRepository
 
-    while True:
-        async with transaction(engine) as connection:
-            found = await ImportRepository(connection).get(import_id)
-            holder = None if found is None else await lease.holder(connection, found.model)
-        if holder is not None and holder.is_held and holder.report.condition.reason is not None:
-            work.relay(holder.report.condition.reason)
-        if found is not None and found.finished_at is not None:
-            return found
-        if read_facts(home) is None:
-            return None
-        await asyncio.sleep(_LOOK_S)
+    assert settings.database_url is not None
+    engine = create_engine(settings.database_url, pool_size=1)
+    try:
+        while True:
+            async with transaction(engine) as connection:
+                found = await ImportRepository(connection).get(import_id)
+                holder = None if found is None else await lease.holder(connection, found.model)
+            if holder is not None and holder.is_held and holder.report.condition.reason is not None:
+                work.relay(holder.report.condition.reason)
+            if found is not None and found.finished_at is not None:
+                return found
+            if read_facts(settings.home) is None:
+                return None
+            await asyncio.sleep(_LOOK_S)
+    finally:
+        await engine.dispose()
 
 
-def _print(manifest: "Manifest", what: str) -> None:
-    stdout().print(
+def _print(manifest: "Manifest", version: "Version | None", what: str, as_json: bool) -> None:
+    """Tells of the model that was taken over, as which version where a service has done it."""
+    document = {
+        "model": manifest.name,
+        "nodes": manifest.nodes,
+        "edges": manifest.edges,
+        "features": manifest.features,
+        "classes": manifest.classes,
+        "version": None if version is None else version.number,
+        "deleted_nodes": None if version is None else version.deleted_nodes,
+        "repair": None if version is None else version.repair,
+    }
+    text = (
         f"{manifest.name}: {manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features, "
-        f"{len(manifest.classes)} classes; {what}",
-        markup=False,
+        f"{len(manifest.classes)} classes; {what}"
     )
+    print_result(document, as_json, text)

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.console import note, stdout, table
+from service.cli.console import Json, note, print_result, table
+from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
 
 
@@ -14,21 +15,22 @@ def command(
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Predict the class of nodes, by the model as it is now.
 
-    Exits with 1 when one of them is unknown or deleted.
+    Exits with 3 when one of them is unknown or deleted.
 
     Example: [bold]./lethe predict 12 57[/bold]
     """
     with connect(url, key, home) as client:
         answer = client.predict_many(nodes)
     rows = [(one.node, one.label, str(round(one.probabilities[one.label], 4))) for one in answer.predictions]
-    if rows:
-        stdout().print(table(f"Model version {answer.model_version}", ("node", "class", "probability"), rows))
+    text = [table(f"Model version {answer.model_version}", ("node", "class", "probability"), rows)] if rows else []
+    print_result(answer, as_json, *text)
     for node in answer.deleted:
         note(f"{node}: deleted on request.")
     for node in answer.unknown:
         note(f"{node}: no such node.")
     if answer.deleted or answer.unknown:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.NOT_FOUND)

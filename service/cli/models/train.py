@@ -1,13 +1,14 @@
 """`lethe train`: from a dataset to a model folder."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from model_store.work import Work
 from projector.graph.node_ids import RULE, is_allowed
 from projector.network.spec import (
     MAX_HOPS,
@@ -19,12 +20,11 @@ from projector.network.spec import (
     PropagationKind,
     SolverKind,
 )
-from service.cli.console import note, stdout
-from service.cli.models.training_display import summary, training_bar
+from service.cli.console import Json, doing, interrupted, note, print_result
+from service.cli.models.training_display import TrainingSteps, summary
 from service.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from model_store.build import BuildProgress
     from model_store.manifest import Manifest
 
 Split = Literal["full", "public"]
@@ -98,6 +98,7 @@ def command(
     data_dir: Annotated[
         Path | None, typer.Option(envvar="LETHE_DATA_DIR", help="Folder searched first for datasets.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Train a model and write its folder.
 
@@ -147,7 +148,7 @@ def command(
         name=name, split=split, dedupe=dedupe, device=device, injected=injected, extra_class=inject_class,
         cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES, public=() if public is None else _ids(public),
     )  # fmt: skip
-    train_and_report(dataset, out, spec, options, data_dir=data_dir)
+    train_and_report(dataset, out, spec, options, data_dir=data_dir, as_json=as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,18 +172,30 @@ class TrainingOptions:
 
 
 def train_and_report(
-    dataset: str, out: Path, spec: ModelSpec, options: TrainingOptions, *, data_dir: Path | None = None
+    dataset: str,
+    out: Path,
+    spec: ModelSpec,
+    options: TrainingOptions,
+    *,
+    data_dir: Path | None = None,
+    as_json: bool = False,
 ) -> None:
-    """Train with a progress bar on a terminal, and print the summary; see `train_model`."""
+    """Train, saying how far it is, and print the summary; see `train_model`."""
     from model_store.datasets.load import default_data_dirs
 
     folders = default_data_dirs(os.environ)
-    with training_bar(spec) as progress:
+    with interrupted(lambda: _left(out)), doing("Training") as work:
         data_dirs = folders if data_dir is None else [data_dir, *folders]
-        manifest = train_model(dataset, out, spec, options, data_dirs=data_dirs, progress=progress)
-    stdout().print(summary(manifest, out))
+        manifest = train_model(dataset, out, spec, options, data_dirs=data_dirs, work=work)
+    print_result({"folder": str(out), "model": manifest}, as_json, summary(manifest, out))
     for warning in manifest.warnings:
         note(f"warning: {warning}")
+
+
+def _left(out: Path) -> str:
+    if out.exists() and any(out.iterdir()):
+        return f"The model is whole, in {out}."
+    return f"There is no model in {out}: it appears there only when it is whole. Run the same command again."
 
 
 def train_model(
@@ -192,9 +205,11 @@ def train_model(
     options: TrainingOptions = TrainingOptions(),
     *,
     data_dirs: Sequence[Path],
-    progress: "Callable[[BuildProgress], None] | None" = None,
+    work: Work | None = None,
 ) -> "Manifest":
     """Train on a dataset and write the model to the new folder `out`, which appears only when it is whole.
+
+    What takes long are steps of `work`.
 
     Raises:
         ConfigurationError: there is something at `out`.
@@ -209,6 +224,8 @@ def train_model(
     # Looked at before the work as well as after it: training may take long.
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove that one first.")
+    work = work or Work()
+    work.begin("Reading the dataset")
     split = options.split
     graph = load_dataset(dataset, split=split, data_dirs=data_dirs, seed=spec.seed, dedupe=options.dedupe)
     canaries = None
@@ -219,6 +236,7 @@ def train_model(
     if options.injected is not None:
         graph = inject_channel(graph, options.injected, extra_class=options.extra_class)
         channels.append(InjectedChannel(column=graph.num_features - 1, nodes=len(set(options.injected))))
+    work.begin("Propagating and factorising the features")
     built = build_model(
         graph,
         spec,
@@ -229,8 +247,9 @@ def train_model(
         canaries=canaries,
         public=options.public,
         device=_resolved(options.device),
-        progress=progress,
+        progress=TrainingSteps(work, spec),
     )
+    work.begin("Writing the model")
     return built.write(out).manifest
 
 

@@ -1,56 +1,49 @@
-"""What training shows: a bar while it runs, a table when it is done."""
+"""What training shows: how far it is while it runs, a table when it is done."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from model_store.work import Work
 from projector.network.spec import ModelSpec
-from service.cli.console import number, stderr, table
+from service.cli.console import number, table
 
 if TYPE_CHECKING:
     from model_store.build import BuildProgress
     from model_store.manifest import Manifest
     from projector.training.fit import TrainingProgress
 
-#: Seconds of work by which the time left is told: steps on a large graph take minutes.
-_ESTIMATE_S = 3600.0
 
+class TrainingSteps:
+    """Tells a `Work` how far training is; to be called at each step of it."""
 
-@contextmanager
-def training_bar(spec: ModelSpec) -> "Iterator[Callable[[BuildProgress], None]]":
-    """A progress bar on stderr, with the time left, for the time of the block; what it gives is called at each step.
+    def __init__(self, work: Work, spec: ModelSpec) -> None:
+        self._work = work
+        self._tolerance = spec.tolerance
+        self._what = ""
+        self._done = 0.0
 
-    On anything but a terminal nothing is shown.
-    """
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns,
-        console=stderr(),
-        disable=not stderr().is_terminal,
-        transient=True,
-        speed_estimate_period=_ESTIMATE_S,
-    ) as bar:
-        task = bar.add_task("loading the dataset", total=None)
+    def __call__(self, step: "BuildProgress") -> None:
+        """One epoch of the MLP, or one step of the solver."""
+        from projector.training.mlp import MlpProgress
 
-        def show(step: "BuildProgress") -> None:
-            from projector.training.mlp import MlpProgress
+        if isinstance(step, MlpProgress):
+            self._tell("Training the MLP", step.epoch / step.epochs)
+            return
+        done = _share_done(step, self._tolerance)
+        if done < 1:
+            self._tell("Training", done)
+        else:
+            self._work.begin("Computing coefficients")
 
-            if isinstance(step, MlpProgress):
-                description = f"MLP, epoch {step.epoch}, loss {step.loss:.3f} on public nodes held out"
-                bar.update(task, description=description, total=step.epochs, completed=step.epoch)
-                return
-            done = _share_done(step, spec.tolerance)
-            description = f"step {step.iteration}, relative gradient {step.relative_gradient:.1e}"
-            if done >= 1:
-                description = "trained; coefficients and files are written"
-            bar.update(task, description=description, total=1.0, completed=done)
-
-        yield show
+    def _tell(self, what: str, done: float) -> None:
+        if what != self._what:
+            self._work.begin(what, 1.0)
+            self._what, self._done = what, 0.0
+        self._work.count(done - self._done)
+        self._done = done
 
 
 def _share_done(step: "TrainingProgress", tolerance: float) -> float:

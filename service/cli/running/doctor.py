@@ -7,7 +7,8 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
-from service.cli.console import stderr, stdout, table
+from service.cli.console import Json, print_result, stderr, table
+from service.cli.exit_status import ExitStatus
 from service.cli.running import findings
 from service.cli.running.findings import Finding, attempt
 from service.cli.server import Home, read_facts, settings_of
@@ -17,7 +18,7 @@ from service.settings import Settings
 _MARKS = {True: Text("ok", "green"), False: Text("wrong", "bold red"), None: Text("-", "dim")}
 
 
-def command(home: Home = Path("var")) -> None:
+def command(home: Home = Path("var"), as_json: Json = False) -> None:
     """Look whether everything is in order, and say what to do where it is not.
 
     Starts nothing and changes nothing. Exits with 1 when something is wrong.
@@ -35,12 +36,12 @@ def command(home: Home = Path("var")) -> None:
         *asyncio.run(_servers(settings, read_facts(settings.home))),
     ]
     rows = [(one.name, _MARKS[one.ok], one.found) for one in found]
-    stdout().print(table("Lethe's health", ("", "", "found"), rows))
     wrong = [one for one in found if one.ok is False]
+    print_result({"ok": not wrong, "findings": found}, as_json, table("Lethe's health", ("", "", "found"), rows))
     for one in wrong:
         stderr().print(Text.assemble((f"{one.name}: ", "bold"), one.remedy))
     if wrong:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 async def _servers(settings: Settings, facts: ServerFacts | None) -> Sequence[Finding]:

@@ -1,13 +1,14 @@
 """`lethe keys`: make, list and revoke API keys."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from uuid import UUID
 
 import typer
 
-from service.cli.console import note, stdout, table
+from service.cli.console import Json, note, print_result, table
 from service.cli.database import with_database
 from service.cli.server import Home
 from service.domain.records import ApiKey
@@ -23,10 +24,9 @@ _T = TypeVar("_T")
 
 def create(
     name: Annotated[str, typer.Argument(help="Whose key it is; for your own overview.")],
-    scope: Annotated[
-        list[Scope] | None, typer.Option(help="What the key may do; may be given several times.", show_default="all")
-    ] = None,
+    scope: Annotated[list[Scope], typer.Option(help="What the key may do; may be given several times.")],
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Make a key and print it; it is shown this once, Lethe keeps only a keyed hash.
 
@@ -51,14 +51,14 @@ def create(
             keyring = await open_keyring(engine, settings.home / "keys")
         finally:
             await engine.dispose()
-        return await repository.create(made.id, name, scope or list(Scope), keyring.api_key_hash(made.text))
+        return await repository.create(made.id, name, scope, keyring.api_key_hash(made.text))
 
     created = _with_repository(home, insert)
     note(f"Key {created.id} for {created.name} ({_scopes(created)}), shown this once:")
-    stdout().print(made.text, markup=False)
+    print_result({**_facts(created), "key": made.text}, as_json, made.text)
 
 
-def list_(home: Home = Path("var")) -> None:
+def list_(home: Home = Path("var"), as_json: Json = False) -> None:
     """List all keys, revoked ones included, without the keys themselves.
 
     Example: [bold]./lethe keys list[/bold]
@@ -68,16 +68,16 @@ def list_(home: Home = Path("var")) -> None:
     async def read(repository: ApiKeyRepository, settings: Settings) -> list[ApiKey]:
         return await repository.list()
 
-    rows = [
-        (str(key.id), key.name, _scopes(key), f"{key.created_at:%Y-%m-%d %H:%M}", _revoked(key))
-        for key in _with_repository(home, read)
-    ]
-    stdout().print(table("API keys", ("id", "name", "scopes", "created (UTC)", "revoked (UTC)"), rows))
+    keys = _with_repository(home, read)
+    rows = [(str(key.id), key.name, _scopes(key), f"{key.created_at:%Y-%m-%d %H:%M}", _revoked(key)) for key in keys]
+    titles = ("id", "name", "scopes", "created (UTC)", "revoked (UTC)")
+    print_result({"keys": list(map(_facts, keys))}, as_json, table("API keys", titles, rows))
 
 
 def revoke(
     key_id: Annotated[UUID, typer.Argument(help="Id of the key, from `lethe keys list`.")],
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Revoke a key; requests with it are refused from then on.
 
@@ -91,7 +91,7 @@ def revoke(
     revoked = _with_repository(home, write)
     if revoked is None:
         raise NotFound(f"There is no key {key_id}.", "See `./lethe keys list` for the keys there are.")
-    stdout().print(f"{revoked.id} {revoked.name} revoked", markup=False)
+    print_result(_facts(revoked), as_json, f"{revoked.id} {revoked.name} revoked")
 
 
 def _with_repository(home: Path, work: "Callable[[ApiKeyRepository, Settings], Awaitable[_T]]") -> _T:
@@ -99,6 +99,11 @@ def _with_repository(home: Path, work: "Callable[[ApiKeyRepository, Settings], A
     from service.access.api_keys import ApiKeyRepository
 
     return with_database(home, lambda connection, settings: work(ApiKeyRepository(connection), settings))
+
+
+def _facts(key: ApiKey) -> dict[str, object]:
+    """What JSON says of a key."""
+    return asdict(key) | {"scopes": sorted(key.scopes)}
 
 
 def _scopes(key: ApiKey) -> str:

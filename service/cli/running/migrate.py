@@ -3,12 +3,12 @@
 import asyncio
 from pathlib import Path
 
-from service.cli.console import stdout
+from service.cli.console import Json, doing, interrupted, print_result
 from service.cli.server import Home
 from service.settings import load_settings
 
 
-def command(home: Home = Path("var")) -> None:
+def command(home: Home = Path("var"), as_json: Json = False) -> None:
     """Bring the database's tables to this version; `lethe serve` does it by itself at start.
 
     Uses DATABASE_URL, or the private Postgres of LETHE_HOME.
@@ -18,11 +18,17 @@ def command(home: Home = Path("var")) -> None:
     from service.db import migrate, schema
     from service.embedded import open_servers
 
-    with open_servers(load_settings(home=home), share=True) as settings:
+    left = "The database is at one revision or at the other, not between them. Run the same command again."
+    with (
+        interrupted(lambda: left),
+        open_servers(load_settings(home=home), share=True) as settings,
+        doing("Bringing the tables to this version"),
+    ):
         assert settings.database_url is not None
         before = asyncio.run(schema.current(settings.database_url))
         asyncio.run(migrate.upgrade(settings.database_url))
-    if before == schema.head():
-        stdout().print(f"The database is at revision {before} already.", markup=False)
-    else:
-        stdout().print(f"The database went from {before or 'empty'} to revision {schema.head()}.", markup=False)
+    after = schema.head()
+    said = (
+        f"is at revision {before} already" if before == after else f"went from {before or 'empty'} to revision {after}"
+    )
+    print_result({"before": before, "after": after}, as_json, f"The database {said}.")

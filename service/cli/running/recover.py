@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
 import typer
+from rich.table import Table
 
-from service.cli.console import doing, note, stdout, table
+from service.cli.console import Json, doing, interrupted, note, print_result, table
 from service.cli.server import Home
 from service.domain.states import RepairPolicy
 from service.errors import AlreadyRunning, LeaseLost
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _ASK_S = 0.2
 #: Most leases that one recovery may lose before it gives up.
 _MOST_LOSSES = 5
+_LEFT = "What was done is kept, and the rest is still to be done: run the same command again before you start Lethe."
 _SEND_AGAIN = "Send the requests that failed again: `GET /deletions?status=failed` lists them."
 
 
@@ -61,6 +63,7 @@ def command(
             "tombstones: tombstones. May be given several times.",
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Go on after a backup of the store alone, or of the database alone, was restored.
 
@@ -76,12 +79,13 @@ def command(
 
     settings = load_settings(home=home, model=model, repair=repair.value, device=device)
     configure_logging(settings.log_format, settings.log_level, process="recover")
-    with open_servers(settings) as reached:
+    with interrupted(lambda: _LEFT), open_servers(settings) as reached:
         finish_move(reached.model_dir)
-        asyncio.run(_recover(reached, Store.open(reached.model_dir), frozenset(accept_lost or ())))
+        recovered = asyncio.run(_recover(reached, Store.open(reached.model_dir), frozenset(accept_lost or ())))
+    _report(recovered, as_json)
 
 
-async def _recover(settings: Settings, store: "Store", accepted: frozenset[str]) -> None:
+async def _recover(settings: Settings, store: "Store", accepted: frozenset[str]) -> "Recovered":
     from service.db import migrate, roles
     from service.db.engine import create_engine
     from service.db.rights import UNLEARNER_ROLE
@@ -117,10 +121,9 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
             lost = await lost_requests(engine, request_keys)
             executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
             given_up = _GivenUp(lost, tombstones=TOMBSTONES in accepted)
-            recovered = await _persistently(settings, engine, store, request_keys, given_up, executor)
+            return await _persistently(settings, engine, store, request_keys, given_up, executor)
     finally:
         await engine.dispose()
-    _report(recovered)
 
 
 async def _persistently(
@@ -217,19 +220,50 @@ async def _lease(settings: Settings, engine: "Engine", store: "Store") -> "Lease
         await asyncio.sleep(_ASK_S)
 
 
-def _report(recovered: "Recovered") -> None:
+def _report(recovered: "Recovered", as_json: bool) -> None:
     recovery = recovered.recovery
     if recovered.gave_up_tombstones:
         note("What could not be read of the store's own tombstones was given up; the rest was written anew.")
+    print_result(
+        _document(recovered), as_json, _agreement(recovered) if recovery is None else _table(recovered, recovery)
+    )
+    if recovery is not None:
+        for line in _advice(recovery, recovered.kept, recovered.failed):
+            note(line)
+    elif recovered.failed:
+        note(_SEND_AGAIN)
+
+
+def _document(recovered: "Recovered") -> dict[str, object]:
+    recovery = recovered.recovery
+    told: dict[str, object] = {
+        "changed": recovery is not None,
+        "completed": recovered.completed,
+        "failed": recovered.failed,
+        "gave_up_tombstones": recovered.gave_up_tombstones,
+    }
     if recovery is None:
-        failed = f"{recovered.failed} requests failed, their keys being lost. " if recovered.failed else ""
-        changed = "Nothing else" if recovered.gave_up_tombstones or failed else "Nothing"
-        stdout().print(
-            f"Store and database agree, and nothing that was deleted is left. {failed}{changed} was changed."
-        )
-        if failed:
-            note(_SEND_AGAIN)
-        return
+        return told
+    return told | {
+        "database_before": recovery.database_before,
+        "store_before": recovery.store_before,
+        "version": recovery.version.number,
+        "deleted_nodes": recovery.version.deleted_nodes,
+        "deleted_features": recovery.version.deleted_features,
+        "deleted_edges": recovery.version.deleted_edges,
+        "directions_removed": recovery.version.directions_removed,
+        "unknown_nodes": recovery.unknown_nodes,
+        "kept": recovered.kept,
+    }
+
+
+def _agreement(recovered: "Recovered") -> str:
+    failed = f"{recovered.failed} requests failed, their keys being lost. " if recovered.failed else ""
+    changed = "Nothing else" if recovered.gave_up_tombstones or failed else "Nothing"
+    return f"Store and database agree, and nothing that was deleted is left. {failed}{changed} was changed."
+
+
+def _table(recovered: "Recovered", recovery: "Recovery") -> Table:
     version = recovery.version
     rows = [
         ("the database was at", recovery.database_before or "nothing: it did not know the model"),
@@ -243,9 +277,7 @@ def _report(recovered: "Recovered") -> None:
         ("requests completed", str(recovered.completed)),
         ("requests failed, their keys being lost", str(recovered.failed)),
     ]
-    stdout().print(table("Recovered", ("", ""), rows))
-    for line in _advice(recovery, recovered.kept, recovered.failed):
-        note(line)
+    return table("Recovered", ("", ""), rows)
 
 
 def _advice(recovery: "Recovery", kept: int, failed: int) -> list[str]:

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import typer
 
-from service.cli.console import note, stdout, table
+from service.cli.console import Json, note, print_result, table
 from service.cli.database import with_database
 from service.cli.server import Home
 from service.errors import NotFound
@@ -27,6 +27,7 @@ _EndpointId = Annotated[UUID, typer.Argument(help="Id of the endpoint, from `let
 def add(
     url: Annotated[str, typer.Argument(help="Where to send to, such as https://dsr.example/lethe.")],
     home: Home = Path("var"),
+    as_json: Json = False,
 ) -> None:
     """Send the events of all requests to an address from now on, and print the secret that they are signed with.
 
@@ -49,10 +50,10 @@ def add(
 
     endpoint_id, secret = with_database(home, write)
     note(f"Endpoint {endpoint_id} for {url}; its secret, shown this once:")
-    stdout().print(secret, markup=False)
+    print_result({"id": str(endpoint_id), "url": url, "secret": secret}, as_json, secret)
 
 
-def list_(home: Home = Path("var")) -> None:
+def list_(home: Home = Path("var"), as_json: Json = False) -> None:
     """List all endpoints, the removed ones included.
 
     Example: [bold]./lethe webhooks list[/bold]
@@ -62,13 +63,13 @@ def list_(home: Home = Path("var")) -> None:
     async def read(connection: "Connection", settings: Settings) -> "Sequence[Endpoint]":
         return await EndpointRepository(connection).list()
 
-    rows = [
-        (str(one.id), one.url, f"{one.created_at:%Y-%m-%d %H:%M}", _removed(one)) for one in with_database(home, read)
-    ]
-    stdout().print(table("Webhook endpoints", ("id", "address", "added (UTC)", "removed (UTC)"), rows))
+    found = with_database(home, read)
+    rows = [(str(one.id), one.url, f"{one.created_at:%Y-%m-%d %H:%M}", _removed(one)) for one in found]
+    titles = ("id", "address", "added (UTC)", "removed (UTC)")
+    print_result({"endpoints": list(map(_facts, found))}, as_json, table("Webhook endpoints", titles, rows))
 
 
-def remove(endpoint_id: _EndpointId, home: Home = Path("var")) -> None:
+def remove(endpoint_id: _EndpointId, home: Home = Path("var"), as_json: Json = False) -> None:
     """Send nothing to an endpoint any more, also nothing that waits.
 
     Example: [bold]./lethe webhooks remove 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
@@ -80,10 +81,10 @@ def remove(endpoint_id: _EndpointId, home: Home = Path("var")) -> None:
 
     if not with_database(home, write):
         raise _unknown(endpoint_id)
-    stdout().print(f"{endpoint_id} removed", markup=False)
+    print_result({"id": str(endpoint_id)}, as_json, f"{endpoint_id} removed")
 
 
-def ping(endpoint_id: _EndpointId, home: Home = Path("var")) -> None:
+def ping(endpoint_id: _EndpointId, home: Home = Path("var"), as_json: Json = False) -> None:
     """Send an endpoint a signed message of the type `ping`, once and at once, and print what it answers.
 
     From where the command runs, with its LETHE_WEBHOOK_NETWORKS. Exits 1 unless the answer is one of 200 to 299.
@@ -103,9 +104,15 @@ def ping(endpoint_id: _EndpointId, home: Home = Path("var")) -> None:
     settings = load_settings(home=home)
     sender = WebhookSender(settings.home / "keys", settings.private_receivers, Poster())
     answer = asyncio.run(sender.ping(found))
-    stdout().print(answer.text, markup=False)
+    print_result({"answer": answer.text, "is_delivered": answer.is_delivered}, as_json, answer.text)
     if not answer.is_delivered:
         raise SystemExit(1)
+
+
+def _facts(endpoint: "Endpoint") -> dict[str, object]:
+    """What JSON says of an endpoint: nothing of its secret."""
+    names = ("id", "url", "created_at", "removed_at", "removal")
+    return {name: getattr(endpoint, name) for name in names}
 
 
 def _removed(endpoint: "Endpoint") -> str:

@@ -30,6 +30,8 @@ class NewRequest:
     body_digest: bytes | None = None
     #: What is recorded beside the request when it is a drill.
     drill: NewDrill | None = None
+    #: `Keyring.salt_hash` of each salt that the caller gave.
+    salt_hashes: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True)

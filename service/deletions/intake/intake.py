@@ -30,7 +30,7 @@ from service.deletions.intake.callers import (
     request_of,
 )
 from service.deletions.intake.depth import QueueDepth
-from service.deletions.intake.refusals import refusal, shutting_down
+from service.deletions.intake.refusals import SaltUsed, refusal, shutting_down
 from service.deletions.intake.statements import IdempotencyKey, NewRow, StoredRequest
 from service.deletions.moves import RequestMoves
 from service.domain.records import DeletionRequest, Targets
@@ -80,9 +80,9 @@ class Intake:
         """Return once the request is committed, or the earlier one that its idempotency key stands for.
 
         Raises `Conflict` (the idempotency key came with another body before; as `DrillOpen`, another drill is under
-        way), `QueueFull`, `InvalidRequest` (text that cannot be stored), `NotFound` (no such model) and `Unavailable`:
-        nothing was stored, or, when it is a `CommitUnanswered`, repeating the request with its idempotency key finds
-        out.
+        way; as `SaltUsed`, a salt was used before), `QueueFull`, `InvalidRequest` (text that cannot be stored),
+        `NotFound` (no such model) and `Unavailable`: nothing was stored, or, when it is a `CommitUnanswered`, repeating
+        the request with its idempotency key finds out.
         """
         if self._closed:
             raise shutting_down()
@@ -197,7 +197,9 @@ class Intake:
                 failure_points.reached(FailurePoint.KEYS_RESERVED)
                 rows = [_encrypted(waiting, reserved[waiting.id]) for waiting in stored.new]
                 stored.received_at = await statements.insert_rows(conn, rows)
-                await _record_drills(conn, [each for each in stored.new if each.id in stored.received_at])
+                inserted = [each for each in stored.new if each.id in stored.received_at]
+                await _record_drills(conn, inserted)
+                await _use_salts(conn, inserted)
                 taken = {waiting.key for waiting in stored.new if waiting.key and waiting.id not in stored.received_at}
                 stored.earlier |= await statements.find_earlier(conn, taken)
                 if self._has_orphans:
@@ -316,6 +318,13 @@ def _encrypted(waiting: PendingCall, reserved: ReservedKey) -> NewRow:
         body_digest=new.body_digest,
         commitments=commit(new.targets, new.reference),
     )
+
+
+async def _use_salts(conn: AsyncConnection, stored: Iterable[PendingCall]) -> None:
+    """Record the salts that came with requests; raises `SaltUsed` when there was one of them before."""
+    hashes = [one for waiting in stored for one in waiting.new.salt_hashes]
+    if await statements.use_salts(conn, hashes) < len(hashes):
+        raise SaltUsed
 
 
 async def _may_begin(conn: AsyncConnection, waiting: PendingCall, before: Iterable[PendingCall]) -> bool:

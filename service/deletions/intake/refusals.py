@@ -1,5 +1,6 @@
 """What the intake tells callers whose requests it does not take."""
 
+from typing import ClassVar
 from uuid import UUID
 
 from service.errors import Conflict, InvalidRequest, LetheError, NotFound, QueueFull, Unavailable
@@ -17,6 +18,19 @@ def refusal(error: Exception, model: str) -> Exception:
         "The request holds text that cannot be stored: a NUL character or half of a surrogate pair.",
         "Remove it from the reference and the Idempotency-Key.",
     )
+
+
+class SaltUsed(Conflict):
+    """A salt that the caller gave was used before, by this request or an earlier one."""
+
+    slug: ClassVar[str] = "salt-used"
+    title: ClassVar[str] = "Salt used before"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "One of the salts was used before: whoever knew it could link two requests.",
+            "Draw new random salts for every request; nothing was accepted.",
+        )
 
 
 def queue_full(too_many: str) -> QueueFull:

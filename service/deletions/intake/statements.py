@@ -13,7 +13,7 @@ from service.audit.commitments import Commitments
 from service.db.arrays import unnested
 from service.db.notifications import OUTBOX_CHANNEL
 from service.db.rows import REQUEST_COLUMNS, deletion_request, key_slot
-from service.db.tables import OutboxRow, RequestRow
+from service.db.tables import OutboxRow, RequestRow, UsedSaltRow
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, KeySlot
 
@@ -71,6 +71,18 @@ async def find_earlier(conn: AsyncConnection, keys: Collection[IdempotencyKey]) 
         key = IdempotencyKey(row.api_key_id, row.idempotency_key)
         found[key] = StoredRequest(deletion_request(row), row.body_digest, row.ciphertext, key_slot(row))
     return found
+
+
+async def use_salts(conn: AsyncConnection, hashes: Collection[bytes]) -> int:
+    """Record salts that callers gave, and return how many of them were not recorded before.
+
+    In the order of their hashes, so that two processes with the same wait for each other instead of deadlocking.
+    """
+    if not hashes:
+        return 0
+    added = unnested("added", hash=(LargeBinary(), sorted(hashes)))
+    new = insert(UsedSaltRow).from_select(["hash"], select(*added.c)).on_conflict_do_nothing()
+    return len((await conn.execute(new.returning(UsedSaltRow.hash))).all())
 
 
 async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUID, datetime]:

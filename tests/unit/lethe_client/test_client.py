@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from lethe_client import DeletionStopped, LetheClient, ProblemError, ServerUnreachable, WaitTimeout
+from lethe_client import DeletionStopped, LetheClient, ProblemError, Salts, ServerUnreachable, WaitTimeout
 
 ACCEPTED = {
     "id": "r1",
@@ -71,6 +71,13 @@ def test_a_deletion_request_carries_key_body_and_an_idempotency_key() -> None:
     assert accepted.received_at == datetime(2026, 3, 2, 9, 15, 4, 120000, tzinfo=UTC)
     assert accepted.salts is not None
     assert accepted.salts.nodes == {"12": "5f1d"}
+
+
+def test_own_salts_go_with_the_request() -> None:
+    server = Server(ACCEPTED)
+    salts = Salts(nodes={"12": "ab" * 16}, reference="cd" * 16)
+    server.client().request_deletion(["12"], reference="DSR-17", salts=salts)
+    assert json.loads(server.asked[0].content)["salts"] == {"nodes": {"12": "ab" * 16}, "reference": "cd" * 16}
 
 
 def test_edges_are_requested_as_pairs_without_nodes() -> None:

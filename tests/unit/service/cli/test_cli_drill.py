@@ -94,6 +94,6 @@ def test_a_refusal_says_what_to_do(lethe: CommandLine, stub: LetheStub) -> None:
     problem = {"type": "urn:lethe:problem:no-canaries", "title": "No canaries", "status": 409}
     stub.answers["POST", "/drills"] = 409, problem | {"detail": "It has none.", "remedy": "Train with --canaries."}
     ran = lethe("drill")
-    assert (ran.status, ran.stdout) == (1, "")
+    assert (ran.status, ran.stdout) == (4, "")
     assert "It has none." in ran.stderr
     assert "Train with --canaries." in ran.stderr

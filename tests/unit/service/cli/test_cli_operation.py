@@ -27,6 +27,8 @@ from service.vault.own_slots import OwnSlots
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
 
+READS = ("--scope", "predictions:read")
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
@@ -82,25 +84,19 @@ def test_a_created_key_opens_what_it_was_made_for_until_it_is_revoked(
     assert str(key.id) in lethe("keys", "list").stdout
 
 
-def test_a_key_without_scopes_named_has_all(lethe: CommandLine, home: Path, empty_database_url: str) -> None:
-    key = key_of(empty_database_url, home, lethe("keys", "create", "root").stdout.strip())
-    assert key is not None
-    assert key.scopes == frozenset(Scope)
-
-
 def test_a_name_in_use_and_an_unknown_key_are_failures(lethe: CommandLine) -> None:
-    assert lethe("keys", "create", "shop").status == 0
-    again = lethe("keys", "create", "shop")
-    assert (again.status, again.stdout) == (1, "")
+    assert lethe("keys", "create", "shop", *READS).status == 0
+    again = lethe("keys", "create", "shop", *READS)
+    assert (again.status, again.stdout) == (4, "")
     assert "shop" in again.stderr
     unknown = lethe("keys", "revoke", "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11")
-    assert unknown.status == 1
+    assert unknown.status == 3
     assert "./lethe keys list" in unknown.stderr
 
 
 @pytest.mark.parametrize("name", ["admin", "admin (LETHE_ADMIN_KEY)", "admin (LETHE_ADMIN_KEY, short)"])
 def test_a_name_by_which_a_start_knows_a_first_key_is_refused(lethe: CommandLine, name: str) -> None:
-    ran = lethe("keys", "create", name)
+    ran = lethe("keys", "create", name, *READS)
     assert (ran.status, ran.stdout) == (2, "")
     assert "Choose another name" in ran.stderr
 
@@ -116,7 +112,7 @@ def test_migrating_brings_an_empty_database_to_head_once(lethe: CommandLine, emp
 def test_a_database_that_does_not_answer_is_a_failure(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
     ran = lethe("keys", "list")
-    assert (ran.status, ran.stdout) == (1, "")
+    assert (ran.status, ran.stdout) == (5, "")
     assert "database" in ran.stderr
 
 
@@ -197,7 +193,7 @@ def test_a_doctor_names_what_is_wrong_and_what_to_do(
 
 
 def test_a_doctor_notices_keys_that_are_not_the_databases(lethe: CommandLine, home: Path) -> None:
-    assert lethe("keys", "create", "shop").status == 0
+    assert lethe("keys", "create", "shop", *READS).status == 0
     assert rows(lethe("doctor").stdout)["keys and database"].startswith("ok")
     (home / "keys" / "api-pepper.key").write_text("ab" * 32)
     ran = lethe("doctor")

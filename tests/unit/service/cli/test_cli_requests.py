@@ -64,7 +64,7 @@ def test_ids_come_from_a_file_and_salts_go_to_a_private_one(
     assert json.loads(salts.read_text())["nodes"] == {"12": "5f1d", "57": "aa01"}
     assert stat.S_IMODE(salts.stat().st_mode) == 0o600
     again = lethe("delete", "--file", ids, "--salts", salts)
-    assert again.status == 1
+    assert again.status == 4
     assert "salts.json: File exists" in again.stderr
     assert len(stub.asked) == 1, "what has no place for its salts is not asked for"
 
@@ -75,7 +75,7 @@ def test_a_file_for_salts_that_were_not_given_is_not_left_behind(
     stub.answers["POST", "/deletions"] = accepted(status="completed", salts=None)
     assert lethe("delete", "12", "--salts", tmp_path / "salts.json").status == 0
     del stub.answers["POST", "/deletions"]
-    assert lethe("delete", "12", "--salts", tmp_path / "salts.json").status == 1
+    assert lethe("delete", "12", "--salts", tmp_path / "salts.json").status == 3
     assert not list(tmp_path.glob("salts*"))
 
 
@@ -108,7 +108,7 @@ def test_a_refusal_shows_what_was_wrong_and_what_to_do(lethe: CommandLine, stub:
     problem = {"type": "urn:x", "title": "Unknown nodes", "status": 404, "detail": "No node 99.", "remedy": "Check it."}
     stub.answers["POST", "/deletions"] = 404, problem
     ran = lethe("delete", "99")
-    assert (ran.status, ran.stdout) == (1, "")
+    assert (ran.status, ran.stdout) == (3, "")
     assert "No node 99." in ran.stderr
     assert ran.stderr.rstrip().endswith("Check it.")
 
@@ -204,7 +204,7 @@ def test_predictions_name_their_version_and_missing_nodes_fail(lethe: CommandLin
     answer = {"model_version": 7, "predictions": [known], "unknown": ["no"], "deleted": ["57"]}
     stub.answers["POST", "/predict"] = 200, answer
     ran = lethe("predict", "12", "57", "no")
-    assert ran.status == 1
+    assert ran.status == 3
     assert "Theory" in ran.stdout
     assert "57: deleted on request" in ran.stderr
     assert "no: no such node" in ran.stderr
@@ -286,12 +286,12 @@ def test_requests_are_written_to_a_file_of_ones_own(lethe: CommandLine, stub: Le
     assert ran.status == 0, ran.stderr
     assert json.loads(out.read_text()) == {"id": "r1"}
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
-    assert lethe("audit", "requests", "--out", out).status == 1
+    assert lethe("audit", "requests", "--out", out).status == 4
     assert lethe("audit", "requests", "--threshold", "span_residual_min=much").status == 2
 
 
 def test_half_an_audit_is_not_left_lying_about(lethe: CommandLine, tmp_path: Path) -> None:
     out = tmp_path / "audit.csv"
     ran = lethe("audit", "requests", "--out", out)
-    assert (ran.status, out.exists()) == (1, False)
+    assert (ran.status, out.exists()) == (3, False)
     assert "Nothing here." in ran.stderr

@@ -7,7 +7,11 @@ import pytest
 from rich.console import Console
 
 from model_store.work import Work
+from projector.network.spec import ModelSpec
+from projector.training.fit import TrainingProgress
+from projector.training.mlp import MlpProgress
 from service.cli import console
+from service.cli.models.training_display import TrainingSteps
 
 
 def test_a_terminal_shows_step_share_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +44,22 @@ def test_a_pipe_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
         work.relay("Reading the model: 50 % done, about 2 min left")
         assert told.wait(20)
     assert set(lines) == {"Reading the model: 50 % done, about 2 min left"}
+
+
+def test_training_says_how_far_it_is_by_epochs_and_by_digits() -> None:
+    now = 0.0
+    work = Work(lambda: now)
+    told = TrainingSteps(work, ModelSpec(tolerance=1e-8))
+    told(MlpProgress(epoch=1, epochs=4, loss=0.5))
+    told(MlpProgress(epoch=3, epochs=4, loss=0.4))
+    now = 30.0
+    assert work.said == "Training the MLP: 75 % done, about 10 s left"
+    told(TrainingProgress(1, None, objective=0.3, relative_gradient=1e-2))
+    told(TrainingProgress(2, None, objective=0.3, relative_gradient=1e-4))
+    now = 90.0
+    assert work.said == "Training: 50 % done, about 60 s left"
+    told(TrainingProgress(3, None, objective=0.3, relative_gradient=1e-9))
+    assert work.what == "Computing coefficients"
 
 
 def test_what_is_over_at_once_leaves_no_line(capsys: pytest.CaptureFixture[str]) -> None:

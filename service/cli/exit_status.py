@@ -1,0 +1,67 @@
+"""With what status a command ends: the one place that says so of an error; docs/operations.md has it as a table."""
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from model_store.errors import DatasetNotFound, ImportUnderWay, NoModel
+from service.errors import AlreadyRunning, ConfigurationError, EmbeddedServerError, KeyMissing
+
+_ABSENT = (404, 410)
+_UNANSWERED = (502, 503, 504)
+
+
+class ExitStatus(IntEnum):
+    """What a script learns of a command that has ended; each has its meaning in a sentence."""
+
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> "ExitStatus":
+        """The number with its meaning."""
+        made = int.__new__(cls, value)
+        made._value_ = value
+        made.meaning = meaning
+        return made
+
+    DONE = 0, "It did what was asked, and found nothing wrong."
+    FAILED = 1, "A check failed, or something went wrong that none of the others says."
+    USAGE = 2, "It was called wrongly: an option, an argument or a setting."
+    NOT_FOUND = 3, "What was named does not exist: a request, a node, a key, a file, a dataset, a model."
+    REFUSED = 4, "It was understood and refused: no right, a conflict, a limit, a file that would be overwritten."
+    UNREACHABLE = 5, "No Lethe runs there, or it, its database or its Redis does not answer now."
+    INTERRUPTED = 130, "Ctrl-C; what was done and what is left is said."
+
+
+_BY_KIND: Mapping[type[BaseException], ExitStatus] = {
+    ConfigurationError: ExitStatus.USAGE,
+    AlreadyRunning: ExitStatus.REFUSED,
+    ImportUnderWay: ExitStatus.REFUSED,
+    EmbeddedServerError: ExitStatus.UNREACHABLE,
+    # To HTTP it is an outage; here it is a file that somebody must put back.
+    KeyMissing: ExitStatus.FAILED,
+    DatasetNotFound: ExitStatus.NOT_FOUND,
+    NoModel: ExitStatus.NOT_FOUND,
+    FileNotFoundError: ExitStatus.NOT_FOUND,
+    FileExistsError: ExitStatus.REFUSED,
+    PermissionError: ExitStatus.REFUSED,
+}
+
+
+def status_of(error: BaseException) -> ExitStatus:
+    """The status of a command that an error ends."""
+    from lethe_client import ServerUnreachable
+
+    for kind in type(error).__mro__:
+        if kind in _BY_KIND:
+            return _BY_KIND[kind]
+    if isinstance(error, ServerUnreachable):
+        return ExitStatus.UNREACHABLE
+    # Of a problem document, or of an error that would become one.
+    return _of_problem(getattr(error, "status", 500))
+
+
+def _of_problem(status: int) -> ExitStatus:
+    if status in _ABSENT:
+        return ExitStatus.NOT_FOUND
+    if 400 <= status < 500:
+        return ExitStatus.REFUSED
+    return ExitStatus.UNREACHABLE if status in _UNANSWERED else ExitStatus.FAILED
