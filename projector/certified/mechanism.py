@@ -90,14 +90,18 @@ def published(mechanism: Mechanism, W: Tensor, certificate: Certificate, secret:
 
     Raises PromiseError unless `certificate`, that of W, says that W is within the cap.
     """
-    if W.numel() != mechanism.weights:
-        raise PromiseError(
-            f"The noise is for {mechanism.weights} weights and these are {W.numel()}.", "Calibrate it for this model."
-        )
     if not certificate.bound <= mechanism.cap:
         raise PromiseError(
             f"The weights are up to {certificate.bound:.1e} from those of retraining, the cap is {mechanism.cap:.1e}.",
             "Repair them first.",
+        )
+    return _noisy(mechanism, W, secret, version)
+
+
+def _noisy(mechanism: Mechanism, W: Tensor, secret: bytes, version: int) -> Tensor:
+    if W.numel() != mechanism.weights:
+        raise PromiseError(
+            f"The noise is for {mechanism.weights} weights and these are {W.numel()}.", "Calibrate it for this model."
         )
     steps = np.rint(W.cpu().numpy().ravel() / mechanism.step).astype(np.int64)
     steps += rounded_normal(secret, version, mechanism.weights, mechanism.bits)
@@ -115,12 +119,17 @@ def mechanism_for(
     return calibrate(promise, R, stacked(state).numel(), tolerance)
 
 
-def shown(publication: Publication, state: ModelState, certificate: Certificate) -> ModelState:
+def shown(publication: Publication, state: ModelState, certificate: Certificate | None) -> ModelState:
     """`state` with the weights that others may see; its coefficients are not theirs.
 
-    Raises PromiseError unless `certificate`, that of `state`, says that its weights are within the cap.
+    `certificate` is that of `state`, or None where it was looked at when the publication was drawn: what was published
+    once is published again, whatever the last digits of a bound. Raises PromiseError as `published` does.
     """
-    W = published(publication.mechanism, stacked(state), certificate, publication.secret, state.version)
+    W, secret, mechanism = stacked(state), publication.secret, publication.mechanism
+    if certificate is None:
+        W = _noisy(mechanism, W, secret, state.version)
+    else:
+        W = published(mechanism, W, certificate, secret, state.version)
     spans, start = [], 0
     for span in state.spans:
         blocks = by_block(span.W, state.classes)

@@ -167,14 +167,10 @@ class Committed:
         return available_bytes(self.features.rows.device)
 
     def predictions(self) -> Snapshot:
-        """The predictions of this version, as others see them.
-
-        Raises PromiseError for weights that are not near enough to retraining to be shown.
-        """
-        if self.publication is None:
-            return snapshot_of(self.state, self.live_graph)
-        assert self.certificate is not None
-        return snapshot_of(shown(self.publication, self.state, self.certificate), self.live_graph)
+        """The predictions of this version, as others see them."""
+        publication = self.publication
+        state = self.state if publication is None else shown(publication, self.state, None)
+        return snapshot_of(state, self.live_graph)
 
     def coefficients(self) -> Coefficients:
         """The span coefficients as they are stored, without the part that T holds."""

@@ -167,7 +167,6 @@ class Resident:
         return self._mechanism is None or (
             publication is not None
             and (publication.promise, publication.mechanism) == (self._placement.promise, self._mechanism)
-            and self.is_near_enough
         )
 
     @property
