@@ -164,7 +164,7 @@ MUTANTS = {
     ),
     "publishes weights beyond the cap": Mutant(
         MECHANISM,
-        ("    if not certificate.bound <= mechanism.cap:\n", "    steps = np.rint("),
+        ("    if not certificate.bound <= mechanism.cap:\n", "    return _noisy("),
         "",
         ("test_weights_beyond_the_cap_are_not_published",),
         PUBLICATION,
