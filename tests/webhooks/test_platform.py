@@ -102,7 +102,7 @@ def test_thirty_lines_connect_a_platform(
         assert url in listed.stdout
         assert secret not in listed.stdout + listed.stderr
         assert lethe_command("webhooks", "remove", endpoint).status == 0
-        assert lethe_command("webhooks", "remove", endpoint).status == 1
+        assert lethe_command("webhooks", "remove", endpoint).status == 3
         assert "was removed" in lethe_command("webhooks", "list").stdout
     assert secret not in lethe.log()
     assert not found_in(lethe.home, secret.removeprefix("whsec_").encode())

@@ -25,7 +25,7 @@ _EndpointId = Annotated[UUID, typer.Argument(help="Id of the endpoint, from `let
 
 
 def add(
-    url: Annotated[str, typer.Argument(help="Where to send to, such as https://dsr.example/lethe.")],
+    address: Annotated[str, typer.Argument(help="Where to send to, such as https://dsr.example/lethe.")],
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
@@ -38,19 +38,19 @@ def add(
     from service.vault.webhook_secrets import WebhookSecrets
     from service.webhooks.endpoints import EndpointRepository, checked_url
 
-    checked_url(url)
+    checked_url(address)
 
     async def write(connection: "Connection", settings: Settings) -> tuple[UUID, str]:
         endpoints = EndpointRepository(connection)
         first = not [one for one in await endpoints.list() if one.removed_at is None]
         endpoint_id = uuid4()
         secret, encrypted = WebhookSecrets(settings.home / "keys").make(endpoint_id, first=first)
-        await endpoints.add(endpoint_id, url, encrypted)
+        await endpoints.add(endpoint_id, address, encrypted)
         return endpoint_id, secret
 
     endpoint_id, secret = with_database(home, write)
-    note(f"Endpoint {endpoint_id} for {url}; its secret, shown this once:")
-    print_result({"id": str(endpoint_id), "url": url, "secret": secret}, as_json, secret)
+    note(f"Endpoint {endpoint_id} for {address}; its secret, shown this once:")
+    print_result({"id": str(endpoint_id), "url": address, "secret": secret}, as_json, secret)
 
 
 def list_(home: Home = Path("var"), as_json: Json = False) -> None:

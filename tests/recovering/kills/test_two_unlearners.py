@@ -148,14 +148,14 @@ def at_points() -> list[object]:
     killed = Fault(Action.KILL_IT, FailurePoint.ERASED, cause=Cause.BATCH)
     found = [(Cause.BATCH, [killed, Fault(Action.STOP_IT, point)]) for point in START_POINTS]
     found += [(Cause.BATCH, [Fault(Action.STOP_IT, FailurePoint.BATCHED)])]
-    found += [(cause, [fault]) for cause in Cause for fault in of_cause(cause, Action.STOP_IT)]
+    found += [(cause, [fault]) for cause in OF_CAUSE for fault in of_cause(cause, Action.STOP_IT)]
     return titled(found)
 
 
 def amid_files() -> list[object]:
     """Some changes of files of every cause."""
     rng = random.Random(SEED)
-    drawn = [(cause, number) for cause in Cause for number in rng.sample(range(1, _FILE_CHANGES[cause] + 1), _DRAWN)]
+    drawn = [(cause, number) for cause in OF_CAUSE for number in rng.sample(range(1, _FILE_CHANGES[cause] + 1), _DRAWN)]
     return titled([(cause, [Fault(Action.STOP_IT, FILE_CHANGE, number, cause)]) for cause, number in drawn])
 
 

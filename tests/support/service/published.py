@@ -98,6 +98,8 @@ WALKED = {
     "/deletions/{request_id}": ["{self}"],
     "/deletions/{request_id}/receipt": ["{self}/receipt", "{self}/receipt?format=html"],
     "/drills": ["/drills"],
+    "/events": ["/events"],
+    "/webhooks/deliveries": ["/webhooks/deliveries"],
     "/log/checkpoint": ["/log/checkpoint"],
     "/log/consistency": ["/log/consistency?from=1"],
     "/log/proof/{index}": ["/log/proof/0"],

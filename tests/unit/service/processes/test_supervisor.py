@@ -175,7 +175,7 @@ def test_what_fails_by_what_may_pass_before_it_was_ready_is_started_again_and_th
         (OSError(errno.ENOSPC, "No space left on device", "/home/keys"), 75),
         (OSError(errno.EMFILE, "Too many open files", "/home/keys"), 75),
         (OSError(errno.EROFS, "Read-only file system", "/home/keys"), 1),
-        (PermissionError(errno.EACCES, "Permission denied", "/home/keys"), 1),
+        (PermissionError(errno.EACCES, "Permission denied", "/home/keys"), 4),
         (KeyMissing("A key is gone.", "Restore it."), 1),
         (ConfigurationError("A port is taken.", "Choose another."), 2),
     ],
