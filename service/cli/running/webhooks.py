@@ -13,6 +13,7 @@ import typer
 
 from service.cli.console import Json, note, print_result, table
 from service.cli.database import with_database
+from service.cli.exit_status import ExitStatus
 from service.cli.server import Home
 from service.errors import NotFound
 from service.settings import Settings, load_settings
@@ -106,7 +107,7 @@ def ping(endpoint_id: _EndpointId, home: Home = Path("var"), as_json: Json = Fal
     answer = asyncio.run(sender.ping(found))
     print_result({"answer": answer.text, "is_delivered": answer.is_delivered}, as_json, answer.text)
     if not answer.is_delivered:
-        raise SystemExit(1)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 def _facts(endpoint: "Endpoint") -> dict[str, object]:

@@ -43,7 +43,7 @@ def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 COMMANDS = dict(walk(typer.main.get_command(command_line())))
 #: Those that talk to a running Lethe.
-TALKING = [name for name, command in COMMANDS.items() if any(one.name == "url" for one in command.params)]
+TALKING = [name for name, command in COMMANDS.items() if any("--url" in one.opts for one in command.params)]
 
 
 def call(name: str) -> list[str]:
