@@ -97,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", nargs="+", default=DATASETS)
     parser.add_argument("--loss", nargs="+", choices=LOSSES, default=LOSSES)
-    parser.add_argument("--certify", metavar="EPSILON,DELTA", help="of a Lethe that has that switch")
+    parser.add_argument("--certify", metavar="EPSILON,DELTA", help="as of `lethe serve`; unset: weights as they are")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
     options = parser.parse_args()

@@ -113,6 +113,8 @@ class LetheProcess:
         """SIGTERM; returns the status. The publication, which lies outside the home, goes."""
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         if (layout := Layout.find(self.home)) is not None:
             layout.remove()
         return status

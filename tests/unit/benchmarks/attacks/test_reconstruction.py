@@ -16,6 +16,7 @@ from benchmarks.attacks.reconstruction import (
     changed_rows,
     deleted_row,
     nearest,
+    rows_by_steps,
 )
 from benchmarks.baselines.retraining import Retraining
 from projector.network.spec import LossKind
@@ -108,6 +109,24 @@ def test_answers_that_are_rounded_to_nothing_are_still_numbers() -> None:
     for decimals in (1, 0):
         before, after = (recorded(each.predict(), decimals) for each in (fitted, left))
         assert np.isfinite(deleted_row(change_of_weights(before, after, known), known, 4)).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_few_steps_find_more_in_rounded_answers_than_regression(loss: LossKind) -> None:
+    """Of a change of the weights alone, by one row."""
+    _, known = attacked(SPECS[loss], nodes=240, features=12)
+    before, cosines = told(known.H @ known.W, known.spec), []
+    for node in known.candidates[:12]:
+        slopes = np.array([[0.5, -0.25, -0.25]])
+        W = known.W + known.hessian.solve(known.H[[node]].T @ slopes) / known.training
+        versions = recorded(before, 3), recorded(told(known.H @ W, known.spec), 3)
+        by_steps, by_regression = (
+            rows_by_steps(*versions, known, 1, [8])[0],
+            deleted_row(change_of_weights(*versions, known), known),
+        )
+        cosines.append([nearest(row, known.H[[node]]) for row in (by_steps, by_regression)])
+    few, regressed = np.abs(cosines).mean(axis=0)
+    assert few > max(0.95, regressed)
 
 
 def test_rows_count_as_much_as_their_answers_changed() -> None:

@@ -54,4 +54,4 @@ def test_what_is_learned_is_what_comes_nearest() -> None:
     assert (learned.steps, learned.share) == (8, 1.0)
     assert Rehearsed.by(rehearsals, known, 1).share < 1.0
     one = rehearsals[0]
-    assert nearest(learned.row(recorded(one.before), recorded(one.after), known), known.H[one.nodes]) > 0.99
+    assert nearest(learned.row(recorded(one.before), recorded(one.after), known), known.H[one.nodes]) > 0.9
