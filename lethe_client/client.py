@@ -128,6 +128,16 @@ class LetheClient:
         """Queue a request that failed again; repeated by hand alone, as a second try would be refused."""
         return self._call(Deletion, "POST", f"/deletions/{_segment(request_id)}/retry", repeat=False)
 
+    def handle(self, request_id: str, reason: str) -> Deletion:
+        """Say how a request that failed was handled; the log keeps the reason for ever."""
+        path = f"/deletions/{_segment(request_id)}/handle"
+        return self._call(Deletion, "POST", path, json={"reason": reason}, repeat=False)
+
+    def extend(self, request_id: str, due_at: datetime, reason: str) -> Deletion:
+        """Give an open request until `due_at`, which has a time zone; the log keeps the reason for ever."""
+        path = f"/deletions/{_segment(request_id)}/extend"
+        return self._call(Deletion, "POST", path, json={"due_at": _time(due_at), "reason": reason}, repeat=False)
+
     def deletions(
         self,
         *,
@@ -179,11 +189,9 @@ class LetheClient:
         """What the drills of the served model showed, newest first, and how many cohorts are left."""
         return self._call(Drills, "GET", "/drills", params={} if limit is None else {"limit": limit})
 
-    def audit_summary(
-        self, *, since: date | None = None, until: date | None = None, deadline_days: int | None = None
-    ) -> AuditSummary:
+    def audit_summary(self, *, since: date | None = None, until: date | None = None) -> AuditSummary:
         """The audit in figures, of the days from `since` on and before `until` (UTC)."""
-        given = {"since": since, "until": until, "deadline_days": deadline_days}
+        given = {"since": since, "until": until}
         parameters = {name: str(value) for name, value in given.items() if value is not None}
         return self._call(AuditSummary, "GET", "/audit/summary", params=parameters)
 

@@ -22,6 +22,8 @@ class Accepted(msgspec.Struct, frozen=True):
     #: How many nodes or edges it names.
     count: int
     received_at: datetime
+    #: By when it is to be completed.
+    due_at: datetime | None = None
     #: Addresses; `self` is that of the request.
     links: dict[str, str] = {}
     #: None once the request is completed, when they are erased.
@@ -109,6 +111,15 @@ class Deletion(msgspec.Struct, frozen=True):
     completed_at: datetime | None = None
     failed_at: datetime | None = None
     cancelled_at: datetime | None = None
+    #: By when it is to end.
+    due_at: datetime | None = None
+    #: Whether it ended after that, or is open past it; None while there is time, and when it was cancelled.
+    late: bool | None = None
+    #: When a request that failed was handled, and by which later one, if that deleted the same.
+    handled_at: datetime | None = None
+    handled_by: str | None = None
+    #: Failed requests that this one has handled so.
+    handles: list[str] = []
     guarantee: str | None = None
     repair: str | None = None
     explanation: str | None = None
@@ -195,6 +206,17 @@ class OpenRequest(msgspec.Struct, frozen=True):
     received_at: datetime
 
 
+class Month(msgspec.Struct, frozen=True):
+    """How many requests received in one month (UTC) ended in time; drills are not among them."""
+
+    #: Its first day.
+    month: date
+    on_time: int
+    #: Those too that are open past their deadline.
+    late: int
+    on_time_share: float
+
+
 class AuditSummary(msgspec.Struct, frozen=True):
     """The audit of the served model in figures.
 
@@ -213,6 +235,11 @@ class AuditSummary(msgspec.Struct, frozen=True):
     open_near_deadline: int
     seconds_to_applied: Percentiles
     seconds_to_completed: Percentiles
+    #: Requests that failed and are not handled; they are open.
+    open_failed: int = 0
+    #: Days within which a request that is received now is due.
+    deadline_days: float | None = None
+    months: list[Month] = []
     since: date | None = None
     until: date | None = None
     oldest_open: OpenRequest | None = None

@@ -172,7 +172,17 @@ class Settings(BaseSettings):
     )
 
     deadline_days: float = Field(
-        30.0, gt=0.0, le=3650.0, description="Days after its receipt by which the dashboard wants a request completed."
+        30.0,
+        gt=0.0,
+        le=3650.0,
+        description="Days after its receipt by which a request is due. Requests received before keep their deadline.",
+    )
+    keep_failed_days: float = Field(
+        90.0,
+        gt=0.0,
+        le=3650.0,
+        description="Days for which a failed request that nobody has handled keeps what it names, encrypted; until "
+        "then it can be tried again.",
     )
     drill_every: float = Field(
         0.0, ge=0.0, le=3650.0, description="Days between drills that run by themselves; 0: none does."
@@ -263,9 +273,9 @@ class Settings(BaseSettings):
         return self.model or self.home / "model"
 
     @property
-    def deadline(self) -> timedelta:
-        """The time within which the dashboard wants a request completed."""
-        return timedelta(days=self.deadline_days)
+    def keep_failed(self) -> timedelta:
+        """How long a failed request keeps what it names."""
+        return timedelta(days=self.keep_failed_days)
 
     @property
     def drill_interval(self) -> timedelta | None:

@@ -267,6 +267,7 @@ def _event(row: asyncpg.Record) -> LoggedEvent:
             reference=None,
             api_key_id=row["api_key_id"],
             received_at=row["received_at"],
+            due_at=row["received_at"],
             guarantee=None if row["guarantee"] is None else Guarantee(row["guarantee"]),
             repair=None if row["repair"] is None else RepairStatus(row["repair"]),
             explanation=row["explanation"],

@@ -35,14 +35,15 @@ def bare_app(classes: int) -> FastAPI:
 
     @app.post("/deletions", status_code=202)
     async def delete(body: Annotated[DeletionBody, Body()]) -> AcceptedDeletion:
-        number = uuid4()
+        number, now = uuid4(), datetime.now(UTC)
         nodes = [] if isinstance(body, EdgesBody) else body.nodes
         return AcceptedDeletion(
             id=number,
             status=RequestStatus.QUEUED,
             kind=RequestKind(body.kind),
             count=len(nodes),
-            received_at=datetime.now(UTC),
+            received_at=now,
+            due_at=now,
             links=Links(self=f"/deletions/{number}"),
             salts=Salts(nodes={node: secrets.token_hex(16) for node in nodes}, reference=None),
             already_deleted={},

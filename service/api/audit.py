@@ -14,7 +14,7 @@ from service.audit_records.file import MEDIA_TYPES, ExportFormat, head, lines
 from service.audit_records.queries import SeriesStep
 from service.audit_records.schemas import SeriesAnswer, SeriesPointAnswer, SummaryAnswer
 from service.audit_records.search import export
-from service.audit_records.summary import DEADLINE, series, summary
+from service.audit_records.summary import series, summary
 from service.db.transactions import transaction
 from service.deletions.lookup import audit_filters
 from service.deletions.schemas import RecordFilters
@@ -35,11 +35,10 @@ MAX_POINTS = 744
 
 
 class SummaryWindow(Known):
-    """The days that are counted, and how long a request may take."""
+    """The days that are counted."""
 
     since: Day | None = Field(None, description="First day (UTC); from the beginning.")
     until: Day | None = Field(None, description="The day after the last (UTC); to the end.")
-    deadline_days: int = Field(DEADLINE.days, ge=1, le=3650, description="Within how many days requests are due.")
 
 
 class SeriesWindow(Known):
@@ -78,9 +77,8 @@ async def get_summary(request: Request, window: Annotated[SummaryWindow, Query()
     services = services_of(request)
     if window.since is not None and window.until is not None and window.since >= window.until:
         raise InvalidRequest("The window has no day.", "Give a `since` before `until`.")
-    deadline = timedelta(days=window.deadline_days)
     async with transaction(services.engine) as connection:
-        found = await summary(connection, services.model, window.since, window.until, deadline)
+        found = await summary(connection, services.model, window.since, window.until)
     return reply(SummaryAnswer.model_validate(found))
 
 

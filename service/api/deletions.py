@@ -21,9 +21,10 @@ from service.deletions.answers import (
     deletion_answer,
     links_of,
 )
+from service.deletions.decisions import Decisions
 from service.deletions.lookup import audit_filters, found_by_node, found_page, reads_audit, visible_to
 from service.deletions.requests import RequestRepository
-from service.deletions.schemas import EXAMPLES, DeletionBody, DeletionFilters, SearchBody
+from service.deletions.schemas import EXAMPLES, DeletionBody, DeletionFilters, ExtendedBody, HandledBody, SearchBody
 from service.deletions.submission import submit
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
@@ -139,12 +140,13 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
     services = services_of(request)
     async with transaction(services.engine) as connection:
         row = await RequestRepository(connection).get(request_id, visible_to(caller))
+        handles = await RequestRepository(connection).handled_by(request_id)
     if row is None:
         raise NotFound(
             "There is no such deletion request, as far as this key may know.",
             "Check the id; a key without audit:read sees only what it asked for itself.",
         )
-    return reply(deletion_answer(*row, reads_audit=reads_audit(caller)))
+    return reply(deletion_answer(*row, reads_audit=reads_audit(caller), handles=handles))
 
 
 @router.delete(
@@ -177,3 +179,32 @@ async def retry_deletion(request: Request, request_id: RequestId, caller: Operat
     """Queue a request that failed for its own data, once what was wrong is put right; 409 for any other."""
     queued = await services_of(request).deletions.intake.retry(request_id)
     return reply(deletion_answer(queued, None, reads_audit=True))
+
+
+@router.post(
+    "/{request_id}/handle",
+    response_model=DeletionAnswer,
+    responses=problems(400, 401, 403, 404, 409, 413, 415, 422, 503),
+    summary="Say that a failed deletion request is handled",
+)
+async def handle_deletion(request: Request, request_id: RequestId, body: HandledBody, caller: Operator) -> Response:
+    """End a request that failed, for a reason that becomes an event of the log; what it names is then forgotten.
+
+    One whose nodes or edges a later request deleted is handled by itself.
+    """
+    async with transaction(services_of(request).engine) as connection:
+        handled = await Decisions(connection).handle(request_id, caller.id, body.reason)
+    return reply(deletion_answer(handled, None, reads_audit=True))
+
+
+@router.post(
+    "/{request_id}/extend",
+    response_model=DeletionAnswer,
+    responses=problems(400, 401, 403, 404, 409, 413, 415, 422, 503),
+    summary="Give a deletion request more time",
+)
+async def extend_deletion(request: Request, request_id: RequestId, body: ExtendedBody, caller: Operator) -> Response:
+    """Move the deadline of an open request that is not late, for a reason that becomes an event of the log."""
+    async with transaction(services_of(request).engine) as connection:
+        extended = await Decisions(connection).extend(request_id, caller.id, body.due_at, body.reason)
+    return reply(deletion_answer(extended, None, reads_audit=True))

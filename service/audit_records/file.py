@@ -14,7 +14,8 @@ from service.domain.figures import FIGURES, OF_REQUEST, Form
 #: Attributes of the request, in the order of the columns.
 _REQUEST = (
     *("id", "model", "status", "kind", "count", "reference", "received_at", "applied_at", "completed_at", "failed_at"),
-    *("cancelled_at", "guarantee", "repair", "explanation", "failure", "already_deleted_by"),
+    *("cancelled_at", "due_at", "ended_at", "late", "handled_at", "handled_by", "guarantee", "repair", "explanation"),
+    *("failure", "already_deleted_by"),
 )
 #: Those of the batch first.
 _FIGURES = sorted(

@@ -1,6 +1,6 @@
 """What audit queries take and give."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
@@ -23,10 +23,34 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """A request that is queued or applied."""
+    """A request that has not ended: it is queued or applied, or failed and is not handled."""
 
     id: UUID
     received_at: datetime
+
+
+@dataclass(frozen=True)
+class OpenCounts:
+    """How many requests of a model have not ended, and how many of them somebody has to see to."""
+
+    open: int
+    past_deadline: int
+    near_deadline: int
+    failed: int
+    #: Age of the oldest; 0 without one.
+    oldest_seconds: float
+
+
+@dataclass(frozen=True)
+class Month:
+    """How many requests received in one month (UTC) ended in time; drills are not among them."""
+
+    #: Its first day.
+    month: date
+    on_time: int
+    #: Those too that are open past their deadline.
+    late: int
+    on_time_share: float
 
 
 @dataclass(frozen=True)
@@ -51,9 +75,15 @@ class Summary:
     refused: int
     open: int
     oldest_open: OpenRequest | None
-    #: Open requests received longer ago than the deadline, and those to which a fifth of it or less is left.
+    #: Open requests past their deadlines, and those to which a fifth of their time or less is left.
     open_past_deadline: int
     open_near_deadline: int
+    #: Requests that failed and are not handled; they are open.
+    open_failed: int
+    #: Days within which a request that is received now is due.
+    deadline_days: float
+    #: Requests received in the window's months that ended in time and late, oldest month first.
+    months: Sequence[Month]
     seconds_to_applied: Percentiles
     seconds_to_completed: Percentiles
     #: Share of the applied requests whose projection removed no direction, so changed nothing; None without any.
@@ -117,6 +147,10 @@ class AuditFilters:
     kind: RequestKind | None = None
     guarantee: Guarantee | None = None
     repair: RepairStatus | None = None
+    #: Whether it has not ended.
+    open: bool | None = None
+    #: Whether it ended late or is open past its deadline; False: it ended in time.
+    late: bool | None = None
     #: Received at this time or later.
     since: datetime | None = None
     #: Received before this time.

@@ -27,10 +27,19 @@ class PercentilesAnswer(_Answer):
 
 
 class OpenAnswer(_Answer):
-    """The oldest request that is neither completed, failed nor cancelled."""
+    """The oldest request that is open."""
 
     id: UUID
     received_at: datetime
+
+
+class MonthAnswer(_Answer):
+    """How many requests received in one month (UTC) ended in time; drills are not among them."""
+
+    month: date = Field(description="Its first day.")
+    on_time: int
+    late: int = Field(description="Those too that are open past their deadline.")
+    on_time_share: float
 
 
 class SummaryAnswer(_Answer):
@@ -60,6 +69,9 @@ class SummaryAnswer(_Answer):
                     },
                     "open_past_deadline": 0,
                     "open_near_deadline": 0,
+                    "open_failed": 0,
+                    "deadline_days": 30,
+                    "months": [{"month": "2026-11-01", "on_time": 117, "late": 0, "on_time_share": 1.0}],
                     "seconds_to_applied": _PERCENTILES,
                     "seconds_to_completed": _PERCENTILES,
                     "unchanged_projection_share": 0.99,
@@ -80,10 +92,13 @@ class SummaryAnswer(_Answer):
     by_guarantee: dict[Guarantee, int] = Field(description="Of the requests that were applied.")
     by_repair: dict[RepairStatus, int] = Field(description="Of the requests that were applied.")
     refused: int = Field(description="Requests refused for what they named, which are none of the above.")
-    open: int = Field(description="Requests that are queued or applied.")
+    open: int = Field(description="Requests that have not ended: queued, applied, or failed and not handled.")
     oldest_open: OpenAnswer | None
-    open_past_deadline: int = Field(description="Open requests received longer ago than the deadline.")
-    open_near_deadline: int = Field(description="Open requests to which a fifth of the deadline or less is left.")
+    open_past_deadline: int = Field(description="Open requests past their deadline.")
+    open_near_deadline: int = Field(description="Open requests to which a fifth of their time or less is left.")
+    open_failed: int = Field(description="Requests that failed and are not handled.")
+    deadline_days: float = Field(description="Days within which a request that is received now is due.")
+    months: list[MonthAnswer] = Field(description="Of the window's months that had such requests, oldest first.")
     seconds_to_applied: PercentilesAnswer
     seconds_to_completed: PercentilesAnswer
     unchanged_projection_share: float | None = Field(

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, DateTime, Row, Select, func, literal, select, true, tuple_
+from sqlalchemy import ColumnElement, DateTime, Row, Select, and_, func, literal, or_, select, true, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
 
@@ -53,7 +53,7 @@ async def search(conn: AsyncConnection, filters: AuditFilters, cursor: PageCurso
         days = await _days(conn, filters, cursor)
         if not days:
             return Page([], None)
-        if not filters.thresholds and filters.api_key_id is None:
+        if _keeps_whole_states(filters):
             return await _page(conn, await _by_day(conn, days, filters, cursor, limit + 1), limit)
     # One more than asked for tells whether there is a next page. A reference has an index of its own.
     if filters.reference is None:
@@ -100,6 +100,12 @@ def _by_state(filters: AuditFilters) -> bool:
         return False
     states = (filters.status, filters.kind, filters.guarantee, filters.repair)
     return bool(filters.thresholds) or any(state is not None for state in states)
+
+
+def _keeps_whole_states(filters: AuditFilters) -> bool:
+    """Whether `filters` keep all that a day has in a state, as many as the totals tell."""
+    others = (filters.api_key_id, filters.open, filters.late)
+    return not filters.thresholds and all(other is None for other in others)
 
 
 async def _days(conn: AsyncConnection, filters: AuditFilters, cursor: PageCursor | None) -> list[tuple[date, int]]:
@@ -197,8 +203,9 @@ def _first(query: Select[UUID], rows: _Searched, limit: int) -> Select[UUID]:
 
 def _may_keep_few(filters: AuditFilters) -> bool:
     """Whether something is filtered that no index in the order of a page answers."""
-    states = (filters.status, filters.kind, filters.guarantee, filters.repair, filters.reference, filters.ids)
-    return bool(filters.thresholds) or any(state is not None for state in states)
+    states = (filters.status, filters.kind, filters.guarantee, filters.repair, filters.open, filters.late)
+    others = (filters.reference, filters.ids)
+    return bool(filters.thresholds) or any(state is not None for state in (*states, *others))
 
 
 def _placed(rows: _Searched, filters: AuditFilters, cursor: PageCursor | None) -> Iterator[ColumnElement[bool]]:
@@ -232,6 +239,11 @@ def _in_states(rows: _Searched | type[AuditCountRow], filters: AuditFilters) -> 
 def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool]]:
     """The other conditions."""
     yield from _in_states(rows, filters)
+    if filters.open is not None:
+        yield rows.ended_at.is_(None) if filters.open else rows.ended_at.is_not(None)
+    if filters.late is not None:
+        is_late = or_(rows.ended_late.is_(True), and_(rows.ended_at.is_(None), rows.due_at < func.now()))
+        yield is_late if filters.late else rows.ended_late.is_(False)
     if filters.reference is not None and filters.api_key_id is not None:
         # To be found by a reference is to show it.
         yield rows.status != RequestStatus.COMPLETED

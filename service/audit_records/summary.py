@@ -14,12 +14,9 @@ from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from projector.forgetting.status import RepairStatus
-from service.audit_records.queries import OpenRequest, Percentiles, SeriesPoint, SeriesStep, Summary
+from service.audit_records.queries import Month, OpenCounts, OpenRequest, Percentiles, SeriesPoint, SeriesStep, Summary
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
-
-#: Within which a request is to be completed, unless the caller says otherwise: one month (GDPR, article 12).
-DEADLINE = timedelta(days=30)
 
 _State = TypeVar("_State", bound=StrEnum)
 _DAYS = "(CAST(:since AS date) IS NULL OR day >= :since) AND (CAST(:until AS date) IS NULL OR day < :until)"
@@ -49,14 +46,21 @@ _REFUSED = text("""
       AND (CAST(:since AS date) IS NULL OR refused_at >= CAST(:since AS date)::timestamp AT TIME ZONE 'UTC')
       AND (CAST(:until AS date) IS NULL OR refused_at < CAST(:until AS date)::timestamp AT TIME ZONE 'UTC')
 """)
+_DEADLINE = text("SELECT deadline_days FROM service_settings")
 _OPEN = text("""
-    SELECT count(*) AS open, count(*) FILTER (WHERE received_at < now() - CAST(:deadline AS interval)) AS past,
-           count(*) FILTER (WHERE received_at < now() - CAST(:near AS interval)) AS near_or_past
-    FROM requests WHERE model = :model AND status IN ('queued', 'applied')
+    SELECT coalesce(sum(open), 0)::bigint, coalesce(sum(open_past_deadline), 0)::bigint,
+           coalesce(sum(open_near_deadline), 0)::bigint, coalesce(sum(open_failed), 0)::bigint,
+           coalesce(extract(epoch FROM now() - min(oldest_open_received_at)), 0)::double precision
+    FROM audit_open WHERE model = :model
 """)
 _OLDEST = text("""
-    SELECT id, received_at FROM requests WHERE model = :model AND status IN ('queued', 'applied')
-    ORDER BY received_at LIMIT 1
+    SELECT id, received_at FROM requests WHERE model = :model AND ended_at IS NULL ORDER BY received_at LIMIT 1
+""")
+_MONTHS = text("""
+    SELECT month, on_time, late, on_time_share FROM audit_months
+    WHERE model = :model AND (CAST(:since AS date) IS NULL OR month >= date_trunc('month', CAST(:since AS date)))
+        AND (CAST(:until AS date) IS NULL OR month < :until)
+    ORDER BY month
 """)
 #: What is served at the moment `:at`.
 _SERVED = """
@@ -120,15 +124,13 @@ async def summary(
     model: str,
     since: date | None = None,
     until: date | None = None,
-    deadline: timedelta = DEADLINE,
 ) -> Summary:
     """Return the audit of a model in figures; `since` and `until` are days in UTC, the second one excluded."""
     days = {"model": model, "since": since, "until": until}
     counts = (await conn.execute(_COUNTS, days)).all()
     times = {row.step: Percentiles(row.p50, row.p95, row.p99) for row in await conn.execute(_TIMES, days)}
-    near = deadline * 0.8
     refused = (await conn.execute(_REFUSED, days)).scalar_one()
-    still_open = (await conn.execute(_OPEN, {"model": model, "deadline": deadline, "near": near})).one()
+    still_open = await open_counts(conn, model)
     oldest = (await conn.execute(_OLDEST, {"model": model})).one_or_none()
     served = (await conn.execute(_MODEL, {"model": model})).one_or_none()
     changed, unchanged = (sum(row.requests for row in counts if row.unchanged is is_so) for is_so in (False, True))
@@ -145,8 +147,11 @@ async def summary(
         refused=refused,
         open=still_open.open,
         oldest_open=None if oldest is None else OpenRequest(oldest.id, oldest.received_at),
-        open_past_deadline=still_open.past,
-        open_near_deadline=still_open.near_or_past - still_open.past,
+        open_past_deadline=still_open.past_deadline,
+        open_near_deadline=still_open.near_deadline,
+        open_failed=still_open.failed,
+        deadline_days=(await conn.execute(_DEADLINE)).scalar_one(),
+        months=[Month(*row) for row in await conn.execute(_MONTHS, days)],
         seconds_to_applied=times.get("applied", nothing),
         seconds_to_completed=times.get("completed", nothing),
         unchanged_projection_share=unchanged / (changed + unchanged) if changed + unchanged else None,
@@ -154,6 +159,11 @@ async def summary(
         rank=None if served is None else served.rank_after,
         live_nodes=None if served is None else served.live_nodes,
     )
+
+
+async def open_counts(conn: AsyncConnection, model: str) -> OpenCounts:
+    """Return what is open of a model."""
+    return OpenCounts(*(await conn.execute(_OPEN, {"model": model})).one())
 
 
 async def series(

@@ -32,6 +32,8 @@ class AuditCountRow(Base):
     repair: Mapped[str | None]
     #: Whether the projection of its batch removed no direction; null before it is applied.
     unchanged: Mapped[bool | None]
+    #: Whether they ended late; null while they are open, and of drills and of what was cancelled.
+    late: Mapped[bool | None]
     #: To be added to the other rows of the same state; may be negative.
     requests: Mapped[int] = mapped_column(BigInteger)
     folded: Mapped[bool] = mapped_column(Boolean, server_default=false())

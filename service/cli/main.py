@@ -7,7 +7,7 @@ import typer
 
 from lethe_client import LetheClientError, ProblemError
 from service.cli.console import note, report, stdout
-from service.cli.deletions import delete, drill, retry
+from service.cli.deletions import decide, delete, drill, retry
 from service.cli.evidence import leftovers, log, overview, recheck, show, watch
 from service.cli.exit_status import status_of
 from service.cli.failures import reported
@@ -63,6 +63,8 @@ def build() -> typer.Typer:
     lethe.command("delete")(delete.command)
     lethe.command("drill")(drill.command)
     lethe.command("retry")(retry.command)
+    lethe.command("handle")(decide.handle)
+    lethe.command("extend")(decide.extend)
     lethe.command("predict")(predict.command)
     lethe.command("migrate")(migrate.command)
     lethe.command("recover")(recover.command)

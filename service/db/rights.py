@@ -56,13 +56,13 @@ _ASKED = Rights(
 )
 _DRILL = Rights(add="request_id model cohort trigger")
 #: Only `migrate` changes the schema and what is said of it, and an operator's commands make and revoke keys.
-_READ_BY_BOTH = dict.fromkeys(("alembic_version", "api_keys", *DERIVED), _READ)
+_READ_BY_BOTH = dict.fromkeys(("alembic_version", "api_keys", "service_settings", *DERIVED), _READ)
 
 #: Those of a process of the api; no right on a table that is not named.
 API: Mapping[str, Rights] = {
     **_READ_BY_BOTH,
     **dict.fromkeys(_GROWING, _READ),
-    **dict.fromkeys(("imports", "leases", "pointers", "recoveries", "versions"), _READ),
+    **dict.fromkeys(("decisions", "imports", "leases", "pointers", "recoveries", "versions"), _READ),
     **dict.fromkeys(("feed", "webhook_deliveries", "webhook_endpoints"), _READ),
     "drills": _DRILL,
     "outbox": Rights(add="request_id model"),
@@ -77,6 +77,7 @@ API: Mapping[str, Rights] = {
 UNLEARNER: Mapping[str, Rights] = {
     **_READ_BY_BOTH,
     **dict.fromkeys(_GROWING, Rights(add=_ALL)),
+    "decisions": Rights(change="event_id"),
     "drills": _DRILL,
     # What a move tells is added by its trigger; that one is late, by nobody's.
     "feed": Rights(add="request_id api_key_id milestone status due_at", change="place due_at"),
@@ -91,7 +92,7 @@ UNLEARNER: Mapping[str, Rights] = {
     "requests": Rights(
         add=_ASKED.add,
         change="status swept_at taken_at batch_id applied_at completed_at failed_at guarantee repair explanation "
-        "failure ciphertext key_file key_place already_deleted_by",
+        "failure ciphertext key_file key_place already_deleted_by handled_at handled_by",
     ),
     "webhook_deliveries": Rights(
         add="endpoint_id event_id", change="attempts next_attempt_at delivered_at given_up_at answer", remove=True
@@ -102,7 +103,16 @@ UNLEARNER: Mapping[str, Rights] = {
 
 #: What is done with the owner's rights when it is called.
 FUNCTIONS = {
-    API_ROLE: frozenset({"request_cancel", "request_retry", "reader_lease_renew", "reader_lease_end"}),
+    API_ROLE: frozenset(
+        {
+            "request_cancel",
+            "request_retry",
+            "request_handle",
+            "request_extend",
+            "reader_lease_renew",
+            "reader_lease_end",
+        }
+    ),
     UNLEARNER_ROLE: frozenset({"audit_fold"}),
 }
 TABLES = {API_ROLE: API, UNLEARNER_ROLE: UNLEARNER}

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Row, and_, case, func, true
 
 from projector.forgetting.status import RepairStatus
 from service.db.tables import RequestAuditRow, RequestRow
@@ -12,8 +12,13 @@ from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, KeySlot, QueuedRequest
 from service.domain.states import Guarantee, RequestStatus
 
+_LATE = case(
+    (and_(RequestRow.ended_at.is_(None), RequestRow.due_at < func.now()), true()), else_=RequestRow.ended_late
+).label("late")
 #: The columns `deletion_request` reads.
-REQUEST_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(DeletionRequest))
+REQUEST_COLUMNS = tuple(
+    _LATE if field.name == "late" else RequestRow.__table__.c[field.name] for field in fields(DeletionRequest)
+)
 #: The columns `queued_request` reads.
 QUEUED_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(QueuedRequest))
 #: The columns `request_norms` reads.

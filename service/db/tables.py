@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, ForeignKey, Identity, SmallInteger, Text, func, text
+from sqlalchemy import BigInteger, Computed, ForeignKey, Identity, SmallInteger, Text, func, text, true
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -122,6 +122,17 @@ class RequestRow(Base):
     completed_at: Mapped[datetime | None]
     failed_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
+    #: From the deadline in force at receipt, or as it was extended since; a trigger sets it.
+    due_at: Mapped[datetime]
+    #: When one that failed was handled, and by which later request, if by one that deleted the same.
+    handled_at: Mapped[datetime | None]
+    handled_by: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
+    #: Null while it is open: until it is completed, cancelled or, if it failed, handled.
+    ended_at: Mapped[datetime | None] = mapped_column(Computed("coalesce(completed_at, cancelled_at, handled_at)"))
+    #: Null while it is open, and when it was cancelled.
+    ended_late: Mapped[bool | None] = mapped_column(
+        Computed("CASE WHEN cancelled_at IS NULL THEN coalesce(completed_at, handled_at) > due_at END")
+    )
     guarantee: Mapped[str | None]
     repair: Mapped[str | None]
     explanation: Mapped[str | None]
@@ -130,6 +141,33 @@ class RequestRow(Base):
     #: What the log holds in place of what the request names and of its reference; see `service.audit.commitments`.
     subject_commitments: Mapped[bytes | None]
     reference_commitment: Mapped[bytes | None]
+
+
+class DecisionRow(Base):
+    """What somebody decided of a request, see `service.deletions.decisions`."""
+
+    __tablename__ = "decisions"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
+    #: `handled` or `extended`.
+    type: Mapped[str]
+    reason: Mapped[str]
+    #: The new deadline; null unless it is extended.
+    due_at: Mapped[datetime | None]
+    api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
+    decided_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    #: Null until the unlearner has written it into the log.
+    event_id: Mapped[int | None] = mapped_column(BigInteger, ForeignKey("events.id"))
+
+
+class ServiceSettingsRow(Base):
+    """The one row of settings that the database itself reads, as the last start wrote it."""
+
+    __tablename__ = "service_settings"
+
+    only_row: Mapped[bool] = mapped_column(primary_key=True, server_default=true())
+    deadline_days: Mapped[float]
 
 
 @holds(RequestNorms)

@@ -1,6 +1,6 @@
 """What the deletion routes give, and how it is made of the records of the other layers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, get_type_hints
 from uuid import UUID
@@ -41,6 +41,7 @@ class AcceptedDeletion(BaseModel):
         "gone already, if any is left."
     )
     received_at: datetime
+    due_at: datetime = Field(description="By when it is to be completed.")
     links: Links
     salts: Salts | None = Field(description="Keep them if you want to link the audit to a person; null once erased.")
     already_deleted: dict[str, UUID | None] = Field(
@@ -100,10 +101,17 @@ class DeletionAnswer(BaseModel):
     count: int
     reference: str | None = Field(description="Of a completed request, shown to keys with audit:read only.")
     received_at: datetime
+    due_at: datetime = Field(description="By when it is to end; later than at first once it was given more time.")
+    late: bool | None = Field(
+        description="Whether it ended after `due_at`, or is open past it; null while there is time, and when cancelled."
+    )
     applied_at: datetime | None
     completed_at: datetime | None
     failed_at: datetime | None
     cancelled_at: datetime | None
+    handled_at: datetime | None = Field(description="When a request that failed was handled; it is open until then.")
+    handled_by: UUID | None = Field(description="The later request that deleted the same, if that is how.")
+    handles: list[UUID] = Field(description="Failed requests that this one has handled so; empty in lists.")
     guarantee: Guarantee | None = Field(description="What holds of the weights since.")
     repair: RepairStatus | None
     explanation: str | None = Field(description="What was done, in a sentence or two.")
@@ -165,13 +173,16 @@ def accepted_deletion(
         kind=request.kind,
         count=request.count,
         received_at=request.received_at,
+        due_at=request.due_at,
         links=links_of(request.id),
         salts=Salts(nodes=dict(targets.node_salts or {}), reference=targets.reference_salt) if targets else None,
         already_deleted=dict(already_deleted),
     )
 
 
-def deletion_answer(request: DeletionRequest, audit: RequestAudit | None, *, reads_audit: bool) -> DeletionAnswer:
+def deletion_answer(
+    request: DeletionRequest, audit: RequestAudit | None, *, reads_audit: bool, handles: Sequence[UUID] = ()
+) -> DeletionAnswer:
     """What one request looks like to a key; `reads_audit` is whether it has audit:read."""
     hidden = request.status is RequestStatus.COMPLETED and not reads_audit
     return DeletionAnswer(
@@ -181,10 +192,15 @@ def deletion_answer(request: DeletionRequest, audit: RequestAudit | None, *, rea
         count=request.count,
         reference=None if hidden else request.reference,
         received_at=request.received_at,
+        due_at=request.due_at,
+        late=request.late,
         applied_at=request.applied_at,
         completed_at=request.completed_at,
         failed_at=request.failed_at,
         cancelled_at=request.cancelled_at,
+        handled_at=request.handled_at,
+        handled_by=request.handled_by,
+        handles=list(handles),
         guarantee=request.guarantee,
         repair=request.repair,
         explanation=request.explanation,

@@ -12,6 +12,11 @@ _TIMES: dict[str, Any] = {
     "completed_at": "2026-03-02T09:15:04.420000Z",
     "failed_at": None,
     "cancelled_at": None,
+    "due_at": "2026-04-01T09:15:04.120000Z",
+    "late": False,
+    "handled_at": None,
+    "handled_by": None,
+    "handles": [],
 }
 
 ACCEPTED: dict[str, Any] = {
@@ -20,6 +25,7 @@ ACCEPTED: dict[str, Any] = {
     "kind": "node",
     "count": 1,
     "received_at": _TIMES["received_at"],
+    "due_at": _TIMES["due_at"],
     "links": {"self": f"/deletions/{_ID}"},
     "salts": {
         "nodes": {"57": "5f1d7a84db00d2fce00b31a7fc73224f"},

@@ -36,6 +36,8 @@ def audit_filters(filters: RecordFilters, caller: ApiKey) -> AuditFilters:
         kind=filters.kind,
         guarantee=filters.guarantee,
         repair=filters.repair,
+        open=filters.open,
+        late=filters.late,
         since=filters.since,
         until=filters.until,
         thresholds=filters.thresholds(),

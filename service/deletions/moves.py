@@ -17,7 +17,7 @@ from service.deletions.requests import RequestRepository
 from service.domain.records import DeletionRequest
 from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus
 from service.errors import Conflict, NotFound
-from service.evidence.contents import AlreadyDeleted, Content, Failed
+from service.evidence.contents import AlreadyDeleted, Content, Failed, HandledByDeletion
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
 
@@ -144,6 +144,21 @@ class RequestMoves:
         await self._require({request_id} - moved, RequestStatus.FAILED, (RequestStatus.FAILED,))
         return bool(await self._record(EventType.FAILED, {request_id: Failed()}, moved))
 
+    async def mark_handled(self, request_id: UUID, by: tuple[UUID, ...]) -> bool:
+        """Settle a failed request whose targets the requests `by`, the last to end first, have deleted.
+
+        False when it is settled, or tried again, since. After the commit the caller destroys its key.
+        """
+        await LogRepository(self._conn).take_turn()
+        moved = await self._moved(
+            update(RequestRow)
+            .where(RequestRow.id == request_id, RequestRow.status == RequestStatus.FAILED)
+            .where(RequestRow.handled_at.is_(None))
+            .values(handled_at=func.now(), handled_by=by[0] if by else None, ciphertext=null())
+            .returning(RequestRow.id)
+        )
+        return bool(await self._record(EventType.HANDLED, {request_id: HandledByDeletion(by)}, moved))
+
     async def cancel(self, request_id: UUID, api_key_id: UUID | None) -> DeletionRequest:
         """Cancel a queued request that nobody has taken up; use `Intake.cancel`, which destroys its key as well.
 
@@ -170,6 +185,11 @@ class RequestMoves:
         found = await RequestRepository(self._conn).get(request_id)
         if found is None:
             raise NotFound(f"There is no deletion request {request_id}.", "Check the id.")
+        if not queued and found[0].status is RequestStatus.FAILED:
+            raise Conflict(
+                f"What request {request_id} names is not kept any more: it was handled, or failed too long ago.",
+                "Send it again as a new request.",
+            )
         if not queued:
             raise Conflict(f"Request {request_id} is {found[0].status}.", "Only a failed request can be tried again.")
         await self._conn.execute(select(func.pg_notify(OUTBOX_CHANNEL, "")))

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from uuid import UUID
 
-from sqlalchemy import exists, func, literal, select, union_all, update
+from sqlalchemy import exists, func, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.arrays import any_of
@@ -43,20 +43,15 @@ class RequestRepository:
         return request, await self._audit(request)
 
     async def open(self, model: str, *, limit: int) -> list[DeletionRequest]:
-        """Return up to `limit` requests that are queued or applied, oldest first."""
-        # Each status by itself first, so that the beginning of an index is read and not all that are open.
-        oldest = [
-            select(*REQUEST_COLUMNS)
-            .where(RequestRow.model == model, RequestRow.status == status)
-            .order_by(RequestRow.received_at, RequestRow.id)
-            .limit(limit)
-            .subquery()
-            for status in (RequestStatus.QUEUED, RequestStatus.APPLIED)
-        ]
-        ids = union_all(*(select(part.c.id) for part in oldest)).subquery()
-        query = select(*REQUEST_COLUMNS).join(ids, ids.c.id == RequestRow.id)
-        query = query.order_by(RequestRow.received_at, RequestRow.id).limit(limit)
+        """Return up to `limit` requests that have not ended, those that are due first at the top."""
+        query = select(*REQUEST_COLUMNS).where(RequestRow.model == model, RequestRow.ended_at.is_(None))
+        query = query.order_by(RequestRow.due_at, RequestRow.id).limit(limit)
         return [deletion_request(row) for row in await self._conn.execute(query)]
+
+    async def handled_by(self, request_id: UUID) -> list[UUID]:
+        """Return the failed requests that were handled because this one deleted the same."""
+        query = select(RequestRow.id).where(RequestRow.handled_by == request_id).order_by(RequestRow.id)
+        return list((await self._conn.execute(query)).scalars())
 
     async def queued(self, model: str, ids: Collection[UUID]) -> list[QueuedRequest]:
         """Return those of `ids` that are queued and in no batch, oldest first."""

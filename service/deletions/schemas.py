@@ -115,6 +115,12 @@ class RecordFilters(BaseModel):
     kind: Annotated[RequestKind, _AS_TEXT] | None = None
     guarantee: Annotated[Guarantee, _AS_TEXT] | None = None
     repair: Annotated[RepairStatus, _AS_TEXT] | None = None
+    open: Annotated[bool, _AS_TEXT] | None = Field(
+        None, description="Whether it has not ended: queued, applied, or failed and not handled."
+    )
+    late: Annotated[bool, _AS_TEXT] | None = Field(
+        None, description="Whether it ended after its deadline, or is open past it; false: it ended in time."
+    )
     since: Moment | None = Field(
         None, description="Received at or after this time (RFC 3339, with its offset from UTC)."
     )
@@ -149,6 +155,41 @@ class PagedFilters(RecordFilters):
 
 class DeletionFilters(PagedFilters, Known):
     """Which requests are listed; a parameter that is left out filters nothing."""
+
+
+#: Why somebody decided so: printable, 1 to 500 characters.
+Reason = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f]+[^\x00-\x1f\x7f]*$"),
+]
+
+
+class HandledBody(Known):
+    """That a failed request is handled otherwise."""
+
+    model_config = ConfigDict(
+        strict=True, json_schema_extra={"examples": [{"reason": "Sent again under a new key, and completed."}]}
+    )
+
+    reason: Reason = Field(
+        description="What was done about it. The log keeps it for ever: name no person, node or reference."
+    )
+
+
+class ExtendedBody(Known):
+    """That a request is given more time."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [{"due_at": "2027-01-31T00:00:00Z", "reason": "It is one of 9,000 requests of one week."}]
+        },
+    )
+
+    due_at: Moment = Field(description="The new deadline, later than the present one.")
+    reason: Reason = Field(
+        description="Why it takes longer. The log keeps it for ever: name no person, node or reference."
+    )
 
 
 class SearchBody(PagedFilters, Known):

@@ -59,6 +59,8 @@ class DeletionRequest:
     #: The API key that asked.
     api_key_id: UUID
     received_at: datetime
+    #: By when it is to have ended: the deadline in force at receipt, or a later one that somebody gave it.
+    due_at: datetime
     #: The batch that applies the request, from step 6 on.
     batch_id: UUID | None = None
     applied_at: datetime | None = None
@@ -67,6 +69,13 @@ class DeletionRequest:
     cancelled_at: datetime | None = None
     guarantee: Guarantee | None = None
     repair: RepairStatus | None = None
+    #: When it was handled, if it had failed; and by which later request, if that deleted the same.
+    handled_at: datetime | None = None
+    handled_by: UUID | None = None
+    #: When it was completed, cancelled or handled; it is open until then.
+    ended_at: datetime | None = None
+    #: Whether it ended after its deadline, or is open past it; None while there is time, and when it was cancelled.
+    late: bool | None = None
     #: One or two sentences for a reader without mathematics: what was done.
     explanation: str | None = None
     #: Why a `failed` request failed and what to do about it.

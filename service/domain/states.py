@@ -50,6 +50,10 @@ class EventType(StrEnum):
     LOG_KEY_ADDED = "log_key_added"
     #: From this version on, what is published has noise: as promised now.
     CERTIFIED = "certified"
+    #: A request that failed is settled: a later one deleted the same, or somebody settled it otherwise and says how.
+    HANDLED = "handled"
+    #: A request is due later than it was, for a reason.
+    EXTENDED = "extended"
 
 
 class Milestone(StrEnum):

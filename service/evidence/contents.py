@@ -6,11 +6,13 @@ No external id is among them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
 from service.audit.canonical import canonical
 from service.audit.commitments import FIGURES_COMMITMENT, commitment
+from service.audit.leaf import timestamp
 from service.domain.figures import EXACT, PublicationFigures, values_of
 from service.domain.kinds import RequestKind
 from service.domain.records import RequestAudit
@@ -72,6 +74,39 @@ class Failed:
     def document(self) -> Payload:
         """Nothing."""
         return {}
+
+
+@dataclass(frozen=True)
+class HandledByDeletion:
+    """Of a failed request that is `handled`: by the requests that deleted what it names, if they are known."""
+
+    by: tuple[UUID, ...]
+
+    def document(self) -> Payload:
+        """The requests."""
+        return {"deleted_by": [str(request) for request in self.by]}
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Of a request that somebody says is `handled`, or has `extended`: why, when, and with which API key."""
+
+    reason: str
+    api_key_id: UUID
+    decided_at: datetime
+    #: The new deadline; None of one that is handled.
+    due_at: datetime | None = None
+
+    def document(self) -> Payload:
+        """The same."""
+        said = {
+            "reason": self.reason,
+            "api_key": str(self.api_key_id),
+            "decided_at": timestamp(self.decided_at),
+        }
+        if self.due_at is None:
+            return said
+        return {**said, "due_at": timestamp(self.due_at)}
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,24 @@ class UnlearningMetrics:
             registry=registry,
         )
         self._queued_nodes = Gauge("lethe_queued_nodes", "Nodes that wait to be deleted.", registry=registry)
+        self._open = {
+            name: Gauge(f"lethe_open_deletions{name}", said, registry=registry)
+            for name, said in (
+                ("", "Deletion requests that have not ended: queued, applied, or failed and not handled."),
+                ("_past_deadline", "Open requests past their deadline."),
+                ("_near_deadline", "Open requests to which a fifth of their time or less is left."),
+                ("_failed", "Requests that failed and are not handled."),
+            )
+        }
+        self._oldest_open = Gauge(
+            "lethe_oldest_open_deletion_seconds", "Age of the oldest open request; 0 without one.", registry=registry
+        )
+        self._disk_free = Gauge("lethe_disk_free_bytes", "Room on the disk of LETHE_HOME.", registry=registry)
+        self._memory_free = Gauge(
+            "lethe_memory_available_bytes",
+            "Memory that the unlearner can still have, by machine, container and limits; NaN when it is not known.",
+            registry=registry,
+        )
         self._unclaimed = Gauge(
             "lethe_oldest_unclaimed_seconds",
             "Age of the oldest request that nobody can claim because the queue is not usable; 0 when there is none.",
@@ -188,7 +206,9 @@ class UnlearningMetrics:
         self.drilled(None, None)
         self._drill_completed.set(math.nan)
         self.undelivered(math.nan, math.nan, math.nan)
-        for gauge in (self._queued_nodes, self._unclaimed, self._pending):
+        for gauge in (self._queued_nodes, self._unclaimed, self._pending, self._oldest_open, *self._open.values()):
+            gauge.set(math.nan)
+        for gauge in (self._disk_free, self._memory_free):
             gauge.set(math.nan)
         self.no_model()
         self._log_size = Gauge("lethe_log_size", "Leaves of the transparency log.", registry=registry)
@@ -220,6 +240,21 @@ class UnlearningMetrics:
     def queued(self, nodes: int) -> None:
         """Set how many nodes wait."""
         self._queued_nodes.set(nodes)
+
+    def open_requests(
+        self, *, open: int, past_deadline: int, near_deadline: int, failed: int, oldest_seconds: float
+    ) -> None:
+        """Set how many requests have not ended, how many of them somebody has to see to, and the age of the oldest."""
+        self._open[""].set(open)
+        self._open["_past_deadline"].set(past_deadline)
+        self._open["_near_deadline"].set(near_deadline)
+        self._open["_failed"].set(failed)
+        self._oldest_open.set(oldest_seconds)
+
+    def room(self, disk_bytes: float, memory_bytes: float) -> None:
+        """Set what is left of disk and memory; NaN for what is not known."""
+        self._disk_free.set(disk_bytes)
+        self._memory_free.set(memory_bytes)
 
     def unclaimed(self, seconds: float) -> None:
         """Set the age of the oldest request that nobody can claim."""

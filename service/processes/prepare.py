@@ -4,11 +4,14 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from sqlalchemy import update
+
 from model_store.replacement import finish_move
 from model_store.store import Store
 from service.access.first_key import FirstKey, ensure_first_key
 from service.db import migrate
 from service.db.engine import create_engine
+from service.db.tables import ServiceSettingsRow
 from service.db.transactions import transaction
 from service.drills.schedule import ensure_schedule_key
 from service.operation.key_folder import SLOTS, open_keyring, open_log_keys
@@ -29,6 +32,8 @@ async def prepare(settings: Settings) -> FirstKey | None:
     await migrate.upgrade(database_url, partial(require_own, store=store, request_keys=request_keys))
     engine = create_engine(database_url)
     try:
+        async with transaction(engine) as connection:
+            await connection.execute(update(ServiceSettingsRow).values(deadline_days=settings.deadline_days))
         keyring = await open_keyring(engine, settings.home / "keys")
         await open_log_keys(engine, settings.home / "keys")
         if settings.drill_interval is not None:

@@ -19,6 +19,8 @@ from service.db import rights, roles, schema
 from service.deletions.delivery.relay import Relay
 from service.deletions.delivery.sweeper import Sweeper
 from service.deletions.delivery.unclaimed import ClaimWatch
+from service.deletions.failed import FailedRequests
+from service.deletions.follow_up import FollowUp
 from service.deletions.intake.intake import Intake
 from service.domain.lease_report import Check, Phase
 from service.domain.states import RepairPolicy
@@ -190,14 +192,16 @@ async def unlearning(
         background.start("keys", keys.run(background.stop))
         background.start("keys of id lists", unneeded_keys.run(background.stop))
         sender = WebhookSender(settings.home / "keys", settings.private_receivers, Poster())
-        background.start("webhooks", Webhooks(engine, sender, settings.deadline).run(background.stop))
+        background.start("webhooks", Webhooks(engine, sender).run(background.stop))
+        failed = FailedRequests(engine, model, request_keys, tombstones)
+        background.start("follow-up", FollowUp(engine, failed, settings.keep_failed).run(background.stop))
         interval = settings.drill_interval
 
         def served() -> VersionFacts | None:
             # One that lost its lease has the model that it served still in memory.
             return None if unlearner.condition.phase is Phase.WAITING_FOR_LEASE else unlearner.served
 
-        gauges = keep_gauges(metrics, drills, queue, served, interval, background.stop)
+        gauges = keep_gauges(metrics, drills, queue, served, interval, settings.home, background.stop)
         background.start("gauges", gauges)
         background.start("checks", keep_looking(readiness, found, background.stop))
         if interval is not None:

@@ -8,7 +8,7 @@ that it has seen misses none.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -23,8 +23,6 @@ from service.errors import MalformedCursor
 _FEED_LOCK = 0x66656564
 #: Events told by one transaction.
 _PAGE = 1000
-#: States in which a request still has to be completed.
-_OPEN = (RequestStatus.QUEUED, RequestStatus.APPLIED, RequestStatus.FAILED)
 
 
 @dataclass(frozen=True)
@@ -57,18 +55,13 @@ FEED_COLUMNS = (
 )
 
 
-def due_at(deadline: timedelta) -> ColumnElement[datetime]:
-    """When a request has to be completed by."""
-    return RequestRow.received_at + literal(deadline)
-
-
 class FeedRepository:
     """The table `feed` in the caller's transaction."""
 
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
-    async def tell(self, deadline: timedelta) -> int:
+    async def tell(self) -> int:
         """Give places to what was written and is not told yet, and list it for every endpoint; returns how many.
 
         At most a page of them; none while another is at it.
@@ -81,7 +74,7 @@ class FeedRepository:
         told = (
             update(FeedRow)
             .where(FeedRow.id == untold.c.id, RequestRow.id == FeedRow.request_id)
-            .values(place=last + untold.c.row, due_at=func.coalesce(FeedRow.due_at, due_at(deadline)))
+            .values(place=last + untold.c.row, due_at=func.coalesce(FeedRow.due_at, RequestRow.due_at))
             .returning(FeedRow.id)
             .cte("told")
         )
@@ -90,15 +83,15 @@ class FeedRepository:
         listed = insert(WebhookDeliveryRow).from_select(["endpoint_id", "event_id"], outgoing).cte("listed")
         return int(await self._conn.scalar(select(func.count()).select_from(told).add_cte(listed)) or 0)
 
-    async def write_late(self, deadline: timedelta) -> int:
+    async def write_late(self) -> int:
         """Write an event for every open request whose deadline has passed, once for each deadline; returns how many."""
-        due = due_at(deadline)
+        due = RequestRow.due_at
         written = exists().where(
             FeedRow.request_id == RequestRow.id, FeedRow.milestone == Milestone.LATE, FeedRow.due_at == due
         )
         late = (
             select(RequestRow.id, RequestRow.api_key_id, literal(Milestone.LATE.value), RequestRow.status, due)
-            .where(RequestRow.status.in_(_OPEN), due <= func.now(), ~written)
+            .where(RequestRow.ended_at.is_(None), due < func.now(), ~written)
             .order_by(due, RequestRow.id)
         )
         columns = ["request_id", "api_key_id", "milestone", "status", "due_at"]

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -87,7 +87,6 @@ class Webhooks:
         self,
         engine: Engine,
         sender: WebhookSender,
-        deadline: timedelta,
         *,
         attempts: Backoff = _ATTEMPTS,
         claim_s: float = 60.0,
@@ -95,7 +94,6 @@ class Webhooks:
     ) -> None:
         self._engine = engine
         self._sender = sender
-        self._deadline = deadline
         self._attempts = attempts
         self._claim_s = claim_s
         self._rng = rng or random.Random()
@@ -112,7 +110,7 @@ class Webhooks:
         told = 0
         while True:
             async with transaction(self._engine) as connection:
-                page = await FeedRepository(connection).tell(self._deadline)
+                page = await FeedRepository(connection).tell()
             told += page
             if not page:
                 return told
@@ -120,7 +118,7 @@ class Webhooks:
     async def look_for_late(self) -> None:
         """Write events for what is late by now, and forget what was sent long ago. Raises Unavailable."""
         async with transaction(self._engine) as connection:
-            await FeedRepository(connection).write_late(self._deadline)
+            await FeedRepository(connection).write_late()
         async with transaction(self._engine) as connection:
             await DeliveryRepository(connection).forget_old()
 

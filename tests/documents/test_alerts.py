@@ -16,7 +16,7 @@ from service.audit.checkpoint import Checkpoint
 from service.audit.watch import Seen
 from service.cli.evidence.watch import WatchMetrics
 from service.http.metrics import HttpMetrics
-from service.observability.metrics import IntakeMetrics, UnlearningMetrics
+from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
 from tests.support.preloaded import ROOT
 
 DOCKER = ROOT / "docker"
@@ -58,7 +58,9 @@ def known_samples(folder: Path) -> dict[str, set[str]]:
     registry = CollectorRegistry(auto_describe=True)
     owners = (HttpMetrics(registry), IntakeMetrics(registry), UnlearningMetrics(registry))
     known = dict(PROMETHEUS)
-    for metric in (value for owner in owners for value in vars(owner).values()):
+    known |= {sample.name: set(sample.labels) for family in new_registry().collect() for sample in family.samples}
+    held = [value for owner in owners for value in vars(owner).values()]
+    for metric in (each for value in held for each in (value.values() if isinstance(value, dict) else (value,))):
         if isinstance(metric, MetricWrapperBase):
             [family] = metric.describe()
             known |= {family.name + suffix: {*metric._labelnames, *more} for suffix, more in SAMPLES.items()}
@@ -77,7 +79,7 @@ def test_every_expression_is_valid_and_asks_for_what_exists(expression: str, tmp
     for selector in selectors:
         assert selector.name in known
         asked = {matcher.name for matcher in selector.matchers.matchers}
-        assert asked <= known[selector.name] | PROMETHEUS["up"]
+        assert asked <= known[selector.name] | PROMETHEUS["up"] | {"process"}
 
 
 @pytest.mark.parametrize(

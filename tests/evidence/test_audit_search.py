@@ -39,6 +39,12 @@ FILTERS = {
     "an edge with a norm": AuditFilters(
         kind=RequestKind.EDGE, thresholds={Searched.INJECTED_NORM_BEFORE: Threshold(at_least=0)}
     ),
+    "open": AuditFilters(open=True),
+    "open and failed": AuditFilters(open=True, status=RequestStatus.FAILED),
+    "late": AuditFilters(late=True),
+    "in time, and with a threshold": AuditFilters(
+        late=False, open=False, thresholds={Searched.INJECTED_NORM_BEFORE: Threshold(0.2, 0.6)}
+    ),
     "two thresholds": AuditFilters(
         thresholds={
             Searched.DISTANCE_BOUND_BEFORE_RELATIVE: Threshold(at_most=0.03),
@@ -53,6 +59,8 @@ async def world(templates: Templates) -> AsyncIterator[AuditWorld]:
     async with generated(templates) as world:
         # One that is committed and not yet applied: outside it is queued, and has no audit.
         await world.rows("UPDATE versions SET finished_at = NULL, span_residual = NULL WHERE number = 1")
+        # Some late, of those that have ended and of those that have not.
+        await world.rows("UPDATE requests SET due_at = received_at + interval '1 s' WHERE right(id::text, 1) < '4'")
         yield world
 
 
@@ -63,6 +71,8 @@ def keeps(filters: AuditFilters, entry: AuditEntry) -> bool:
         (filters.kind, request.kind),
         (filters.guarantee, request.guarantee),
         (filters.repair, request.repair),
+        (filters.open, request.ended_at is None),
+        (filters.late, request.late),
     ):
         if wanted is not None and wanted is not found:
             return False

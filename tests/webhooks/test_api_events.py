@@ -15,7 +15,6 @@ from service.webhooks.endpoints import EndpointRepository
 from service.webhooks.feed import FeedRepository
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import node_body, refused
-from tests.support.service.webhook_world import DEADLINE
 
 WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 
@@ -28,7 +27,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 async def tell(api: Api) -> None:
     async with transaction(api.engine) as connection:
-        await FeedRepository(connection).tell(DEADLINE)
+        await FeedRepository(connection).tell()
 
 
 async def ask(writer: httpx.AsyncClient, node: str, reference: str | None = "DSR-20") -> str:

@@ -100,7 +100,7 @@ async def test_events_told_at_the_same_time_have_places_of_their_own(world: Webh
 async def test_a_teller_that_hangs_keeps_no_other_waiting_and_hides_no_event(world: WebhookWorld) -> None:
     await world.db.accept()
     async with transaction(world.db.engine) as hanging:
-        await FeedRepository(hanging).tell(DEADLINE)
+        await FeedRepository(hanging).tell()
         await world.db.accept()
         assert await world.webhooks().tell() == 0
         assert await world.feed() == []
@@ -163,7 +163,7 @@ async def test_what_was_told_is_never_changed_or_removed(world: WebhookWorld) ->
 
 async def test_taking_a_request_in_waits_for_no_teller(world: WebhookWorld) -> None:
     async with transaction(world.db.engine) as hanging:
-        await FeedRepository(hanging).tell(DEADLINE)
+        await FeedRepository(hanging).tell()
         async with asyncio.timeout(20):
             await world.db.accept()
         assert not await is_waiting(world.db)

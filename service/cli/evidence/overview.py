@@ -40,7 +40,6 @@ class Format(StrEnum):
 def summary(
     since: Since = None,
     until: Until = None,
-    deadline_days: Annotated[int, typer.Option(min=1, help="Within how many days requests are due.")] = 30,
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
@@ -48,7 +47,7 @@ def summary(
 ) -> None:
     """Show how many deletion requests there were, how they ended, how long they took, and what is still open.
 
-    Exits with 1 when a request is past its deadline. Needs a key with audit:read.
+    Exits with 1 when a request is past its deadline, or failed and is not handled. Needs a key with audit:read.
 
     Example: [bold]./lethe audit summary --since 2026-10-01 --until 2026-11-01[/bold]
     """
@@ -56,10 +55,9 @@ def summary(
         found = client.audit_summary(
             since=None if since is None else since.date(),
             until=None if until is None else until.date(),
-            deadline_days=deadline_days,
         )
-    print_result(found, as_json, *_page(found, deadline_days))
-    if found.open_past_deadline:
+    print_result(found, as_json, *_page(found))
+    if found.open_past_deadline or found.open_failed:
         raise typer.Exit(ExitStatus.FAILED)
 
 
@@ -134,7 +132,7 @@ def _moment(day: datetime | None) -> datetime | None:
     return None if day is None else day.replace(tzinfo=UTC)
 
 
-def _page(found: AuditSummary, deadline_days: int) -> Iterator[RenderableType]:
+def _page(found: AuditSummary) -> Iterator[RenderableType]:
     days = f"{found.since or 'the beginning'} to {found.until or 'now'}"
     counted = [
         (f"{name} {state}", str(count))
@@ -155,12 +153,18 @@ def _page(found: AuditSummary, deadline_days: int) -> Iterator[RenderableType]:
         ("projection changed nothing", "-" if share is None else f"{share:.1%}"),
     ]
     yield table(f"Requests to {found.model} received from {days}", ("", ""), rows)
+    if found.months:
+        months = [
+            (f"{one.month:%Y-%m}", str(one.on_time), str(one.late), f"{one.on_time_share:.1%}") for one in found.months
+        ]
+        yield table("By month of receipt, without drills", ("", "on time", "late", "share on time"), months)
     oldest = found.oldest_open
     now = [
         ("open", str(found.open)),
         ("oldest open", "none" if oldest is None else f"{oldest.id}, {oldest.received_at:%Y-%m-%d %H:%M:%S} UTC"),
-        (f"past {deadline_days} days", str(found.open_past_deadline)),
-        ("near it", str(found.open_near_deadline)),
+        ("past their deadline", str(found.open_past_deadline)),
+        ("near their deadline", str(found.open_near_deadline)),
+        ("failed, not handled", str(found.open_failed)),
         ("model version", _count(found.model_version)),
         ("rank", _count(found.rank)),
         ("live nodes", _count(found.live_nodes)),

@@ -34,6 +34,7 @@ async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
         if migrations.ok:
             found.append(await _keys(engine, keys))
             found.append(await _leases(engine))
+            found.append(await _requests(engine))
     except Unavailable as error:
         return [Finding("postgres", False, error.detail, "Start it and see that DATABASE_URL is right.")]
     except LetheError as error:
@@ -124,6 +125,19 @@ async def _keys(engine: Engine, folder: Path) -> Finding:
     except KeyMissing as error:
         return Finding(name, False, error.detail, error.remedy)
     return Finding(name, True, "belong together")
+
+
+async def _requests(engine: Engine) -> Finding:
+    """Whether somebody has to see to a request."""
+    columns = ("open", "open_past_deadline", "open_failed")
+    asked = f"SELECT {', '.join(f'coalesce(sum({name}), 0)' for name in columns)} FROM audit_open"
+    async with transaction(engine) as connection:
+        still_open, late, failed = tuple((await connection.exec_driver_sql(asked)).one())
+    found = f"{still_open} open, {late} past their deadline, {failed} failed and not handled"
+    if not late and not failed:
+        return Finding("requests", True, found)
+    remedy = "See them on the dashboard. Try a failed one again with `./lethe retry`, or say how it was handled with "
+    return Finding("requests", False, found, remedy + "`./lethe handle`.")
 
 
 async def _migrations(url: str) -> Finding:

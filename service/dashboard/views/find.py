@@ -41,7 +41,7 @@ async def find(request: Request, visitor: SignedIn) -> Response:
     async with transaction(services.engine) as connection:
         found = await search(connection, filters, None, PAGE_ROWS)
         at = await now(connection)
-    rows = clocks(found.entries, at, services.settings.deadline)
+    rows = clocks(found.entries, at)
     lost, more = None in deleted_by, found.next_cursor is not None
     return page(request, "find.html", visitor, rows=rows, by=by, more=more, lost=lost)
 

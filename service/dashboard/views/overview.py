@@ -1,7 +1,6 @@
 """The overview: what is open and how long it still may be, how long forgetting takes, and what the model is now."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -13,7 +12,7 @@ from service.dashboard.pages import Page, Region, current, page, polls, region, 
 from service.dashboard.sessions import PATH, SignedIn
 from service.dashboard.views.drill_card import drill_region
 from service.dashboard.words.clock import Clock, clock_of
-from service.dashboard.words.formats import duration, plural
+from service.dashboard.words.formats import plural
 from service.dashboard.words.periods import PERIODS, Period, period_of
 from service.db.clock import now
 from service.db.transactions import transaction
@@ -51,12 +50,11 @@ async def overview_page(request: Request, visitor: SignedIn) -> Response:
 
 
 async def _region(services: Services, period: Period) -> Region:
-    deadline = services.settings.deadline
     async with transaction(services.engine) as connection:
         at = await now(connection)
-        figures = await summary(connection, services.model, period.first_day(at), None, deadline)
+        figures = await summary(connection, services.model, period.first_day(at))
         waiting = await RequestRepository(connection).open(services.model, limit=_OPEN_ROWS)
-    clocks: list[Clock] = [clock_of(one.received_at, at, deadline) for one in waiting]
+    clocks: list[Clock] = [clock_of(one, at) for one in waiting]
     return region(
         _REGION,
         "overview_now.html",
@@ -64,27 +62,25 @@ async def _region(services: Services, period: Period) -> Region:
         every_s=_EVERY_S,
         figures=figures,
         period=period,
-        verdict=_verdict(figures, deadline),
+        verdict=_verdict(figures),
         open=list(zip(waiting, clocks, strict=True)),
-        deadline=deadline,
         statuses={status.value: figures.by_status[status] for status in RequestStatus},
     )
 
 
-def _verdict(figures: Summary, deadline: timedelta) -> Verdict:
-    within = plural(deadline.days, "day") if deadline.days else duration(deadline)
+def _verdict(figures: Summary) -> Verdict:
     more = (
         f"{plural(figures.open, 'request')} {'is' if figures.open == 1 else 'are'} open."
         if figures.open
         else "No request is open."
     )
-    if figures.open_past_deadline:
-        late = figures.open_past_deadline
-        return Verdict("bad", f"{plural(late, 'request')} {'is' if late == 1 else 'are'} past the deadline.", more)
-    if figures.open_near_deadline:
-        near = figures.open_near_deadline
-        verb = "comes" if near == 1 else "come"
-        return Verdict("warn", f"{plural(near, 'request')} {verb} close to the deadline of {within}.", more)
-    # What failed was not fulfilled, and nobody works on it by itself.
-    tone = "warn" if figures.by_status[RequestStatus.FAILED] else "good"
-    return Verdict(tone, f"Every open request is within its deadline of {within}.", more)
+    wrong = []
+    if late := figures.open_past_deadline:
+        wrong.append(f"{plural(late, 'request')} {'is' if late == 1 else 'are'} past the deadline")
+    if failed := figures.open_failed:
+        wrong.append(f"{plural(failed, 'request')} failed and {'is' if failed == 1 else 'are'} not handled")
+    if wrong:
+        return Verdict("bad", f"{', and '.join(wrong)}.", more)
+    if near := figures.open_near_deadline:
+        return Verdict("warn", f"{plural(near, 'request')} {'is' if near == 1 else 'are'} close to the deadline.", more)
+    return Verdict("good", "Every open request is within its deadline.", more)

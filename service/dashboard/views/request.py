@@ -1,19 +1,21 @@
 """The page of one request: its way so far, every figure with its meaning, and the proof that the log has it."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 from uuid import UUID
 
 import orjson
 from fastapi import APIRouter, Query
+from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from service.access.sessions import Session
 from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import read
 from service.audit.unrequested import UnrequestedEvent
 from service.dashboard.pages import Page, Region, current, page, polls, region
-from service.dashboard.sessions import PATH, SignedIn
+from service.dashboard.sessions import PATH, SignedIn, form_of
 from service.dashboard.words.clock import clock_of
 from service.dashboard.words.timeline import is_final, timeline
 from service.dashboard.words.wording import FIGURES, STEPS
@@ -21,12 +23,14 @@ from service.db.clock import now
 from service.db.engine import Connection
 from service.db.transactions import transaction
 from service.deletions.answers import audit_answer
+from service.deletions.decisions import Decisions
 from service.deletions.receipts import model_events_after, receipt_of, receipt_page
 from service.deletions.requests import RequestRepository
+from service.deletions.schemas import ExtendedBody, HandledBody
 from service.domain.guarantees import told_of_noise
 from service.domain.records import DeletionRequest
-from service.domain.states import RequestStatus
-from service.errors import NotFound
+from service.domain.scopes import Scope
+from service.errors import InvalidRequest, MissingScope, NotFound
 from service.evidence.checkpoints import CheckpointRepository
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
@@ -34,20 +38,42 @@ from service.services import services_of
 
 router = APIRouter(prefix=f"{PATH}/requests", route_class=Page, include_in_schema=False)
 
+_Form = TypeVar("_Form", HandledBody, ExtendedBody)
 _REGION = "request"
 #: Seconds between two looks at a request that is under way.
 _EVERY_S = 1.0
-_OPEN = (RequestStatus.QUEUED, RequestStatus.APPLIED)
 
 
 @router.get("/{request_id}")
 async def request_page(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
     """The page, or the part of it that asks for itself until the request is finished."""
     async with transaction(services_of(request).engine) as connection:
-        shown = await _region(request, connection, request_id)
+        asked, shown = await _region(connection, request_id)
     if polls(request, _REGION):
         return current(request, shown)
-    return page(request, "request.html", visitor, request_id=request_id, region=shown)
+    may_decide = Scope.DELETIONS_WRITE in visitor.key.scopes and asked.ended_at is None
+    return page(request, "request.html", visitor, asked=asked, may_decide=may_decide, region=shown)
+
+
+@router.post("/{request_id}/handle")
+async def handle(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
+    """Say that a failed request is handled, with the key that is signed in."""
+    fields = await _decision(request, visitor)
+    body = _body(HandledBody, reason=fields.get("reason", "").strip())
+    async with transaction(services_of(request).engine) as connection:
+        await Decisions(connection).handle(request_id, visitor.key.id, body.reason)
+    return RedirectResponse(f"{PATH}/requests/{request_id}", 303)
+
+
+@router.post("/{request_id}/extend")
+async def extend(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
+    """Give a request time until the end of a day (UTC), with the key that is signed in."""
+    fields = await _decision(request, visitor)
+    due_at = f"{fields.get('day', '').strip()}T23:59:59Z"
+    body = _body(ExtendedBody, due_at=due_at, reason=fields.get("reason", "").strip())
+    async with transaction(services_of(request).engine) as connection:
+        await Decisions(connection).extend(request_id, visitor.key.id, body.due_at, body.reason)
+    return RedirectResponse(f"{PATH}/requests/{request_id}", 303)
 
 
 @router.get("/{request_id}/proof")
@@ -90,16 +116,32 @@ async def receipt(
     return HTMLResponse(shown.html, headers={"Content-Security-Policy": shown.policy})
 
 
-async def _region(request: Request, connection: Connection, request_id: UUID) -> Region:
+async def _decision(request: Request, visitor: Session) -> dict[str, str]:
+    fields = await form_of(request, visitor.form_token)
+    if Scope.DELETIONS_WRITE not in visitor.key.scopes:
+        raise MissingScope("This needs the scope deletions:write.", "Sign in with a key that has it.")
+    return fields
+
+
+def _body(form: type[_Form], **fields: str) -> _Form:
+    try:
+        return form.model_validate(fields)
+    except ValidationError:
+        raise InvalidRequest(
+            "A day or a reason is missing, or is none.",
+            "Go back and fill in both; a reason has 500 characters at most.",
+        ) from None
+
+
+async def _region(connection: Connection, request_id: UUID) -> tuple[DeletionRequest, Region]:
     found = await RequestRepository(connection).get(request_id)
     if found is None:
         raise NotFound(f"There is no deletion request {request_id}.", "Check the address, or look in the list.")
     asked, audit = found
     events = await EventRepository(connection).of_request(request_id)
     figures = {} if audit is None else audit_answer(audit, reads_audit=True).model_dump()
-    deadline = services_of(request).settings.deadline
-    clock = clock_of(asked.received_at, await now(connection), deadline) if asked.status in _OPEN else None
-    return region(
+    clock = clock_of(asked, await now(connection)) if asked.ended_at is None else None
+    shown = region(
         _REGION,
         "request_now.html",
         url=f"{PATH}/requests/{request_id}",
@@ -107,6 +149,7 @@ async def _region(request: Request, connection: Connection, request_id: UUID) ->
         asked=asked,
         steps=timeline(asked, events),
         clock=clock,
+        handles=await RequestRepository(connection).handled_by(request_id),
         since=await _since(connection, asked),
         figures=figures,
         noise=told_of_noise(figures),
@@ -114,6 +157,7 @@ async def _region(request: Request, connection: Connection, request_id: UUID) ->
         durations=_durations(figures.get("durations_ms", {})),
         total_ms=sum(figures.get("durations_ms", {}).values()),
     )
+    return asked, shown
 
 
 async def _since(connection: Connection, asked: DeletionRequest) -> list[UnrequestedEvent]:

@@ -1,7 +1,7 @@
 """The list of requests, newest first; its filters are its URL, so that a view can be kept and sent."""
 
 import hmac
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -12,10 +12,9 @@ from service.audit_records.search import search
 from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
 from service.dashboard.sessions import PATH, SignedIn
 from service.dashboard.words.clock import Clock, clock_of
-from service.dashboard.words.filters import CHOICES, DAYS, LIMITS, ListFilters, list_filters
+from service.dashboard.words.filters import CHOICES, DAYS, LIMITS, QUESTIONS, ListFilters, list_filters
 from service.db.clock import now
 from service.db.transactions import transaction
-from service.domain.states import RequestStatus
 from service.services import Services, services_of
 from service.vault.cursors import decode, encode
 
@@ -28,7 +27,6 @@ _REGION = "results"
 _FORM = "filters"
 #: Seconds between two looks at the first page; later pages stand still.
 _EVERY_S = 3.0
-OPEN = (RequestStatus.QUEUED, RequestStatus.APPLIED)
 
 
 @router.get("")
@@ -47,18 +45,15 @@ async def list_page(request: Request, visitor: SignedIn) -> Response:
         visitor,
         region=shown,
         given=filters.given,
-        choices=CHOICES,
+        choices=(*CHOICES, *QUESTIONS),
         days=DAYS,
         limits=LIMITS,
     )
 
 
-def clocks(entries: list[AuditEntry], at: datetime, deadline: timedelta) -> list[tuple[AuditEntry, Clock | None]]:
+def clocks(entries: list[AuditEntry], at: datetime) -> list[tuple[AuditEntry, Clock | None]]:
     """Each entry with its clock while it is open."""
-    return [
-        (entry, clock_of(entry.request.received_at, at, deadline) if entry.request.status in OPEN else None)
-        for entry in entries
-    ]
+    return [(entry, clock_of(entry.request, at) if entry.request.ended_at is None else None) for entry in entries]
 
 
 async def _region(services: Services, filters: ListFilters, cursor: str) -> Region:
@@ -74,7 +69,7 @@ async def _region(services: Services, filters: ListFilters, cursor: str) -> Regi
         "requests_now.html",
         url=url_with(path, filters.given),
         every_s=None if cursor else _EVERY_S,
-        rows=clocks(found.entries, at, services.settings.deadline),
+        rows=clocks(found.entries, at),
         filtered=bool(filters.given),
         faults=filters.faults,
         newest=url_with(path, filters.given) if cursor else None,

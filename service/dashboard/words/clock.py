@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from service.dashboard.words.formats import coarse, duration
+from service.domain.records import DeletionRequest
 
 #: Share of the time after which a request counts as near its deadline.
 NEAR = 0.8
@@ -21,11 +22,11 @@ class Clock:
     words: str
 
 
-def clock_of(received_at: datetime, now: datetime, deadline: timedelta) -> Clock:
+def clock_of(request: DeletionRequest, now: datetime) -> Clock:
     """The clock at `now` of a request that is still open."""
-    due_at = received_at + deadline
+    due_at = request.due_at
     left = due_at - now
-    share = min(1.0, max(0.0, (now - received_at) / deadline))
+    share = min(1.0, max(0.0, (now - request.received_at) / (due_at - request.received_at)))
     if left < timedelta():
         return Clock(due_at, 1.0, "bad", f"{duration(-left)} past its deadline")
     return Clock(due_at, share, "warn" if share >= NEAR else "good", f"{coarse(left)} left")

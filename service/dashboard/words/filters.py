@@ -44,6 +44,16 @@ CHOICES = (
     Choice("guarantee", "Guarantee", Guarantee),
     Choice("repair", "Repair", RepairStatus),
 )
+
+
+class Answer(StrEnum):
+    """A filter that asks yes or no."""
+
+    YES = "yes"
+    NO = "no"
+
+
+QUESTIONS = (Choice("open", "Still open", Answer), Choice("late", "Late", Answer))
 DAYS = (("since", "Received from"), ("until", "Received until"))
 LIMITS = (
     Limit("norm_before", "Weight before, at least", Searched.INJECTED_NORM_BEFORE, True),
@@ -72,12 +82,12 @@ def list_filters(query: Mapping[str, str]) -> ListFilters:
     states: dict[str, StrEnum] = {}
     days: dict[str, date] = {}
     thresholds: dict[Searched, Threshold] = {}
-    labels = {one.name: one.label for one in (*CHOICES, *LIMITS)} | dict(DAYS)
+    labels = {one.name: one.label for one in (*CHOICES, *QUESTIONS, *LIMITS)} | dict(DAYS)
     for name, text in ((name, query.get(name, "").strip()) for name in labels):
         if not text:
             continue
         try:
-            if choice := next((one for one in CHOICES if one.name == name), None):
+            if choice := next((one for one in (*CHOICES, *QUESTIONS) if one.name == name), None):
                 states[name] = choice.states(text)
             elif limit := next((one for one in LIMITS if one.name == name), None):
                 earlier = thresholds.get(limit.figure, Threshold())
@@ -94,6 +104,8 @@ def list_filters(query: Mapping[str, str]) -> ListFilters:
         kind=_state(states, "kind", RequestKind),
         guarantee=_state(states, "guarantee", Guarantee),
         repair=_state(states, "repair", RepairStatus),
+        open=_yes(states, "open"),
+        late=_yes(states, "late"),
         since=_midnight(days.get("since")),
         # The last day counts as a whole.
         until=_midnight(until + timedelta(days=1) if until is not None and until < date.max else until),
@@ -118,6 +130,11 @@ def _figure(text: str) -> float:
 def _state(states: Mapping[str, StrEnum], name: str, kind: type[_State]) -> _State | None:
     state = states.get(name)
     return state if isinstance(state, kind) else None
+
+
+def _yes(states: Mapping[str, StrEnum], name: str) -> bool | None:
+    answer = _state(states, name, Answer)
+    return None if answer is None else answer is Answer.YES
 
 
 def _midnight(day: date | None) -> datetime | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from projector.forgetting.status import RepairStatus
+from service.dashboard.words.formats import moment
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, RequestStatus
 from service.evidence.events import Event
@@ -31,7 +32,7 @@ def timeline(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
         "The request was recorded durably. What it names is kept encrypted, under a key of its own.",
         request.received_at,
     )
-    steps = [received, *_failed(request, events), *_outcome(request, events)]
+    steps = [received, *_failed(request, events), *_decided(request, events), *_outcome(request, events)]
     # What has a time comes first, in the order of time; a repair may end after the erasure.
     done = sorted((step for step in steps if step.at is not None), key=lambda step: step.at or request.received_at)
     return [*done, *(step for step in steps if step.at is None)]
@@ -63,6 +64,20 @@ def _failed(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
     steps = [_done(request, event.created_at, "Failed", text, "failed") for event in failures]
     if request.status is RequestStatus.FAILED:
         steps[-1:] = [_done(request, request.failed_at, "Failed", request.failure or "", "failed")]
+    return steps
+
+
+def _decided(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
+    """That it was given more time, and that one which failed was handled."""
+    steps = []
+    for event in events:
+        reason = event.payload.get("reason")
+        if event.type is EventType.EXTENDED:
+            due_at = moment(datetime.fromisoformat(event.payload["due_at"]))
+            steps.append(_done(request, event.created_at, "Given more time", f"Due {due_at} UTC. Reason: {reason}"))
+        elif event.type is EventType.HANDLED:
+            text = reason or "Later requests have deleted what this one names."
+            steps.append(_done(request, event.created_at, "Handled", text))
     return steps
 
 

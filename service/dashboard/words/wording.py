@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from projector.forgetting.status import RepairStatus
+from service.dashboard.words.filters import Answer
 from service.domain import figures
 from service.domain.guarantees import GUARANTEES
 from service.domain.kinds import RequestKind
@@ -32,6 +33,8 @@ WORDS: dict[StrEnum, Word] = {
     ),
     RequestStatus.FAILED: Word("Failed", "bad", "Nothing was deleted; the request says why, and what to do."),
     RequestStatus.CANCELLED: Word("Cancelled", "quiet", "Withdrawn before the unlearner took it up."),
+    Answer.YES: Word("Yes", "quiet", "It is so."),
+    Answer.NO: Word("No", "quiet", "It is not so."),
     **{kind: Word(kind.rules.label, "quiet", kind.rules.meaning) for kind in RequestKind},
     Guarantee.SPAN: Word("Span", "warn", GUARANTEES[Guarantee.SPAN]),
     Guarantee.RETRAINED: Word("As retrained", "good", GUARANTEES[Guarantee.RETRAINED]),

@@ -4,11 +4,10 @@ import asyncio
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
 from service.deletions.intake.refusals import reused_key
-from service.deletions.intake.statements import IdempotencyKey
+from service.deletions.intake.statements import IdempotencyKey, Received
 from service.domain.drills import NewDrill
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, Targets
@@ -61,7 +60,7 @@ class PendingCall:
         return IdempotencyKey(self.new.api_key_id, self.new.idempotency_key)
 
 
-def request_of(waiting: PendingCall, received_at: datetime) -> DeletionRequest:
+def request_of(waiting: PendingCall, received: Received) -> DeletionRequest:
     """Return the request as it was stored."""
     new = waiting.new
     return DeletionRequest(
@@ -72,7 +71,8 @@ def request_of(waiting: PendingCall, received_at: datetime) -> DeletionRequest:
         count=new.targets.count,
         reference=new.reference,
         api_key_id=new.api_key_id,
-        received_at=received_at,
+        received_at=received.at,
+        due_at=received.due_at,
     )
 
 

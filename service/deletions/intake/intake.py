@@ -9,7 +9,6 @@ is told of it and looks when no commit can be under way any more (`service.key_s
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID, uuid4
 
 from sqlalchemy.exc import DBAPIError
@@ -31,7 +30,7 @@ from service.deletions.intake.callers import (
 )
 from service.deletions.intake.depth import QueueDepth
 from service.deletions.intake.refusals import SaltUsed, refusal, shutting_down
-from service.deletions.intake.statements import IdempotencyKey, NewRow, StoredRequest
+from service.deletions.intake.statements import IdempotencyKey, NewRow, Received, StoredRequest
 from service.deletions.moves import RequestMoves
 from service.domain.records import DeletionRequest, Targets
 from service.drills.repository import DrillOpen, DrillRepository
@@ -57,7 +56,7 @@ class _Group:
     #: Those for which a row was to be made.
     new: list[PendingCall]
     #: When each new request was received; those that lost their idempotency key to another process are missing.
-    received_at: dict[UUID, datetime]
+    received: dict[UUID, Received]
 
 
 class Intake:
@@ -196,11 +195,11 @@ class Intake:
                     reserved = await self._reserve(stored.new)
                 failure_points.reached(FailurePoint.KEYS_RESERVED)
                 rows = [_encrypted(waiting, reserved[waiting.id]) for waiting in stored.new]
-                stored.received_at = await statements.insert_rows(conn, rows)
-                inserted = [each for each in stored.new if each.id in stored.received_at]
+                stored.received = await statements.insert_rows(conn, rows)
+                inserted = [each for each in stored.new if each.id in stored.received]
                 await _record_drills(conn, inserted)
                 await _use_salts(conn, inserted)
-                taken = {waiting.key for waiting in stored.new if waiting.key and waiting.id not in stored.received_at}
+                taken = {waiting.key for waiting in stored.new if waiting.key and waiting.id not in stored.received}
                 stored.earlier |= await statements.find_earlier(conn, taken)
                 if self._has_orphans:
                     await RequestKeyRepository(conn).notify_orphaned()
@@ -215,7 +214,7 @@ class Intake:
         failure_points.reached(FailurePoint.ACCEPTED)
         if notified:
             self._has_orphans = False
-        await self._destroy({one: key for one, key in reserved.items() if one not in stored.received_at})
+        await self._destroy({one: key for one, key in reserved.items() if one not in stored.received})
         return stored
 
     async def _admit(
@@ -263,10 +262,10 @@ class Intake:
     def _answer(self, group: Sequence[PendingCall], stored: _Group) -> None:
         """Tell every caller what became of its request; a repetition gets the answer of the first use of its key."""
         for waiting in stored.new:
-            if waiting.id in stored.received_at:
-                request = request_of(waiting, stored.received_at[waiting.id])
+            if waiting.id in stored.received:
+                request = request_of(waiting, stored.received[waiting.id])
                 answer(waiting, Accepted(request, waiting.new.targets, replayed=False))
-        firsts = {waiting.key: waiting for waiting in stored.new if waiting.key and waiting.id in stored.received_at}
+        firsts = {waiting.key: waiting for waiting in stored.new if waiting.key and waiting.id in stored.received}
         for waiting in group:
             if waiting.answer.done() or waiting.key is None:
                 continue
@@ -274,7 +273,7 @@ class Intake:
                 self._replay(waiting, stored.earlier[waiting.key])
             else:
                 first = firsts[waiting.key]
-                request = request_of(first, stored.received_at[first.id])
+                request = request_of(first, stored.received[first.id])
                 repeat(waiting, first.new.body_digest, Accepted(request, first.new.targets, replayed=True))
 
     def _replay(self, waiting: PendingCall, earlier: StoredRequest) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Integer, LargeBinary, SmallInteger, Text, Uuid, func, select, tuple_
@@ -41,6 +42,13 @@ class NewRow:
     idempotency_key: str | None
     body_digest: bytes | None
     commitments: Commitments
+
+
+class Received(NamedTuple):
+    """When a request was received, and when it is due."""
+
+    at: datetime
+    due_at: datetime
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ async def use_salts(conn: AsyncConnection, hashes: Collection[bytes]) -> int:
     return len((await conn.execute(new.returning(UsedSaltRow.hash))).all())
 
 
-async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUID, datetime]:
+async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUID, Received]:
     """Insert requests with their outbox rows, after `enter`, wake the relay, and return when each was received.
 
     A row whose idempotency key is taken is left out. Rows go in by idempotency key, so that two processes inserting the
@@ -117,9 +125,10 @@ async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUI
             index_elements=[RequestRow.api_key_id, RequestRow.idempotency_key],
             index_where=RequestRow.idempotency_key.is_not(None),
         )
-        .returning(RequestRow.id, RequestRow.model, RequestRow.received_at)
+        .returning(RequestRow.id, RequestRow.model, RequestRow.received_at, RequestRow.due_at)
         .cte("stored")
     )
     listed = insert(OutboxRow).from_select(["request_id", "model"], select(stored.c.id, stored.c.model)).cte("listed")
-    query = select(stored.c.id, stored.c.received_at, func.pg_notify(OUTBOX_CHANNEL, "")).add_cte(listed)
-    return {row.id: row.received_at for row in await conn.execute(query)}
+    notified = func.pg_notify(OUTBOX_CHANNEL, "")
+    query = select(stored.c.id, stored.c.received_at, stored.c.due_at, notified).add_cte(listed)
+    return {row.id: Received(row.received_at, row.due_at) for row in await conn.execute(query)}

@@ -5,14 +5,18 @@ from typing import Any
 
 COUNTED = """
     SELECT r.model, (received_at AT TIME ZONE 'UTC')::date, status, kind, r.guarantee, r.repair,
-           CASE WHEN applied_at IS NOT NULL THEN directions_removed = 0 END, count(*)
-    FROM requests r LEFT JOIN versions v ON v.id = batch_id GROUP BY 1, 2, 3, 4, 5, 6, 7
+           CASE WHEN applied_at IS NOT NULL THEN directions_removed = 0 END,
+           CASE WHEN cancelled_at IS NULL AND d.number IS NULL THEN coalesce(completed_at, handled_at) > due_at END
+               AS late,
+           count(*)
+    FROM requests r LEFT JOIN versions v ON v.id = batch_id LEFT JOIN drills d ON d.request_id = r.id
+    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
 """
 
 
 TOTALLED = """
-    SELECT model, day, status, kind, guarantee, repair, unchanged, sum(requests)::bigint FROM audit_counts
-    GROUP BY 1, 2, 3, 4, 5, 6, 7 HAVING sum(requests) <> 0
+    SELECT model, day, status, kind, guarantee, repair, unchanged, late, sum(requests)::bigint FROM audit_counts
+    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 HAVING sum(requests) <> 0
 """
 
 
@@ -32,7 +36,8 @@ TIMES_TOTALLED = """
 
 SEARCHED = """
     SELECT request_id, api_key_id, received_at, status, kind, guarantee, repair, injected_norm_before,
-           injected_norm_after, distance_bound_before_relative, distance_bound_after_relative, span_residual
+           injected_norm_after, distance_bound_before_relative, distance_bound_after_relative, span_residual, due_at,
+           ended_at, ended_late
     FROM request_search
 """
 
@@ -41,7 +46,8 @@ SEARCHABLE = """
     SELECT r.id, api_key_id, received_at, status, kind, r.guarantee, r.repair, injected_norm_before,
            injected_norm_after, v.distance_bound_before_relative,
            CASE WHEN e.id IS NULL THEN v.distance_bound_after_relative ELSE e.distance_bound_after_relative END,
-           v.span_residual
+           v.span_residual, due_at, coalesce(completed_at, cancelled_at, handled_at),
+           CASE WHEN cancelled_at IS NULL THEN coalesce(completed_at, handled_at) > due_at END AS late
     FROM requests r LEFT JOIN request_audits a ON request_id = r.id LEFT JOIN versions v ON v.id = a.batch_id
     LEFT JOIN versions e ON e.model = v.model AND e.number = v.repair_version
 """

@@ -46,7 +46,7 @@ class WebhookWorld:
     def webhooks(self, *, attempt_s: float = 15.0, allowed: Any = LOOPBACK, **arguments: Any) -> Webhooks:
         """What tells and sends; an attempt that failed is repeated at once."""
         sender = WebhookSender(self.keys, allowed, Poster(attempt_s=attempt_s))
-        return Webhooks(self.db.engine, sender, DEADLINE, **({"attempts": QUICK} | arguments))
+        return Webhooks(self.db.engine, sender, **({"attempts": QUICK} | arguments))
 
     async def complete(self, ids: Sequence[UUID], version: int = 1) -> None:
         """Take queued requests to `completed`."""

@@ -258,6 +258,9 @@ SUMMARY = {
     "oldest_open": {"id": "r1", "received_at": RECEIVED},
     "open_past_deadline": 0,
     "open_near_deadline": 1,
+    "open_failed": 0,
+    "deadline_days": 30,
+    "months": [{"month": "2026-10-01", "on_time": 11, "late": 1, "on_time_share": 11 / 12}],
     "seconds_to_applied": {"p50": 0.61, "p95": 1.7, "p99": 2.4},
     "seconds_to_completed": {"p50": None, "p95": None, "p99": None},
     "unchanged_projection_share": 0.985,
@@ -268,13 +271,33 @@ SUMMARY = {
 
 
 def test_the_summary_is_told_and_fails_when_a_request_is_overdue(lethe: CommandLine, stub: LetheStub) -> None:
-    stub.answers["GET", "/audit/summary?since=2026-10-01&deadline_days=20"] = 200, SUMMARY
-    ran = lethe("audit", "summary", "--since", "2026-10-01", "--deadline-days", "20")
+    stub.answers["GET", "/audit/summary?since=2026-10-01"] = 200, SUMMARY
+    ran = lethe("audit", "summary", "--since", "2026-10-01")
     assert ran.status == 0
-    for told in ("cora", "r1, 2026-03-02 09:15:04 UTC", "0.61 (50 %)", "98.5%", "guarantee retrained", "2588"):
+    for told in (
+        "2026-10",
+        "91.7%",
+        "cora",
+        "r1, 2026-03-02 09:15:04 UTC",
+        "0.61 (50 %)",
+        "98.5%",
+        "guarantee retrained",
+        "2588",
+    ):
         assert told in ran.stdout
-    stub.answers["GET", "/audit/summary?deadline_days=30"] = 200, SUMMARY | {"open_past_deadline": 2}
-    assert lethe("audit", "summary").status == 1
+    for wrong in ("open_past_deadline", "open_failed"):
+        stub.answers["GET", "/audit/summary"] = 200, SUMMARY | {wrong: 2}
+        assert lethe("audit", "summary").status == 1
+
+
+def test_a_decision_is_sent_with_its_reason(lethe: CommandLine, stub: LetheStub) -> None:
+    stub.answers["POST", "/deletions/r1/handle"] = deletion("failed")
+    ran = lethe("handle", "r1", "--reason", "Withdrawn.")
+    assert (ran.status, ran.stdout) == (0, "r1 handled\n")
+    stub.answers["POST", "/deletions/r1/extend"] = deletion("queued", due_at="2027-01-31T23:59:59Z")
+    ran = lethe("extend", "r1", "--until", "2027-01-31", "--reason", "Many at once.")
+    assert (ran.status, ran.stdout) == (0, "r1 due 2027-01-31 23:59:59 UTC\n")
+    assert lethe("extend", "r1", "--until", "2027-01-31").status == 2
 
 
 def test_requests_are_written_to_a_file_of_ones_own(lethe: CommandLine, stub: LetheStub, tmp_path: Path) -> None:

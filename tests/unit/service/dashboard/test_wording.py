@@ -19,7 +19,6 @@ from service.domain.states import EventType, Guarantee, RequestStatus
 from service.evidence.events import Event
 
 RECEIVED = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
-MONTH = timedelta(days=30)
 REQUEST = DeletionRequest(
     id=UUID(int=1),
     model="tiny",
@@ -29,6 +28,7 @@ REQUEST = DeletionRequest(
     reference=None,
     api_key_id=UUID(int=2),
     received_at=RECEIVED,
+    due_at=RECEIVED + timedelta(days=30),
 )
 
 
@@ -88,9 +88,9 @@ def test_lengths_of_time_are_written_as_people_say_them(seconds: float, text: st
     ],
 )
 def test_a_clock_tells_how_much_time_is_left(age: timedelta, tone: str, words: str) -> None:
-    clock = clock_of(RECEIVED, RECEIVED + age, MONTH)
+    clock = clock_of(REQUEST, RECEIVED + age)
     assert (clock.tone, clock.words) == (tone, words)
-    assert clock.due_at == RECEIVED + MONTH
+    assert clock.due_at == REQUEST.due_at
     assert 0.0 <= clock.share <= 1.0
 
 

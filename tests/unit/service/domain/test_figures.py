@@ -55,8 +55,8 @@ ANSWERED: dict[str, Any] = {
     "device": "cpu",
 }
 HEADING = (
-    "id,model,status,kind,count,reference,received_at,applied_at,completed_at,failed_at,cancelled_at,guarantee,repair,"
-    "explanation,failure,already_deleted_by,batch_id,model_version_before,model_version_after,weights_sha256_before,"
+    "id,model,status,kind,count,reference,received_at,applied_at,completed_at,failed_at,cancelled_at,due_at,"
+    "ended_at,late,handled_at,handled_by,guarantee,repair,explanation,failure,already_deleted_by,batch_id,model_version_before,model_version_after,weights_sha256_before,"
     "weights_sha256_after,rank_before,rank_after,directions_removed,live_nodes,lost_direction_norm_before,"
     "lost_direction_norm_after,span_residual,weight_change,distance_bound_start_relative,distance_bound_before,"
     "distance_bound_after,distance_bound_before_relative,distance_bound_after_relative,repair_iterations,"
@@ -74,6 +74,7 @@ REQUEST = DeletionRequest(
     reference="=1",
     api_key_id=UUID(int=4),
     received_at=datetime(2026, 3, 2, 9, 15, 4, 120000, tzinfo=UTC),
+    due_at=datetime(2026, 4, 1, 9, 15, 4, 120000, tzinfo=UTC),
 )
 OF_REQUEST = ("deleted", "injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
 AUDIT = RequestAudit(

@@ -18,7 +18,9 @@ from service.evidence.contents import (
     AlreadyDeleted,
     AuditFigures,
     Content,
+    Decided,
     Failed,
+    HandledByDeletion,
     LogKeyAdded,
     ModelCertified,
     ModelImported,
@@ -109,6 +111,7 @@ REQUEST = DeletionRequest(
     reference="DSR-17",
     api_key_id=UUID(int=4),
     received_at=AT,
+    due_at=AT,
     guarantee=Guarantee.SPAN,
     repair=RepairStatus.PENDING,
     explanation="The projection removed one direction.",
@@ -133,6 +136,8 @@ CONTENTS: dict[EventType, Content] = {
     EventType.RECOVERED: ModelRecovered(Recovery(VERSION_MADE, "8-2", "8-1", unknown_nodes=1)),
     EventType.LOG_KEY_ADDED: LogKeyAdded(2, "lethe+1+AAAA"),
     EventType.CERTIFIED: ModelCertified(CERTIFIED),
+    EventType.HANDLED: HandledByDeletion((UUID(int=5), UUID(int=6))),
+    EventType.EXTENDED: Decided("There are many.", UUID(int=4), AT, AT),
 }
 
 

@@ -170,7 +170,8 @@ def test_what_is_not_known_of_a_model_is_no_figure() -> None:
     metrics = UnlearningMetrics(registry)
     gauges = ("model_version", "model_rank", "model_live_nodes", "distance_bound_relative", "span_residual")
     of_model = [f"lethe_{name}" for name in (*gauges, "coefficient_residual", "drill_cohorts_remaining")]
-    waiting = ["lethe_queued_nodes", "lethe_oldest_unclaimed_seconds", "lethe_repair_pending"]
+    waiting = ["lethe_open_deletions_failed", "lethe_disk_free_bytes", "lethe_memory_available_bytes"]
+    waiting += ["lethe_queued_nodes", "lethe_oldest_unclaimed_seconds", "lethe_repair_pending"]
     waiting += [
         f"lethe_webhook_{name}" for name in ("deliveries_waiting", "oldest_waiting_seconds", "deliveries_given_up")
     ]

@@ -1,0 +1,104 @@
+"""Requests that failed: settled once later ones have deleted what they name, and forgotten after a time."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import func, literal, null, select, update
+
+from service.db.arrays import any_of
+from service.db.engine import Engine
+from service.db.rows import QUEUED_COLUMNS, queued_request
+from service.db.tables import RequestRow
+from service.db.transactions import transaction
+from service.deletions.moves import RequestMoves
+from service.domain.kinds import Part, Target, ends_of
+from service.domain.records import QueuedRequest
+from service.domain.states import RequestStatus
+from service.tombstones.lookup import TombstoneLookup
+from service.vault.decrypt import decrypt_targets
+from service.vault.request_keys import RequestKeys
+
+#: Requests read at a time.
+_PAGE = 100
+
+
+class FailedRequests:
+    """Those of one model that are not handled; what it does bears to be repeated, also by two at a time."""
+
+    def __init__(self, engine: Engine, model: str, request_keys: RequestKeys, tombstones: TombstoneLookup) -> None:
+        self._engine = engine
+        self._model = model
+        self._keys = request_keys
+        self._tombstones = tombstones
+        #: When a request last ended or failed, as of the last look through all: nothing is new until another does.
+        self._seen: tuple[datetime | None, ...] | None = None
+
+    async def settle(self) -> int:
+        """Settle those that name nothing any more that is not deleted; returns how many. Raises `Unavailable`."""
+        async with transaction(self._engine) as connection:
+            of_model = RequestRow.model == self._model
+            ended = select(func.max(RequestRow.completed_at)).where(of_model).scalar_subquery()
+            failed = select(func.max(RequestRow.failed_at)).where(of_model).scalar_subquery()
+            newest = tuple((await connection.execute(select(ended, failed))).one())
+        if newest == self._seen:
+            return 0
+        settled, after = 0, None
+        while page := await self._page(after):
+            for request in page:
+                settled += await self._settle(request)
+            after = page[-1].id
+        self._seen = newest
+        return settled
+
+    async def forget(self, older_than: timedelta) -> int:
+        """Drop the encrypted ids of those that failed so long ago; returns of how many. Raises `Unavailable`."""
+        async with transaction(self._engine) as connection:
+            dropped = (
+                update(RequestRow)
+                .where(RequestRow.model == self._model, RequestRow.status == RequestStatus.FAILED)
+                .where(RequestRow.ciphertext.is_not(None), RequestRow.failed_at < func.now() - literal(older_than))
+                .values(ciphertext=null())
+            )
+            return (await connection.execute(dropped)).rowcount
+
+    async def _page(self, after: UUID | None) -> Sequence[QueuedRequest]:
+        query = select(*QUEUED_COLUMNS).where(RequestRow.model == self._model, RequestRow.ciphertext.is_not(None))
+        query = query.where(RequestRow.status == RequestStatus.FAILED).order_by(RequestRow.id).limit(_PAGE)
+        if after is not None:
+            query = query.where(RequestRow.id > after)
+        async with transaction(self._engine) as connection:
+            return [queued_request(row) for row in await connection.execute(query)]
+
+    async def _settle(self, request: QueuedRequest) -> bool:
+        targets = await asyncio.to_thread(decrypt_targets, request, self._keys)
+        # Without its key nobody can tell what it named: somebody has to say what became of it.
+        if targets is None:
+            return False
+        deleted_by = await self._deleted_by(request.kind.rules.removes, targets.named)
+        if len(deleted_by) < len(targets.named):
+            return False
+        by = await self._completed({one for one in deleted_by.values() if one is not None})
+        if by is None:
+            return False
+        async with transaction(self._engine) as connection:
+            return await RequestMoves(connection).mark_handled(request.id, by)
+
+    async def _deleted_by(self, part: Part, named: Sequence[Target]) -> Mapping[Target, UUID | None]:
+        """Those of `named` that are deleted, by themselves or with a node, and by which request."""
+        found = dict(await self._tombstones.find(part, named))
+        others = [target for target in named if target not in found]
+        nodes = await self._tombstones.deleted_nodes(list({end for target in others for end in ends_of(target)}))
+        for target in others:
+            if end := next((end for end in ends_of(target) if end in nodes), None):
+                found[target] = nodes[end]
+        return found
+
+    async def _completed(self, ids: set[UUID]) -> tuple[UUID, ...] | None:
+        """`ids`, the last to be completed first; None while one of them is not."""
+        query = select(RequestRow.id, RequestRow.completed_at).where(RequestRow.id == any_of(ids))
+        query = query.order_by(RequestRow.completed_at.desc())
+        async with transaction(self._engine) as connection:
+            rows = (await connection.execute(query)).all()
+        return None if any(row.completed_at is None for row in rows) else tuple(row.id for row in rows)

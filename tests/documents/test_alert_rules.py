@@ -1,0 +1,190 @@
+"""Every alert fires when it must and not when it must not, as Prometheus' own `promtool` evaluates it.
+
+Debian's package `prometheus` has promtool. Without it these tests fail: `.ci/run` installs it.
+"""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.documents.test_alerts import ALERTS, DOCKER
+from tests.documents.test_documentation import anchor
+from tests.support.preloaded import ROOT
+
+RULES = DOCKER / "prometheus" / "rules.yml"
+BY_NAME = {rule["alert"]: rule for rule in ALERTS}
+#: An unlearner's sample, and what a standby shows beside it of what it does not know.
+UNLEARNER, STANDBY = '{instance="one:8001",job="lethe",process="unlearner"}', '{instance="two:8001",job="lethe"}'
+WATCHER = '{instance="elsewhere:9100",job="node"}'
+#: A series of what is not known, for an hour.
+UNKNOWN = " ".join(["NaN"] * 60)
+DAY, HOUR = 86_400, 3_600
+
+
+@dataclass(frozen=True)
+class Case:
+    """Series by which an alert fires at a time, and by which it does not."""
+
+    fires: dict[str, str]
+    quiet: dict[str, str]
+    at: str = "30m"
+    #: Of the alert, besides its name and its severity.
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+def always(value: float) -> str:
+    """A series that has the same value for 40 hours."""
+    return f"{value}x2400"
+
+
+def gauge(name: str, fires: float, quiet: float, at: str = "30m") -> Case:
+    """Of an alert on one gauge of unlearners, of which another is a standby."""
+    return Case(
+        {f"lethe_{name}{UNLEARNER}": always(fires), f"lethe_{name}{STANDBY}": UNKNOWN},
+        {f"lethe_{name}{UNLEARNER}": always(quiet), f"lethe_{name}{STANDBY}": UNKNOWN},
+        at,
+    )
+
+
+def of(*names: str) -> tuple[str, ...]:
+    """The series of these metrics of the unlearner."""
+    return tuple(f"lethe_{name}{UNLEARNER}" for name in names)
+
+
+ONE = (("instance", "one:8001"), ("job", "lethe"), ("process", "unlearner"))
+INTERVAL, COMPLETED = of("drill_interval_seconds", "drill_last_completed_timestamp_seconds")
+COHORTS = f"lethe_drill_cohorts_remaining{UNLEARNER}"
+QUEUED, BATCHES = of("queued_nodes", "batches_total")
+SIZE, SIGNED = of("log_size", "log_signed_size")
+ENDED = 'lethe_deletions_ended_total{instance="one:8001",job="lethe",process="unlearner",status="completed"}'
+ANSWERED = 'lethe_http_requests_total{{instance="one:8000",job="lethe",process="api-0",status="{}"}}'
+EXCEEDED = 'lethe_residual_exceeded_total{instance="one:8001",job="lethe",process="unlearner",residual="span"}'
+FREE = f"lethe_memory_available_bytes{UNLEARNER}"
+USED = f"process_resident_memory_bytes{UNLEARNER}"
+LAST_GOOD = f"lethe_watch_last_good_timestamp_seconds{WATCHER}"
+WATCHED = (("instance", "elsewhere:9100"), ("job", "node"))
+
+CASES = {
+    "LetheDown": [Case({f"up{UNLEARNER}": always(0)}, {f"up{UNLEARNER}": always(1)}, labels=ONE)],
+    "LetheAnswersErrors": [
+        Case(
+            {ANSWERED.format(200): "0+90x2400", ANSWERED.format(503): "0+10x2400"},
+            {ANSWERED.format(200): "0+98x2400", ANSWERED.format(503): "0+2x2400"},
+        )
+    ],
+    "LetheDeletionsPastDeadline": [gauge("open_deletions_past_deadline", 1, 0)],
+    "LetheDeletionsNearDeadline": [gauge("open_deletions_near_deadline", 1, 0)],
+    "LetheDeletionsOpenLong": [gauge("oldest_open_deletion_seconds", DAY + 1, DAY)],
+    "LetheDeletionsFailed": [gauge("open_deletions_failed", 3, 0)],
+    "LetheDeletionsWait": [
+        Case({QUEUED: always(5), BATCHES: always(7)}, {QUEUED: always(5), BATCHES: "0+1x2400"}),
+        Case({QUEUED: always(5)}, {QUEUED: always(0), BATCHES: always(7)}),
+    ],
+    "LetheDeletionsUnclaimed": [gauge("oldest_unclaimed_seconds", 61, 60)],
+    "LetheDiskNearlyFull": [gauge("disk_free_bytes", 2**30 - 1, 2**30)],
+    "LetheMemoryNearlyUsedUp": [
+        Case(
+            {FREE: always(99e6), USED: always(1e9)},
+            {FREE: always(101e6), USED: always(1e9)},
+            labels=(("instance", "one:8001"),),
+        )
+    ],
+    "LetheSpanResidualLarge": [
+        Case({of(name)[0]: always(large)}, {of(name)[0]: always(small)}, labels=ONE)
+        for name, large, small in (("span_residual", 3e-6, 1e-15), ("coefficient_residual", 2e-8, 1e-14))
+    ],
+    "LetheResidualExceeded": [
+        Case({EXCEEDED: "0x20 1x2400"}, {EXCEEDED: always(1)}, labels=(("residual", "span"),)),
+    ],
+    "LetheRepairNotConverged": [
+        Case({of("repairs_not_converged_total")[0]: "0x20 1x2400"}, {of("repairs_not_converged_total")[0]: always(4)})
+    ],
+    "LetheDrillFailed": [gauge("drill_last_passed", 0, 1)],
+    "LetheDrillOverdue": [
+        # The last drill was at 1970, so 40 hours are more than the 12 and the day that are allowed.
+        Case(
+            {INTERVAL: always(DAY / 2), COMPLETED: always(0)},
+            {INTERVAL: always(DAY / 2), COMPLETED: always(4 * HOUR)},
+            "38h",
+        ),
+        Case({INTERVAL: always(DAY / 2), COMPLETED: always(0)}, {INTERVAL: always(0), COMPLETED: always(0)}, "38h"),
+    ],
+    "LetheDrillCohortsUsedUp": [
+        Case({INTERVAL: always(DAY), COHORTS: always(0)}, {INTERVAL: always(DAY), COHORTS: always(1)}),
+        Case({INTERVAL: always(DAY), COHORTS: always(0)}, {INTERVAL: always(0), COHORTS: always(0)}),
+    ],
+    "LethePromiseNearlyUsed": [gauge("promise_used_share", 0.9, 0.89)],
+    "LetheLogUnsigned": [Case({SIZE: always(8), SIGNED: always(7)}, {SIZE: always(8), SIGNED: always(8)})],
+    "LetheLogNotGrowing": [
+        Case({ENDED: "0+1x2400", SIZE: always(8)}, {ENDED: "0+1x2400", SIZE: "0+3x2400"}),
+        Case({ENDED: "0+1x2400", SIZE: always(8)}, {ENDED: always(5), SIZE: always(8)}),
+    ],
+    "LetheLogContradicted": [
+        Case(
+            {f"lethe_watch_consistent{WATCHER}": always(0)},
+            {f"lethe_watch_consistent{WATCHER}": always(1)},
+            labels=WATCHED,
+        )
+    ],
+    "LetheLogUnwatched": [
+        Case({LAST_GOOD: always(0)}, {LAST_GOOD: "0+60x2400"}, "2h", WATCHED),
+        # Nobody watches at all.
+        Case({f"up{UNLEARNER}": always(1)}, {LAST_GOOD: "0+60x2400"}, "2h"),
+    ],
+}
+
+
+def asked(alert: str, case: Case, fires: bool) -> dict[str, Any]:
+    """A test of promtool's."""
+    labels = dict(case.labels)
+    rule = BY_NAME[alert]
+    expected = {
+        "exp_labels": {"severity": rule["labels"]["severity"], **labels},
+        "exp_annotations": {
+            name: text.replace("{{ $labels.instance }}", labels.get("instance", ""))
+            for name, text in rule["annotations"].items()
+        },
+    }
+    series = case.fires if fires else case.quiet
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [{"eval_time": case.at, "alertname": alert, "exp_alerts": [expected] if fires else []}],
+    }
+
+
+def promtool(tests: list[dict[str, Any]], folder: Path) -> subprocess.CompletedProcess[str]:
+    """What promtool says of these tests."""
+    file = folder / "tests.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    return subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
+
+
+def test_there_are_cases_of_every_alert() -> None:
+    assert list(CASES) == [rule["alert"] for rule in ALERTS]
+
+
+@pytest.mark.parametrize("fires", [True, False], ids=["fires", "quiet"])
+def test_every_alert_fires_when_it_must_and_only_then(fires: bool, tmp_path: Path) -> None:
+    tests = [asked(alert, case, fires) for alert, cases in CASES.items() for case in cases]
+    ran = promtool(tests, tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_promtool_tells_an_alert_that_should_not_have_fired(tmp_path: Path) -> None:
+    [case] = CASES["LetheDeletionsFailed"]
+    wrong = asked("LetheDeletionsFailed", Case(case.quiet, case.quiet), True)
+    assert promtool([wrong], tmp_path).returncode == 1
+
+
+def test_every_alert_has_a_severity_and_a_heading_that_says_what_to_do() -> None:
+    for rule in ALERTS:
+        assert rule["labels"]["severity"] in ("critical", "warning"), rule
+        page, _, heading = rule["annotations"]["runbook_url"].partition("#")
+        headings = [anchor(line) for line in (ROOT / page).read_text().splitlines() if line.startswith("## ")]
+        assert heading in headings, rule
+    assert len(headings) == len(ALERTS)
