@@ -18,8 +18,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from service.access.sessions import Session
 from service.dashboard.assets import asset_url
 from service.dashboard.sessions import PATH, SESSION_COOKIE, LoginNeeded, delete_cookie
-from service.dashboard.words import formats
 from service.dashboard.words.wording import words_of
+from service.domain import formats
 from service.errors import LetheError
 from service.services import services_of
 

@@ -10,6 +10,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from service.domain.formats import number, percent
+
 #: Residuals, relative to |W|, above this are no rounding: the weights have left the span of the remaining nodes, or
 #: the coefficients no longer belong to the weights.
 MOST_RESIDUAL = 1e-8
@@ -148,6 +150,13 @@ class Figure:
     def description(self) -> str:
         """Its meaning, with when it is null."""
         return f"{self.meaning} Null {self.absent}." if self.absent else self.meaning
+
+    def written(self, value: Any) -> str:
+        """A value of it, as pages, papers and the terminal show it; a dash for None."""
+        if self.form is Form.PERCENT:
+            return percent(value)
+        text = number(value) if value is None or self.form is Form.NUMBER else str(value)
+        return f"{text} {self.unit}" if self.unit and value is not None else text
 
 
 _UNENDED = "until a repair has ended"

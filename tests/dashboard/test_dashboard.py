@@ -88,6 +88,17 @@ def test_the_browser_verifies_the_evidence_and_finds_what_was_changed(visit: Ope
         origin, size, *rest = evidence["checkpoint"].split("\n")
         evidence["checkpoint"] = "\n".join([origin, str(int(size) + 1), *rest])
 
+    shown = page.url
+    page.get_by_role("link", name="Receipt, to read").click()
+    mark = page.locator("code.fingerprint").inner_text().replace(" ", "")
+    # The code on the paper leads here.
+    assert f"{page.locator('.code').get_attribute('aria-label')}".startswith("QR code")
+    for given, words in ((mark, "it says what the log says"), (mark[::-1], "of no leaf of this request")):
+        page.goto(f"{shown}?fingerprint={given}")
+        page.get_by_role("button", name="Verify in this browser").click()
+        expect(page.locator("#checks li").filter(has_text=words)).to_be_visible()
+    page.goto(shown)
+
     forge(more_was_measured)
     expect(page.locator("#outcome")).to_have_class(re.compile("bad"))
     expect(page.locator("#checks li.bad")).to_have_text([re.compile(r"Leaf \d+ .*does not lead to the signed root")])

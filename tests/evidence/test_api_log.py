@@ -161,6 +161,27 @@ async def test_there_is_no_receipt_before_a_request_is_applied_and_signed(api: A
     assert "cancelled" in refused(await client.get(f"/deletions/{cancelled}/receipt"), 409, "conflict")["detail"]
 
 
+async def test_a_request_that_failed_has_a_receipt_that_says_why(api: Api, unlearner: Unlearner) -> None:
+    client = await api.client(*OWNER)
+    request_id = UUID((await accepted(client, "12"))["id"])
+    async with transaction(api.engine) as connection:
+        await RequestMoves(connection).mark_failed(request_id, "Its features could not be read.")
+    await unlearner.sign()
+    receipt = (await client.get(f"/deletions/{request_id}/receipt")).json()
+    assert verify_receipt(receipt, unlearner.public).is_good
+    summary = receipt["summary"]
+    assert (summary["status"], summary["failure"]) == ("failed", "Its features could not be read.")
+    page = (await client.get(f"/deletions/{request_id}/receipt", params={"format": "html"})).text
+    assert "nothing was deleted for this request" in " ".join(page.split())
+    assert "The reason: Its features could not be read." in page
+    # Whoever asked is shown the reference that they gave.
+    assert "DSR-17" in page
+    # Once it is tried again it is under way, and has none until that has ended.
+    operator = await api.client(Scope.DELETIONS_WRITE, Scope.AUDIT_READ)
+    assert (await operator.post(f"/deletions/{request_id}/retry")).is_success
+    refused(await client.get(f"/deletions/{request_id}/receipt"), 409, "conflict")
+
+
 async def test_a_receipt_is_for_whoever_asked_and_for_auditors(api: Api, unlearner: Unlearner) -> None:
     owner = await api.client(*OWNER)
     request_id = UUID((await accepted(owner, "12"))["id"])

@@ -10,10 +10,10 @@ from starlette.responses import RedirectResponse, Response
 from service.access.sessions import Session
 from service.dashboard.pages import Page, Region, current, html, polls, region
 from service.dashboard.sessions import PATH, SignedIn, form_of
-from service.dashboard.words.formats import ago, coarse
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
+from service.domain.formats import ago, coarse
 from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
 from service.drills.cohorts import Cohorts, ranges

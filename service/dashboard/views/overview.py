@@ -12,11 +12,11 @@ from service.dashboard.pages import Page, Region, current, page, polls, region, 
 from service.dashboard.sessions import PATH, SignedIn
 from service.dashboard.views.drill_card import drill_region
 from service.dashboard.words.clock import Clock, clock_of
-from service.dashboard.words.formats import plural
 from service.dashboard.words.periods import PERIODS, Period, period_of
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
+from service.domain.formats import plural
 from service.domain.states import RequestStatus
 from service.services import Services, services_of
 

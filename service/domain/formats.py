@@ -1,4 +1,4 @@
-"""How figures, times and durations are written on the pages."""
+"""How figures, times and durations are written, on pages, papers and at the terminal."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -32,6 +32,17 @@ def percent(value: float | None) -> str:
 def moment(value: datetime | None) -> str:
     """A time to the second, in UTC."""
     return _DASH if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def day(value: datetime) -> str:
+    """The day of a time, in UTC, as people write it in a letter."""
+    value = value.astimezone(UTC)
+    return f"{value.day} {value:%B %Y}"
+
+
+def minute(value: datetime) -> str:
+    """The same with the time of day."""
+    return f"{day(value)}, {value.astimezone(UTC):%H:%M} UTC"
 
 
 def machine_time(value: datetime) -> str:
@@ -70,6 +81,11 @@ def ago(time: timedelta) -> str:
 def plural(count: int, one: str, several: str | None = None) -> str:
     """`count` with its noun."""
     return f"{number(count)} {one if count == 1 else several or one + 's'}"
+
+
+def in_groups(digest: str) -> str:
+    """A digest in groups of eight, to be compared by eye."""
+    return " ".join(digest[start : start + 8] for start in range(0, len(digest), 8))
 
 
 def _superscript(exponent: int) -> str:
