@@ -151,6 +151,10 @@ class AuditFilters:
     open: bool | None = None
     #: Whether it ended late or is open past its deadline; False: it ended in time.
     late: bool | None = None
+    #: Whether it is a drill.
+    drills: bool | None = None
+    #: Due before this time.
+    due_before: datetime | None = None
     #: Received at this time or later.
     since: datetime | None = None
     #: Received before this time.

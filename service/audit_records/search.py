@@ -12,7 +12,22 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, DateTime, Row, Select, and_, func, literal, or_, select, true, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Row,
+    Select,
+    Uuid,
+    and_,
+    func,
+    literal,
+    or_,
+    select,
+    table,
+    true,
+    tuple_,
+)
+from sqlalchemy import column as named
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
 
@@ -33,6 +48,9 @@ from service.versions.versions import VersionRow
 EXPORT_PAGE = 500
 #: How many of the newest requests a search looks through before it looks through all.
 _CANDIDATES = 5000
+
+#: Their repository is a layer above.
+_DRILLS = table("drills", named("request_id", Uuid()))
 
 _Searched = type[RequestSearchRow]
 
@@ -104,7 +122,7 @@ def _by_state(filters: AuditFilters) -> bool:
 
 def _keeps_whole_states(filters: AuditFilters) -> bool:
     """Whether `filters` keep all that a day has in a state, as many as the totals tell."""
-    others = (filters.api_key_id, filters.open, filters.late)
+    others = (filters.api_key_id, filters.open, filters.late, filters.drills, filters.due_before)
     return not filters.thresholds and all(other is None for other in others)
 
 
@@ -204,7 +222,7 @@ def _first(query: Select[UUID], rows: _Searched, limit: int) -> Select[UUID]:
 def _may_keep_few(filters: AuditFilters) -> bool:
     """Whether something is filtered that no index in the order of a page answers."""
     states = (filters.status, filters.kind, filters.guarantee, filters.repair, filters.open, filters.late)
-    others = (filters.reference, filters.ids)
+    others = (filters.drills, filters.due_before, filters.reference, filters.ids)
     return bool(filters.thresholds) or any(state is not None for state in (*states, *others))
 
 
@@ -244,6 +262,11 @@ def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool
     if filters.late is not None:
         is_late = or_(rows.ended_late.is_(True), and_(rows.ended_at.is_(None), rows.due_at < func.now()))
         yield is_late if filters.late else rows.ended_late.is_(False)
+    if filters.drills is not None:
+        is_drill = rows.request_id.in_(select(_DRILLS.c.request_id))
+        yield is_drill if filters.drills else ~is_drill
+    if filters.due_before is not None:
+        yield rows.due_at < filters.due_before
     if filters.reference is not None and filters.api_key_id is not None:
         # To be found by a reference is to show it.
         yield rows.status != RequestStatus.COMPLETED
