@@ -31,7 +31,7 @@ from sqlalchemy import column as named
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
 
-from service.audit_records.queries import AuditEntry, AuditFilters
+from service.audit_records.queries import AuditEntry, AuditFilters, Order
 from service.audit_records.search_row import RequestSearchRow
 from service.audit_records.totals import AuditCountRow
 from service.db.arrays import any_of, unnested
@@ -52,21 +52,34 @@ _CANDIDATES = 5000
 #: Their repository is a layer above.
 _DRILLS = table("drills", named("request_id", Uuid()))
 
+#: Requests that are counted; of more it is told that there are more.
+MOST_COUNTED = 1_000_000
+
 _Searched = type[RequestSearchRow]
 
 
 @dataclass(frozen=True)
 class Page:
-    """Requests, newest first."""
+    """Requests in their order."""
 
     entries: list[AuditEntry]
     #: Where the next page starts; None on the last.
     next_cursor: PageCursor | None
 
 
-async def search(conn: AsyncConnection, filters: AuditFilters, cursor: PageCursor | None, limit: int) -> Page:
-    """Return up to `limit` requests that `filters` keep and that come after `cursor`, newest first."""
+async def search(
+    conn: AsyncConnection,
+    filters: AuditFilters,
+    cursor: PageCursor | None,
+    limit: int,
+    order: Order = Order.NEWEST,
+) -> Page:
+    """Return up to `limit` requests that `filters` keep and that come after `cursor`, in that order."""
     ids: Sequence[UUID] = ()
+    if order is not Order.NEWEST:
+        kept = select(RequestSearchRow.request_id).where(*_placed(RequestSearchRow, filters, cursor, order))
+        kept = _first(kept.where(*_kept(RequestSearchRow, filters)), RequestSearchRow, limit + 1, order)
+        return await _page(conn, (await conn.execute(kept)).scalars().all(), limit, order)
     if _by_state(filters):
         days = await _days(conn, filters, cursor)
         if not days:
@@ -74,11 +87,18 @@ async def search(conn: AsyncConnection, filters: AuditFilters, cursor: PageCurso
         if _keeps_whole_states(filters):
             return await _page(conn, await _by_day(conn, days, filters, cursor, limit + 1), limit)
     # One more than asked for tells whether there is a next page. A reference has an index of its own.
-    if filters.reference is None:
+    if filters.reference is None and filters.part_of_reference is None:
         ids = (await conn.execute(_newest(filters, cursor, limit + 1))).scalars().all()
     if len(ids) <= limit and _may_keep_few(filters):
         ids = (await conn.execute(_all(filters, cursor, limit + 1))).scalars().all()
     return await _page(conn, ids, limit)
+
+
+async def count(conn: AsyncConnection, filters: AuditFilters) -> int:
+    """Return how many requests `filters` keep, counted up to one more than `MOST_COUNTED`."""
+    kept = select(RequestSearchRow.request_id).where(*_placed(RequestSearchRow, filters, None))
+    kept = kept.where(*_kept(RequestSearchRow, filters)).limit(MOST_COUNTED + 1)
+    return int(await conn.scalar(select(func.count()).select_from(kept.subquery())) or 0)
 
 
 async def export(engine: AsyncEngine, filters: AuditFilters) -> AsyncIterator[list[AuditEntry]]:
@@ -97,24 +117,24 @@ async def export(engine: AsyncEngine, filters: AuditFilters) -> AsyncIterator[li
         cursor = page.next_cursor
 
 
-async def _page(conn: AsyncConnection, ids: Sequence[UUID], limit: int) -> Page:
+async def _page(conn: AsyncConnection, ids: Sequence[UUID], limit: int, order: Order = Order.NEWEST) -> Page:
     query = (
         select(*REQUEST_COLUMNS, *BATCH_COLUMNS, *NORM_COLUMNS)
         .select_from(RequestRow)
         .join(RequestAuditRow, RequestAuditRow.request_id == RequestRow.id, isouter=True)
         .where(RequestRow.id == any_of(ids))
-        .order_by(RequestRow.received_at.desc(), RequestRow.id.desc())
+        .order_by(*_ordered(getattr(RequestRow, order.by), RequestRow.id, order))
     )
     query = with_batch(query, RequestAuditRow.batch_id, isouter=True)
     entries = [_entry(row) for row in await conn.execute(query)]
     shown = entries[:limit]
     last = shown[-1].request if len(entries) > limit else None
-    return Page(shown, None if last is None else PageCursor(last.received_at, last.id))
+    return Page(shown, None if last is None else PageCursor(getattr(last, order.by), last.id))
 
 
 def _by_state(filters: AuditFilters) -> bool:
     """Whether the totals by day can tell where to look, or that there is nothing."""
-    if filters.reference is not None or filters.ids is not None:
+    if filters.reference is not None or filters.part_of_reference is not None or filters.ids is not None:
         return False
     states = (filters.status, filters.kind, filters.guarantee, filters.repair)
     return bool(filters.thresholds) or any(state is not None for state in states)
@@ -187,7 +207,7 @@ def _within(starts: Sequence[datetime], filters: AuditFilters, cursor: PageCurso
 
 
 def _moment(cursor: PageCursor | None) -> datetime | None:
-    return None if cursor is None else cursor.received_at
+    return None if cursor is None else cursor.at
 
 
 def _day_of(moment: datetime) -> date:
@@ -210,23 +230,32 @@ def _all(filters: AuditFilters, cursor: PageCursor | None, limit: int) -> Select
     if filters.reference is not None:
         named = select(RequestRow.id).where(RequestRow.reference == filters.reference)
         kept = kept.where(RequestSearchRow.request_id.in_(named))
+    if filters.part_of_reference is not None:
+        named = select(RequestRow.id).where(RequestRow.reference.icontains(filters.part_of_reference, autoescape=True))
+        kept = kept.where(RequestSearchRow.request_id.in_(named))
     # Without an order of its own, which the plan would else be to walk an index for, a row at a time.
     found = aliased(RequestSearchRow, kept.offset(0).subquery("found"))
     return _first(select(found.request_id), found, limit)
 
 
-def _first(query: Select[UUID], rows: _Searched, limit: int) -> Select[UUID]:
-    return query.order_by(rows.received_at.desc(), rows.request_id.desc()).limit(limit)
+def _first(query: Select[UUID], rows: _Searched, limit: int, order: Order = Order.NEWEST) -> Select[UUID]:
+    return query.order_by(*_ordered(getattr(rows, order.by), rows.request_id, order)).limit(limit)
+
+
+def _ordered(time: Any, identity: Any, order: Order) -> tuple[ColumnElement[Any], ...]:
+    return (time.desc(), identity.desc()) if order.descends else (time, identity)
 
 
 def _may_keep_few(filters: AuditFilters) -> bool:
     """Whether something is filtered that no index in the order of a page answers."""
     states = (filters.status, filters.kind, filters.guarantee, filters.repair, filters.open, filters.late)
-    others = (filters.drills, filters.due_before, filters.reference, filters.ids)
+    others = (filters.drills, filters.due_before, filters.reference, filters.part_of_reference, filters.ids)
     return bool(filters.thresholds) or any(state is not None for state in (*states, *others))
 
 
-def _placed(rows: _Searched, filters: AuditFilters, cursor: PageCursor | None) -> Iterator[ColumnElement[bool]]:
+def _placed(
+    rows: _Searched, filters: AuditFilters, cursor: PageCursor | None, order: Order = Order.NEWEST
+) -> Iterator[ColumnElement[bool]]:
     """The conditions that an index in the order of a page answers."""
     if filters.api_key_id is not None:
         yield rows.api_key_id == filters.api_key_id
@@ -237,8 +266,8 @@ def _placed(rows: _Searched, filters: AuditFilters, cursor: PageCursor | None) -
     if filters.ids is not None:
         yield rows.request_id == any_of(filters.ids)
     if cursor is not None:
-        place = tuple_(literal(cursor.received_at), literal(cursor.id))
-        yield place > tuple_(rows.received_at, rows.request_id)
+        last, here = tuple_(literal(cursor.at), literal(cursor.id)), tuple_(getattr(rows, order.by), rows.request_id)
+        yield last > here if order.descends else last < here
 
 
 def _in_states(rows: _Searched | type[AuditCountRow], filters: AuditFilters) -> Iterator[ColumnElement[bool]]:

@@ -4,12 +4,12 @@ from fastapi import FastAPI
 
 from service.dashboard import assets, unknown
 from service.dashboard.views import (
-    charts,
     drill_card,
     export,
     find,
     log,
     login,
+    model,
     overview,
     report,
     request,
@@ -20,6 +20,6 @@ from service.dashboard.views import (
 
 def install(app: FastAPI) -> None:
     """Serve the dashboard at /dashboard of `app`, whose `services` it uses."""
-    for part in (assets, login, overview, drill_card, charts, requests, request, export, find, report, log, webhooks):
+    for part in (assets, login, overview, model, drill_card, requests, request, export, find, report, log, webhooks):
         app.include_router(part.router)
     unknown.install(app)

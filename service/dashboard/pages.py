@@ -20,6 +20,7 @@ from service.dashboard.assets import asset_url
 from service.dashboard.sessions import PATH, SESSION_COOKIE, LoginNeeded, delete_cookie
 from service.dashboard.words.wording import words_of
 from service.domain import formats
+from service.domain.figures import FIGURES
 from service.errors import LetheError
 from service.services import services_of
 
@@ -150,10 +151,11 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "number": formats.number,
         "percent": formats.percent,
+        "share": formats.share,
         "moment": formats.moment,
         "machine_time": formats.machine_time,
         "duration": formats.duration,
         "words": words_of,
     }
-    environment.globals |= {"asset": asset_url, "plural": formats.plural, "path": PATH}
+    environment.globals |= {"asset": asset_url, "plural": formats.plural, "path": PATH, "FIGURES": FIGURES}
     return environment

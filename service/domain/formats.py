@@ -29,6 +29,14 @@ def percent(value: float | None) -> str:
     return f"{100.0 * value:.3g} %"
 
 
+def share(value: float) -> str:
+    """A share of things that are counted, never rounded up to all or down to none."""
+    shown = f"{100.0 * value:.1f}"
+    if shown in ("100.0", "0.0") and value not in (0.0, 1.0):
+        return "more than 99.9 %" if value > 0.5 else "less than 0.1 %"
+    return f"{shown.removesuffix('.0')} %"
+
+
 def moment(value: datetime | None) -> str:
     """A time to the second, in UTC."""
     return _DASH if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")

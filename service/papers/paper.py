@@ -62,7 +62,7 @@ def _environment() -> jinja2.Environment:
         "moment": lambda at: f"{formats.moment(moment(at))} UTC",
         "duration": formats.duration,
         "number": formats.number,
-        "percent": formats.percent,
+        "share": formats.share,
         "groups": formats.in_groups,
     }
     environment.globals |= {"plural": formats.plural}

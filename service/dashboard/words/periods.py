@@ -35,9 +35,9 @@ PERIODS = (
     Period("90d", "90 days", "the last 90 days", 90, SeriesStep.DAY),
     Period("365d", "1 year", "the last year", 365, SeriesStep.DAY),
 )
-_DEFAULT = PERIODS[1]
+_DEFAULT = PERIODS[2]
 
 
 def period_of(name: str | None) -> Period:
-    """The period of that name; seven days for any other text."""
+    """The period of that name; thirty days for any other text."""
     return next((period for period in PERIODS if period.name == name), _DEFAULT)
