@@ -109,7 +109,9 @@ def list_filters(query: Mapping[str, str]) -> ListFilters:
         except ValueError:
             faults.append(labels[name])
             continue
-        given[name] = text
+        # What is so anyway is in no address.
+        if text != Order.NEWEST:
+            given[name] = text
     audit = AuditFilters(
         status=_state(states, "status", RequestStatus),
         kind=_state(states, "kind", RequestKind),
