@@ -35,8 +35,9 @@ from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.deletions.decisions import Decisions
 from service.deletions.moves import RequestMoves
+from service.domain.figures import TOTALS
 from service.domain.formats import number
-from service.domain.states import EventType
+from service.domain.states import EventType, RequestStatus
 from service.evidence.contents import Payload
 from service.evidence.events import EventRepository
 
@@ -126,13 +127,14 @@ async def make_month(database_url: str, requests: int) -> None:
     engine = create_engine(database_url)
     try:
         await _drills(engine, connection)
-        async with transaction(engine) as session:
-            for place, row in enumerate(failed[_LEFT:]):
+        for place, row in enumerate(failed[_LEFT:]):
+            async with transaction(engine) as session:
                 if place % 2:
                     await Decisions(session).handle(row["id"], key, "Deleted by hand, and checked by two people.")
                 else:
                     await RequestMoves(session).mark_handled(row["id"], (later,))
-            for row in waiting[:_EXTENDED]:
+        for row in waiting[:_EXTENDED]:
+            async with transaction(engine) as session:
                 due_at = row["due_at"] + timedelta(days=14)
                 await Decisions(session).extend(row["id"], key, due_at, "Many requests came at once.")
         while True:
@@ -183,12 +185,17 @@ async def _of_command(client: httpx.AsyncClient) -> dict[str, int | None]:
     command = (sys.executable, "-m", "service.cli", "audit", "summary")
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
     text = (await process.communicate())[0].decode()
-    rows = dict(re.findall(r"^(\S[^\n]*?)\s{2,}([\d,]+)$", text, re.MULTILINE))
-    return {name.replace(" ", "_"): int(value.replace(",", "")) for name, value in rows.items()}
+    rows = dict(re.findall(r"^(\S[^\n]*?)\s{2,}(\d+)\s*$", text, re.MULTILINE))
+    months = re.findall(r"^\d{4}-\d\d\s+(\d+)\s+(\d+)\s", text, re.MULTILINE)
+    summed = {"on_time": sum(int(one) for one, _ in months), "late": sum(int(one) for _, one in months)}
+    names = {label: name for name, label in TOTALS.items()} | {status.value: status.value for status in RequestStatus}
+    told = {names[label]: int(value) for label, value in rows.items() if label in names}
+    return {**told, **summed}
 
 
 def _of_page(page: str) -> dict[str, int | None]:
-    def after(label: str) -> int:
+    def after(name: str) -> int:
+        label = TOTALS[name]
         found = re.search(rf"<dt>{label}</dt>\s*<dd[^>]*>(?:<a[^>]*>)?([\d,]+)", page)
         assert found is not None, label
         return int(found[1].replace(",", ""))
@@ -197,14 +204,9 @@ def _of_page(page: str) -> dict[str, int | None]:
         [int(count.replace(",", "")) for count in pair]
         for pair in re.findall(r"<dt>On time in \w+</dt><dd>([\d,]+) of ([\d,]+)", page)
     ]
+    shown = ("requests", "completed", "failed", "open", "open_past_deadline", "open_near_deadline", "open_failed")
     return {
-        "requests": after("Received"),
-        "completed": after("Completed"),
-        "failed": after("Failed"),
-        "open": after("Open"),
-        "open_past_deadline": after("Past the deadline"),
-        "open_near_deadline": after("Close to the deadline"),
-        "open_failed": after("Failed, not handled"),
+        **{name: after(name) for name in shown},
         "on_time": sum(on_time for on_time, _ in months),
         "late": sum(all_of_it - on_time for on_time, all_of_it in months),
     }

@@ -20,7 +20,7 @@ from service.dashboard.assets import asset_url
 from service.dashboard.sessions import PATH, SESSION_COOKIE, LoginNeeded, delete_cookie
 from service.dashboard.words.wording import words_of
 from service.domain import formats
-from service.domain.figures import FIGURES
+from service.domain.figures import FIGURES, TOTALS
 from service.errors import LetheError
 from service.services import services_of
 
@@ -157,5 +157,11 @@ def _environment() -> jinja2.Environment:
         "duration": formats.duration,
         "words": words_of,
     }
-    environment.globals |= {"asset": asset_url, "plural": formats.plural, "path": PATH, "FIGURES": FIGURES}
+    environment.globals |= {
+        "asset": asset_url,
+        "plural": formats.plural,
+        "path": PATH,
+        "FIGURES": FIGURES,
+        "TOTALS": TOTALS,
+    }
     return environment

@@ -329,6 +329,26 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "device": Figure("Device", "What the batch was computed on.", "cpu", form=Form.TEXT),
 }
+#: What is told of all requests together, by name: the same on the first screen, at the terminal and on reports.
+TOTALS: Mapping[str, str] = {
+    "requests": "Received",
+    "completed": "Completed",
+    "failed": "Failed",
+    "cancelled": "Withdrawn",
+    "refused": "Refused",
+    "open": "Open",
+    "open_past_deadline": "Past the deadline",
+    "open_near_deadline": "Close to the deadline",
+    "open_failed": "Failed, not handled",
+    "on_time": "On time",
+    "late": "Late",
+    "seconds_to_applied": "Out of predictions",
+    "seconds_to_completed": "Time to forget",
+    "unchanged_projection_share": "No direction removed",
+    "model_version": "Model version",
+    "rank": "Rank",
+    "live_nodes": "Live nodes",
+}
 #: Those that receipts and `audit show` give as figures.
 RECEIPT = {name: each for name, each in FIGURES.items() if each.question and each.in_receipts}
 #: Those that the audit alone has of versions published with noise.

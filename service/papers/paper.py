@@ -12,6 +12,7 @@ import segno
 from markupsafe import Markup
 
 from service.domain import formats
+from service.domain.figures import TOTALS
 from service.settings import Settings
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -65,7 +66,7 @@ def _environment() -> jinja2.Environment:
         "share": formats.share,
         "groups": formats.in_groups,
     }
-    environment.globals |= {"plural": formats.plural}
+    environment.globals |= {"plural": formats.plural, "TOTALS": TOTALS}
     return environment
 
 

@@ -202,11 +202,11 @@ def test_a_page_says_when_the_server_does_not_answer(visit: Open) -> None:
 def test_a_request_is_found_without_an_address_that_names_it(visit: Open) -> None:
     window = visit()
     page = window.sign_in("/find")
-    page.get_by_label("Node id").check()
+    page.get_by_label("Node id", exact=True).check()
     page.get_by_label("whole node id").fill("5")
     page.get_by_role("button", name="Find").click()
     expect(page.get_by_role("row").filter(has_text="DSR-2")).to_be_visible()
-    page.get_by_label("Reference").check()
+    page.get_by_label("Reference", exact=True).check()
     # A part is enough, and what was typed is kept.
     page.get_by_label("Part of the reference").fill("sr-0")
     page.get_by_role("button", name="Find").click()

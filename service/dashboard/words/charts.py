@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.audit_records.queries import SeriesPoint
-from service.domain.figures import FIGURES
+from service.domain.figures import FIGURES, TOTALS
 from service.domain.formats import duration, number, percent
 
 
@@ -32,11 +32,11 @@ FLOW = Chart(
     "flow",
     "Requests",
     "Received, completed and failed in each {step}.",
-    (("Received", "received"), ("Completed", "completed"), ("Failed", "failed")),
+    ((TOTALS["requests"], "received"), (TOTALS["completed"], "completed"), (TOTALS["failed"], "failed")),
 )
 TIME = Chart(
     "time",
-    "Time to forget",
+    TOTALS["seconds_to_completed"],
     "From receipt until everything is gone from the disk, on a log scale.",
     (("Median", "median_seconds_to_completed"), ("95 % within", "p95_seconds_to_completed")),
     duration,
@@ -51,15 +51,15 @@ BOUND = Chart(
 )
 LIVE = Chart(
     "live",
-    FIGURES["live_nodes"].label,
+    TOTALS["live_nodes"],
     "Nodes that the model still knows, at the end of each {step}.",
-    (("Live nodes", "live_nodes"),),
+    ((TOTALS["live_nodes"], "live_nodes"),),
 )
 RANK = Chart(
     "rank",
-    "Rank",
+    TOTALS["rank"],
     "Independent directions that the live nodes’ features span. It falls when a direction is lost with its last node.",
-    (("Rank", "rank_after"),),
+    ((TOTALS["rank"], "rank_after"),),
 )
 OVERVIEW = (FLOW, TIME)
 MODEL = (BOUND, LIVE, RANK)
