@@ -230,9 +230,6 @@ def _all(filters: AuditFilters, cursor: PageCursor | None, limit: int) -> Select
     if filters.reference is not None:
         named = select(RequestRow.id).where(RequestRow.reference == filters.reference)
         kept = kept.where(RequestSearchRow.request_id.in_(named))
-    if filters.part_of_reference is not None:
-        named = select(RequestRow.id).where(RequestRow.reference.icontains(filters.part_of_reference, autoescape=True))
-        kept = kept.where(RequestSearchRow.request_id.in_(named))
     # Without an order of its own, which the plan would else be to walk an index for, a row at a time.
     found = aliased(RequestSearchRow, kept.offset(0).subquery("found"))
     return _first(select(found.request_id), found, limit)
@@ -296,6 +293,9 @@ def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool
         yield is_drill if filters.drills else ~is_drill
     if filters.due_before is not None:
         yield rows.due_at < filters.due_before
+    if filters.part_of_reference is not None:
+        part = RequestRow.reference.icontains(filters.part_of_reference, autoescape=True)
+        yield rows.request_id.in_(select(RequestRow.id).where(part))
     if filters.reference is not None and filters.api_key_id is not None:
         # To be found by a reference is to show it.
         yield rows.status != RequestStatus.COMPLETED
