@@ -11,6 +11,7 @@ run. Then every figure of the first screen is compared with a count over the req
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -28,7 +29,7 @@ import asyncpg
 import httpx
 
 from benchmarks.performance.audit import Processors, timed
-from benchmarks.performance.audit_events import EVENTS_PER_THOUSAND, MODEL, database, generate
+from benchmarks.performance.audit_events import EVENTS_PER_THOUSAND, MODEL, NotEmpty, database, generate
 from benchmarks.performance.audit_server import opened, served
 from service.db import migrate
 from service.db.engine import Engine, create_engine
@@ -114,7 +115,8 @@ async def make_month(database_url: str, requests: int) -> None:
     """Fill an empty database. Raises NotEmpty."""
     await migrate.upgrade(database_url)
     connection = await asyncpg.connect(database_url)
-    await connection.execute("UPDATE service_settings SET deadline_days = $1", _DEADLINE_DAYS)
+    if not await connection.fetchval("SELECT EXISTS (SELECT FROM requests)"):
+        await connection.execute("UPDATE service_settings SET deadline_days = $1", _DEADLINE_DAYS)
     events = (requests - 1200) * EVENTS_PER_THOUSAND // 1000
     made = await generate(database_url, events=events, days=30, slow_days=_SLOW_DAYS)
     print(f"generated {made.events:,} events of {made.requests:,} requests in {made.seconds:.0f} s")
@@ -279,7 +281,8 @@ async def find(client: httpx.AsyncClient, text: str) -> None:
 
 async def run(database_url: str, home: Path, options: argparse.Namespace) -> bool:
     """Make the month, compare and measure; returns whether all is as it should be."""
-    await make_month(database_url, options.requests)
+    with contextlib.suppress(NotEmpty):
+        await make_month(database_url, options.requests)
     connection = await asyncpg.connect(database_url)
     processors = Processors(await connection.fetchval("SELECT pg_backend_pid()"))
     engine = create_engine(database_url)
@@ -314,7 +317,7 @@ async def run(database_url: str, home: Path, options: argparse.Namespace) -> boo
 def main() -> None:
     """Make the month in the database that is named, or in a private one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("database_url", nargs="?", help="postgresql://… of an empty database, as its owner")
+    parser.add_argument("database_url", nargs="?", help="postgresql://… as its owner: empty, or of an earlier run")
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()

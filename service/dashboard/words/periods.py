@@ -30,7 +30,7 @@ class Period:
 
 PERIODS = (
     Period("2d", "2 days", "the last 2 days", 2, SeriesStep.HOUR),
-    Period("7d", "7 days", "the last 7 days", 7, SeriesStep.HOUR),
+    Period("7d", "7 days", "the last 7 days", 7, SeriesStep.DAY),
     Period("30d", "30 days", "the last 30 days", 30, SeriesStep.DAY),
     Period("90d", "90 days", "the last 90 days", 90, SeriesStep.DAY),
     Period("365d", "1 year", "the last year", 365, SeriesStep.DAY),
