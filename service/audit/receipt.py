@@ -97,8 +97,19 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
         "repair_weights_sha256": figures.get("repair_weights_sha256"),
         "figures": {name: figures[name] for name in RECEIPT if figures.get(name) is not None},
         "since": [{"time": leaf["time"], "what": in_words(leaf["type"], leaf["details"])} for leaf in since],
-        **({"failed_at": times[EventType.FAILED], "failure": last["failure"]} if done is EventType.FAILED else {}),
+        **(_failed(leaves, last) if done is EventType.FAILED else {}),
     }
+
+
+def _failed(leaves: Sequence[Document], last: Document) -> Document:
+    """When and why a request failed, and what has become of it since."""
+    [failed_at] = [leaf["time"] for leaf in leaves if leaf["type"] == EventType.FAILED][-1:]
+    told = {"failed_at": failed_at, "failure": last["failure"], "handled_at": None, "handled_by": None, "note": None}
+    for leaf in leaves:
+        if leaf["type"] == EventType.HANDLED:
+            by = leaf["details"].get("deleted_by") or [None]
+            told |= {"handled_at": leaf["time"], "handled_by": by[0], "note": leaf["details"].get("reason")}
+    return told
 
 
 def fingerprint(leaves: Sequence[Document]) -> str:

@@ -12,10 +12,10 @@ from service.audit_records.search import search
 from service.db.rows import REQUEST_COLUMNS, deletion_request
 from service.db.tables import DecisionRow, EventRow, RequestRow
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType
+from service.domain.states import EventType, RequestStatus
 
 #: Most of each that are named.
-MOST_NAMED = 200
+MOST_NAMED = 100
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,22 @@ class Extension:
 
 
 @dataclass(frozen=True)
-class Notable:
-    """Up to `MOST_NAMED` of each, newest first."""
+class Failures:
+    """How many requests failed, and how many of them have ended how."""
 
+    all: int
+    #: A later request deleted the same, somebody marked it as handled, it was tried again and completed.
+    superseded: int
+    marked: int
+    retried: int
+    open: int
+
+
+@dataclass(frozen=True)
+class Notable:
+    """Up to `MOST_NAMED` of each, newest first; of those that failed the open ones first."""
+
+    failures: Failures
     late: Sequence[DeletionRequest]
     failed: Sequence[Failure]
     extended: Sequence[Extension]
@@ -55,11 +68,18 @@ async def notable(conn: AsyncConnection, model: str, since: datetime, until: dat
         .group_by(EventRow.request_id)
         .subquery()
     )
+    of_model = select(RequestRow.id).join(failures, failures.c.request_id == RequestRow.id)
+    of_model = of_model.where(RequestRow.model == model)
+    counted = of_model.with_only_columns(
+        func.count().label("all"),
+        func.count().filter(RequestRow.handled_by.is_not(None)).label("superseded"),
+        func.count().filter(RequestRow.handled_at.is_not(None), RequestRow.handled_by.is_(None)).label("marked"),
+        func.count().filter(RequestRow.status == RequestStatus.COMPLETED).label("retried"),
+        func.count().filter(RequestRow.ended_at.is_(None)).label("open"),
+    )
     failed = (
-        select(*REQUEST_COLUMNS, failures.c.first_failed_at)
-        .join(failures, failures.c.request_id == RequestRow.id)
-        .where(RequestRow.model == model)
-        .order_by(failures.c.first_failed_at.desc())
+        of_model.with_only_columns(*REQUEST_COLUMNS, failures.c.first_failed_at)
+        .order_by(RequestRow.ended_at.is_not(None), failures.c.first_failed_at.desc())
         .limit(MOST_NAMED)
     )
     extended = (
@@ -71,6 +91,7 @@ async def notable(conn: AsyncConnection, model: str, since: datetime, until: dat
         .limit(MOST_NAMED)
     )
     return Notable(
+        failures=Failures(**(await conn.execute(counted)).one()._mapping),
         late=[entry.request for entry in late.entries],
         failed=[Failure(deletion_request(row), row.first_failed_at) for row in await conn.execute(failed)],
         extended=[Extension(deletion_request(row), row.reason, row.decided_at) for row in await conn.execute(extended)],

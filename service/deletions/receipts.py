@@ -1,7 +1,7 @@
 """The receipt of a deletion: evidence that can be checked without trusting Lethe."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.audit.canonical import Document, parse_canonical
@@ -29,8 +29,8 @@ class Receipt:
     """A receipt, and what of its request the caller may see beside it."""
 
     document: Document
-    #: None where there is none, or not for the caller's eyes.
-    reference: str | None
+    #: Without its reference where that is not for the caller's eyes.
+    request: DeletionRequest
 
 
 async def receipt_of(engine: Engine, request_id: UUID, caller: ApiKey) -> Receipt:
@@ -47,7 +47,7 @@ async def receipt_of(engine: Engine, request_id: UUID, caller: ApiKey) -> Receip
             document = await _document(connection, request_id)
         if document is not None:
             hidden = request.status is RequestStatus.COMPLETED and not reads_audit(caller)
-            return Receipt(document, None if hidden else request.reference)
+            return Receipt(document, replace(request, reference=None) if hidden else request)
         await asyncio.sleep(wait_s)
     raise Unavailable("The newest event of this request is not signed yet.", "Try again in a moment.")
 

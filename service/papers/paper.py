@@ -59,6 +59,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "day": lambda at: formats.day(moment(at)),
+        "date": lambda at: formats.moment(moment(at))[:10],
         "minute": lambda at: formats.minute(moment(at)),
         "moment": lambda at: f"{formats.moment(moment(at))} UTC",
         "duration": formats.duration,

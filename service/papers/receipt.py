@@ -16,6 +16,17 @@ from service.domain.states import EventType, Guarantee
 from service.papers.paper import Paper, moment, paper
 from service.settings import Settings
 
+#: What each event of a request is called.
+_HAPPENED = {
+    EventType.APPLIED: "Applied",
+    EventType.REPAIRED: "Repaired",
+    EventType.NOT_REPAIRED: "Not repaired",
+    EventType.COMPLETED: "Completed",
+    EventType.FAILED: "Failed",
+    EventType.HANDLED: "Handled",
+    EventType.EXTENDED: "Given more time",
+}
+
 
 def receipt_paper(receipt: Receipt, settings: Settings) -> Paper:
     """A receipt as a page to read and to print, which loads nothing."""
@@ -26,7 +37,8 @@ def receipt_paper(receipt: Receipt, settings: Settings) -> Paper:
         settings,
         check=f"/dashboard/requests/{document['request_id']}?fingerprint={mark}",
         receipt=document,
-        reference=receipt.reference,
+        request=receipt.request,
+        happened=[(_HAPPENED[EventType(each["leaf"]["type"])], each["leaf"]["time"]) for each in document["entries"]],
         sentences=sentences(document["summary"], settings.organisation),
         annex=annex(document["summary"]),
         fingerprint=mark,
@@ -46,11 +58,7 @@ def sentences(summary: Document, organisation: str | None) -> list[str]:
 
 def _done(summary: Document) -> list[str]:
     if summary["status"] == EventType.FAILED:
-        return [
-            f"This could not be done when it was tried, on {minute(moment(summary['failed_at']))}: nothing was deleted "
-            "for this request.",
-            f"The reason: {summary['failure']}",
-        ]
+        return _not_done(summary)
     if summary["applied_at"] is None:
         return ["There was nothing left to do: all of it had been deleted before.", summary["guarantee_in_words"]]
     left = f"Since {minute(moment(summary['applied_at']))}, no prediction of the model uses this data"
@@ -66,6 +74,18 @@ def _done(summary: Document) -> list[str]:
     if summary["repair"] == RepairStatus.PENDING:
         return [gone, "The model is still being corrected; a later copy of this receipt will tell the outcome."]
     return [gone, IN_PLAIN_WORDS[Guarantee(summary["guarantee"])]]
+
+
+def _not_done(summary: Document) -> list[str]:
+    failed = f"This could not be done on {minute(moment(summary['failed_at']))}: nothing was deleted for this request."
+    told = [failed, f"The reason: {summary['failure']}"]
+    if summary["handled_at"] is None:
+        return [*told, "What becomes of it is still open."]
+    handled = day(moment(summary["handled_at"]))
+    if summary["note"] is not None:
+        return [*told, f"It was settled otherwise on {handled}: {summary['note']}"]
+    by = f"the later request {summary['handled_by']}, whose receipt says what was done"
+    return [*told, f"By {handled} all of it had been deleted for {by if summary['handled_by'] else 'later requests'}."]
 
 
 def annex(summary: Document) -> Mapping[Question, Sequence[tuple[Figure, Any]]]:

@@ -138,11 +138,11 @@ def report_paper(report: Report, settings: Settings) -> Paper:
 
 
 def became(request: DeletionRequest) -> str:
-    """What has become of a request that had failed, in a sentence."""
+    """What has become of a request that had failed, in a few words."""
     if request.handled_by is not None:
-        return f"Handled: request {request.handled_by} deleted the same."
+        return f"Settled by {str(request.handled_by)[:8]}…"
     if request.handled_at is not None:
-        return "Marked as handled; the log has the note."
+        return "Marked as handled."
     if request.status is RequestStatus.COMPLETED:
         return "Tried again, and completed."
     if request.status is RequestStatus.FAILED:

@@ -1,12 +1,17 @@
 """The receipt as whoever was deleted reads it."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from service.audit.receipt import FORMAT, fingerprint, summary
 from service.deletions.receipts import Receipt
 from service.domain.figures import FIGURES, Question
+from service.domain.kinds import RequestKind
+from service.domain.records import DeletionRequest
+from service.domain.states import RequestStatus
 from service.papers.receipt import annex, receipt_paper, sentences
 from service.settings import Settings
 
@@ -15,6 +20,19 @@ CHECKPOINT = (
     "lethe/2c26b46b68ffc68f\n12\nCsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=\n\n"
     "— lethe/2c26b46b68ffc68f "
     "Az3grlgtzPICa5OS8npVmf1Myq/5IZniMp+ZJurmRDeOoRDe4URYN7u5/Zhcyv2q1gGzGku9nTo+zyWE+xeMcTOAYQ8=\n"
+)
+
+RECEIVED = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
+REQUEST = DeletionRequest(
+    id=UUID(ID),
+    model="cora",
+    kind=RequestKind.NODE,
+    status=RequestStatus.COMPLETED,
+    count=1,
+    reference="DSR-17",
+    api_key_id=UUID(int=2),
+    received_at=RECEIVED,
+    due_at=RECEIVED + timedelta(days=30),
 )
 
 
@@ -67,9 +85,25 @@ def test_it_claims_no_more_than_holds() -> None:
         "There was nothing left to do: all of it had been deleted before.",
         "An earlier request had deleted everything that this one names; its own receipt says what was done.",
     ]
-    failed = sentences(summary([leaf("failed", at, failure="Its key is lost.")]), None)
-    assert failed[1].endswith("nothing was deleted for this request.")
-    assert failed[2] == "The reason: Its key is lost."
+
+
+def test_of_one_that_failed_it_says_why_and_what_became_of_it() -> None:
+    at, later = "2026-03-02T09:15:04.310000Z", "2026-03-05T10:00:00Z"
+    failed = leaf("failed", at, failure="Its key is lost.")
+
+    def told(*leaves: dict[str, Any]) -> list[str]:
+        return sentences(summary([failed, *leaves]), None)[1:]
+
+    done = "This could not be done on 2 March 2026, 09:15 UTC: nothing was deleted for this request."
+    why = "The reason: Its key is lost."
+    extended = leaf("extended", later, {"reason": "Many at once."}, failure="Its key is lost.")
+    assert told() == told(extended) == [done, why, "What becomes of it is still open."]
+    noted = leaf("handled", later, {"reason": "Deleted by hand."}, failure="Its key is lost.")
+    assert told(noted) == [done, why, "It was settled otherwise on 5 March 2026: Deleted by hand."]
+    by = leaf("handled", later, {"deleted_by": [ID]}, failure="Its key is lost.")
+    assert told(by)[2] == (
+        f"By 5 March 2026 all of it had been deleted for the later request {ID}, whose receipt says what was done."
+    )
 
 
 def test_its_figures_stand_in_the_annex_alone_under_the_names_of_the_dashboard() -> None:
@@ -84,7 +118,7 @@ def test_its_figures_stand_in_the_annex_alone_under_the_names_of_the_dashboard()
         "public_keys": ["lethe/2c26b46b68ffc68f+033de0ae+Ac4zjqAGeLXHbjg3r4eNVFCSZ1dPLrHh2iDPVlGJWJUb"],
     }
     settings = Settings(organisation="Beispiel <GmbH>", public_url="https://lethe.example/")
-    page = receipt_paper(Receipt(document, "DSR-17"), settings).html
+    page = receipt_paper(Receipt(document, REQUEST), settings).html
     first, _, annexed = page.partition('class="annex"')
     shown = ["injected_norm_before", "distance_bound_after_relative", "weights_sha256_after"]
     for label in (FIGURES[name].label for name in shown):
@@ -93,6 +127,7 @@ def test_its_figures_stand_in_the_annex_alone_under_the_names_of_the_dashboard()
     assert "1.00 × 10⁻⁸ %" in annexed
     assert "Beispiel &lt;GmbH&gt;" in first
     assert "DSR-17" in first
+    assert "1 April 2026" in first
     # To the day, and in the annex to the second.
     assert ".310000" not in page
     assert f"https://lethe.example/dashboard/requests/{ID}" in first

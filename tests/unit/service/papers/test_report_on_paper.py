@@ -55,8 +55,8 @@ def test_the_last_months_are_offered_each_quarter_once_it_is_over() -> None:
 def test_it_says_what_became_of_a_request_that_failed() -> None:
     by = UUID(int=7)
     assert became(FAILED) == "Open."
-    assert became(replace(FAILED, handled_at=AT)) == "Marked as handled; the log has the note."
-    assert became(replace(FAILED, handled_at=AT, handled_by=by)) == f"Handled: request {by} deleted the same."
+    assert became(replace(FAILED, handled_at=AT)) == "Marked as handled."
+    assert became(replace(FAILED, handled_at=AT, handled_by=by)) == f"Settled by {str(by)[:8]}…"
     assert became(replace(FAILED, status=RequestStatus.COMPLETED)) == "Tried again, and completed."
     assert became(replace(FAILED, status=RequestStatus.QUEUED)) == "Tried again: queued."
 
