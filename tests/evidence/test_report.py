@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from benchmarks.performance.audit_events import MODEL
 from service.audit_records.notable import MOST_NAMED
 from service.db.transactions import transaction
 from service.evidence.checkpoints import CheckpointRepository
@@ -9,7 +10,7 @@ from service.papers.report import Span, read_report, report_paper
 from service.settings import Settings
 from service.vault.log_keys import LogKeys
 from tests.support.databases import Templates
-from tests.support.evidence.audit_world import MODEL, generated
+from tests.support.evidence.audit_world import generated
 
 
 async def test_it_counts_what_failed_was_late_or_drilled_and_names_it(templates: Templates, tmp_path: Path) -> None:
