@@ -184,6 +184,14 @@ class Settings(BaseSettings):
         description="Days for which a failed request that nobody has handled keeps what it names, encrypted; until "
         "then it can be tried again.",
     )
+    organisation: str | None = Field(
+        None, min_length=1, max_length=200, description="Who answers for deletions, as receipts and reports name them."
+    )
+    public_url: Annotated[str | None, _scheme("https", "http")] = Field(
+        None,
+        description="Where people reach the dashboard, such as https://lethe.example.org; in the code on receipts and "
+        "reports.",
+    )
     drill_every: float = Field(
         0.0, ge=0.0, le=3650.0, description="Days between drills that run by themselves; 0: none does."
     )

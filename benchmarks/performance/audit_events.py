@@ -38,7 +38,7 @@ WAITING = 200
 
 #: Of a thousand requests: 10 fail, 2 are cancelled, 8 are projected alone, 4 are repaired without converging; the
 #: others have all three events. Events per thousand requests, by that.
-_EVENTS_PER_THOUSAND = 10 * 1 + 2 * 0 + (8 + 4) * 2 + (1000 - 10 - 2 - 8 - 4) * 3
+EVENTS_PER_THOUSAND = 10 * 1 + 2 * 0 + (8 + 4) * 2 + (1000 - 10 - 2 - 8 - 4) * 3
 
 _GENERATED = """
     CREATE TEMPORARY TABLE generated ON COMMIT DROP AS
@@ -52,7 +52,8 @@ _GENERATED = """
                 ELSE 'converged' END AS repair,
            CASE i % 10 WHEN 0 THEN 'edge' WHEN 1 THEN 'features' ELSE 'node' END AS kind,
            $2::timestamptz + i * ($3::timestamptz - $2::timestamptz) / $1::int AS received_at,
-           0.2 + 2 * random() * random() + CASE WHEN random() < 0.01 THEN 600 * random() ELSE 0 END AS applying,
+           0.2 + 2 * random() * random() + CASE WHEN random() < 0.01 THEN 600 * random() ELSE 0 END
+               + CASE WHEN i % 500 = 250 AND i < $1::int / 2 THEN $7::float * 86400 ELSE 0 END AS applying,
            0.1 + random() AS erasing
     FROM generate_series(0, $1::int - 1) i, (SELECT setseed($4)) seed
 """
@@ -185,11 +186,18 @@ def database(url: str | None, folder: Path) -> Iterator[str]:
 
 
 async def generate(
-    database_url: str, *, events: int, days: int, until: datetime | None = None, model: str = MODEL
+    database_url: str,
+    *,
+    events: int,
+    days: int,
+    until: datetime | None = None,
+    model: str = MODEL,
+    slow_days: float = 0.0,
 ) -> Generated:
     """Migrate the database and fill it with at least `events` events of requests received in the `days` before `until`.
 
-    `until` is now by default. The same arguments make the same rows. The database's owner must call; raises `NotEmpty`.
+    `until` is now by default. Of the older half, two requests of a thousand take `slow_days` longer. The same arguments
+    make the same rows. The database's owner must call; raises `NotEmpty`.
     """
     started = time.monotonic()
     await migrate.upgrade(database_url)
@@ -201,8 +209,8 @@ async def generate(
                 raise NotEmpty("The database has requests; give an empty one.")
             for table, trigger in _TRIGGERS:
                 await connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER {trigger}")
-            requests = -(-events * 1000 // _EVENTS_PER_THOUSAND) + 1000 + WAITING
-            await _rows(connection, model, requests, days, until)
+            requests = -(-events * 1000 // EVENTS_PER_THOUSAND) + 1000 + WAITING
+            await _rows(connection, model, requests, days, until, slow_days)
             await _log(connection)
             for table, trigger in _TRIGGERS:
                 await connection.execute(f"ALTER TABLE {table} ENABLE TRIGGER {trigger}")
@@ -216,10 +224,12 @@ async def generate(
     return Generated(requests, made, time.monotonic() - started)
 
 
-async def _rows(connection: asyncpg.Connection, model: str, requests: int, days: int, until: datetime | None) -> None:
+async def _rows(
+    connection: asyncpg.Connection, model: str, requests: int, days: int, until: datetime | None, slow_days: float
+) -> None:
     newest = until or await connection.fetchval("SELECT now()")
     oldest = await connection.fetchval("SELECT $1::timestamptz - $2 * interval '1 day'", newest, days)
-    await connection.execute(_GENERATED, requests, oldest, newest, 0.5, BATCH, WAITING)
+    await connection.execute(_GENERATED, requests, oldest, newest, 0.5, BATCH, WAITING, slow_days)
     await connection.execute(_POINTER, model)
     await connection.execute(_API_KEY)
     await connection.execute(_VERSIONS, model, NODES)

@@ -102,14 +102,14 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
 
 
 async def opened(client: httpx.AsyncClient, page: str) -> int:
-    """Load a page of the dashboard as a browser does that has nothing of it yet: its files, and what its charts draw.
+    """Load a page of the dashboard as a browser does that has nothing of it yet: with its files.
 
     Returns the bytes that came; one request after the other, so a browser is no slower.
     """
     answer = await client.get(page)
     answer.raise_for_status()
     size = len(answer.content)
-    for found in re.findall(r'(?:src|href|data-source)="(/dashboard/(?:static|charts)[^"]*)"', answer.text):
+    for found in re.findall(r'(?:src|href)="(/dashboard/static[^"]*)"', answer.text):
         part = await client.get(found.replace("&amp;", "&"))
         part.raise_for_status()
         size += len(part.content)

@@ -18,7 +18,9 @@ from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import InvalidRequest, NotFound
 from service.evidence.checkpoints import CheckpointRepository
+from service.evidence.checks import LogCheckRepository
 from service.evidence.log import LogRepository
+from service.http.fields import Known
 from service.http.problem_responses import problems
 from service.http.replies import reply
 from service.services import services_of
@@ -58,6 +60,15 @@ class InclusionAnswer(BaseModel):
     size: int
     leaf_hash: str = Field(description="SHA-256(0x00 || leaf), hex; the leaf itself is in the receipt of its request.")
     proof: list[str] = Field(description="Hashes in hex, lowest first.")
+
+
+class LogCheckBody(Known):
+    """A checkpoint that was found in order."""
+
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"size": 12, "root": _HASH}]})
+
+    size: int = Field(ge=1, le=_LARGEST, description="How many leaves.")
+    root: str = Field(pattern="^[0-9a-f]{64}$", description="Their root, hex.")
 
 
 #: What /docs says of an answer that is no JSON.
@@ -133,6 +144,16 @@ async def inclusion(
     return reply(
         InclusionAnswer(index=index, size=size, leaf_hash=hashed.hex(), proof=[digest.hex() for digest in proof])
     )
+
+
+@router.post("/checks", status_code=204, responses=problems(401, 403, 409, 422, 503), summary="Tell of a check")
+async def checked(request: Request, caller: Caller, body: LogCheckBody) -> None:
+    """Say that you have checked the log up to a checkpoint and found it in order; the dashboard shows when and who.
+
+    409 when this log does not have that root there: keep the checkpoint, it is evidence.
+    """
+    async with transaction(services_of(request).engine) as connection:
+        await LogCheckRepository(connection).record(caller.id, body.size, bytes.fromhex(body.root))
 
 
 async def _require_size(log: LogRepository, size: int) -> None:

@@ -12,10 +12,11 @@ from starlette.responses import HTMLResponse, Response
 from service.api.auth import requires
 from service.api.deletions import RequestId
 from service.deletions.receipt_example import RECEIPT
-from service.deletions.receipts import receipt_of, receipt_page
+from service.deletions.receipts import receipt_of
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.http.problem_responses import problems
+from service.papers.receipt import receipt_paper
 from service.services import services_of
 
 router = APIRouter(prefix="/deletions", tags=["deletions"])
@@ -67,10 +68,11 @@ async def get_receipt(
 ) -> Response:
     """What was asked, what was done and what is guaranteed, with proofs that the signed log says so.
 
-    From `applied` on; before that, and for a request that failed or was cancelled, it is 409.
+    From `applied` on, and of a request that failed; before that, and for one that was cancelled, it is 409.
     """
-    document = await receipt_of(services_of(request).engine, request_id, caller)
+    services = services_of(request)
+    receipt = await receipt_of(services.engine, request_id, caller)
     if form == "json":
-        return Response(orjson.dumps(document), media_type="application/json")
-    page = receipt_page(document)
-    return HTMLResponse(page.html, headers={"Content-Security-Policy": page.policy})
+        return Response(orjson.dumps(receipt.document), media_type="application/json")
+    paper = receipt_paper(receipt, services.settings)
+    return HTMLResponse(paper.html, headers={"Content-Security-Policy": paper.policy})

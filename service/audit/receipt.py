@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.audit.canonical import Document
+from service.audit.canonical import Document, canonical
 from service.audit.checkpoint import VerifierKey
+from service.audit.merkle import leaf_hash
 from service.audit.unrequested import in_words
 from service.domain.figures import RECEIPT
 from service.domain.guarantees import GUARANTEES, NOTHING_LEFT, NOTHING_LEFT_UNKNOWN, told_of_noise
@@ -16,6 +17,8 @@ from service.domain.states import EventType, Guarantee
 
 #: The first member of every receipt.
 FORMAT = "lethe-receipt/1"
+#: Events that end a request, or its way through the model.
+_ENDS = frozenset({EventType.APPLIED, EventType.COMPLETED, EventType.FAILED})
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
         # A later event repeats earlier figures, or has none: null says nothing new.
         figures |= {name: value for name, value in leaf["details"].items() if value is not None or name not in figures}
     # A repair may end before or after the erasure, and is no status of a request.
-    ends = (EventType.COMPLETED, EventType.APPLIED)
-    done = next((end for end in ends if end in times), EventType(leaves[-1]["type"]))
+    told = [EventType(leaf["type"]) for leaf in reversed(leaves)]
+    done = next((event for event in told if event in _ENDS), told[0])
     guarantee = None if last["guarantee"] is None else Guarantee(last["guarantee"])
     meaning = None
     if guarantee:
@@ -94,4 +97,21 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
         "repair_weights_sha256": figures.get("repair_weights_sha256"),
         "figures": {name: figures[name] for name in RECEIPT if figures.get(name) is not None},
         "since": [{"time": leaf["time"], "what": in_words(leaf["type"], leaf["details"])} for leaf in since],
+        **(_failed(leaves, last) if done is EventType.FAILED else {}),
     }
+
+
+def _failed(leaves: Sequence[Document], last: Document) -> Document:
+    """When and why a request failed, and what has become of it since."""
+    [failed_at] = [leaf["time"] for leaf in leaves if leaf["type"] == EventType.FAILED][-1:]
+    told = {"failed_at": failed_at, "failure": last["failure"], "handled_at": None, "handled_by": None, "note": None}
+    for leaf in leaves:
+        if leaf["type"] == EventType.HANDLED:
+            by = leaf["details"].get("deleted_by") or [None]
+            told |= {"handled_at": leaf["time"], "handled_by": by[0], "note": leaf["details"].get("reason")}
+    return told
+
+
+def fingerprint(leaves: Sequence[Document]) -> str:
+    """The hash, in hex, by which the log knows the newest leaf of a request, and so all that a receipt says of it."""
+    return leaf_hash(canonical(leaves[-1])).hex()

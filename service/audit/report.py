@@ -28,6 +28,8 @@ class Report:
     signed: int = 0
     #: What the leaves tell that no request asked for: index, and a sentence.
     unrequested: list[tuple[int, str]] = field(default_factory=list)
+    #: Of a receipt, as it is on paper; None for an export.
+    fingerprint: str | None = None
     #: The newest trusted checkpoint.
     checkpoint: Checkpoint | None = None
 

@@ -8,7 +8,7 @@ from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verif
 from service.audit.commitments import commitment
 from service.audit.leaf import FORMAT as LEAF_FORMAT
 from service.audit.merkle import leaf_hash, root_by_inclusion
-from service.audit.receipt import FORMAT, summary
+from service.audit.receipt import FORMAT, fingerprint, summary
 from service.audit.report import Report
 from service.audit.tolerance import overstated
 from service.audit.unrequested import in_words
@@ -59,6 +59,7 @@ def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: 
         return
     for entry in entries:
         _verify_entry(entry, document["request_id"], report.checkpoint, report)
+    report.fingerprint = fingerprint(leaves)
     since: list[Document] = [entry["leaf"] for entry in document["since"]]
     for entry in document["since"]:
         _verify_entry(entry, None, report.checkpoint, report)

@@ -139,6 +139,27 @@ class Searched(StrEnum):
     SPAN_RESIDUAL = "span_residual"
 
 
+class Order(StrEnum):
+    """In which order requests are listed."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+    #: Those that are due first at the top.
+    DUE = "due"
+    #: Those that are due last at the top.
+    DUE_LAST = "due_last"
+
+    @property
+    def by(self) -> str:
+        """The column."""
+        return "received_at" if self in (Order.NEWEST, Order.OLDEST) else "due_at"
+
+    @property
+    def descends(self) -> bool:
+        """Whether the latest comes first."""
+        return self in (Order.NEWEST, Order.DUE_LAST)
+
+
 @dataclass(frozen=True)
 class AuditFilters:
     """Which requests are found; None means any."""
@@ -151,12 +172,18 @@ class AuditFilters:
     open: bool | None = None
     #: Whether it ended late or is open past its deadline; False: it ended in time.
     late: bool | None = None
+    #: Whether it is a drill.
+    drills: bool | None = None
+    #: Due before this time.
+    due_before: datetime | None = None
     #: Received at this time or later.
     since: datetime | None = None
     #: Received before this time.
     until: datetime | None = None
     #: Exactly this one. Those of completed requests are found only when no `api_key_id` is given.
     reference: str | None = None
+    #: Some of it, in capitals or not; for whoever may see all.
+    part_of_reference: str | None = None
     thresholds: Mapping[Searched, Threshold] = field(default_factory=dict)
     #: Asked for with this API key.
     api_key_id: UUID | None = None

@@ -12,11 +12,26 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, DateTime, Row, Select, and_, func, literal, or_, select, true, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Row,
+    Select,
+    Uuid,
+    and_,
+    func,
+    literal,
+    or_,
+    select,
+    table,
+    true,
+    tuple_,
+)
+from sqlalchemy import column as named
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
 
-from service.audit_records.queries import AuditEntry, AuditFilters
+from service.audit_records.queries import AuditEntry, AuditFilters, Order
 from service.audit_records.search_row import RequestSearchRow
 from service.audit_records.totals import AuditCountRow
 from service.db.arrays import any_of, unnested
@@ -34,21 +49,37 @@ EXPORT_PAGE = 500
 #: How many of the newest requests a search looks through before it looks through all.
 _CANDIDATES = 5000
 
+#: Their repository is a layer above.
+_DRILLS = table("drills", named("request_id", Uuid()))
+
+#: Requests that are counted; of more it is told that there are more.
+MOST_COUNTED = 1_000_000
+
 _Searched = type[RequestSearchRow]
 
 
 @dataclass(frozen=True)
 class Page:
-    """Requests, newest first."""
+    """Requests in their order."""
 
     entries: list[AuditEntry]
     #: Where the next page starts; None on the last.
     next_cursor: PageCursor | None
 
 
-async def search(conn: AsyncConnection, filters: AuditFilters, cursor: PageCursor | None, limit: int) -> Page:
-    """Return up to `limit` requests that `filters` keep and that come after `cursor`, newest first."""
+async def search(
+    conn: AsyncConnection,
+    filters: AuditFilters,
+    cursor: PageCursor | None,
+    limit: int,
+    order: Order = Order.NEWEST,
+) -> Page:
+    """Return up to `limit` requests that `filters` keep and that come after `cursor`, in that order."""
     ids: Sequence[UUID] = ()
+    if order is not Order.NEWEST:
+        kept = select(RequestSearchRow.request_id).where(*_placed(RequestSearchRow, filters, cursor, order))
+        kept = _first(kept.where(*_kept(RequestSearchRow, filters)), RequestSearchRow, limit + 1, order)
+        return await _page(conn, (await conn.execute(kept)).scalars().all(), limit, order)
     if _by_state(filters):
         days = await _days(conn, filters, cursor)
         if not days:
@@ -56,11 +87,18 @@ async def search(conn: AsyncConnection, filters: AuditFilters, cursor: PageCurso
         if _keeps_whole_states(filters):
             return await _page(conn, await _by_day(conn, days, filters, cursor, limit + 1), limit)
     # One more than asked for tells whether there is a next page. A reference has an index of its own.
-    if filters.reference is None:
+    if filters.reference is None and filters.part_of_reference is None:
         ids = (await conn.execute(_newest(filters, cursor, limit + 1))).scalars().all()
     if len(ids) <= limit and _may_keep_few(filters):
         ids = (await conn.execute(_all(filters, cursor, limit + 1))).scalars().all()
     return await _page(conn, ids, limit)
+
+
+async def count(conn: AsyncConnection, filters: AuditFilters) -> int:
+    """Return how many requests `filters` keep, counted up to one more than `MOST_COUNTED`."""
+    kept = select(RequestSearchRow.request_id).where(*_placed(RequestSearchRow, filters, None))
+    kept = kept.where(*_kept(RequestSearchRow, filters)).limit(MOST_COUNTED + 1)
+    return int(await conn.scalar(select(func.count()).select_from(kept.subquery())) or 0)
 
 
 async def export(engine: AsyncEngine, filters: AuditFilters) -> AsyncIterator[list[AuditEntry]]:
@@ -79,24 +117,24 @@ async def export(engine: AsyncEngine, filters: AuditFilters) -> AsyncIterator[li
         cursor = page.next_cursor
 
 
-async def _page(conn: AsyncConnection, ids: Sequence[UUID], limit: int) -> Page:
+async def _page(conn: AsyncConnection, ids: Sequence[UUID], limit: int, order: Order = Order.NEWEST) -> Page:
     query = (
         select(*REQUEST_COLUMNS, *BATCH_COLUMNS, *NORM_COLUMNS)
         .select_from(RequestRow)
         .join(RequestAuditRow, RequestAuditRow.request_id == RequestRow.id, isouter=True)
         .where(RequestRow.id == any_of(ids))
-        .order_by(RequestRow.received_at.desc(), RequestRow.id.desc())
+        .order_by(*_ordered(getattr(RequestRow, order.by), RequestRow.id, order))
     )
     query = with_batch(query, RequestAuditRow.batch_id, isouter=True)
     entries = [_entry(row) for row in await conn.execute(query)]
     shown = entries[:limit]
     last = shown[-1].request if len(entries) > limit else None
-    return Page(shown, None if last is None else PageCursor(last.received_at, last.id))
+    return Page(shown, None if last is None else PageCursor(getattr(last, order.by), last.id))
 
 
 def _by_state(filters: AuditFilters) -> bool:
     """Whether the totals by day can tell where to look, or that there is nothing."""
-    if filters.reference is not None or filters.ids is not None:
+    if filters.reference is not None or filters.part_of_reference is not None or filters.ids is not None:
         return False
     states = (filters.status, filters.kind, filters.guarantee, filters.repair)
     return bool(filters.thresholds) or any(state is not None for state in states)
@@ -104,7 +142,7 @@ def _by_state(filters: AuditFilters) -> bool:
 
 def _keeps_whole_states(filters: AuditFilters) -> bool:
     """Whether `filters` keep all that a day has in a state, as many as the totals tell."""
-    others = (filters.api_key_id, filters.open, filters.late)
+    others = (filters.api_key_id, filters.open, filters.late, filters.drills, filters.due_before)
     return not filters.thresholds and all(other is None for other in others)
 
 
@@ -169,7 +207,7 @@ def _within(starts: Sequence[datetime], filters: AuditFilters, cursor: PageCurso
 
 
 def _moment(cursor: PageCursor | None) -> datetime | None:
-    return None if cursor is None else cursor.received_at
+    return None if cursor is None else cursor.at
 
 
 def _day_of(moment: datetime) -> date:
@@ -197,18 +235,24 @@ def _all(filters: AuditFilters, cursor: PageCursor | None, limit: int) -> Select
     return _first(select(found.request_id), found, limit)
 
 
-def _first(query: Select[UUID], rows: _Searched, limit: int) -> Select[UUID]:
-    return query.order_by(rows.received_at.desc(), rows.request_id.desc()).limit(limit)
+def _first(query: Select[UUID], rows: _Searched, limit: int, order: Order = Order.NEWEST) -> Select[UUID]:
+    return query.order_by(*_ordered(getattr(rows, order.by), rows.request_id, order)).limit(limit)
+
+
+def _ordered(time: Any, identity: Any, order: Order) -> tuple[ColumnElement[Any], ...]:
+    return (time.desc(), identity.desc()) if order.descends else (time, identity)
 
 
 def _may_keep_few(filters: AuditFilters) -> bool:
     """Whether something is filtered that no index in the order of a page answers."""
     states = (filters.status, filters.kind, filters.guarantee, filters.repair, filters.open, filters.late)
-    others = (filters.reference, filters.ids)
+    others = (filters.drills, filters.due_before, filters.reference, filters.part_of_reference, filters.ids)
     return bool(filters.thresholds) or any(state is not None for state in (*states, *others))
 
 
-def _placed(rows: _Searched, filters: AuditFilters, cursor: PageCursor | None) -> Iterator[ColumnElement[bool]]:
+def _placed(
+    rows: _Searched, filters: AuditFilters, cursor: PageCursor | None, order: Order = Order.NEWEST
+) -> Iterator[ColumnElement[bool]]:
     """The conditions that an index in the order of a page answers."""
     if filters.api_key_id is not None:
         yield rows.api_key_id == filters.api_key_id
@@ -219,8 +263,8 @@ def _placed(rows: _Searched, filters: AuditFilters, cursor: PageCursor | None) -
     if filters.ids is not None:
         yield rows.request_id == any_of(filters.ids)
     if cursor is not None:
-        place = tuple_(literal(cursor.received_at), literal(cursor.id))
-        yield place > tuple_(rows.received_at, rows.request_id)
+        last, here = tuple_(literal(cursor.at), literal(cursor.id)), tuple_(getattr(rows, order.by), rows.request_id)
+        yield last > here if order.descends else last < here
 
 
 def _in_states(rows: _Searched | type[AuditCountRow], filters: AuditFilters) -> Iterator[ColumnElement[bool]]:
@@ -244,6 +288,14 @@ def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool
     if filters.late is not None:
         is_late = or_(rows.ended_late.is_(True), and_(rows.ended_at.is_(None), rows.due_at < func.now()))
         yield is_late if filters.late else rows.ended_late.is_(False)
+    if filters.drills is not None:
+        is_drill = rows.request_id.in_(select(_DRILLS.c.request_id))
+        yield is_drill if filters.drills else ~is_drill
+    if filters.due_before is not None:
+        yield rows.due_at < filters.due_before
+    if filters.part_of_reference is not None:
+        part = RequestRow.reference.icontains(filters.part_of_reference, autoescape=True)
+        yield rows.request_id.in_(select(RequestRow.id).where(part))
     if filters.reference is not None and filters.api_key_id is not None:
         # To be found by a reference is to show it.
         yield rows.status != RequestStatus.COMPLETED

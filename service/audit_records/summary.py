@@ -105,9 +105,11 @@ _SERIES = """
         FROM ranked WHERE total > 0 GROUP BY start
     ), bounds AS (
         SELECT date_trunc(:step, v.committed_at, 'UTC') AS start,
-               max(CASE WHEN e.id IS NULL THEN v.distance_bound_after_relative
-                        ELSE e.distance_bound_after_relative END) AS bound
-        FROM versions v LEFT JOIN versions e ON e.model = v.model AND e.number = v.repair_version
+               max(CASE WHEN v.repair_version <> v.number THEN (
+                       SELECT e.distance_bound_after_relative FROM versions e
+                       WHERE e.model = v.model AND e.number = v.repair_version
+                   ) ELSE v.distance_bound_after_relative END) AS bound
+        FROM versions v
         WHERE v.model = :model AND v.cause = 'batch' AND v.committed_at >= :first AND v.committed_at < :last GROUP BY 1
     )
     SELECT points.start, coalesce(received, 0)::bigint AS received, coalesce(applied, 0)::bigint AS applied,

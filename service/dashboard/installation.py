@@ -3,11 +3,23 @@
 from fastapi import FastAPI
 
 from service.dashboard import assets, unknown
-from service.dashboard.views import charts, drill_card, export, find, log, login, overview, request, requests, webhooks
+from service.dashboard.views import (
+    drill_card,
+    export,
+    find,
+    log,
+    login,
+    model,
+    overview,
+    report,
+    request,
+    requests,
+    webhooks,
+)
 
 
 def install(app: FastAPI) -> None:
     """Serve the dashboard at /dashboard of `app`, whose `services` it uses."""
-    for part in (assets, login, overview, drill_card, charts, requests, request, export, find, log, webhooks):
+    for part in (assets, login, overview, model, drill_card, requests, request, export, find, report, log, webhooks):
         app.include_router(part.router)
     unknown.install(app)

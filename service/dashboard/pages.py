@@ -18,8 +18,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from service.access.sessions import Session
 from service.dashboard.assets import asset_url
 from service.dashboard.sessions import PATH, SESSION_COOKIE, LoginNeeded, delete_cookie
-from service.dashboard.words import formats
 from service.dashboard.words.wording import words_of
+from service.domain import formats
+from service.domain.figures import FIGURES, TOTALS
 from service.errors import LetheError
 from service.services import services_of
 
@@ -150,10 +151,17 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "number": formats.number,
         "percent": formats.percent,
+        "share": formats.share,
         "moment": formats.moment,
         "machine_time": formats.machine_time,
         "duration": formats.duration,
         "words": words_of,
     }
-    environment.globals |= {"asset": asset_url, "plural": formats.plural, "path": PATH}
+    environment.globals |= {
+        "asset": asset_url,
+        "plural": formats.plural,
+        "path": PATH,
+        "FIGURES": FIGURES,
+        "TOTALS": TOTALS,
+    }
     return environment

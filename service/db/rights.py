@@ -65,6 +65,7 @@ API: Mapping[str, Rights] = {
     **dict.fromkeys(("decisions", "imports", "leases", "pointers", "recoveries", "versions"), _READ),
     **dict.fromkeys(("feed", "webhook_deliveries", "webhook_endpoints"), _READ),
     "drills": _DRILL,
+    "log_checks": Rights(add="api_key_id size", change="size checked_at"),
     "outbox": Rights(add="request_id model"),
     "refused_requests": Rights(add="model api_key_id kind named reason"),
     "requests": _ASKED,
@@ -83,6 +84,7 @@ UNLEARNER: Mapping[str, Rights] = {
     "feed": Rights(add="request_id api_key_id milestone status due_at", change="place due_at"),
     "imports": Rights(change="status refusal finished_at"),
     "leases": Rights(add=_ALL, change="holder fencing expires_at phase reason repair_progress device checks served_at"),
+    "log_checks": _READ,
     # Its rows are locked until the stream has them.
     "outbox": Rights(add="request_id model", change="created_at", remove=True),
     "pointers": Rights(add=_ALL, change="version fencing folder digest weights_sha256 moved_at"),

@@ -41,6 +41,17 @@ class SessionRow(Base):
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class LogCheckRow(Base):
+    """The newest check of the log that the holder of an API key has told of."""
+
+    __tablename__ = "log_checks"
+
+    api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"), primary_key=True)
+    #: How many leaves were found in order.
+    size: Mapped[int] = mapped_column(BigInteger)
+    checked_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class SignInRow(Base):
     """An attempt to sign in to the dashboard that failed, or is under way."""
 

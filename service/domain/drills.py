@@ -87,9 +87,9 @@ class Drill:
             return "The canaries are being deleted."
         before, after = self.channel_norm_before, self.channel_norm_after
         if before is None or after is None:
-            return "The column could not be read: another request had deleted canaries of this cohort."
+            return "The test column could not be read: another request had deleted canaries of this cohort."
         if before == 0.0:
-            return "The column had no weight to begin with, so its deletion shows nothing."
+            return "The test column had no weight to begin with, so its deletion shows nothing."
         if self.passed:
-            return f"The weight on the canaries' column fell from {before:.4g} to {after:.4g}."
-        return f"Of {before:.4g} there is {after:.4g} left on the canaries' column: the weights have not forgotten it."
+            return f"The weight on the test column fell from {before:.4g} to {after:.4g}."
+        return f"Of {before:.4g} there is {after:.4g} left on the test column: the model has not forgotten them."

@@ -10,6 +10,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from service.domain.formats import number, percent
+
 #: Residuals, relative to |W|, above this are no rounding: the weights have left the span of the remaining nodes, or
 #: the coefficients no longer belong to the weights.
 MOST_RESIDUAL = 1e-8
@@ -148,6 +150,13 @@ class Figure:
     def description(self) -> str:
         """Its meaning, with when it is null."""
         return f"{self.meaning} Null {self.absent}." if self.absent else self.meaning
+
+    def written(self, value: Any) -> str:
+        """A value of it, as pages, papers and the terminal show it; a dash for None."""
+        if self.form is Form.PERCENT:
+            return percent(value)
+        text = number(value) if value is None or self.form is Form.NUMBER else str(value)
+        return f"{text} {self.unit}" if self.unit and value is not None else text
 
 
 _UNENDED = "until a repair has ended"
@@ -319,6 +328,26 @@ FIGURES: Mapping[str, Figure] = {
         is_exact=True,
     ),
     "device": Figure("Device", "What the batch was computed on.", "cpu", form=Form.TEXT),
+}
+#: What is told of all requests together, by name: the same on the first screen, at the terminal and on reports.
+TOTALS: Mapping[str, str] = {
+    "requests": "Received",
+    "completed": "Completed",
+    "failed": "Failed",
+    "cancelled": "Withdrawn",
+    "refused": "Refused",
+    "open": "Open",
+    "open_past_deadline": "Past the deadline",
+    "open_near_deadline": "Close to the deadline",
+    "open_failed": "Failed, not handled",
+    "on_time": "On time",
+    "late": "Late",
+    "seconds_to_applied": "Out of predictions",
+    "seconds_to_completed": "Time to forget",
+    "unchanged_projection_share": "No direction removed",
+    "model_version": "Model version",
+    "rank": "Rank",
+    "live_nodes": "Live nodes",
 }
 #: Those that receipts and `audit show` give as figures.
 RECEIPT = {name: each for name, each in FIGURES.items() if each.question and each.in_receipts}

@@ -20,6 +20,18 @@ GUARANTEES = {
         "are."
     ),
 }
+#: The same for whoever has never seen a model: on papers.
+IN_PLAIN_WORDS = {
+    Guarantee.SPAN: (
+        "The model was not trained again: it is made of what remains, and may still carry some of what it had learned "
+        "from this data."
+    ),
+    Guarantee.RETRAINED: (
+        "The model was then corrected: it is now the one that training it without this data would have given, up to a "
+        "proved difference, which the annex states."
+    ),
+    Guarantee.GRAPH_ONLY: "The model itself was trained with this data, and stays as it was.",
+}
 #: The same of a request that found everything deleted already.
 NOTHING_LEFT = "An earlier request had deleted everything that this one names; its own receipt says what was done."
 #: And where that is all that is known.

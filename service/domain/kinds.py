@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 
+from service.domain.formats import number
+
 #: A node's external id, or an edge's two, in either order.
 Target = str | tuple[str, str]
 
@@ -76,6 +78,8 @@ class Rules:
     #: What had left the model when it was applied, and what is erased from the disk for it.
     applied: str
     erased: str
+    #: What one and several are to whoever has never seen a graph: on papers.
+    plain: tuple[str, str]
     #: The one thing that goes of what is named; empty where all of it goes.
     only: str = ""
 
@@ -88,6 +92,10 @@ class Rules:
         """What goes of `count` nodes or edges, such as "nodes' features"."""
         owner = self.names.one if count == 1 else self.names.value
         return f"{owner}'{'s' if count == 1 else ''} {self.only}" if self.only else owner
+
+    def in_plain_words(self, count: int) -> str:
+        """What is to be forgotten, such as "2 entries"."""
+        return self.plain[0] if count == 1 else self.plain[1].format(count=number(count))
 
     def asked(self, counted: str) -> str:
         """What is asked of `counted`, such as "2 nodes"."""
@@ -116,6 +124,7 @@ RULES: dict[RequestKind, Rules] = {
         explanation="The graph, the predictions and the coefficients no longer contain the deleted nodes.",
         applied="The nodes left the graph, the training set, the coefficients and every prediction.",
         erased="Features, labels, edges",
+        plain=("one entry", "{count} entries"),
     ),
     RequestKind.EDGE: Rules(
         names=Names.EDGES,
@@ -129,6 +138,7 @@ RULES: dict[RequestKind, Rules] = {
         "feature, so this asked nothing of the projection and there are no norms to give.",
         applied="The edges left the graph and every prediction.",
         erased="Edges",
+        plain=("one connection between two entries", "{count} connections between entries"),
     ),
     RequestKind.FEATURES: Rules(
         names=Names.NODES,
@@ -142,6 +152,7 @@ RULES: dict[RequestKind, Rules] = {
         "stay, with their edges and labels.",
         applied="The features left the coefficients and every prediction; the nodes stay.",
         erased="Features",
+        plain=("what is stored about one entry", "what is stored about {count} entries"),
         only="features",
     ),
 }

@@ -110,7 +110,12 @@ class DrillRepository:
         served = (_TOLD.c.model == model, _TOLD.c.status.in_(statuses), _TOLD.c.model_replaced_at.is_(None))
         return next(iter(await self._read(*served, limit=1)), None)
 
-    async def _read(self, *conditions: ColumnElement[bool], limit: int) -> builtins.list[Drill]:
+    async def between(self, model: str, since: datetime, until: datetime) -> builtins.list[Drill]:
+        """Return the drills of a model asked for from `since` on and before `until`, newest first."""
+        asked = (_TOLD.c.model == model, _TOLD.c.requested_at >= since, _TOLD.c.requested_at < until)
+        return await self._read(*asked, limit=None)
+
+    async def _read(self, *conditions: ColumnElement[bool], limit: int | None) -> builtins.list[Drill]:
         query = select(*_TOLD.c).where(*conditions).order_by(_TOLD.c.number.desc()).limit(limit)
         return [_drill(row) for row in await self._conn.execute(query)]
 

@@ -40,7 +40,7 @@ _DONE: dict[str, Any] = _ASKED | {
     "channel_norm_after": 0.0,
     "passed": True,
     "model_replaced_at": None,
-    "finding": "The weight on the canaries' column fell from 4.125 to 0.",
+    "finding": "The weight on the test column fell from 4.125 to 0.",
 }
 _COHORTS: dict[str, Any] = {"total": 12, "nodes": 4, "remaining": 8, "partly_deleted": [2]}
 

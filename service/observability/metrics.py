@@ -191,7 +191,7 @@ class UnlearningMetrics:
         )
         self._drill_norm = Gauge(
             "lethe_drill_channel_norm",
-            "Norm of the canaries' column of the weights at the served model's last drill; NaN when it is not known.",
+            "Norm of the test column of the weights at the served model's last drill; NaN when it is not known.",
             ("when",),
             registry=registry,
         )

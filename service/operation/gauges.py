@@ -2,13 +2,9 @@
 
 import asyncio
 import contextlib
-import math
-import shutil
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
-from model_store.memory import free_memory
 from service.audit_records.summary import open_counts
 from service.audit_records.totals import fold
 from service.batches.pending_repairs import PendingRepairs
@@ -34,13 +30,13 @@ async def keep_gauges(
     queue: ClaimWatch,
     served: Callable[[], VersionFacts | None],
     drill_interval: timedelta | None,
-    home: Path,
+    room: Callable[[], tuple[float, float]],
     stop: asyncio.Event,
 ) -> None:
     """Set the gauges and fold the totals until `stop`; during an outage of Postgres both stay as they are.
 
-    `served` describes the committed version, None while none is loaded or another process serves it; `home` is the
-    folder whose disk is looked at.
+    `served` describes the committed version, None while none is loaded or another process serves it; `room` tells,
+    on a thread, how many bytes are free on its disk and of memory.
     """
     engine, model = drills.engine, drills.model
     metrics.drill_interval(0.0 if drill_interval is None else drill_interval.total_seconds())
@@ -56,7 +52,7 @@ async def keep_gauges(
                 metrics.log_grown(await LogRepository(connection).size())
                 lacking = await DeliveryRepository(connection).undelivered()
                 metrics.undelivered(lacking.waiting, lacking.oldest_s, lacking.given_up)
-            metrics.room(*await asyncio.to_thread(_room, home))
+            metrics.room(*await asyncio.to_thread(room))
             stall = await queue.stall()
             metrics.unclaimed(0.0 if stall is None else stall.oldest_s)
             async with transaction(engine) as connection:
@@ -78,13 +74,3 @@ async def keep_gauges(
                 metrics.drills_left(len((await drills.cohorts()).unused))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _INTERVAL_S)
-
-
-def _room(home: Path) -> tuple[float, float]:
-    """Bytes that are free on the disk of `home`, and of memory; NaN for what cannot be told."""
-    memory = free_memory()
-    try:
-        disk: float = shutil.disk_usage(home).free
-    except OSError:
-        disk = math.nan
-    return disk, math.nan if memory is None else memory

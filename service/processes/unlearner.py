@@ -3,12 +3,16 @@
 import asyncio
 import math
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
 
 import structlog
 
+from model_store.memory import free_memory
 from model_store.replacement import finish_move
 from model_store.store import Store
 from service.access.first_key import refuse_weak_keys
@@ -201,7 +205,7 @@ async def unlearning(
             # One that lost its lease has the model that it served still in memory.
             return None if unlearner.condition.phase is Phase.WAITING_FOR_LEASE else unlearner.served
 
-        gauges = keep_gauges(metrics, drills, queue, served, interval, settings.home, background.stop)
+        gauges = keep_gauges(metrics, drills, queue, served, interval, partial(_room, settings.home), background.stop)
         background.start("gauges", gauges)
         background.start("checks", keep_looking(readiness, found, background.stop))
         if interval is not None:
@@ -215,3 +219,13 @@ async def unlearning(
         background.start("announcement", announce(is_serving, on_ready, background.stop))
         structlog.get_logger(__name__).info("unlearner.listening", url=url_of(bound))
         yield url_of(bound)
+
+
+def _room(home: Path) -> tuple[float, float]:
+    """Bytes that are free on the disk of `home`, and of memory; NaN for what cannot be told."""
+    memory = free_memory()
+    try:
+        disk: float = shutil.disk_usage(home).free
+    except OSError:
+        disk = math.nan
+    return disk, math.nan if memory is None else memory

@@ -18,15 +18,16 @@ _POSITION_BYTES = 24
 
 @dataclass(frozen=True)
 class PageCursor:
-    """The last row of a page of requests, newest first."""
+    """The last row of a page of requests."""
 
-    received_at: datetime
+    #: The time by which they are in order.
+    at: datetime
     id: UUID
 
 
 def encode(cursor: PageCursor, key: bytes) -> str:
     """Return `cursor` as url-safe text of 54 characters, signed with `key`."""
-    microseconds = (cursor.received_at - _EPOCH) // _MICROSECOND
+    microseconds = (cursor.at - _EPOCH) // _MICROSECOND
     position = microseconds.to_bytes(8, "big", signed=True) + cursor.id.bytes
     return base64.urlsafe_b64encode(position + _tag(position, key)).decode("ascii").rstrip("=")
 

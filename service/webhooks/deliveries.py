@@ -177,7 +177,7 @@ class DeliveryRepository:
         if state is not None:
             query = query.where(_MARK[state].is_not(None))
         if cursor is not None:
-            query = query.where(tuple_(_ROW.created_at, _ROW.id) < tuple_(cursor.received_at, cursor.id))
+            query = query.where(tuple_(_ROW.created_at, _ROW.id) < tuple_(cursor.at, cursor.id))
         found = [_delivery(row) for row in await self._conn.execute(query)]
         shown = found[:limit]
         return shown, PageCursor(shown[-1].created_at, shown[-1].id) if len(found) > limit else None

@@ -15,7 +15,7 @@ from service.domain.scopes import Scope
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import Api, serving
 
-PAGES = ("", "/requests", "/find", "/log", "/charts", "/requests/5e1c0a66-1111-4222-8333-444455556666/proof")
+PAGES = ("", "/requests", "/find", "/log", "/model", "/requests/5e1c0a66-1111-4222-8333-444455556666/proof")
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ async def test_no_node_is_in_a_page_a_url_or_a_log_line(api: Api) -> None:
     _, key = await api.key(Scope.AUDIT_READ)
     client = await api.client_with(None)
     await sign_in(client, key)
-    for path in ("", "/requests", f"/requests/{accepted['id']}", f"/requests/{accepted['id']}/proof", "/charts"):
+    for path in ("", "/requests", f"/requests/{accepted['id']}", f"/requests/{accepted['id']}/proof", "/model"):
         page = await client.get(f"/dashboard{path}")
         assert page.status_code == 200
         assert "lesund" not in page.text

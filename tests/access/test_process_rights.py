@@ -69,6 +69,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
         f"{_ASKED}, change already_deleted_by applied_at batch_id ciphertext completed_at explanation failed_at "
         "failure guarantee key_file key_place repair status swept_at taken_at",
     ),
+    "log_checks": ("read, add api_key_id size, change checked_at size", _READ),
     "sessions": ("read, add key_id token_hash, change seen_at, remove", ""),
     "sign_ins": ("read, add address_hash, remove", ""),
     "tombstone_keys": (_READ, _ADD),

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Browser, Route, expect
 
 from service.audit.merkle import Range, consistency_ranges, inclusion_ranges, leaf_hash, root
 from tests.support.clients.visits import LOOKS, Visit, held_log, judge
 from tests.support.everyday import everyday
-from tests.support.processes.lethe_process import LetheProcess
+from tests.support.processes.lethe_process import KEY, LetheProcess
 
 Open = Callable[..., Visit]
 
@@ -87,6 +87,17 @@ def test_the_browser_verifies_the_evidence_and_finds_what_was_changed(visit: Ope
     def another_checkpoint(evidence: Any) -> None:
         origin, size, *rest = evidence["checkpoint"].split("\n")
         evidence["checkpoint"] = "\n".join([origin, str(int(size) + 1), *rest])
+
+    shown = page.url
+    page.get_by_role("link", name="Receipt, to read").click()
+    mark = page.locator("code.fingerprint").inner_text().replace(" ", "")
+    # The code on the paper leads here.
+    assert f"{page.locator('.code').get_attribute('aria-label')}".startswith("QR code")
+    for given, words in ((mark, "it says what the log says"), (mark[::-1], "of no leaf of this request")):
+        page.goto(f"{shown}?fingerprint={given}")
+        page.get_by_role("button", name="Verify in this browser").click()
+        expect(page.locator("#checks li").filter(has_text=words)).to_be_visible()
+    page.goto(shown)
 
     forge(more_was_measured)
     expect(page.locator("#outcome")).to_have_class(re.compile("bad"))
@@ -191,28 +202,71 @@ def test_a_page_says_when_the_server_does_not_answer(visit: Open) -> None:
 def test_a_request_is_found_without_an_address_that_names_it(visit: Open) -> None:
     window = visit()
     page = window.sign_in("/find")
-    page.get_by_label("Node id").check()
-    page.get_by_label("Exactly this text").fill("5")
+    page.get_by_label("Node id", exact=True).check()
+    page.get_by_label("whole node id").fill("5")
     page.get_by_role("button", name="Find").click()
     expect(page.get_by_role("row").filter(has_text="DSR-2")).to_be_visible()
-    page.get_by_label("Reference").check()
-    page.get_by_label("Exactly this text").fill("DSR-0")
+    page.get_by_label("Reference", exact=True).check()
+    # A part is enough, and what was typed is kept.
+    page.get_by_label("Part of the reference").fill("sr-0")
     page.get_by_role("button", name="Find").click()
     expect(page.get_by_text("1 request found")).to_be_visible()
+    expect(page.get_by_label("Part of the reference")).to_have_value("sr-0")
     assert page.url == f"{window.url}/dashboard/find"
 
 
 def test_the_overview_shows_what_was_done(visit: Open) -> None:
-    page = visit().sign_in()
-    expect(page.get_by_text("Every open request is within its deadline of 30 days.")).to_be_visible()
+    window = visit()
+    page = window.sign_in()
+    expect(page.get_by_text("Nothing is open.")).to_be_visible()
+    expect(page.get_by_text("Every event is in the signed log.")).to_be_visible()
     charts = page.locator("#charts[data-drawn]")
-    expect(charts.get_by_role("img")).to_have_count(6)
-    norms = page.locator("figure").filter(has_text="Weight on the deleted nodes")
-    norms.get_by_text("As a table").click()
-    expect(norms.get_by_role("link").first).to_have_attribute("href", re.compile("/dashboard/requests/"))
+    expect(charts.get_by_role("img")).to_have_count(2)
     page.get_by_role("link", name="90 days").click()
     expect(page).to_have_url(re.compile(r"\?period=90d$"))
-    expect(charts.get_by_role("img")).to_have_count(6)
+    expect(charts.get_by_role("img")).to_have_count(2)
+    # The whole period, though there was something on its last day alone.
+    axis = page.evaluate("JSON.parse(document.querySelector('[data-charts]').dataset.charts).series.time")
+    assert axis[-1] - axis[0] == 89 * 86_400
+    page = window.open("/model")
+    expect(charts.get_by_role("img")).to_have_count(4)
+    norms = page.locator("figure").filter(has_text="Weight on these nodes")
+    norms.get_by_text("As a table").click()
+    expect(norms.get_by_role("link").first).to_have_attribute("href", re.compile("/dashboard/requests/"))
+
+
+def test_without_a_script_there_are_tables_and_lists_that_can_be_sorted(lethe: LetheProcess, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{lethe.url}/dashboard")
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("region", name="Requests as a table").get_by_role("row")).not_to_have_count(0)
+    expect(page.get_by_text("Loading")).to_have_count(0)
+    page.goto(f"{lethe.url}/dashboard/requests?drills=no")
+    page.get_by_label("Order").select_option("Oldest first")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.locator("#results tbody tr").first).to_contain_text("DSR-0")
+    expect(page.get_by_text(re.compile(r"^\d+ requests$"))).to_be_visible()
+    page.goto(f"{lethe.url}/dashboard/requests?drills=yes&open=yes")
+    expect(page.get_by_text("No request fits these filters.")).to_be_visible()
+    context.close()
+
+
+def test_a_report_is_handed_out_whose_code_leads_to_the_check_of_its_checkpoint(visit: Open) -> None:
+    window = visit()
+    page = window.sign_in()
+    page.get_by_label("the report of").select_option(index=0)
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("heading", name="Deletions in")).to_be_visible()
+    root = page.locator("code.fingerprint").inner_text().replace(" ", "")
+    size = page.locator("pre").first.inner_text().split("\n")[1]
+    page = window.open(f"/log?size={size}&root={root}")
+    expect(page.locator("#compare-outcome")).to_have_text("This log only grew since the checkpoint you kept.")
+    page = window.open()
+    expect(page.get_by_text(re.compile("by admin.*, up to event"))).to_be_visible()
+    page = window.open(f"/log?size={size}&root={root[::-1]}")
+    expect(page.locator("#compare-outcome")).to_contain_text("contradicts")
 
 
 def test_every_page_can_be_used_with_the_keyboard_alone(visit: Open) -> None:
@@ -249,6 +303,9 @@ def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str
     judge(window.open("/log"), axe)
     judge(window.open("/find"), axe)
     judge(window.open("/webhooks"), axe)
+    page = window.open("/model")
+    page.locator("#charts[data-drawn]").wait_for()
+    judge(page, axe)
 
 
 def hashes(leaves: Sequence[bytes], ranges: Sequence[Range]) -> list[str]:

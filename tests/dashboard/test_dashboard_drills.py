@@ -66,7 +66,7 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     page = (await client.get("/dashboard")).text
     told = text_of(page)
     assert "No drill has run yet." in told
-    assert "2 cohorts of 2 are left" in told
+    assert "2 drills of 2 are left" in told
     assert "Run a drill" in told
 
     # At rest it answers that nothing has changed; by itself it is no page.
@@ -80,11 +80,11 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     assert "Under way" in (await client.get("/dashboard/drills", headers=asked)).text
     assert "every 1.0s" in begun.text
     assert "Under way" in text_of(begun.text)
-    assert "1 cohort of 2 is left" in text_of(begun.text)
+    assert "1 drill of 2 is left" in text_of(begun.text)
     assert 'id="run-drill" class="plain" aria-disabled="true"' in begun.text
     await complete(api, 1, after=0.0)
     told = await card(client)
-    assert "Passed 4.125 → 0 The weight on the canaries&#39; column fell from 4.125 to 0." in told
+    assert "Passed 4.125 → 0 The weight on the test column fell from 4.125 to 0." in told
     assert "Cohort 1, asked for just now" in told
     assert "None runs by itself" in told
     # While the model is being loaded, what was done is shown.
@@ -100,7 +100,7 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     await complete(api, 2, after=0.5)
     told = await card(client)
     assert "Failed 4.125 → 0.5" in told
-    assert "0 cohorts of 2 are left: train the model again" in told
+    assert "0 drills of 2 are left: train the model again" in told
     assert "Run a drill" not in told
     assert "Earlier drills" in told
 

@@ -81,7 +81,7 @@ async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx.
     [shown] = found["drills"]
     assert (shown["status"], shown["passed"]) == ("completed", True)
     assert (shown["channel_norm_before"], shown["channel_norm_after"]) == (4.125, 0.0)
-    assert shown["finding"] == "The weight on the canaries' column fell from 4.125 to 0."
+    assert shown["finding"] == "The weight on the test column fell from 4.125 to 0."
     assert "lethe-canary" not in str(found)
     assert "lethe-canary" not in api.lines.getvalue()
     # Whoever chose a cohort before that drill chooses again.
@@ -195,7 +195,7 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     assert first["model_replaced_at"] > first["completed_at"]
     moment = first["model_replaced_at"][:16].replace("T", " ")
     assert first["finding"] == (
-        "The weight on the canaries' column fell from 4 to 0. It was so for the model that was served before the "
+        "The weight on the test column fell from 4 to 0. It was so for the model that was served before the "
         f"import of {moment} UTC, and shows nothing of the one that is served now."
     )
     await api.replace_model()

@@ -19,6 +19,7 @@ from service.audit.verify_receipt import linked, verify_receipt
 from service.db.transactions import transaction
 from service.deletions.moves import RequestMoves
 from service.domain.scopes import Scope
+from service.evidence.checks import LogCheckRepository
 from service.evidence.signer import LogSigner
 from service.imports.repository import ImportRepository
 from service.observability.metrics import UnlearningMetrics
@@ -161,6 +162,48 @@ async def test_there_is_no_receipt_before_a_request_is_applied_and_signed(api: A
     assert "cancelled" in refused(await client.get(f"/deletions/{cancelled}/receipt"), 409, "conflict")["detail"]
 
 
+async def test_a_request_that_failed_has_a_receipt_that_says_why(api: Api, unlearner: Unlearner) -> None:
+    client = await api.client(*OWNER)
+    request_id = UUID((await accepted(client, "12"))["id"])
+    async with transaction(api.engine) as connection:
+        await RequestMoves(connection).mark_failed(request_id, "Its features could not be read.")
+    await unlearner.sign()
+    receipt = (await client.get(f"/deletions/{request_id}/receipt")).json()
+    assert verify_receipt(receipt, unlearner.public).is_good
+    summary = receipt["summary"]
+    assert (summary["status"], summary["failure"]) == ("failed", "Its features could not be read.")
+    page = (await client.get(f"/deletions/{request_id}/receipt", params={"format": "html"})).text
+    assert "nothing was deleted for this request" in " ".join(page.split())
+    assert "The reason: Its features could not be read." in page
+    # Whoever asked is shown the reference that they gave.
+    assert "DSR-17" in page
+    # Once it is tried again it is under way, and has none until that has ended.
+    operator = await api.client(Scope.DELETIONS_WRITE, Scope.AUDIT_READ)
+    assert (await operator.post(f"/deletions/{request_id}/retry")).is_success
+    refused(await client.get(f"/deletions/{request_id}/receipt"), 409, "conflict")
+
+
+async def test_it_is_kept_who_has_checked_the_log_and_how_far(api: Api, unlearner: Unlearner) -> None:
+    client = await api.client(*OWNER)
+    for node in ("12", "13"):
+        await unlearner.apply(UUID((await accepted(client, node))["id"]))
+    leaves = await texts(api)
+    told = {"size": 1, "root": mth(leaves[:1]).hex()}
+    assert (await client.post("/log/checks", json=told)).status_code == 204
+    for size, root in ((2, mth(leaves[:1])), (3, mth(leaves))):
+        refused(await client.post("/log/checks", json={"size": size, "root": root.hex()}), 409, "conflict")
+    refused(await client.post("/log/checks", json={"size": 0, "root": mth([]).hex()}), 422, "invalid-request")
+    other = await api.client(Scope.PREDICTIONS_READ)
+    refused(await other.post("/log/checks", json=told), 403, "missing-scope")
+    auditor = await api.client(Scope.AUDIT_READ)
+    assert (await auditor.post("/log/checks", json={"size": 2, "root": mth(leaves).hex()})).status_code == 204
+    async with transaction(api.engine) as connection:
+        newest = await LogCheckRepository(connection).newest()
+        rows = (await connection.exec_driver_sql("SELECT size FROM log_checks ORDER BY size")).scalars().all()
+    assert newest is not None
+    assert (newest.size, rows) == (2, [1, 2])
+
+
 async def test_a_receipt_is_for_whoever_asked_and_for_auditors(api: Api, unlearner: Unlearner) -> None:
     owner = await api.client(*OWNER)
     request_id = UUID((await accepted(owner, "12"))["id"])
@@ -247,7 +290,7 @@ async def test_the_page_says_the_same_and_loads_nothing(api: Api, unlearner: Unl
     assert "unsafe" not in policy
     page = response.text
     receipt = (await client.get(f"/deletions/{request_id}/receipt")).json()
-    for said in (str(request_id), receipt["summary"]["guarantee_in_words"].split("'")[0], "3e-15", "1 node"):
+    for said in (str(request_id), receipt["summary"]["guarantee_in_words"].split("'")[0], "3.00 × 10⁻¹⁵", "one entry"):
         assert said in page
     for line in receipt["checkpoint"].split("\n"):
         assert line.replace("+", "&#43;") in page or line in page

@@ -9,7 +9,7 @@ import pytest
 
 from projector.forgetting.status import RepairStatus
 from service.audit_records import search
-from service.audit_records.queries import AuditEntry, AuditFilters, Searched, Threshold
+from service.audit_records.queries import AuditEntry, AuditFilters, Order, Searched, Threshold
 from service.audit_records.search import export
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
@@ -45,6 +45,12 @@ FILTERS = {
     "in time, and with a threshold": AuditFilters(
         late=False, open=False, thresholds={Searched.INJECTED_NORM_BEFORE: Threshold(0.2, 0.6)}
     ),
+    "drills": AuditFilters(drills=True),
+    "no drills, failed": AuditFilters(drills=False, status=RequestStatus.FAILED),
+    "due by a day": AuditFilters(due_before=UNTIL + timedelta(days=24)),
+    "a part of references": AuditFilters(part_of_reference="sr-1"),
+    "a part of references, of features": AuditFilters(part_of_reference="R-1", kind=RequestKind.FEATURES),
+    "a part that is a pattern elsewhere": AuditFilters(part_of_reference="%"),
     "two thresholds": AuditFilters(
         thresholds={
             Searched.DISTANCE_BOUND_BEFORE_RELATIVE: Threshold(at_most=0.03),
@@ -64,7 +70,7 @@ async def world(templates: Templates) -> AsyncIterator[AuditWorld]:
         yield world
 
 
-def keeps(filters: AuditFilters, entry: AuditEntry) -> bool:
+def keeps(filters: AuditFilters, entry: AuditEntry, drills: set[UUID]) -> bool:
     request, audit = entry.request, entry.audit
     for wanted, found in (
         (filters.status, request.status),
@@ -73,9 +79,14 @@ def keeps(filters: AuditFilters, entry: AuditEntry) -> bool:
         (filters.repair, request.repair),
         (filters.open, request.ended_at is None),
         (filters.late, request.late),
+        (filters.drills, request.id in drills),
     ):
         if wanted is not None and wanted is not found:
             return False
+    if filters.due_before and request.due_at >= filters.due_before:
+        return False
+    if filters.part_of_reference and filters.part_of_reference.lower() not in (request.reference or "").lower():
+        return False
     if filters.since and request.received_at < filters.since:
         return False
     if filters.until and request.received_at >= filters.until:
@@ -103,17 +114,24 @@ async def test_a_search_finds_what_looking_at_every_request_finds(
     monkeypatch.setattr(search, "_CANDIDATES", candidates)
     everything = await world.found(AuditFilters(), limit=100_000)
     assert everything == sorted(everything, key=lambda one: (one.request.received_at, one.request.id), reverse=True)
+    drills = {row.request_id for row in await world.rows("SELECT request_id FROM drills")}
     kept = {}
     for name, filters in FILTERS.items():
-        kept[name] = ids([entry for entry in everything if keeps(filters, entry)])
+        kept[name] = ids([entry for entry in everything if keeps(filters, entry, drills)])
         assert ids(await world.found(filters, limit=50)) == kept[name], name
         assert ids((await world.page(filters, limit=5)).entries) == kept[name][:5], name
+        assert await world.counted(filters) == len(kept[name]), name
+        for order in Order:
+            expected = [entry for entry in everything if entry.request.id in kept[name]]
+            expected.sort(key=lambda one: (getattr(one.request, order.by), one.request.id), reverse=order.descends)
+            assert ids(await world.found(filters, limit=40, order=order)) == ids(expected), (name, order)
     found_some = {name for name, found in kept.items() if found}
     assert found_some == FILTERS.keys() - {
         "norm after",
         "states that exclude each other",
         "a converged repair with a large bound",
         "an edge with a norm",
+        "a part that is a pattern elsewhere",
     }
 
 

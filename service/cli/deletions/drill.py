@@ -9,6 +9,7 @@ from lethe_client import AcceptedDrill, Drill
 from service.cli.console import Json, doing, interrupted, note, number, print_result, report, table
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
+from service.domain.figures import FIGURES
 
 
 def command(
@@ -54,8 +55,8 @@ def _print_drill(drill: Drill, as_json: bool) -> None:
     outcome = {True: "passed", False: "failed", None: drill.status}[drill.passed]
     rows = [
         ("result", outcome),
-        ("norm before", number(drill.channel_norm_before)),
-        ("norm after", number(drill.channel_norm_after)),
+        (FIGURES["channel_norm_before"].label, number(drill.channel_norm_before)),
+        (FIGURES["channel_norm_after"].label, number(drill.channel_norm_after)),
     ]
     print_result(drill, as_json, table(f"Drill of cohort {drill.cohort}", ("", ""), rows))
     if drill.passed:

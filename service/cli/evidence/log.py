@@ -20,6 +20,7 @@ from service.audit.report import Report
 from service.cli.console import Json, doing, interrupted, note, print_result, report
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, settings_of_used
+from service.domain.formats import in_groups
 from service.errors import ConfigurationError
 from service.settings import load_settings
 
@@ -264,6 +265,7 @@ def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
         "good": outcome.is_good,
         "leaves": outcome.leaves,
         "checkpoints": outcome.signed,
+        "fingerprint": outcome.fingerprint,
         "log": None if checkpoint is None else {"origin": checkpoint.origin, "size": checkpoint.size},
         "nodes": linked.nodes,
         "reference": linked.reference,
@@ -292,6 +294,8 @@ def _lines(outcome: Report, linked: _Linked) -> Iterator[str]:
         f"{outcome.checkpoint.size}, {_counted(outcome.signed, 'checkpoint', 'checkpoints')} signed by a key that is "
         "trusted."
     )
+    if outcome.fingerprint is not None:
+        yield f"Fingerprint, as on paper: {in_groups(outcome.fingerprint)}"
     yield from (f"No deletion, leaf {index}: {what}." for index, what in outcome.unrequested[-_SHOWN:])
 
 

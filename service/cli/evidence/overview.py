@@ -14,9 +14,11 @@ from rich.console import RenderableType
 
 from lethe_client import AuditSummary, Percentiles
 from projector.forgetting.status import RepairStatus
-from service.cli.console import Json, interrupted, note, number, print_result, table
+from service.cli.console import Json, interrupted, note, print_result, table
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
+from service.domain.figures import TOTALS
+from service.domain.formats import duration
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
 from service.errors import ConfigurationError
@@ -145,36 +147,38 @@ def _page(found: AuditSummary) -> Iterator[RenderableType]:
         for state, count in counts.items()
         if count
     ]
-    rows = [("requests", str(found.requests)), *((name.strip(), count) for name, count in counted)]
+    rows = [(TOTALS["requests"], str(found.requests)), *((name.strip(), count) for name, count in counted)]
     share = found.unchanged_projection_share
     rows += [
-        ("seconds to applied", _percentiles(found.seconds_to_applied)),
-        ("seconds to completed", _percentiles(found.seconds_to_completed)),
-        ("projection changed nothing", "-" if share is None else f"{share:.1%}"),
+        (TOTALS["seconds_to_applied"], _percentiles(found.seconds_to_applied)),
+        (TOTALS["seconds_to_completed"], _percentiles(found.seconds_to_completed)),
+        (TOTALS["unchanged_projection_share"], "-" if share is None else f"{share:.1%}"),
     ]
     yield table(f"Requests to {found.model} received from {days}", ("", ""), rows)
     if found.months:
         months = [
             (f"{one.month:%Y-%m}", str(one.on_time), str(one.late), f"{one.on_time_share:.1%}") for one in found.months
         ]
-        yield table("By month of receipt, without drills", ("", "on time", "late", "share on time"), months)
+        columns = ("", TOTALS["on_time"], TOTALS["late"], "Share on time")
+        yield ""
+        yield table("By month of receipt, without drills", columns, months)
     oldest = found.oldest_open
     now = [
-        ("open", str(found.open)),
-        ("oldest open", "none" if oldest is None else f"{oldest.id}, {oldest.received_at:%Y-%m-%d %H:%M:%S} UTC"),
-        ("past their deadline", str(found.open_past_deadline)),
-        ("near their deadline", str(found.open_near_deadline)),
-        ("failed, not handled", str(found.open_failed)),
-        ("model version", _count(found.model_version)),
-        ("rank", _count(found.rank)),
-        ("live nodes", _count(found.live_nodes)),
+        (TOTALS["open"], str(found.open)),
+        ("Oldest", "none" if oldest is None else f"{oldest.id}, {oldest.received_at:%Y-%m-%d %H:%M:%S} UTC"),
+        (TOTALS["open_past_deadline"], str(found.open_past_deadline)),
+        (TOTALS["open_near_deadline"], str(found.open_near_deadline)),
+        (TOTALS["open_failed"], str(found.open_failed)),
+        (TOTALS["model_version"], _count(found.model_version)),
+        (TOTALS["rank"], _count(found.rank)),
+        (TOTALS["live_nodes"], _count(found.live_nodes)),
     ]
     yield ""
     yield table("Now", ("", ""), now)
 
 
 def _percentiles(found: Percentiles) -> str:
-    return f"{number(found.p50)} (50 %), {number(found.p95)} (95 %), {number(found.p99)} (99 %)"
+    return f"{duration(found.p50)} (50 %), {duration(found.p95)} (95 %), {duration(found.p99)} (99 %)"
 
 
 def _count(value: int | None) -> str:

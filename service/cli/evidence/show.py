@@ -102,8 +102,7 @@ def _figures(audit: Audit) -> list[tuple[str, str, str]]:
     for name, figure in RECEIPT.items():
         value = getattr(audit, name)
         if value is not None:
-            text = str(value) if isinstance(value, int) else number(value)
-            rows.append((name.replace("_", " "), f"{text} {figure.unit}".rstrip(), figure.meaning))
+            rows.append((figure.label, figure.written(value), figure.meaning))
     return rows
 
 

@@ -52,6 +52,7 @@ def watch(
         while True:
             try:
                 seen = watcher.look()
+                client.log_checked(seen.checkpoint.size, seen.checkpoint.root.hex())
             except Contradiction as found:
                 figures.contradicted()
                 evidence = state.with_name(state.name + ".contradiction")

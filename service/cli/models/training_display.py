@@ -9,6 +9,7 @@ from rich.table import Table
 from model_store.work import Work
 from projector.network.spec import ModelSpec
 from service.cli.console import number, table
+from service.domain.formats import plural
 
 if TYPE_CHECKING:
     from model_store.build import BuildProgress
@@ -82,7 +83,7 @@ def _canary_rows(manifest: "Manifest") -> list[tuple[str, str]]:
     if manifest.canaries is None:
         return []
     cohorts, nodes = manifest.canaries.cohorts, manifest.canaries.nodes
-    return [("canaries", f"{cohorts * nodes} of these nodes, in {cohorts} cohort(s) for as many drills")]
+    return [("canaries", f"{cohorts * nodes} of these nodes, for {plural(cohorts, 'drill')}")]
 
 
 def _mlp_rows(manifest: "Manifest") -> list[tuple[str, str]]:

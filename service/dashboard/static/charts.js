@@ -1,14 +1,13 @@
-// The charts of the overview: one request for all of them, again every few seconds, drawn anew only when it differs.
+// The charts of a page, drawn from what its region holds, and anew whenever the region has changed.
 "use strict";
 
 (() => {
-  const section = document.getElementById("charts");
-  const REFRESH_MS = 10_000;
   const HEIGHT = 240;
   const SUPERSCRIPT = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
   let plots = [];
-  let drawn = "";
   let data = null;
+  // Names of the charts whose tables the reader has opened.
+  const opened = new Set();
 
   // Figures in words
   const plain = (value) => value.toLocaleString("en-GB", { maximumFractionDigits: 1 });
@@ -58,13 +57,11 @@
     return clock === "00:00" ? name : clock;
   }
   const timeAxis = () => axis({ size: 32, space: 64, values: (_, splits, index, space, step) => splits.map((value) => day(value, step)) });
-  // From the first hour or day in which there was anything, but never fewer than twelve, with room for both end points.
+  // All of the period that was chosen, with room for both end points.
   function timeRange() {
-    const { time, ...columns } = data.series;
+    const { time } = data.series;
     const width = data.step === "day" ? 86_400 : 3600;
-    const first = time.findIndex((_, at) => Object.values(columns).some((column) => column[at]));
-    const begin = Math.max(0, Math.min(first < 0 ? 0 : first - 1, time.length - 12));
-    return [time[begin] - 0.6 * width, time.at(-1) + 0.6 * width];
+    return [time[0] - 0.6 * width, time.at(-1) + 0.6 * width];
   }
   const wholeAxis = () => axis({ size: (_, labels) => 20 + 7 * Math.max(4, ...(labels ?? []).map((label) => label.length)), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 1e7], values: (_, splits) => splits.map((value) => value.toLocaleString("en-GB")) });
   const logAxis = (scale, words) => axis({ size: 66, splits: () => powers(scale.low, scale.high), filter: (_, splits) => splits, values: (_, splits) => splits.map(words) });
@@ -124,14 +121,13 @@
           axis({ size: 66, splits: () => [zero, ...powers(scale.low, scale.high)], filter: (_, splits) => splits, values: (_, splits) => splits.map((value) => (value === zero ? "0" : power(value))) }),
         ],
         words: figure, slopes: true, at: (index) => `Request ${data.norms[index].id.slice(0, 8)}`,
-        rows: data.norms.map((one) => [{ text: one.id.slice(0, 8), href: `/dashboard/requests/${one.id}` }, figure(one.before), figure(one.after)]), head: ["Request", "Before", "After"],
       };
     },
     bound: () => {
       const { time, bound } = data.series;
       const scale = logScale([bound]);
       const placed = bound.map((value) => (value === null ? null : Math.max(value, scale.low)));
-      return { columns: [time, placed], shown: [time, bound], series: [line("Bound", "chart-1", bound)], y: logY(scale), axes: [timeAxis(), logAxis(scale, power)], words: figure };
+      return { columns: [time, placed], shown: [time, bound], series: [line("Largest", "chart-1", bound)], y: logY(scale), axes: [timeAxis(), logAxis(scale, (value) => `${power(100 * value)} %`)], words: (value) => `${figure(100 * value)} %` };
     },
     live: () => whole("Live nodes", "live"),
     rank: () => whole("Rank", "rank"),
@@ -158,7 +154,7 @@
     const last = shown[0].length - 1;
     const tell = (at) => writeLegend(legend, chart, shown, at ?? newest(shown, last), chart.at);
     const instance = new uPlot({
-      width: Math.max(200, plot.clientWidth), height: HEIGHT, padding: [12, 12, 0, 0],
+      width: Math.max(200, plot.clientWidth), height: HEIGHT, padding: [12, 26, 0, 0],
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
       legend: { show: false }, cursor: { y: false, drag: { x: false, y: false }, points: { size: 8 } },
       scales: { x: chart.x ?? { range: timeRange }, y: chart.y }, axes: chart.axes, series: [{}, ...chart.series],
@@ -168,7 +164,6 @@
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", `Chart. Newest: ${legend.textContent.trim()}. The same as a table follows.`);
     plots.push({ instance, plot });
-    writeTable(name, chart, shown);
   }
 
   function empty(name, plot, text) {
@@ -179,8 +174,6 @@
     plot.removeAttribute("role");
     plot.removeAttribute("aria-label");
     document.querySelector(`[data-legend="${name}"]`).replaceChildren();
-    const table = document.querySelector(`[data-table="${name}"]`);
-    table.textContent = text;
   }
 
   function newest(columns, last) {
@@ -230,60 +223,25 @@
     return entry;
   }
 
-  function writeTable(name, chart, columns) {
-    const head = chart.head ?? ["Time (UTC)", ...chart.series.map((series) => series.label)];
-    const rows = chart.rows ?? columns[0].map((x, at) => [moment(x), ...columns.slice(1).map((column) => (column[at] === null ? "–" : chart.words(column[at])))]);
-    const table = document.createElement("table");
-    const top = table.createTHead().insertRow();
-    for (const text of head) {
-      const cell = document.createElement("th");
-      cell.scope = "col";
-      cell.textContent = text;
-      top.append(cell);
-    }
-    const body = table.createTBody();
-    for (const row of rows.reverse()) {
-      const line_ = body.insertRow();
-      for (const value of row) {
-        const cell = line_.insertCell();
-        if (typeof value === "string") cell.textContent = value;
-        else {
-          const link = document.createElement("a");
-          link.href = value.href;
-          link.textContent = value.text;
-          cell.append(link);
-        }
-      }
-    }
-    document.querySelector(`[data-table="${name}"]`).replaceChildren(table);
-  }
-
   function drawAll() {
+    const section = document.getElementById("charts");
     for (const { instance } of plots) instance.destroy();
     plots = [];
+    data = JSON.parse(section.querySelector("[data-charts]").dataset.charts);
     for (const plot of section.querySelectorAll("[data-chart]")) draw(plot.dataset.chart, plot);
+    for (const details of section.querySelectorAll("details")) {
+      details.open = opened.has(details.dataset.name);
+      details.ontoggle = () => opened[details.open ? "add" : "delete"](details.dataset.name);
+    }
     section.dataset.drawn = "true";
   }
 
-  async function refresh() {
-    const answer = await fetch(section.dataset.source).catch(() => null);
-    // No answer is told by the region above, which asks more often.
-    if (answer === null || answer.status >= 500) return;
-    if (answer.redirected || !answer.ok) { location.reload(); return; }
-    const text = await answer.text();
-    const comparable = text.replace(/"now":[^,]*,/, "");
-    if (comparable === drawn) return;
-    drawn = comparable;
-    data = JSON.parse(text);
-    drawAll();
-  }
-
   document.addEventListener("DOMContentLoaded", () => {
-    refresh();
-    setInterval(() => { if (!document.hidden) refresh(); }, REFRESH_MS);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (data) drawAll(); });
-    new ResizeObserver(() => {
+    drawAll();
+    document.body.addEventListener("htmx:afterSettle", (event) => { if (event.target.id === "charts") drawAll(); });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+    addEventListener("resize", () => {
       for (const { instance, plot } of plots) instance.setSize({ width: Math.max(200, plot.clientWidth), height: HEIGHT });
-    }).observe(section);
+    });
   });
 })();

@@ -1,5 +1,5 @@
 // The log page: the signature of the checkpoint, and whether an earlier one is the beginning of this log.
-import { Report, fromHex, hasCryptography, insecure, isConsistent, readCheckpoint, reportSignature } from "./merkle.js";
+import { Report, fromHex, hasCryptography, insecure, isConsistent, readCheckpoint, reportSignature, toHex } from "./merkle.js";
 
 const page = document.getElementById("log-tools");
 const note = document.getElementById("note").textContent;
@@ -31,13 +31,10 @@ document.getElementById("check").addEventListener("click", run("check", async (r
   else if (!report.open) report.say("good", "The signature of this checkpoint is good.");
 }));
 
-document.getElementById("compare-form").addEventListener("submit", run("compare", async (report) => {
-  const text = kept.value.replaceAll("\r\n", "\n").replace(/\s*$/, "\n");
-  const earlier = readCheckpoint(text);
+// Whether the log begins with `earlier`; what was checked is then told to the server, for others to see.
+async function compare(report, earlier) {
   const newest = readCheckpoint(note);
-  await reportSignature(report, earlier, keys);
-  if (earlier.origin !== newest.origin) report.line("bad", `It is of another log: ${earlier.origin}.`);
-  else if (earlier.size > newest.size) report.line("bad", `The log had ${earlier.size} leaves then and has ${newest.size} now: it was cut.`);
+  if (earlier.size > newest.size) report.line("bad", `The log had ${earlier.size} leaves then and has ${newest.size} now: it was cut.`);
   else if (earlier.size === 0) report.line("good", "The log was empty then, so anything may follow.");
   else {
     const answer = await fetch(`${page.dataset.consistency}?from=${earlier.size}&to=${newest.size}`);
@@ -48,7 +45,26 @@ document.getElementById("compare-form").addEventListener("submit", run("compare"
     else report.line("bad", `The first ${earlier.size} leaves are not what they were when that checkpoint was signed.`);
   }
   if (report.bad) report.say("bad", "This log contradicts the checkpoint you kept. Keep both, and have the log examined.");
-  else report.say("good", "This log only grew since the checkpoint you kept.");
+  else {
+    report.say("good", "This log only grew since the checkpoint you kept.");
+    const body = new URLSearchParams({ form_token: page.dataset.token, size: newest.size, root: toHex(newest.root) });
+    await fetch(page.dataset.checks, { method: "POST", body });
+  }
+}
+
+document.getElementById("compare-form").addEventListener("submit", run("compare", async (report) => {
+  const earlier = readCheckpoint(kept.value.replaceAll("\r\n", "\n").replace(/\s*$/, "\n"));
+  await reportSignature(report, earlier, keys);
+  const { origin } = readCheckpoint(note);
+  if (earlier.origin !== origin) report.line("bad", `It is of another log: ${earlier.origin}.`);
+  await compare(report, earlier);
 }));
 
 for (const name of ["check", "compare"]) document.getElementById(name).disabled = false;
+
+// A printed report's code leads here with the size and the root that it was signed under.
+const paper = new URLSearchParams(location.search);
+if (/^[0-9a-f]{64}$/.test(paper.get("root") ?? "") && /^[0-9]{1,16}$/.test(paper.get("size") ?? "")) {
+  const earlier = { size: Number(paper.get("size")), root: fromHex(paper.get("root")) };
+  run("compare", (report) => compare(report, earlier))(new Event("load"));
+}

@@ -31,6 +31,7 @@ async function verify(report) {
   const checkpoint = readCheckpoint(evidence.checkpoint);
   report.line("good", `The checkpoint is of log ${checkpoint.origin}: ${checkpoint.size} leaves, root ${toHex(checkpoint.root).slice(0, 16)}…`);
   for (const leaf of evidence.leaves) await verifyLeaf(report, leaf, checkpoint);
+  if (section.dataset.fingerprint) await compare(report, evidence.leaves, section.dataset.fingerprint);
   await reportSignature(report, checkpoint, evidence.keys);
   if (evidence.waiting) report.line("warn", "The newest event of this request is not signed yet.");
   show(evidence.leaves);
@@ -52,6 +53,16 @@ async function verifyLeaf(report, leaf, checkpoint) {
   } else {
     report.line("bad", `${name} does not lead to the signed root: it was changed, or never was in this log.`);
   }
+}
+
+// A paper has the fingerprint of the leaf that was the newest when it was made.
+async function compare(report, leaves, fingerprint) {
+  for (const leaf of leaves) {
+    if (toHex(await leafHash(leaf.data)) !== fingerprint) continue;
+    report.line("good", `The paper has the fingerprint of leaf ${leaf.index}: it says what the log says.`);
+    return;
+  }
+  report.line("bad", "The paper has the fingerprint of no leaf of this request: it was changed, or is not of this log.");
 }
 
 function show(leaves) {

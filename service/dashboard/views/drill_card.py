@@ -10,10 +10,10 @@ from starlette.responses import RedirectResponse, Response
 from service.access.sessions import Session
 from service.dashboard.pages import Page, Region, current, html, polls, region
 from service.dashboard.sessions import PATH, SignedIn, form_of
-from service.dashboard.words.formats import ago, coarse
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.domain.drills import Drill, DrillTrigger
+from service.domain.formats import ago, coarse
 from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
 from service.drills.cohorts import Cohorts, ranges
@@ -85,9 +85,9 @@ async def drill_region(services: Services, visitor: Session, fault: str | None =
         url=f"{PATH}/drills",
         every_s=_FAULT_S if fault else _OPEN_S if is_open else _REST_S,
         newest=newest,
-        result=None if newest is None else _result(newest),
+        result=None if newest is None else result_of(newest),
         age=None if newest is None else ago(at - newest.requested_at),
-        earlier=[(drill, _result(drill)) for drill in drills[1:]],
+        earlier=[(drill, result_of(drill)) for drill in drills[1:]],
         cohorts=cohorts,
         remaining=_remaining(cohorts, newest),
         skipped=ranges(cohorts.partly_deleted) if cohorts else "",
@@ -109,7 +109,8 @@ def _remaining(cohorts: Cohorts | None, newest: Drill | None) -> int:
     return sum(cohort != taken for cohort in cohorts.unused) if cohorts else 0
 
 
-def _result(drill: Drill) -> Result:
+def result_of(drill: Drill) -> Result:
+    """How the result of a drill is shown."""
     if drill.is_open:
         return Result("Under way", "busy")
     if drill.status is RequestStatus.CANCELLED:

@@ -23,12 +23,12 @@ router = APIRouter(prefix=f"{PATH}/find", route_class=Page, include_in_schema=Fa
 @router.get("")
 async def find_page(request: Request, visitor: SignedIn) -> Response:
     """The form."""
-    return page(request, "find.html", visitor, rows=None, by="reference", more=False, lost=False)
+    return page(request, "find.html", visitor, rows=None, by="reference", text="", more=False, lost=False)
 
 
 @router.post("")
 async def find(request: Request, visitor: SignedIn) -> Response:
-    """The requests with a reference, or those that deleted a node or its features.
+    """The requests with such a text in their reference, or those that deleted a node or its features.
 
     What is still queued is not found by a node: until it is applied, its ids are kept encrypted.
     """
@@ -43,12 +43,12 @@ async def find(request: Request, visitor: SignedIn) -> Response:
         at = await now(connection)
     rows = clocks(found.entries, at)
     lost, more = None in deleted_by, found.next_cursor is not None
-    return page(request, "find.html", visitor, rows=rows, by=by, more=more, lost=lost)
+    return page(request, "find.html", visitor, rows=rows, by=by, text=text, more=more, lost=lost)
 
 
 def _by_reference(text: str) -> AuditFilters:
-    """The requests with this reference: none, if it is no reference that a request can have."""
-    return AuditFilters(reference=text) if is_reference(text) else AuditFilters(ids=frozenset())
+    """The requests with this in their reference: none, if no reference can have it."""
+    return AuditFilters(part_of_reference=text) if is_reference(text) else AuditFilters(ids=frozenset())
 
 
 async def _deleted_by(services: Services, node: str) -> frozenset[UUID | None]:

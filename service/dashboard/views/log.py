@@ -11,10 +11,11 @@ from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import read
 from service.audit.unrequested import UnrequestedEvent
 from service.dashboard.pages import Page, page
-from service.dashboard.sessions import PATH, SignedIn
+from service.dashboard.sessions import PATH, SignedIn, form_of
 from service.db.transactions import transaction
-from service.errors import NotFound
+from service.errors import InvalidRequest, NotFound
 from service.evidence.checkpoints import CheckpointRepository
+from service.evidence.checks import LogCheckRepository
 from service.evidence.log import LogRepository
 from service.services import services_of
 
@@ -66,3 +67,16 @@ async def consistency(
             raise NotFound(f"There is no proof from {old} leaves to {new}.", "Give two sizes, the earlier first.")
         proof = await log.consistency(old, new)
     return Response(orjson.dumps({"proof": [digest.hex() for digest in proof]}), media_type="application/json")
+
+
+@router.post("/checks")
+async def checked(request: Request, visitor: SignedIn) -> Response:
+    """Note that the browser of whoever is signed in has found the log in order up to a size."""
+    fields = await form_of(request, visitor.form_token)
+    try:
+        size, root = int(fields.get("size", "")), bytes.fromhex(fields.get("root", ""))
+    except ValueError:
+        raise InvalidRequest("That is no checkpoint.", "Load the page of the log again.") from None
+    async with transaction(services_of(request).engine) as connection:
+        await LogCheckRepository(connection).record(visitor.key.id, size, root)
+    return Response(status_code=204)

@@ -20,8 +20,8 @@ from service.dashboard.sessions import (
     own_page,
     set_cookie,
 )
-from service.dashboard.words.formats import duration
 from service.db.transactions import transaction
+from service.domain.formats import duration
 from service.domain.scopes import Scope
 from service.errors import TooManyAttempts, Unauthenticated
 from service.services import services_of

@@ -1,4 +1,4 @@
-"""The overview: what is open and how long it still may be, how long forgetting takes, and what the model is now."""
+"""The overview: whether anything is open or late, whether it is proved, and what is handed out."""
 
 from dataclasses import dataclass
 
@@ -6,18 +6,27 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.audit.checkpoint import read
 from service.audit_records.queries import Summary
 from service.audit_records.summary import summary
 from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
 from service.dashboard.sessions import PATH, SignedIn
-from service.dashboard.views.drill_card import drill_region
-from service.dashboard.words.clock import Clock, clock_of
-from service.dashboard.words.formats import plural
+from service.dashboard.views.charts import CHARTS, charts_region
+from service.dashboard.views.drill_card import drill_region, result_of
+from service.dashboard.words.charts import OVERVIEW
+from service.dashboard.words.clock import clock_of
 from service.dashboard.words.periods import PERIODS, Period, period_of
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
+from service.domain.drills import Drill
+from service.domain.formats import ago, plural
 from service.domain.states import RequestStatus
+from service.drills.repository import DrillRepository
+from service.evidence.checkpoints import CheckpointRepository
+from service.evidence.checks import LogCheckRepository
+from service.evidence.log import LogRepository
+from service.papers.report import Span
 from service.services import Services, services_of
 
 router = APIRouter(prefix=PATH, route_class=Page, include_in_schema=False)
@@ -26,15 +35,16 @@ _REGION = "now"
 _EVERY_S = 5.0
 #: Open requests shown with their clocks, those with the least time left.
 _OPEN_ROWS = 8
+#: Months whose reports are offered, and those whose share on time is shown.
+_REPORTS, _MONTHS = 15, 2
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The state of things in a sentence, and one on what follows."""
+    """The answer to a question, in a sentence."""
 
     tone: str
     sentence: str
-    more: str
 
 
 @router.get("")
@@ -42,45 +52,71 @@ async def overview_page(request: Request, visitor: SignedIn) -> Response:
     """The overview over the period in the URL, or the part of it that keeps itself current."""
     period = period_of(request.query_params.get("period"))
     services = services_of(request)
-    shown = await _region(services, period)
+    url = url_with(PATH, {"period": period.name})
+    if polls(request, CHARTS):
+        return current(request, await charts_region(services, period, OVERVIEW, url, norms=False))
+    shown = await _region(services, period, url)
     if polls(request, _REGION):
         return current(request, shown)
+    charts = await charts_region(services, period, OVERVIEW, url, norms=False)
     drill = await drill_region(services, visitor)
-    return page(request, "overview.html", visitor, region=shown, drill=drill, period=period, periods=PERIODS)
+    return page(
+        request, "overview.html", visitor, region=shown, drill=drill, charts=charts, period=period, periods=PERIODS
+    )
 
 
-async def _region(services: Services, period: Period) -> Region:
+async def _region(services: Services, period: Period, url: str) -> Region:
     async with transaction(services.engine) as connection:
         at = await now(connection)
         figures = await summary(connection, services.model, period.first_day(at))
         waiting = await RequestRepository(connection).open(services.model, limit=_OPEN_ROWS)
-    clocks: list[Clock] = [clock_of(one, at) for one in waiting]
+        note = await CheckpointRepository(connection).latest()
+        size = await LogRepository(connection).size()
+        check = await LogCheckRepository(connection).newest()
+        drill = await DrillRepository(connection).newest(services.model)
+    signed = 0 if note is None else read(note).size
     return region(
         _REGION,
         "overview_now.html",
-        url=url_with(PATH, {"period": period.name}),
+        url=url,
         every_s=_EVERY_S,
         figures=figures,
         period=period,
-        verdict=_verdict(figures),
-        open=list(zip(waiting, clocks, strict=True)),
+        since=period.first_day(at).isoformat(),
+        state=_state(figures),
+        proof=_proof(signed, size, drill),
+        months=figures.months[: -_MONTHS - 1 : -1],
+        signed=signed,
+        size=size,
+        check=check,
+        check_age=None if check is None else ago(at - check.at),
+        drill=drill,
+        drill_result=None if drill is None else result_of(drill),
+        drill_age=None if drill is None else ago(at - drill.requested_at),
+        spans=Span.up_to(at.date(), _REPORTS),
+        open=[(one, clock_of(one, at)) for one in waiting],
         statuses={status.value: figures.by_status[status] for status in RequestStatus},
     )
 
 
-def _verdict(figures: Summary) -> Verdict:
-    more = (
-        f"{plural(figures.open, 'request')} {'is' if figures.open == 1 else 'are'} open."
-        if figures.open
-        else "No request is open."
-    )
+def _state(figures: Summary) -> Verdict:
     wrong = []
     if late := figures.open_past_deadline:
         wrong.append(f"{plural(late, 'request')} {'is' if late == 1 else 'are'} past the deadline")
     if failed := figures.open_failed:
         wrong.append(f"{plural(failed, 'request')} failed and {'is' if failed == 1 else 'are'} not handled")
     if wrong:
-        return Verdict("bad", f"{', and '.join(wrong)}.", more)
+        return Verdict("bad", f"{', and '.join(wrong)}.")
     if near := figures.open_near_deadline:
-        return Verdict("warn", f"{plural(near, 'request')} {'is' if near == 1 else 'are'} close to the deadline.", more)
-    return Verdict("good", "Every open request is within its deadline.", more)
+        return Verdict("warn", f"{plural(near, 'request')} {'is' if near == 1 else 'are'} close to the deadline.")
+    if figures.open:
+        return Verdict("good", "Every open request is within its deadline.")
+    return Verdict("good", "Nothing is open.")
+
+
+def _proof(signed: int, size: int, drill: Drill | None) -> Verdict:
+    if drill is not None and drill.passed is False:
+        return Verdict("bad", "The last drill failed: the model may not forget what is deleted.")
+    if signed < size:
+        return Verdict("warn", "The newest events are not signed yet.")
+    return Verdict("good", "Every event is in the signed log.")

@@ -24,7 +24,7 @@ from service.db.engine import Connection
 from service.db.transactions import transaction
 from service.deletions.answers import audit_answer
 from service.deletions.decisions import Decisions
-from service.deletions.receipts import model_events_after, receipt_of, receipt_page
+from service.deletions.receipts import WITH_RECEIPT, model_events_after, receipt_of
 from service.deletions.requests import RequestRepository
 from service.deletions.schemas import ExtendedBody, HandledBody
 from service.domain.guarantees import told_of_noise
@@ -34,6 +34,7 @@ from service.errors import InvalidRequest, MissingScope, NotFound
 from service.evidence.checkpoints import CheckpointRepository
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
+from service.papers.receipt import receipt_paper
 from service.services import services_of
 
 router = APIRouter(prefix=f"{PATH}/requests", route_class=Page, include_in_schema=False)
@@ -52,7 +53,17 @@ async def request_page(request: Request, request_id: UUID, visitor: SignedIn) ->
     if polls(request, _REGION):
         return current(request, shown)
     may_decide = Scope.DELETIONS_WRITE in visitor.key.scopes and asked.ended_at is None
-    return page(request, "request.html", visitor, asked=asked, may_decide=may_decide, region=shown)
+    # Of the paper whose code led here: the browser compares it with what it has checked itself.
+    fingerprint = request.query_params.get("fingerprint", "")
+    return page(
+        request,
+        "request.html",
+        visitor,
+        asked=asked,
+        may_decide=may_decide,
+        region=shown,
+        fingerprint=fingerprint,
+    )
 
 
 @router.post("/{request_id}/handle")
@@ -109,11 +120,12 @@ async def receipt(
     form: Annotated[Literal["json", "html"], Query(alias="format")] = "html",
 ) -> Response:
     """The receipt, as the interface gives it to the key that is signed in."""
-    document = await receipt_of(services_of(request).engine, request_id, visitor.key)
+    services = services_of(request)
+    found = await receipt_of(services.engine, request_id, visitor.key)
     if form == "json":
-        return Response(orjson.dumps(document), media_type="application/json")
-    shown = receipt_page(document)
-    return HTMLResponse(shown.html, headers={"Content-Security-Policy": shown.policy})
+        return Response(orjson.dumps(found.document), media_type="application/json")
+    paper = receipt_paper(found, services.settings)
+    return HTMLResponse(paper.html, headers={"Content-Security-Policy": paper.policy})
 
 
 async def _decision(request: Request, visitor: Session) -> dict[str, str]:
@@ -151,6 +163,7 @@ async def _region(connection: Connection, request_id: UUID) -> tuple[DeletionReq
         clock=clock,
         handles=await RequestRepository(connection).handled_by(request_id),
         since=await _since(connection, asked),
+        has_receipt=asked.status in WITH_RECEIPT,
         figures=figures,
         noise=told_of_noise(figures),
         groups=FIGURES,

@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.audit_records.queries import AuditEntry
-from service.audit_records.search import search
+from service.audit_records.search import MOST_COUNTED, count, search
 from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
 from service.dashboard.sessions import PATH, SignedIn
 from service.dashboard.words.clock import Clock, clock_of
-from service.dashboard.words.filters import CHOICES, DAYS, LIMITS, QUESTIONS, ListFilters, list_filters
+from service.dashboard.words.filters import CHOICES, DAYS, LIMITS, ORDER, QUESTIONS, ListFilters, list_filters
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.services import Services, services_of
@@ -46,6 +46,7 @@ async def list_page(request: Request, visitor: SignedIn) -> Response:
         region=shown,
         given=filters.given,
         choices=(*CHOICES, *QUESTIONS),
+        order=ORDER,
         days=DAYS,
         limits=LIMITS,
     )
@@ -60,23 +61,26 @@ async def _region(services: Services, filters: ListFilters, cursor: str) -> Regi
     key = _cursor_key(services, filters)
     after = decode(cursor, key) if cursor else None
     async with transaction(services.engine) as connection:
-        found = await search(connection, filters.audit, after, PAGE_ROWS)
+        found = await search(connection, filters.audit, after, PAGE_ROWS, filters.order)
+        counted = await count(connection, filters.audit)
         at = await now(connection)
     path = f"{PATH}/requests"
-    older = encode(found.next_cursor, key) if found.next_cursor else None
+    following = encode(found.next_cursor, key) if found.next_cursor else None
     return region(
         _REGION,
         "requests_now.html",
         url=url_with(path, filters.given),
         every_s=None if cursor else _EVERY_S,
         rows=clocks(found.entries, at),
-        filtered=bool(filters.given),
+        filtered=bool(filters.given.keys() - {ORDER.name}),
+        counted=min(counted, MOST_COUNTED),
+        more=counted > MOST_COUNTED,
         faults=filters.faults,
-        newest=url_with(path, filters.given) if cursor else None,
+        first=url_with(path, filters.given) if cursor else None,
         exports=[
             (form.upper(), url_with(f"{PATH}/export", {**filters.given, "format": form})) for form in ("csv", "ndjson")
         ],
-        older=url_with(path, {**filters.given, "cursor": older}) if older else None,
+        following=url_with(path, {**filters.given, "cursor": following}) if following else None,
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from service.dashboard.words.formats import coarse, duration
+from service.domain.formats import coarse, duration
 from service.domain.records import DeletionRequest
 
 #: Share of the time after which a request counts as near its deadline.

@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import TypeVar
 
 from projector.forgetting.status import RepairStatus
-from service.audit_records.queries import AuditFilters, Searched, Threshold
+from service.audit_records.queries import AuditFilters, Order, Searched, Threshold
+from service.domain.figures import FIGURES
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
 
@@ -32,10 +33,14 @@ class Limit:
     """A filter that is a threshold on a figure."""
 
     name: str
-    label: str
     figure: Searched
     #: Whether the figure must be at least, or at most, what is given.
     at_least: bool
+
+    @property
+    def label(self) -> str:
+        """The figure's own, with which end is given."""
+        return f"{FIGURES[self.figure].label}, at {'least' if self.at_least else 'most'}"
 
 
 CHOICES = (
@@ -53,14 +58,20 @@ class Answer(StrEnum):
     NO = "no"
 
 
-QUESTIONS = (Choice("open", "Still open", Answer), Choice("late", "Late", Answer))
-DAYS = (("since", "Received from"), ("until", "Received until"))
+QUESTIONS = (
+    Choice("open", "Still open", Answer),
+    Choice("late", "Late", Answer),
+    Choice("drills", "Drill", Answer),
+)
+ORDER = Choice("order", "Order", Order)
+DAYS = (("since", "Received from"), ("until", "Received until"), ("due", "Due until"))
+_STATES = (*CHOICES, *QUESTIONS, ORDER)
 LIMITS = (
-    Limit("norm_before", "Weight before, at least", Searched.INJECTED_NORM_BEFORE, True),
-    Limit("norm_after", "Weight after, at least", Searched.INJECTED_NORM_AFTER, True),
-    Limit("bound", "Bound after, at least", Searched.DISTANCE_BOUND_AFTER_RELATIVE, True),
-    Limit("bound_most", "Bound after, at most", Searched.DISTANCE_BOUND_AFTER_RELATIVE, False),
-    Limit("residual", "Span residual, at least", Searched.SPAN_RESIDUAL, True),
+    Limit("norm_before", Searched.INJECTED_NORM_BEFORE, True),
+    Limit("norm_after", Searched.INJECTED_NORM_AFTER, True),
+    Limit("bound", Searched.DISTANCE_BOUND_AFTER_RELATIVE, True),
+    Limit("bound_most", Searched.DISTANCE_BOUND_AFTER_RELATIVE, False),
+    Limit("residual", Searched.SPAN_RESIDUAL, True),
 )
 
 
@@ -69,6 +80,7 @@ class ListFilters:
     """The filters of one list."""
 
     audit: AuditFilters
+    order: Order
     #: Those that were given and understood, as they stand in the URL.
     given: Mapping[str, str]
     #: Names of those that were given and mean nothing; they filter nothing, and the page says so.
@@ -82,12 +94,12 @@ def list_filters(query: Mapping[str, str]) -> ListFilters:
     states: dict[str, StrEnum] = {}
     days: dict[str, date] = {}
     thresholds: dict[Searched, Threshold] = {}
-    labels = {one.name: one.label for one in (*CHOICES, *QUESTIONS, *LIMITS)} | dict(DAYS)
+    labels = {one.name: one.label for one in (*_STATES, *LIMITS)} | dict(DAYS)
     for name, text in ((name, query.get(name, "").strip()) for name in labels):
         if not text:
             continue
         try:
-            if choice := next((one for one in (*CHOICES, *QUESTIONS) if one.name == name), None):
+            if choice := next((one for one in _STATES if one.name == name), None):
                 states[name] = choice.states(text)
             elif limit := next((one for one in LIMITS if one.name == name), None):
                 earlier = thresholds.get(limit.figure, Threshold())
@@ -97,8 +109,9 @@ def list_filters(query: Mapping[str, str]) -> ListFilters:
         except ValueError:
             faults.append(labels[name])
             continue
-        given[name] = text
-    until = days.get("until")
+        # What is so anyway is in no address.
+        if text != Order.NEWEST:
+            given[name] = text
     audit = AuditFilters(
         status=_state(states, "status", RequestStatus),
         kind=_state(states, "kind", RequestKind),
@@ -106,12 +119,13 @@ def list_filters(query: Mapping[str, str]) -> ListFilters:
         repair=_state(states, "repair", RepairStatus),
         open=_yes(states, "open"),
         late=_yes(states, "late"),
+        drills=_yes(states, "drills"),
         since=_midnight(days.get("since")),
-        # The last day counts as a whole.
-        until=_midnight(until + timedelta(days=1) if until is not None and until < date.max else until),
+        until=_end(days.get("until")),
+        due_before=_end(days.get("due")),
         thresholds=thresholds,
     )
-    return ListFilters(audit, given, tuple(faults))
+    return ListFilters(audit, _state(states, "order", Order) or Order.NEWEST, given, tuple(faults))
 
 
 def _narrowed(earlier: Threshold, limit: Limit, value: float) -> Threshold:
@@ -135,6 +149,11 @@ def _state(states: Mapping[str, StrEnum], name: str, kind: type[_State]) -> _Sta
 def _yes(states: Mapping[str, StrEnum], name: str) -> bool | None:
     answer = _state(states, name, Answer)
     return None if answer is None else answer is Answer.YES
+
+
+def _end(day: date | None) -> datetime | None:
+    """The last day counts as a whole."""
+    return _midnight(day + timedelta(days=1) if day is not None and day < date.max else day)
 
 
 def _midnight(day: date | None) -> datetime | None:

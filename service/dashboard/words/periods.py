@@ -30,14 +30,14 @@ class Period:
 
 PERIODS = (
     Period("2d", "2 days", "the last 2 days", 2, SeriesStep.HOUR),
-    Period("7d", "7 days", "the last 7 days", 7, SeriesStep.HOUR),
+    Period("7d", "7 days", "the last 7 days", 7, SeriesStep.DAY),
     Period("30d", "30 days", "the last 30 days", 30, SeriesStep.DAY),
     Period("90d", "90 days", "the last 90 days", 90, SeriesStep.DAY),
     Period("365d", "1 year", "the last year", 365, SeriesStep.DAY),
 )
-_DEFAULT = PERIODS[1]
+_DEFAULT = PERIODS[2]
 
 
 def period_of(name: str | None) -> Period:
-    """The period of that name; seven days for any other text."""
+    """The period of that name; thirty days for any other text."""
     return next((period for period in PERIODS if period.name == name), _DEFAULT)

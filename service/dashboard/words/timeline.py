@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from projector.forgetting.status import RepairStatus
-from service.dashboard.words.formats import moment
+from service.domain.formats import moment
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, RequestStatus
 from service.evidence.events import Event

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from projector.forgetting.status import RepairStatus
+from service.audit_records.queries import Order
 from service.dashboard.words.filters import Answer
 from service.domain import figures
 from service.domain.guarantees import GUARANTEES
@@ -26,15 +27,19 @@ class Word:
 WORDS: dict[StrEnum, Word] = {
     RequestStatus.QUEUED: Word("Queued", "busy", "Accepted and durable; the unlearner has not taken it up yet."),
     RequestStatus.APPLIED: Word(
-        "Applied", "busy", "Out of the graph, the weights' span and every prediction; the disk is being erased."
+        "Applied", "busy", "Out of the graph and every prediction; it is being erased from the disk."
     ),
     RequestStatus.COMPLETED: Word(
-        "Completed", "good", "Also gone from Lethe's disk, with every older version of the weights."
+        "Completed", "good", "Also erased from the disk, with every older version of the weights."
     ),
     RequestStatus.FAILED: Word("Failed", "bad", "Nothing was deleted; the request says why, and what to do."),
     RequestStatus.CANCELLED: Word("Cancelled", "quiet", "Withdrawn before the unlearner took it up."),
-    Answer.YES: Word("Yes", "quiet", "It is so."),
-    Answer.NO: Word("No", "quiet", "It is not so."),
+    Answer.YES: Word("Yes", "quiet", "Only these."),
+    Answer.NO: Word("No", "quiet", "All but these."),
+    Order.NEWEST: Word("Newest first", "quiet", "Received last at the top."),
+    Order.OLDEST: Word("Oldest first", "quiet", "Received first at the top."),
+    Order.DUE: Word("Due first", "quiet", "Due first at the top."),
+    Order.DUE_LAST: Word("Due last", "quiet", "Due last at the top."),
     **{kind: Word(kind.rules.label, "quiet", kind.rules.meaning) for kind in RequestKind},
     Guarantee.SPAN: Word("Span", "warn", GUARANTEES[Guarantee.SPAN]),
     Guarantee.RETRAINED: Word("As retrained", "good", GUARANTEES[Guarantee.RETRAINED]),

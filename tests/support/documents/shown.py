@@ -23,7 +23,8 @@ _ANYTHING = [
     (re.compile(r"[A-Za-z0-9+/]{40,}=*"), "DIGEST"),
     (re.compile(r"(?<=lethe-canary-)[0-9a-f]{8}"), "TAG"),
     (re.compile(r"(?<![\w.])(?=[0-9a-f]*\d)[0-9a-f]{16,}\b"), "DIGEST"),
-    (re.compile(r"-?\b\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)"), "#"),
+    (re.compile(r"\b[0-9a-f]{8}(?: [0-9a-f]{8}){7}\b"), "DIGEST"),
+    (re.compile(r"-?\b\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+| × 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?!\w)"), "#"),
     (re.compile(r"# checkpoints?\b"), "# checkpoints"),
     (re.compile(r"\s+"), " "),
 ]

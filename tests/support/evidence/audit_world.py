@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import text
 
 from benchmarks.performance.audit_events import MODEL, generate
-from service.audit_records.queries import AuditEntry, AuditFilters
-from service.audit_records.search import Page, search
+from service.audit_records.queries import AuditEntry, AuditFilters, Order
+from service.audit_records.search import Page, count, search
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.vault.cursors import PageCursor
@@ -35,17 +35,28 @@ class AuditWorld:
             result = await conn.execute(text(statement), values)
             return list(result.all()) if result.returns_rows else []
 
-    async def page(self, filters: AuditFilters, cursor: PageCursor | None = None, limit: int = 50) -> Page:
+    async def page(
+        self,
+        filters: AuditFilters,
+        cursor: PageCursor | None = None,
+        limit: int = 50,
+        order: Order = Order.NEWEST,
+    ) -> Page:
         """One page of a search."""
         async with transaction(self.engine) as conn:
-            return await search(conn, filters, cursor, limit)
+            return await search(conn, filters, cursor, limit, order)
 
-    async def found(self, filters: AuditFilters, limit: int = 50) -> list[AuditEntry]:
+    async def counted(self, filters: AuditFilters) -> int:
+        """How many a search finds, as told beside its first page."""
+        async with transaction(self.engine) as conn:
+            return await count(conn, filters)
+
+    async def found(self, filters: AuditFilters, limit: int = 50, order: Order = Order.NEWEST) -> list[AuditEntry]:
         """All pages of a search."""
         entries: list[AuditEntry] = []
         cursor = None
         while True:
-            page = await self.page(filters, cursor, limit)
+            page = await self.page(filters, cursor, limit, order)
             entries += page.entries
             if page.next_cursor is None:
                 return entries

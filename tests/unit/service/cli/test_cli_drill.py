@@ -36,7 +36,7 @@ LISTED = ("GET", "/drills?limit=20")
 
 def test_a_drill_is_waited_for_and_its_figures_are_shown(lethe: CommandLine, stub: LetheStub) -> None:
     accepted(stub)
-    fell = "The weight on the canaries' column fell from 4.125 to 0."
+    fell = "The weight on the test column fell from 4.125 to 0."
     passed = drill("completed", passed=True, channel_norm_before=4.125, channel_norm_after=0.0, finding=fell)
     stub.answers[LISTED] = [listed(), listed(drill("queued")), listed(drill("applied")), listed(passed)]
     ran = lethe("drill")

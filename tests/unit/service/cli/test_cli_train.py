@@ -73,7 +73,7 @@ def test_injected_nodes_get_a_column_and_a_class_of_their_own(lethe: CommandLine
 def test_canaries_are_added_before_training_and_named_in_the_summary(lethe: CommandLine, tmp_path: Path) -> None:
     ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", "--canaries", "3", "--canary-nodes", "2")
     assert (ran.status, ran.stderr) == (0, "")
-    assert re.search(r"canaries\s+6 of these nodes, in 3 cohort", ran.stdout)
+    assert re.search(r"canaries\s+6 of these nodes, for 3 drills", ran.stdout)
     store = Store.open(tmp_path / "m")
     canaries = store.manifest.canaries
     assert canaries is not None

@@ -10,9 +10,9 @@ from projector.forgetting.status import RepairStatus
 from service.audit_records.queries import Searched, Threshold
 from service.dashboard.words.clock import clock_of
 from service.dashboard.words.filters import list_filters
-from service.dashboard.words.formats import duration, number, percent
 from service.dashboard.words.timeline import is_final, timeline
 from service.dashboard.words.wording import WORDS
+from service.domain.formats import duration, number, percent
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, Guarantee, RequestStatus

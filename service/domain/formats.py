@@ -1,4 +1,4 @@
-"""How figures, times and durations are written on the pages."""
+"""How figures, times and durations are written, on pages, papers and at the terminal."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -29,9 +29,28 @@ def percent(value: float | None) -> str:
     return f"{100.0 * value:.3g} %"
 
 
+def share(value: float) -> str:
+    """A share of things that are counted, never rounded up to all or down to none."""
+    shown = f"{100.0 * value:.1f}"
+    if shown in ("100.0", "0.0") and value not in (0.0, 1.0):
+        return "more than 99.9 %" if value > 0.5 else "less than 0.1 %"
+    return f"{shown.removesuffix('.0')} %"
+
+
 def moment(value: datetime | None) -> str:
     """A time to the second, in UTC."""
     return _DASH if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def day(value: datetime) -> str:
+    """The day of a time, in UTC, as people write it in a letter."""
+    value = value.astimezone(UTC)
+    return f"{value.day} {value:%B %Y}"
+
+
+def minute(value: datetime) -> str:
+    """The same with the time of day."""
+    return f"{day(value)}, {value.astimezone(UTC):%H:%M} UTC"
 
 
 def machine_time(value: datetime) -> str:
@@ -70,6 +89,11 @@ def ago(time: timedelta) -> str:
 def plural(count: int, one: str, several: str | None = None) -> str:
     """`count` with its noun."""
     return f"{number(count)} {one if count == 1 else several or one + 's'}"
+
+
+def in_groups(digest: str) -> str:
+    """A digest in groups of eight, to be compared by eye."""
+    return " ".join(digest[start : start + 8] for start in range(0, len(digest), 8))
 
 
 def _superscript(exponent: int) -> str:

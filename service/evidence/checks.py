@@ -1,0 +1,53 @@
+"""Who has checked the log, how far and when: what watchers and browsers say once they have found all in order."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.db.tables import ApiKeyRow, LogCheckRow
+from service.errors import Conflict
+from service.evidence.log import LogRepository
+
+
+@dataclass(frozen=True)
+class LogCheck:
+    """The newest check of the log that somebody has told of."""
+
+    #: Name of the API key.
+    by: str
+    #: How many leaves.
+    size: int
+    at: datetime
+
+
+class LogCheckRepository:
+    """The table `log_checks` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def record(self, api_key_id: UUID, size: int, root: bytes) -> None:
+        """Note that whoever holds this key has found the first `size` leaves in order, whose root is `root`.
+
+        Raises `Conflict` when this log has another root there, or fewer leaves: then they have checked another log.
+        """
+        log = LogRepository(self._conn)
+        if size > await log.size() or await log.root(size) != root:
+            raise Conflict(
+                f"This log does not have that root at {size} leaves.",
+                "Keep the checkpoint that you have checked: either it is of another log, or this one was changed.",
+            )
+        added = insert(LogCheckRow).values(api_key_id=api_key_id, size=size)
+        newer = {"size": added.excluded.size, "checked_at": func.now()}
+        await self._conn.execute(added.on_conflict_do_update(index_elements=["api_key_id"], set_=newer))
+
+    async def newest(self) -> LogCheck | None:
+        """Return the newest check, None when nobody has told of one."""
+        query = select(ApiKeyRow.name, LogCheckRow.size, LogCheckRow.checked_at)
+        query = query.join(ApiKeyRow, ApiKeyRow.id == LogCheckRow.api_key_id)
+        row = (await self._conn.execute(query.order_by(LogCheckRow.checked_at.desc()).limit(1))).one_or_none()
+        return None if row is None else LogCheck(row.name, row.size, row.checked_at)

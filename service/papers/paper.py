@@ -1,0 +1,81 @@
+"""Papers: pages to read and to print, which load nothing, and the code by which a reader finds where to check them."""
+
+import base64
+import functools
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import jinja2
+import segno
+from markupsafe import Markup
+
+from service.domain import formats
+from service.domain.figures import TOTALS
+from service.settings import Settings
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A page as HTML, and the Content-Security-Policy under which it is shown."""
+
+    html: str
+    policy: str
+
+
+def paper(template: str, settings: Settings, /, *, check: str, **values: object) -> Paper:
+    """The template filled in; its code leads to `check`, a path of the dashboard, at the address that is set."""
+    style = _style()
+    place = f"{(settings.public_url or '').rstrip('/')}{check}"
+    html = (
+        _environment()
+        .get_template(template)
+        .render(style=Markup(style), organisation=settings.organisation, place=place, code=_code(place), **values)
+    )
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+    return Paper(html, policy)
+
+
+def _code(text: str) -> Markup:
+    """`text` as a QR code."""
+    return Markup(segno.make(text, error="m", micro=False).svg_inline(omitsize=True, border=0))
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "day": lambda at: formats.day(moment(at)),
+        "date": lambda at: formats.moment(moment(at))[:10],
+        "minute": lambda at: formats.minute(moment(at)),
+        "moment": lambda at: f"{formats.moment(moment(at))} UTC",
+        "duration": formats.duration,
+        "number": formats.number,
+        "share": formats.share,
+        "groups": formats.in_groups,
+    }
+    environment.globals |= {"plural": formats.plural, "TOTALS": TOTALS}
+    return environment
+
+
+def moment(at: datetime | str) -> datetime:
+    """A time, or one as leaves have it."""
+    return datetime.fromisoformat(at) if isinstance(at, str) else at
+
+
+@functools.cache
+def _style() -> str:
+    return (_TEMPLATES / "paper.css").read_text()

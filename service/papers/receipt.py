@@ -1,0 +1,101 @@
+"""The receipt on paper: a page that needs no knowledge of models, and an annex with what was measured and signed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from projector.forgetting.status import RepairStatus
+from service.audit.canonical import Document
+from service.audit.checkpoint import read
+from service.audit.receipt import fingerprint
+from service.deletions.receipts import Receipt
+from service.domain.figures import FIGURES, Figure, Question
+from service.domain.formats import day, minute
+from service.domain.guarantees import IN_PLAIN_WORDS
+from service.domain.kinds import RequestKind
+from service.domain.states import EventType, Guarantee
+from service.papers.paper import Paper, moment, paper
+from service.settings import Settings
+
+#: What each event of a request is called.
+_HAPPENED = {
+    EventType.APPLIED: "Applied",
+    EventType.REPAIRED: "Repaired",
+    EventType.NOT_REPAIRED: "Not repaired",
+    EventType.COMPLETED: "Completed",
+    EventType.FAILED: "Failed",
+    EventType.HANDLED: "Handled",
+    EventType.EXTENDED: "Given more time",
+}
+
+
+def receipt_paper(receipt: Receipt, settings: Settings) -> Paper:
+    """A receipt as a page to read and to print, which loads nothing."""
+    document = receipt.document
+    mark = fingerprint([entry["leaf"] for entry in document["entries"]])
+    return paper(
+        "receipt.html",
+        settings,
+        check=f"/dashboard/requests/{document['request_id']}?fingerprint={mark}",
+        receipt=document,
+        request=receipt.request,
+        happened=[(_HAPPENED[EventType(each["leaf"]["type"])], each["leaf"]["time"]) for each in document["entries"]],
+        sentences=sentences(document["summary"], settings.organisation),
+        annex=annex(document["summary"]),
+        fingerprint=mark,
+        tree=read(document["checkpoint"]),
+    )
+
+
+def sentences(summary: Document, organisation: str | None) -> list[str]:
+    """What was asked, what was done and what holds since, for whoever has never seen a model."""
+    what = RequestKind(summary["kind"]).rules.in_plain_words(summary["count"])
+    asked = (
+        f"On {day(moment(summary['received_at']))}, {organisation or 'the operator of this service'} was asked to "
+        f"delete {what} from the model “{summary['model']}”."
+    )
+    return [asked, *_done(summary)]
+
+
+def _done(summary: Document) -> list[str]:
+    if summary["status"] == EventType.FAILED:
+        return _not_done(summary)
+    if summary["applied_at"] is None:
+        return ["There was nothing left to do: all of it had been deleted before.", summary["guarantee_in_words"]]
+    left = f"Since {minute(moment(summary['applied_at']))}, no prediction of the model uses this data"
+    if summary["completed_at"] is None:
+        gone = (
+            f"{left}; it is being erased from the disk, and a later copy of this receipt will tell when that is done."
+        )
+    else:
+        gone = (
+            f"{left}, and by {minute(moment(summary['completed_at']))} it had been erased from the disk, with every "
+            "earlier version of the model."
+        )
+    if summary["repair"] == RepairStatus.PENDING:
+        return [gone, "The model is still being corrected; a later copy of this receipt will tell the outcome."]
+    return [gone, IN_PLAIN_WORDS[Guarantee(summary["guarantee"])]]
+
+
+def _not_done(summary: Document) -> list[str]:
+    failed = f"This could not be done on {minute(moment(summary['failed_at']))}: nothing was deleted for this request."
+    told = [failed, f"The reason: {summary['failure']}"]
+    if summary["handled_at"] is None:
+        return [*told, "What becomes of it is still open."]
+    handled = day(moment(summary["handled_at"]))
+    if summary["note"] is not None:
+        return [*told, f"It was settled otherwise on {handled}: {summary['note']}"]
+    by = f"the later request {summary['handled_by']}, whose receipt says what was done"
+    return [*told, f"By {handled} all of it had been deleted for {by if summary['handled_by'] else 'later requests'}."]
+
+
+def annex(summary: Document) -> Mapping[Question, Sequence[tuple[Figure, Any]]]:
+    """The figures of a receipt by the question they answer, as the dashboard names and orders them."""
+    known = summary | summary["figures"]
+    return {
+        question: [
+            (figure, known[name])
+            for name, figure in FIGURES.items()
+            if figure.question is question and known.get(name) is not None
+        ]
+        for question in Question
+    }

@@ -1,0 +1,156 @@
+"""The report of a month or quarter on paper: how many requests, in time or not, how that is proved, what went wrong."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+
+from service.audit.canonical import parse_canonical
+from service.audit.checkpoint import Checkpoint, read, signers_of
+from service.audit.unrequested import UnrequestedEvent
+from service.audit_records.notable import Notable, notable
+from service.audit_records.queries import Summary
+from service.audit_records.summary import summary
+from service.db.clock import now
+from service.db.engine import Connection
+from service.domain.drills import Drill
+from service.domain.guarantees import IN_PLAIN_WORDS
+from service.domain.records import DeletionRequest
+from service.domain.states import RequestStatus
+from service.drills.repository import DrillRepository
+from service.errors import InvalidRequest
+from service.evidence.checkpoints import CheckpointRepository
+from service.evidence.checks import LogCheck, LogCheckRepository
+from service.evidence.log import LogRepository
+from service.papers.paper import Paper, paper
+from service.settings import Settings
+
+_NAME = re.compile(r"(20\d\d)-(?:(0[1-9]|1[0-2])|Q([1-4]))")
+_ORDINALS = ("first", "second", "third", "fourth")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A month or a quarter, in UTC."""
+
+    #: Such as 2026-10 or 2026-Q4.
+    name: str
+    words: str
+    since: date
+    #: The day after its last.
+    until: date
+
+    @classmethod
+    def parse(cls, name: str) -> "Span":
+        """The span of that name. Raises InvalidRequest."""
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise InvalidRequest("That is neither a month nor a quarter.", "Give one such as 2026-10 or 2026-Q4.")
+        year = int(found[1])
+        if found[2]:
+            month = int(found[2])
+            return cls(name, f"{date(year, month, 1):%B %Y}", date(year, month, 1), _first(year, month + 1))
+        quarter = int(found[3])
+        first, after = _first(year, 3 * quarter - 2), _first(year, 3 * quarter + 1)
+        return cls(name, f"the {_ORDINALS[quarter - 1]} quarter of {year}", first, after)
+
+    @classmethod
+    def up_to(cls, today: date, months: int) -> "list[Span]":
+        """So many months up to the one of `today`, newest first, each quarter after its last month."""
+        found = []
+        for back in range(months):
+            year, month = divmod(today.year * 12 + today.month - 1 - back, 12)
+            if month % 3 == 2 and back:
+                found.append(cls.parse(f"{year}-Q{month // 3 + 1}"))
+            found.append(cls.parse(f"{year}-{month + 1:02}"))
+        return found
+
+
+def _first(year: int, month: int) -> date:
+    """The first day of a month; the 13th is next year's first."""
+    return date(year + 1, 1, 1) if month > 12 else date(year, month, 1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report tells, as of `at`."""
+
+    span: Span
+    at: datetime
+    summary: Summary
+    notable: Notable
+    drills: Sequence[Drill]
+    #: What changed the model in the span, and no request asked for.
+    unrequested: Sequence[UnrequestedEvent]
+    last_check: LogCheck | None
+    note: str
+    keys: Sequence[str]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What the note says."""
+        return read(self.note)
+
+
+async def read_report(connection: Connection, model: str, span: Span) -> Report:
+    """Look up what the report of a span tells. Raises Unavailable before the log is signed for the first time."""
+    since, until = (datetime.combine(day, time(), UTC) for day in (span.since, span.until))
+    checkpoints = CheckpointRepository(connection)
+    note = await checkpoints.require()
+    signers = signers_of(note)
+    told = [UnrequestedEvent.of(parse_canonical(leaf.data)) for leaf in await LogRepository(connection).unrequested()]
+    return Report(
+        span=span,
+        at=await now(connection),
+        summary=await summary(connection, model, span.since, span.until),
+        notable=await notable(connection, model, since, until),
+        drills=await DrillRepository(connection).between(model, since, until),
+        unrequested=[event for event in reversed(told) if since <= event.at < until],
+        last_check=await LogCheckRepository(connection).newest(),
+        note=note,
+        keys=[str(key) for key in (await checkpoints.keys()).values() if key.id in signers],
+    )
+
+
+def report_paper(report: Report, settings: Settings) -> Paper:
+    """A report as a page to read and to print, which loads nothing."""
+    root = report.checkpoint.root.hex()
+    months = report.summary.months
+    on_time, late = sum(month.on_time for month in months), sum(month.late for month in months)
+    return paper(
+        "report.html",
+        settings,
+        check=f"/dashboard/log?size={report.checkpoint.size}&root={root}",
+        report=report,
+        summary=report.summary,
+        notable=report.notable,
+        is_over=report.at.astimezone(UTC).date() >= report.span.until,
+        on_time=on_time,
+        late=late,
+        statuses={status.value: report.summary.by_status[status] for status in RequestStatus},
+        guarantees=[
+            (count, IN_PLAIN_WORDS[guarantee]) for guarantee, count in report.summary.by_guarantee.items() if count
+        ],
+        became=became,
+        drill_results=[(drill, _result(drill)) for drill in report.drills],
+        root=root,
+    )
+
+
+def became(request: DeletionRequest) -> str:
+    """What has become of a request that had failed, in a few words."""
+    if request.handled_by is not None:
+        return f"Settled by {str(request.handled_by)[:8]}…"
+    if request.handled_at is not None:
+        return "Marked as handled."
+    if request.status is RequestStatus.COMPLETED:
+        return "Tried again, and completed."
+    if request.status is RequestStatus.FAILED:
+        return "Open."
+    return f"Tried again: {request.status.value}."
+
+
+def _result(drill: Drill) -> str:
+    if drill.is_open:
+        return "under way"
+    return {True: "passed", False: "failed", None: "withdrawn"}[drill.passed]
