@@ -166,7 +166,9 @@ async def set_gauges(api: Api, metrics: UnlearningMetrics, served: VersionFacts 
     async with connect("redis://127.0.0.1:1/0") as redis:
         relay = Outage("relay", Backoff(), random.Random())
         queue = ClaimWatch(api.engine, DeletionStream(redis, "tiny"), (relay,))
-        await keep_gauges(metrics, api.services.drills, queue, lambda: served, timedelta(days=7), Path(), stop)
+        await keep_gauges(
+            metrics, api.services.drills, queue, lambda: served, timedelta(days=7), lambda: (0.0, 0.0), stop
+        )
 
 
 async def test_metrics_tell_the_newest_residuals_whoever_measured_them_while_a_model_is_served(api: Api) -> None:
