@@ -9,7 +9,7 @@ down_revision = "0.8.0"
 branch_labels = None
 depends_on = None
 
-_FOLDER = Path(__file__).with_name("0006")
+_FOLDER = Path(__file__).with_name("0009")
 #: In an order in which each refers to what is there.
 _FILES = ("requests", "decisions", "totals", "search", "views", "rights")
 
