@@ -75,7 +75,13 @@ def features(*nodes: str) -> dict[str, Any]:
 def anonymous(answer: httpx.Response) -> dict[str, Any]:
     """An answer without what is new in every one: the id, the time, the random salts, and how many they are."""
     document: dict[str, Any] = answer.json()
-    return document | {"id": "", "received_at": "", "links": "", "salts": sorted(document["salts"]["nodes"])}
+    return document | {
+        "id": "",
+        "received_at": "",
+        "due_at": "",
+        "links": "",
+        "salts": sorted(document["salts"]["nodes"]),
+    }
 
 
 async def gone(api: Api, reader: httpx.AsyncClient, subject: Any, kind: RequestKind = RequestKind.NODE) -> None:

@@ -46,6 +46,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "audit_times": (_READ, _READ),
     "batches": (_READ, _ADD),
     "checkpoints": (_READ, _ADD),
+    "decisions": (_READ, "read, change event_id"),
     "drills": ("read, add cohort model request_id trigger", "read, add cohort model request_id trigger"),
     "events": (_READ, _ADD),
     "feed": (_READ, "read, add api_key_id due_at milestone request_id status, change due_at place"),
@@ -67,9 +68,10 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "requests": (
         _ASKED,
         f"{_ASKED}, change already_deleted_by applied_at batch_id ciphertext completed_at explanation failed_at "
-        "failure guarantee key_file key_place repair status swept_at taken_at",
+        "failure guarantee handled_at handled_by key_file key_place repair status swept_at taken_at",
     ),
     "log_checks": ("read, add api_key_id size, change checked_at size", _READ),
+    "service_settings": (_READ, _READ),
     "sessions": ("read, add key_id token_hash, change seen_at, remove", ""),
     "sign_ins": ("read, add address_hash, remove", ""),
     "tombstone_keys": (_READ, _ADD),
@@ -169,6 +171,8 @@ async def test_the_roles_call_these_functions_with_the_owner_s_rights_and_no_oth
             "reader_lease_end(uuid)",
             "reader_lease_renew(uuid,text,text)",
             "request_cancel(uuid,uuid)",
+            "request_extend(uuid,uuid,timestamp with time zone,text)",
+            "request_handle(uuid,uuid,text)",
             "request_retry(uuid)",
         ],
         UNLEARNER_ROLE: ["audit_fold()"],

@@ -208,6 +208,8 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("requests_key_dropped", "requests"),
         ("requests_begin_queued", "requests"),
         ("requests_due", "requests"),
+        ("decisions_logged", "decisions"),
+        ("decisions_append_only", "decisions"),
         ("pointers_forward", "pointers"),
         ("pointers_told", "pointers"),
         ("reader_leases_told", "reader_leases"),

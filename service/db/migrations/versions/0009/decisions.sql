@@ -21,6 +21,12 @@ CREATE TABLE decisions (
 
 CREATE INDEX decisions_not_logged ON decisions (id) WHERE event_id IS NULL;
 
+CREATE TRIGGER decisions_logged BEFORE UPDATE ON decisions
+    FOR EACH ROW WHEN (OLD.event_id IS NOT NULL) EXECUTE FUNCTION refuse('decisions in the log are never changed');
+
+CREATE TRIGGER decisions_append_only BEFORE DELETE OR TRUNCATE ON decisions
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse('decisions are never removed');
+
 -- As `request_cancel`: what a process of the api may only ask for.
 CREATE FUNCTION request_handle(asked uuid, of_key uuid, why text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN

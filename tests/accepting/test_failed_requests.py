@@ -1,0 +1,310 @@
+"""What becomes of a request that failed: it stays open until it is handled, and what it names is kept no longer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+
+from service.audit_records.summary import summary
+from service.db.clock import now
+from service.db.transactions import transaction
+from service.deletions.decisions import Decisions
+from service.deletions.failed import FailedRequests
+from service.deletions.follow_up import FollowUp
+from service.deletions.moves import RequestMoves
+from service.deletions.requests import RequestRepository
+from service.domain.kinds import RequestKind
+from service.domain.records import DeletionRequest, Tombstone
+from service.domain.scopes import Scope
+from service.domain.states import EventType, RequestStatus
+from service.errors import Conflict, InvalidRequest, NotFound
+from service.evidence.events import Event, EventRepository
+from service.key_slots.disposal import UnneededKeys
+from service.settings import Settings
+from service.tombstones.lookup import TombstoneLookup
+from service.tombstones.repository import TombstoneRepository
+from service.vault.keyring import Keyring
+from tests.support.evidence.totals import assert_totals_are_right
+from tests.support.service.api_harness import serving as without_unlearner
+from tests.support.service.bodies import WRITER, node_body, refused
+from tests.support.service.db_harness import MODEL, Database, Said, open_database, until
+from tests.support.service.running import running
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+class World:
+    """What the unlearner does for requests beside deleting, over a database."""
+
+    def __init__(self, db: Database, home: Path) -> None:
+        self.db = db
+        self.keyring = Keyring.open(home / "vault")
+        lookup = TombstoneLookup(db.engine, self.keyring, MODEL)
+        failed = FailedRequests(db.engine, MODEL, db.keys, lookup)
+        self.follow_up = FollowUp(db.engine, failed, timedelta(days=90))
+
+    async def failed(self, *nodes: str) -> UUID:
+        """The id of a request that failed."""
+        request_id = await self.db.accept(*nodes)
+        async with transaction(self.db.engine) as conn:
+            await RequestMoves(conn).mark_failed(request_id, "It could not be computed.")
+        return request_id
+
+    async def deleted(self, *nodes: str, version: int = 1, complete: bool = True) -> UUID:
+        """The id of a request that has deleted `nodes`."""
+        request_id = await self.db.accept(*nodes)
+        batch = await self.db.applied([request_id], version)
+        hashes = [self.keyring.tombstone_hash(MODEL, RequestKind.NODE, node) for node in nodes]
+        laid = [Tombstone(RequestKind.NODE, digest, number, request_id) for number, digest in hashes]
+        async with transaction(self.db.engine) as conn:
+            await TombstoneRepository(conn).insert(MODEL, laid, self.keyring.fingerprints())
+        if complete:
+            await self.complete(request_id, batch)
+        return request_id
+
+    async def complete(self, request_id: UUID, batch: UUID) -> None:
+        await self.db.rows("UPDATE versions SET finished_at = now(), span_residual = 0 WHERE id = :id", id=batch)
+        async with transaction(self.db.engine) as conn:
+            await RequestMoves(conn).mark_completed({request_id: Said()})
+
+    async def state(self, request_id: UUID) -> DeletionRequest:
+        async with transaction(self.db.engine) as conn:
+            found = await RequestRepository(conn).get(request_id)
+        assert found is not None
+        return found[0]
+
+    async def events(self, request_id: UUID) -> list[Event]:
+        async with transaction(self.db.engine) as conn:
+            return await EventRepository(conn).of_request(request_id)
+
+    async def open_failed(self) -> int:
+        async with transaction(self.db.engine) as conn:
+            return (await summary(conn, MODEL)).open_failed
+
+    async def handle(self, request_id: UUID, reason: str = "Withdrawn by letter.") -> DeletionRequest:
+        async with transaction(self.db.engine) as conn:
+            return await Decisions(conn).handle(request_id, self.db.api_key_id, reason)
+
+    async def extend(self, request_id: UUID, due_at: datetime, reason: str = "Many at once.") -> DeletionRequest:
+        async with transaction(self.db.engine) as conn:
+            return await Decisions(conn).extend(request_id, self.db.api_key_id, due_at, reason)
+
+
+@pytest.fixture
+async def world(db: Database, tmp_path: Path) -> World:
+    return World(db, tmp_path)
+
+
+async def test_one_that_failed_is_open_with_its_deadline_until_somebody_says_how_it_was_handled(world: World) -> None:
+    request_id = await world.failed("1")
+    async with transaction(world.db.engine) as conn:
+        [waiting] = await RequestRepository(conn).open(MODEL, limit=5)
+    assert (waiting.id, waiting.ended_at, waiting.due_at - waiting.received_at) == (
+        request_id,
+        None,
+        timedelta(days=30),
+    )
+    assert await world.open_failed() == 1
+    handled = await world.handle(request_id)
+    assert (handled.status, handled.handled_at, handled.late) == (RequestStatus.FAILED, handled.ended_at, False)
+    assert await world.open_failed() == 0
+    with pytest.raises(Conflict, match="handled before"):
+        await world.handle(request_id)
+    with pytest.raises(Conflict, match="not kept any more"):
+        await world.db.intake.retry(request_id)
+    await assert_totals_are_right(world.db)
+
+
+async def test_a_decision_is_an_event_of_the_log_once_however_many_unlearners_write_it(world: World) -> None:
+    request_id = await world.failed("1")
+    later = (await world.state(request_id)).due_at + timedelta(days=60)
+    await world.extend(request_id, later)
+    await world.handle(request_id)
+    await asyncio.gather(*(world.follow_up.look() for _ in range(3)))
+    failed, extended, handled = await world.events(request_id)
+    assert [one.type for one in (failed, extended, handled)] == [
+        EventType.FAILED,
+        EventType.EXTENDED,
+        EventType.HANDLED,
+    ]
+    assert (extended.payload["reason"], handled.payload["reason"]) == ("Many at once.", "Withdrawn by letter.")
+    assert datetime.fromisoformat(extended.payload["due_at"]) == later
+    assert handled.payload["api_key"] == str(world.db.api_key_id)
+    assert await world.db.value("SELECT count(*) FROM leaves") == 3
+
+
+async def test_what_is_handled_is_forgotten(world: World) -> None:
+    request_id = await world.failed("1")
+    await world.handle(request_id)
+    assert await world.db.value("SELECT ciphertext FROM requests") is None
+    await UnneededKeys(world.db.engine, world.db.keys).destroy_dropped()
+    assert world.db.kept() == {}
+
+
+async def test_what_failed_long_ago_is_forgotten_and_stays_open(world: World) -> None:
+    request_id, lately = await world.failed("1"), await world.failed("2")
+    await world.db.rows("UPDATE requests SET failed_at = now() - interval '91 days' WHERE id = :id", id=request_id)
+    await world.follow_up.look()
+    await UnneededKeys(world.db.engine, world.db.keys).destroy_dropped()
+    assert world.db.kept().keys() == {lately}
+    assert await world.open_failed() == 2
+    with pytest.raises(Conflict, match="not kept any more"):
+        await world.db.intake.retry(request_id)
+    await world.handle(request_id)
+
+
+async def test_a_later_request_for_the_same_handles_it_and_both_name_each_other(world: World) -> None:
+    request_id, other = await world.failed("1", "2"), await world.failed("1", "3")
+    await world.follow_up.look()
+    assert await world.open_failed() == 2
+    first = await world.deleted("1", version=1)
+    await world.follow_up.look()
+    # A part of each is deleted, and nothing that is not is handled.
+    assert await world.open_failed() == 2
+    second = await world.deleted("2", version=2)
+    await world.follow_up.look()
+    handled = await world.state(request_id)
+    assert (handled.status, handled.handled_by) == (RequestStatus.FAILED, second)
+    assert (await world.state(other)).handled_at is None
+    async with transaction(world.db.engine) as conn:
+        assert await RequestRepository(conn).handled_by(second) == [request_id]
+    told = (await world.events(request_id))[-1]
+    assert (told.type, told.payload) == (EventType.HANDLED, {"deleted_by": [str(second), str(first)]})
+    assert await world.db.value("SELECT ciphertext FROM requests WHERE id = :id", id=request_id) is None
+    await assert_totals_are_right(world.db)
+
+
+async def test_one_is_not_handled_before_what_deletes_the_same_is_completed(world: World) -> None:
+    request_id = await world.failed("1")
+    later = await world.deleted("1", complete=False)
+    await world.follow_up.look()
+    assert (await world.state(request_id)).handled_at is None
+    await world.complete(later, (await world.state(later)).batch_id or uuid4())
+    await world.follow_up.look()
+    assert (await world.state(request_id)).handled_by == later
+
+
+async def test_one_whose_key_is_lost_is_left_to_a_person(world: World) -> None:
+    request_id = await world.failed("1")
+    for page in world.db.keys.held():
+        world.db.keys.destroy(page)
+    await world.deleted("1")
+    await world.follow_up.look()
+    assert (await world.state(request_id)).handled_at is None
+    await world.handle(request_id)
+
+
+async def test_more_time_is_given_before_the_deadline_alone(world: World) -> None:
+    request_id, late, done = await world.db.accept("1"), await world.db.accept("2"), await world.deleted("3")
+    due_at = (await world.state(request_id)).due_at
+    await world.db.rows("UPDATE requests SET received_at = received_at - interval '31 days' WHERE id = :id", id=late)
+    async with transaction(world.db.engine) as conn:
+        at = await now(conn)
+    for one, until_when, said in (
+        (late, at + timedelta(days=9), "past its deadline"),
+        (done, at + timedelta(days=99), "has ended"),
+        (request_id, due_at, "is due .* already"),
+    ):
+        with pytest.raises(Conflict, match=said):
+            await world.extend(one, until_when)
+    extended = await world.extend(request_id, due_at + timedelta(days=60))
+    assert (extended.due_at, extended.late) == (due_at + timedelta(days=60), None)
+    with pytest.raises(NotFound):
+        await world.extend(uuid4(), due_at)
+
+
+async def test_the_log_takes_no_reason_that_has_the_reference(world: World) -> None:
+    request_id = await world.failed("1")
+    for reason in ("About dsr-17.", "DSR-17"):
+        with pytest.raises(InvalidRequest, match="reference"):
+            await world.handle(request_id, reason)
+    await world.handle(request_id, "About DSR-170.")
+
+
+async def test_a_deadline_is_the_one_in_force_at_receipt(world: World) -> None:
+    before = await world.db.accept("1")
+    await world.db.rows("UPDATE service_settings SET deadline_days = 0.5")
+    after = await world.db.accept("2")
+    for request_id, allowed in ((before, timedelta(days=30)), (after, timedelta(hours=12))):
+        found = await world.state(request_id)
+        assert found.due_at - found.received_at == allowed
+    async with transaction(world.db.engine) as conn:
+        assert (await summary(conn, MODEL)).deadline_days == 0.5
+
+
+async def test_what_ended_late_stays_late(world: World) -> None:
+    late, early = await world.db.accept("1"), await world.db.accept("2")
+    await world.db.rows("UPDATE requests SET received_at = received_at - interval '31 days' WHERE id = :id", id=late)
+    assert (await world.state(late)).late
+    batch = await world.db.applied([late, early])
+    await world.db.rows("UPDATE versions SET finished_at = now(), span_residual = 0 WHERE id = :id", id=batch)
+    async with transaction(world.db.engine) as conn:
+        await RequestMoves(conn).mark_completed({late: Said(), early: Said()})
+    assert [(await world.state(one)).late for one in (late, early)] == [True, False]
+    async with transaction(world.db.engine) as conn:
+        months = (await summary(conn, MODEL)).months
+    assert (sum(one.on_time for one in months), sum(one.late for one in months)) == (1, 1)
+    await assert_totals_are_right(world.db)
+
+
+async def test_who_may_decide_is_who_may_try_again(database_url: str, tmp_path: Path) -> None:
+    async with without_unlearner(database_url, tmp_path) as api:
+        writer, operator = await api.client(*WRITER), await api.client(*WRITER, Scope.AUDIT_READ)
+        accepted = (await writer.post("/deletions", json=node_body("1"))).json()
+        link, due_at = accepted["links"]["self"], accepted["due_at"]
+        later = (datetime.fromisoformat(due_at) + timedelta(days=60)).astimezone(UTC).isoformat()
+        for path, body in (("handle", {"reason": "x"}), ("extend", {"reason": "x", "due_at": later})):
+            refused(await writer.post(f"{link}/{path}", json=body), 403, "missing-scope")
+        refused(await operator.post(f"{link}/handle", json={"reason": "x"}), 409, "conflict")
+        refused(await operator.post(f"{link}/handle", json={"reason": "  "}), 422, "invalid-request")
+        extended = await operator.post(f"{link}/extend", json={"reason": "Many.", "due_at": later})
+        assert datetime.fromisoformat(extended.json()["due_at"]) == datetime.fromisoformat(later)
+        async with transaction(api.engine) as connection:
+            await RequestMoves(connection).mark_failed(UUID(accepted["id"]), "It could not be computed.")
+        assert (await operator.get("/audit/summary")).json()["open_failed"] == 1
+        assert await _listed(operator, open=True, status="failed") == [accepted["id"]]
+        handled = (await operator.post(f"{link}/handle", json={"reason": "Withdrawn."})).json()
+        assert (handled["status"], handled["handled_by"], handled["late"]) == ("failed", None, False)
+        assert await _listed(operator, open=True) == []
+        assert await _listed(operator, late=False) == [accepted["id"]]
+
+
+async def _listed(client: httpx.AsyncClient, **filters: str | bool) -> list[str]:
+    answer = await client.get("/deletions", params=filters)
+    return [one["id"] for one in answer.json()["deletions"]]
+
+
+async def test_a_running_lethe_handles_what_failed_and_tells_of_it_until_then(
+    settings: Settings, database_url: str
+) -> None:
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+    async with without_unlearner(database_url, settings.home, model="small") as api:
+        writer = await api.client(Scope.DELETIONS_WRITE)
+        accepted = (await writer.post("/deletions", json=node_body("5", "8"))).json()
+        async with transaction(api.engine) as connection:
+            await RequestMoves(connection).mark_failed(UUID(accepted["id"]), "It could not be computed.")
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+
+        async def is_told() -> bool:
+            return 'lethe_open_deletions_failed{process="unlearner"} 1.0' in await lethe.unlearner_metrics()
+
+        await until(is_told)
+        later = await lethe.delete("5", "8", "9")
+
+        async def is_handled() -> bool:
+            return (await lethe.state(accepted))["handled_by"] == later["id"]
+
+        await until(is_handled)
+        assert (await lethe.state(later))["handles"] == [accepted["id"]]
+        receipt = await lethe.receipt(later)
+        assert receipt["summary"]["status"] == "completed"
