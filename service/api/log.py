@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.auth import requires_any
+from service.api.auth import KeyedRoute, requires_any
 from service.audit.checkpoint import read
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
@@ -25,7 +25,7 @@ from service.http.problem_responses import problems
 from service.http.replies import reply
 from service.services import services_of
 
-router = APIRouter(prefix="/log", tags=["log"])
+router = APIRouter(prefix="/log", tags=["log"], route_class=KeyedRoute)
 
 Caller = Annotated[ApiKey, requires_any(Scope.DELETIONS_READ, Scope.AUDIT_READ)]
 

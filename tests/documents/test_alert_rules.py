@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.documents.test_alerts import ALERTS, DOCKER
-from tests.documents.test_documentation import anchor
+from tests.support.documents.alerts import ALERTS, DOCKER, anchor
 from tests.support.preloaded import ROOT
 
 RULES = DOCKER / "prometheus" / "rules.yml"

@@ -7,7 +7,6 @@ from typing import Any
 
 import promql_parser
 import pytest
-import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,11 +16,8 @@ from service.audit.watch import Seen
 from service.cli.evidence.watch import WatchMetrics
 from service.http.metrics import HttpMetrics
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
-from tests.support.preloaded import ROOT
+from tests.support.documents.alerts import ALERTS, DOCKER, RULES
 
-DOCKER = ROOT / "docker"
-RULES: dict[str, Any] = yaml.safe_load((DOCKER / "prometheus" / "rules.yml").read_text())
-ALERTS: list[dict[str, Any]] = [rule for group in RULES["groups"] for rule in group["rules"]]
 DASHBOARDS = {path.name: json.loads(path.read_text()) for path in (DOCKER / "grafana" / "dashboards").glob("*.json")}
 #: Expression -> where it is.
 EXPRESSIONS = {rule["expr"]: rule["alert"] for rule in ALERTS} | {

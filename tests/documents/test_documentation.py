@@ -20,6 +20,7 @@ from service.api.application import build
 from service.cli.main import build as build_command_line
 from service.observability.access import AccessLog
 from service.operation import api_probes, unlearner_probes
+from tests.support.documents.alerts import anchor
 from tests.support.preloaded import ROOT
 
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
@@ -154,8 +155,3 @@ def commands_in(document: Path) -> Iterator[list[str]]:
         shown = re.search(r"(?:^|[\s(])\./lethe(?:\s+([^|;&>)]*))?(?:[|;&>)]|$)", line)
         if shown:
             yield [word for word in shlex.split(shown[1] or "", comments=True) if word != "…"]
-
-
-def anchor(heading: str) -> str:
-    """The fragment under which a heading of a Markdown page is found."""
-    return re.sub(r"[^\w\- ]", "", heading.lstrip("#").strip().lower()).replace(" ", "-")

@@ -47,6 +47,9 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/predict"): {"nodes": ["5"]},
     ("POST", "/deletions"): {"kind": "node", "nodes": ["7"]},
     ("POST", "/deletions/search"): {"status": "completed"},
+    ("POST", "/deletions/{request_id}/handle"): {"reason": "None of these."},
+    ("POST", "/deletions/{request_id}/extend"): {"due_at": "2030-01-01T00:00:00Z", "reason": "None of these."},
+    ("POST", "/log/checks"): {"size": 1, "root": "a" * 64},
     ("POST", "/dashboard/login"): {"key": "lethe_00000000_wrong"},
     ("POST", "/dashboard/find"): {"nodes": SOMEBODY, "reference": ""},
 }
@@ -189,11 +192,14 @@ async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list
                 assert told(said, may_show_reference=may_show_reference) == set(), (name, method, url)
                 if answer.status_code < 400:
                     answered.add((method, route.path))
-    # Each has really answered. A completed request is neither cancelled nor tried again, no key is guessed, and the
-    # model has no canaries.
+    # Each has really answered. A completed request is neither cancelled nor tried again, handled nor extended, no root
+    # and no key is guessed, and the model has no canaries.
     assert {(method, route.path) for method, route in routes(api)} - answered == {
         ("DELETE", "/deletions/{request_id}"),
         ("POST", "/deletions/{request_id}/retry"),
+        ("POST", "/deletions/{request_id}/handle"),
+        ("POST", "/deletions/{request_id}/extend"),
+        ("POST", "/log/checks"),
         ("POST", "/dashboard/login"),
         ("POST", "/drills"),
     }

@@ -24,6 +24,12 @@ GUARDED: list[tuple[str, str, Any, tuple[Scope, ...]]] = [
     ("GET", "/predict/1", None, (Scope.PREDICTIONS_READ,)),
     ("POST", "/predict", {"nodes": ["1"]}, (Scope.PREDICTIONS_READ,)),
     ("GET", "/model", None, (Scope.PREDICTIONS_READ,)),
+    ("POST", "/log/checks", {"size": 1, "root": "a" * 64}, (Scope.DELETIONS_READ, Scope.AUDIT_READ)),
+]
+#: Those that need two scopes, each with both.
+DECIDING: list[tuple[str, str]] = [
+    ("POST", "/deletions/{request_id}/handle"),
+    ("POST", "/deletions/{request_id}/extend"),
 ]
 #: What proxies and networks of proxies add to a request.
 FORWARDING = (
@@ -73,6 +79,7 @@ async def test_every_route_refuses_a_key_without_its_scope_and_names_it(api: Api
 
 async def test_nothing_is_read_of_a_body_before_the_key_that_sends_it_is_known(api: Api) -> None:
     taking = [(method, path, enough) for method, path, body, enough in GUARDED if body is not None]
+    taking += [(method, path, (Scope.DELETIONS_WRITE, Scope.AUDIT_READ)) for method, path in DECIDING]
     assert {(method, path) for method, path, _ in taking} == {
         (method, path)
         for path, methods in api.app.openapi()["paths"].items()
@@ -194,7 +201,7 @@ async def test_every_route_is_described_with_examples_and_its_problems(api: Api)
             if int(status) >= 400:
                 assert list(response["content"]) == ["application/problem+json"], f"{place} {status}"
                 assert response["content"]["application/problem+json"]["example"]["remedy"], f"{place} {status}"
-            elif "application/json" in response["content"]:
+            elif "application/json" in response.get("content", {}):
                 assert has_example(response["content"]["application/json"], schemas), f"{place} {status}"
         if "requestBody" in operation:
             assert has_example(operation["requestBody"]["content"]["application/json"], schemas), place

@@ -49,7 +49,11 @@ TALKING = [name for name, command in COMMANDS.items() if any("--url" in one.opts
 def call(name: str) -> list[str]:
     """A command that talks to Lethe, with what it cannot do without."""
     arguments = [one for one in COMMANDS[name].params if one.param_type_name == "argument"]
-    needed = ["--log-key", str(Signer("lethe.test", bytes(32)).public), "--once"] if name == "audit watch" else []
+    needed = {
+        "audit watch": ["--log-key", str(Signer("lethe.test", bytes(32)).public), "--once"],
+        "handle": ["--reason", "x"],
+        "extend": ["--reason", "x", "--until", "2027-01-31"],
+    }.get(name, [])
     return [*name.split(), *("x" for _ in arguments), *needed]
 
 
