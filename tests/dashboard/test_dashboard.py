@@ -204,7 +204,7 @@ def test_a_request_is_found_without_an_address_that_names_it(visit: Open) -> Non
 
 def test_the_overview_shows_what_was_done(visit: Open) -> None:
     page = visit().sign_in()
-    expect(page.get_by_text("Every open request is within its deadline of 30 days.")).to_be_visible()
+    expect(page.get_by_text("Every open request is within its deadline.")).to_be_visible()
     charts = page.locator("#charts[data-drawn]")
     expect(charts.get_by_role("img")).to_have_count(6)
     norms = page.locator("figure").filter(has_text="Weight on the deleted nodes")
