@@ -47,6 +47,10 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/predict"): {"nodes": ["5"]},
     ("POST", "/deletions"): {"kind": "node", "nodes": ["7"]},
     ("POST", "/deletions/search"): {"status": "completed"},
+    ("POST", "/deletions/{request_id}/handle"): {"reason": "It was sent again."},
+    ("POST", "/deletions/{request_id}/extend"): {"due_at": "2099-01-01T00:00:00Z", "reason": "There are many."},
+    ("POST", "/dashboard/requests/{request_id}/handle"): {"reason": "It was sent again."},
+    ("POST", "/dashboard/requests/{request_id}/extend"): {"day": "2099-01-01", "reason": "There are many."},
     ("POST", "/dashboard/login"): {"key": "lethe_00000000_wrong"},
     ("POST", "/dashboard/find"): {"nodes": SOMEBODY, "reference": ""},
 }
