@@ -115,10 +115,8 @@ class RecordFilters(BaseModel):
     kind: Annotated[RequestKind, _AS_TEXT] | None = None
     guarantee: Annotated[Guarantee, _AS_TEXT] | None = None
     repair: Annotated[RepairStatus, _AS_TEXT] | None = None
-    open: Annotated[bool, _AS_TEXT] | None = Field(
-        None, description="Whether it has not ended: queued, applied, or failed and not handled."
-    )
-    late: Annotated[bool, _AS_TEXT] | None = Field(
+    open: bool | None = Field(None, description="Whether it has not ended: queued, applied, or failed and not handled.")
+    late: bool | None = Field(
         None, description="Whether it ended after its deadline, or is open past it; false: it ended in time."
     )
     since: Moment | None = Field(

@@ -28,6 +28,7 @@ from service.settings import Settings
 from service.tombstones.lookup import TombstoneLookup
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
+from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.evidence.totals import assert_totals_are_right
 from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import WRITER, node_body, refused
@@ -275,6 +276,41 @@ async def test_who_may_decide_is_who_may_try_again(database_url: str, tmp_path: 
         assert (handled["status"], handled["handled_by"], handled["late"]) == ("failed", None, False)
         assert await _listed(operator, open=True) == []
         assert await _listed(operator, late=False) == [accepted["id"]]
+
+
+async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database_url: str, tmp_path: Path) -> None:
+    async with without_unlearner(database_url, tmp_path) as api:
+        writer = await api.client(*WRITER)
+        accepted = (await writer.post("/deletions", json=node_body("1", reference="DSR-17"))).json()
+        page = f"/dashboard/requests/{accepted['id']}"
+        operator, auditor = await api.client_with(None), await api.client_with(None)
+        await sign_in(operator, (await api.key(Scope.AUDIT_READ, Scope.DELETIONS_WRITE))[1])
+        await sign_in(auditor, (await api.key(Scope.AUDIT_READ))[1])
+        fields = {"form_token": token_in((await operator.get(page)).text), "reason": "There are many."}
+        extended = await operator.post(f"{page}/extend", data={**fields, "day": "2099-01-31"}, headers=SAME_ORIGIN)
+        assert extended.status_code == 303
+        assert "2099-01-31 23:59:59" in (await operator.get(page)).text
+        async with transaction(api.engine) as connection:
+            await RequestMoves(connection).mark_failed(UUID(accepted["id"]), "It could not be computed.")
+        overview = (await auditor.get("/dashboard")).text
+        assert "1 request failed and is not handled." in overview
+        assert "DSR-17" in overview
+        # Who may only read is offered no form, and no form of theirs is taken.
+        shown = (await auditor.get(page)).text
+        assert "It could not be computed." in shown
+        assert "Mark as handled" not in shown
+        log_out = token_in(shown)
+        for path in ("handle", "extend"):
+            sent = {"form_token": log_out, "reason": "x", "day": "2099-01-31"}
+            assert (await auditor.post(f"{page}/{path}", data=sent, headers=SAME_ORIGIN)).status_code == 403
+        nothing = {**fields, "reason": " "}
+        assert (await operator.post(f"{page}/handle", data=nothing, headers=SAME_ORIGIN)).status_code == 422
+        handled = await operator.post(f"{page}/handle", data=fields, headers=SAME_ORIGIN)
+        assert handled.status_code == 303
+        assert "Every open request is within its deadline." in (await auditor.get("/dashboard")).text
+        assert "Mark as handled" not in (await operator.get(page)).text
+        for query, is_there in (("open=yes", False), ("late=no", True), ("late=yes", False), ("open=no", True)):
+            assert (accepted["id"] in (await auditor.get(f"/dashboard/requests?{query}")).text) is is_there, query
 
 
 async def _listed(client: httpx.AsyncClient, **filters: str | bool) -> list[str]:

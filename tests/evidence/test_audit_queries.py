@@ -310,6 +310,8 @@ async def test_the_view_of_requests_has_what_the_export_has(world: AuditWorld) -
     for entry in entries:
         figures = dict.fromkeys(FIGURES) if entry.audit is None else entry.audit.figures
         row = rows[entry.request.id]
+        for name in ("due_at", "ended_at", "late", "handled_at", "handled_by"):
+            assert row[name] == getattr(entry.request, name), name
         assert {name: row[name] for name in FIGURES if name in COLUMNS} == {
             name: value for name, value in figures.items() if name in COLUMNS
         }

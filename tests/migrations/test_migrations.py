@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -53,6 +54,21 @@ CATALOG = {
         SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'
     """,
 }
+
+
+#: A request that failed and one that was cancelled, as they were at 0.8.0.
+EARLIER = (
+    "INSERT INTO pointers (model, version, fencing, folder, digest, weights_sha256)"
+    " VALUES ('m', 0, 0, '0-0', repeat('a', 64), repeat('b', 64))",
+    "INSERT INTO api_keys (id, name, scopes, hash) VALUES (gen_random_uuid(), 'k', '{audit:read}', sha256('k'))",
+    *(
+        f"INSERT INTO requests (id, model, kind, count, ciphertext, api_key_id, reference)"
+        f" SELECT gen_random_uuid(), 'm', 'node', 1, '\\x01', id, '{reference}' FROM api_keys"
+        for reference in ("failed", "cancelled")
+    ),
+    "UPDATE requests SET status = 'failed', failed_at = now(), failure = 'x' WHERE reference = 'failed'",
+    "UPDATE requests SET status = 'cancelled', cancelled_at = now(), ciphertext = NULL WHERE reference = 'cancelled'",
+)
 
 
 async def _on(url: str, work: Callable[[Connection], Any]) -> Any:
@@ -239,6 +255,21 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("feed_told", "feed"),
         ("feed_append_only", "feed"),
     }
+
+
+async def test_requests_of_before_deadlines_are_due_thirty_days_after_their_receipt(empty_database_url: str) -> None:
+    await migrate_to(empty_database_url, "0.8.0")
+    await _on(empty_database_url, lambda conn: [conn.execute(text(one)) for one in EARLIER])
+    await migrate.upgrade(empty_database_url)
+    found = await _query(
+        empty_database_url,
+        "SELECT r.status, r.due_at - r.received_at, r.ended_at IS NULL, r.ended_late, s.due_at = r.due_at"
+        " FROM requests r JOIN request_search s ON s.request_id = r.id",
+    )
+    month = timedelta(days=30)
+    assert found == {("failed", month, True, None, True), ("cancelled", month, False, None, True)}
+    [counted] = await _query(empty_database_url, "SELECT sum(requests)::int, count(*)::int FROM audit_counts")
+    assert counted == (2, 2)
 
 
 async def test_every_time_is_with_time_zone(empty_database_url: str) -> None:

@@ -42,7 +42,7 @@ def is_final(request: DeletionRequest) -> bool:
     """Whether nothing more can happen to a request by itself."""
     if request.status is RequestStatus.COMPLETED:
         return request.repair is not RepairStatus.PENDING
-    return request.status in (RequestStatus.FAILED, RequestStatus.CANCELLED)
+    return request.ended_at is not None
 
 
 def _outcome(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
