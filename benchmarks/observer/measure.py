@@ -36,7 +36,7 @@ LOSSES = (LossKind.SOFTMAX.value, LossKind.OVR.value)
 _CANDIDATES = 5000
 #: Deletions of one node and of a batch, in a unit; fewer on graphs of more than `_LARGE` nodes.
 _SINGLE, _BATCHES = 30, 6
-_SINGLE_OF_LARGE, _BATCHES_OF_LARGE, _LARGE = 10, 2, 50_000
+_SINGLE_OF_LARGE, _BATCHES_OF_LARGE, _LARGE = 6, 2, 50_000
 
 
 @dataclass(frozen=True)
