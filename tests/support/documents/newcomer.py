@@ -70,7 +70,7 @@ class Newcomer:
         text = _SLEEP.sub("", command.text)
         until = time.monotonic() + _REPEATED_S
         while True:
-            status, printed = self._type(text)
+            status, printed = self.typed(text)
             right = (status != 0) == ("error: " in command.output)
             right = right and (not command.output or alike(command.output, printed))
             if right or text == command.text or time.monotonic() > until:
@@ -78,7 +78,8 @@ class Newcomer:
         self._replaced |= dict(zip(_ID.findall(command.output), _ID.findall(printed), strict=False))
         return None if right else f"{command}\nended with {status} and printed\n{printed}\nnot\n{command.output}"
 
-    def _type(self, text: str) -> tuple[int, str]:
+    def typed(self, text: str) -> tuple[int, str]:
+        """Type it once, with what it is here for what a page calls by another name; its status and what it printed."""
         for name, here in self._replaced.items():
             text = text.replace(name, here)
         assert self._shell.stdin is not None
