@@ -33,19 +33,35 @@ _HEAD = (
 
 def tables(folder: Path = RESULTS) -> str:
     """One for each dataset, loss and certificate that was measured, the seeds of each together."""
+    return "\n".join(_table(units) for units in _measured(folder))
+
+
+def defaults(folder: Path = RESULTS) -> str:
+    """A row for each, and for who may ask for all nodes and who for few: one node deleted, 2 decimals told."""
+    head = ("graph", "loss", "weights", "asked", *_HEAD[3:])
+    lines = [f"| {' | '.join(head)} |", f"| --- | --- | --- |{' ---: |' * (len(head) - 3)}"]
+    for units in _measured(folder):
+        first = units[0]
+        weights = "as they are" if first["certify"] is None else f"certified, {first['certify']}"
+        for asked in ("all", "100"):
+            cells = _cells(_pooled(units, str(Case(1, asked, "2"))))
+            lines.append(f"| {' | '.join([_NAMES[first['dataset']], first['loss'], weights, asked, *cells])} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_current_table(page: str) -> str:
+    """`page` with the tables as they are now; ValueError when a mark is missing."""
+    return between_marks(between_marks(page, "observer", tables()), "defaults", defaults())
+
+
+def _measured(folder: Path) -> list[list[dict[str, Any]]]:
+    """The results of each dataset, loss and certificate."""
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*/*.json"))]
     units = sorted(
         {(one["dataset"], one["loss"], one["certify"]) for one in found},
         key=lambda unit: (list(_NAMES).index(unit[0]), unit[1], unit[2] or ""),
     )
-    return "\n".join(
-        _table([one for one in found if (one["dataset"], one["loss"], one["certify"]) == unit]) for unit in units
-    )
-
-
-def with_current_table(page: str) -> str:
-    """`page` with the tables as they are now; ValueError when a mark is missing."""
-    return between_marks(page, "observer", tables())
+    return [[one for one in found if (one["dataset"], one["loss"], one["certify"]) == unit] for unit in units]
 
 
 def _table(units: Sequence[dict[str, Any]]) -> str:
@@ -62,13 +78,14 @@ def _table(units: Sequence[dict[str, Any]]) -> str:
     for deleted in _deleted(units):
         for asked in ASKED:
             for told in TOLD:
-                case = str(Case(deleted, asked, told))
-                pooled = {
-                    name: [value for one in units for value in one["cases"][case][name]]
-                    for name in first["cases"][case]
-                }
-                lines.append(f"| {deleted} | {asked} | {told} | {' | '.join(_cells(pooled))} |")
+                cells = _cells(_pooled(units, str(Case(deleted, asked, told))))
+                lines.append(f"| {deleted} | {asked} | {told} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _pooled(units: Sequence[dict[str, Any]], case: str) -> dict[str, list[float]]:
+    """The figures of a case of all seeds."""
+    return {name: [value for one in units for value in one["cases"][case][name]] for name in units[0]["cases"][case]}
 
 
 def _deleted(units: Sequence[dict[str, Any]]) -> list[int]:

@@ -50,6 +50,9 @@ def test_a_table_pools_seeds(tmp_path: Path) -> None:
     low, high = wilson(1.2, 4)
     assert rows[0].startswith(f"| 1 | 100 | full | 30 ({100 * low:.0f} to {100 * high:.0f}) |")
     assert "|  | 0.30 (0.20 to 0.40) | +0.00 (+0.00 to +0.00) |" in rows[0]
+    first, few = observer_table.defaults(tmp_path).splitlines()[2:]
+    assert first.startswith("| Cora | ovr | certified, 1,1e-4 | all | 30 (")
+    assert few.startswith("| Cora | ovr | certified, 1,1e-4 | 100 | 30 (")
 
 
 @pytest.mark.slow
