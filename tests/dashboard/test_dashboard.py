@@ -219,7 +219,7 @@ def test_the_overview_shows_what_was_done(visit: Open) -> None:
     window = visit()
     page = window.sign_in()
     expect(page.get_by_text("Nothing is open.")).to_be_visible()
-    expect(page.get_by_text("Every event is in the signed log.")).to_be_visible()
+    expect(page.get_by_text(re.compile("^Every event is signed[,;]"))).to_be_visible()
     charts = page.locator("#charts[data-drawn]")
     expect(charts.get_by_role("img")).to_have_count(2)
     page.get_by_role("link", name="90 days").click()
@@ -257,7 +257,7 @@ def test_a_report_is_handed_out_whose_code_leads_to_the_check_of_its_checkpoint(
     window = visit()
     page = window.sign_in()
     page.get_by_label("the report of").select_option(index=0)
-    page.get_by_role("button", name="Open").click()
+    page.get_by_role("button", name="Show the report").click()
     expect(page.get_by_role("heading", name="Deletions in")).to_be_visible()
     root = page.locator("code.fingerprint").inner_text().replace(" ", "")
     size = page.locator("pre").first.inner_text().split("\n")[1]

@@ -1,4 +1,4 @@
-"""The overview: whether anything is open or late, whether it is proved, and what is handed out."""
+"""The overview: whether anything is open or late, whether it is proven, and what is sent to whom."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from service.domain.formats import ago, plural
 from service.domain.states import RequestStatus
 from service.drills.repository import DrillRepository
 from service.evidence.checkpoints import CheckpointRepository
-from service.evidence.checks import LogCheckRepository
+from service.evidence.checks import LogCheck, LogCheckRepository
 from service.evidence.log import LogRepository
 from service.papers.report import Span
 from service.services import Services, services_of
@@ -84,7 +84,9 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         period=period,
         since=period.first_day(at).isoformat(),
         state=_state(figures),
-        proof=_proof(signed, size, drill),
+        proof=_proof(signed, size, check, drill),
+        now=at,
+        days=plural(round(figures.deadline_days), "day"),
         months=figures.months[: -_MONTHS - 1 : -1],
         signed=signed,
         size=size,
@@ -100,13 +102,15 @@ async def _region(services: Services, period: Period, url: str) -> Region:
 
 
 def _state(figures: Summary) -> Verdict:
+    late, failed = figures.open_past_deadline, figures.open_failed
     wrong = []
-    if late := figures.open_past_deadline:
-        wrong.append(f"{plural(late, 'request')} {'is' if late == 1 else 'are'} past the deadline")
-    if failed := figures.open_failed:
-        wrong.append(f"{plural(failed, 'request')} failed and {'is' if failed == 1 else 'are'} not handled")
+    if late:
+        wrong.append(f"{plural(late, 'request')} {'is' if late == 1 else 'are'} past the deadline.")
+    if failed:
+        wait = "waits for somebody to handle it" if failed == 1 else "wait for somebody to handle them"
+        wrong.append(f"{plural(failed, 'request')} failed{', late or not,' if late else ''} and {wait}.")
     if wrong:
-        return Verdict("bad", f"{', and '.join(wrong)}.")
+        return Verdict("bad", " ".join(wrong))
     if near := figures.open_near_deadline:
         return Verdict("warn", f"{plural(near, 'request')} {'is' if near == 1 else 'are'} close to the deadline.")
     if figures.open:
@@ -114,9 +118,11 @@ def _state(figures: Summary) -> Verdict:
     return Verdict("good", "Nothing is open.")
 
 
-def _proof(signed: int, size: int, drill: Drill | None) -> Verdict:
+def _proof(signed: int, size: int, check: LogCheck | None, drill: Drill | None) -> Verdict:
     if drill is not None and drill.passed is False:
         return Verdict("bad", "The last drill failed: the model may not forget what is deleted.")
     if signed < size:
         return Verdict("warn", "The newest events are not signed yet.")
-    return Verdict("good", "Every event is in the signed log.")
+    if check is None:
+        return Verdict("warn", "Every event is signed; nobody has reported a check of the log.")
+    return Verdict("good", "Every event is signed, and the log was checked.")
