@@ -148,10 +148,11 @@ class Repairer:
         when that did not succeed, and Unavailable, LeaseLost and WorkersLost.
         """
         resident, context = self._writer.resident, self._context
+        if context.placement.promise is None:
+            return
         # Of a database restored from a backup: what it does not know was published all the same, and is counted.
         highest = max(resident.committed.state.version, await context.run(lambda: context.publisher.noted))
-        is_known = highest == resident.committed.state.version or context.placement.promise is None
-        if is_known and await context.run(lambda: resident.keeps_promise):
+        if highest == resident.committed.state.version and resident.keeps_promise:
             return
         if resident.repair_in_progress is None:
             await context.run(resident.begin_repair)

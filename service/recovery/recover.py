@@ -164,7 +164,7 @@ class Recoverer:
             unfinished = await VersionRepository(connection).unfinished(context.model)
             await context.told.load(connection, context.model)
         unknown = await self._unknown_nodes(state, remaining)
-        known = [current.version, *(ref.version for ref in self._store.versions())]
+        known = [current.version, *(ref.version for ref in self._store.versions()), context.publisher.noted]
         number = 1 + max(known if committed is None else [*known, committed.version])
         resident, new = await context.run(lambda: self._without(remaining, state, current, number))
         failure_points.reached(FailurePoint.COMPUTED, Cause.RECOVERY)

@@ -13,7 +13,8 @@ from service.versions.versions import VersionRow
 class Told:
     """Counts each version before it is committed, so that none is published that was not counted.
 
-    A number that no version has is that of one that a restored database does not know: it counts as published.
+    A number that no version has is that of one that a restored database does not know: it counts as published, and as
+    one in which somebody was deleted.
     """
 
     def __init__(self) -> None:
@@ -41,8 +42,8 @@ class Told:
 
         Raises NotPublishable.
         """
-        oldest = self._oldest if self._oldest is not None or not deletes else number
         self._record_lost(max(before, self._ledger.newest) + 1, number, publication.mechanism.mu)
+        oldest = self._oldest if self._oldest is not None or not deletes else number
         try:
             # Whoever is deleted later is told less of.
             self._ledger.add(number, publication.mechanism, number if oldest is None else oldest)
@@ -61,3 +62,5 @@ class Told:
     def _record_lost(self, first: int, end: int, mu: float) -> None:
         for number in range(first, end):
             self._ledger.record(number, mu)
+            if self._oldest is None:
+                self._oldest = first
