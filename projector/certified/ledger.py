@@ -80,9 +80,10 @@ class Ledger:
 
     def record(self, version: int, mu: float) -> None:
         """Takes a publication over that was counted before, whatever was promised then; later than those so far."""
-        self._versions.append(version)
+        # The version last: other threads ask `since` meanwhile.
         self._costs.append(_cost(mu))
         self._before.append(self._before[-1] + self._costs[-1])
+        self._versions.append(version)
 
 
 def _cost(mu: float) -> int:

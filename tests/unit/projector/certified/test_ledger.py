@@ -76,3 +76,16 @@ def test_more_publications_planned_in_time_leave_more_to_come() -> None:
     for version in range(91, 91 + 39):
         ledger.add(version, second, oldest_deletion=1)
     assert ledger.since(1, second.budget).share == pytest.approx(0.9 + 39 / 400)
+
+
+def test_it_can_be_asked_while_another_thread_counts() -> None:
+    ledger = Ledger()
+
+    class Asking(list[int]):
+        def append(self, version: int) -> None:
+            super().append(version)
+            ledger.since(2**63 - 1, 1.0)
+
+    ledger._versions, ledger._costs, ledger._before = Asking(), Asking(), Asking([0])
+    ledger.record(1, 0.5)
+    assert ledger.since(1, 1.0).publications == 1
