@@ -21,6 +21,7 @@ from projector.forgetting.canaries import Canaries
 from projector.graph.external_ids import SLOT_BYTES, NodeIds
 from projector.graph.ranges import parts_of_rows, ranges
 from service.domain.snapshot import Snapshot
+from service.private_files import write_private
 from service.publication.facts import ModelFacts, ModelManifest, VersionFacts, VersionManifest
 from service.publication.index import BLANK_BYTE, edge_entries, edge_places, edge_rows, id_places
 from service.publication.layout import (
@@ -79,12 +80,15 @@ class Publisher:
     def note(self, number: int) -> None:
         """Keep the number of a version that is about to be committed. Raises OSError.
 
-        It is not waited for: only a database that is restored from a backup knows less, and that is much later.
+        It is not waited for: only a database that is restored from a backup knows less, and that is much later. It is
+        written over the one before, as long as that, so that no loss of power leaves a file without a number.
         """
-        path = self._home / _NOTED
-        unfinished = path.with_name(f".{path.name}")
-        unfinished.write_text(str(max(number, self.noted)))
-        unfinished.rename(path)
+        path, text = self._home / _NOTED, f"{max(number, self.noted):020d}"
+        if not path.exists():
+            write_private(path, text)
+            return
+        with path.open("r+") as file:
+            file.write(text)
 
     def load(
         self, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts, fencing: int

@@ -343,3 +343,20 @@ def test_a_file_that_was_cut_is_refused_and_never_mapped(publisher: Publisher) -
     os.truncate(path, mmap.PAGESIZE // 1024)
     with pytest.raises(OSError, match="instead of"):
         open_view(publisher.layout, "1-1")
+
+
+def test_the_highest_number_is_kept_whatever_a_loss_of_power_leaves_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, noted = Publisher(tmp_path), tmp_path / "run" / "highest-version"
+    assert publisher.noted == 0
+    publisher.note(9)
+    before = noted.stat()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", None)
+        patch.setattr(Path, "rename", None)
+        publisher.note(10)
+        publisher.note(3)
+    assert publisher.noted == 10
+    # Neither another file nor a shorter one: nothing of it has to reach the disk before something else does.
+    assert (noted.stat().st_ino, noted.stat().st_size) == (before.st_ino, before.st_size)
