@@ -10,14 +10,15 @@ from redis.exceptions import RedisError
 from service.errors import NodeLimitReached
 from service.queue.refusal import refusal
 
-#: Seconds for which a version's count is kept once another is asked: while a batch commits, processes answer from both.
+#: Seconds for which a version's count is kept once a later one is asked: while a batch commits, processes answer from
+#: both.
 _KEPT_S = 60
 #: Counts the rows (ARGV 4, uint32) of which the key was told nothing yet, all of them or none, as bits of KEYS 2.
 #: KEYS 1 has the version asked last. Returns how many there are of before, and 1 where the rows were counted.
 _TAKE = """
 local last = redis.call('GET', KEYS[1])
 if last ~= ARGV[1] then
-    if last then redis.call('EXPIRE', KEYS[1] .. ':' .. last, ARGV[3]) end
+    if last and tonumber(last) < tonumber(ARGV[1]) then redis.call('EXPIRE', KEYS[1] .. ':' .. last, ARGV[3]) end
     redis.call('SET', KEYS[1], ARGV[1])
     redis.call('PERSIST', KEYS[2])
 end

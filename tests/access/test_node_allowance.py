@@ -79,6 +79,11 @@ async def test_processes_count_together_also_while_they_answer_from_two_versions
         asked = [told_of(processes[row % 2], version, row) for row in range(60) for version in (1, 2)]
         assert sum(await asyncio.gather(*asked)) == 2 * (40 - 1)
         await processes[0].take(key, 3, [1])
+        # One that still answers from a version of before: the count of the newest stays for as long as it is served.
+        await processes[1].take(key, 2, [100_000])
+        with redis.Redis.from_url(redis_url) as client:
+            assert client.ttl(f"lethe:told:small:{key}:3") == -1
+        await processes[0].take(key, 3, [1])
     with redis.Redis.from_url(redis_url) as client:
         kept = {name.rpartition(b":")[2]: client.ttl(name) for name in client.scan_iter(f"lethe:told:small:{key}:*")}
     assert kept.pop(b"3") == -1
