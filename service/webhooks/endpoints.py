@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.tables import WebhookDeliveryRow, WebhookEndpointRow
 from service.errors import ConfigurationError
+from service.webhooks.feed import FeedRepository
 
 _LONGEST_URL = 2000
 
@@ -85,6 +86,8 @@ class EndpointRepository:
 
     async def remove(self, endpoint_id: UUID, why: str) -> bool:
         """Send nothing to an endpoint any more, and drop its secret; False when it was not in use."""
+        # Whoever tells at this moment would list for it what nobody sends, and nobody gives up.
+        await FeedRepository(self._conn).keep_untold()
         removed = (
             update(WebhookEndpointRow)
             .where(WebhookEndpointRow.id == endpoint_id, WebhookEndpointRow.removed_at.is_(None))

@@ -61,6 +61,10 @@ class FeedRepository:
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
+    async def keep_untold(self) -> None:
+        """Wait for whoever tells, and let nobody tell until the transaction ends."""
+        await self._conn.execute(select(func.pg_advisory_xact_lock(_FEED_LOCK)))
+
     async def tell(self) -> int:
         """Give places to what was written and is not told yet, and list it for every endpoint; returns how many.
 

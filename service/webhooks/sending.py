@@ -6,6 +6,7 @@ claimed first: whoever is killed before the answer is written down leaves it to 
 
 import asyncio
 import random
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,8 +68,10 @@ class WebhookSender:
             addresses = await addresses_of(endpoint.url, self._networks)
         except LetheError as error:
             return [Answer(f"Not sent: {error.detail}")] * len(messages)
-        except (OSError, UnicodeError) as error:
+        except (socket.gaierror, UnicodeError) as error:
             return [Answer(f"Not sent: its name is not found ({type(error).__name__}).")] * len(messages)
+        except OSError as error:
+            return [Answer(f"Not sent: {error.strerror or type(error).__name__}.")] * len(messages)
         posts = (self._poster.post(endpoint.url, addresses, _headers(one, signer), one.body) for one in messages)
         return await asyncio.gather(*posts)
 

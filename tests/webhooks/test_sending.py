@@ -1,7 +1,9 @@
 """Webhooks: each event to each receiver, whatever others do; nothing lost, nothing blocked, nothing sent elsewhere."""
 
 import asyncio
+import errno
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,9 +15,13 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from service import failure_points
+from service.db.transactions import transaction
 from service.domain.states import Cause
 from service.failure_points import FailurePoint
 from service.queue.backoff import Backoff
+from service.vault.webhook_secrets import WebhookSecrets
+from service.webhooks.endpoints import EndpointRepository
+from service.webhooks.feed import FeedRepository
 from service.webhooks.sending import Webhooks
 from tests.support.service.db_harness import until
 from tests.support.service.receivers import (
@@ -360,3 +366,40 @@ async def _all_delivered(world: WebhookWorld) -> bool:
 
 async def _delivered(world: WebhookWorld, count: int) -> bool:
     return (await world.states()).get("delivered") == count
+
+
+async def test_what_is_told_while_an_endpoint_is_removed_waits_for_nobody(world: WebhookWorld) -> None:
+    endpoint = await world.endpoint("https://dsr.example/lethe")
+    await world.db.accept()
+
+    async def remove() -> None:
+        async with transaction(world.db.engine) as connection:
+            await EndpointRepository(connection).remove(endpoint.id, "Removed.")
+
+    async def has_come_far() -> bool:
+        waits = await world.db.rows("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        return removing.done() or bool(waits)
+
+    async with transaction(world.db.engine) as telling:
+        await FeedRepository(telling).tell()
+        removing = asyncio.create_task(remove())
+        await until(has_come_far)
+    await removing
+    assert await world.states() == {"given_up": 1}
+
+
+async def test_a_key_that_cannot_be_read_is_not_taken_for_a_name_that_is_not_found(
+    world: WebhookWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with receiver() as one:
+        endpoint = await world.endpoint(one.url)
+
+        def refused(*_: Any) -> bytes:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        monkeypatch.setattr(WebhookSecrets, "read", refused)
+        await world.db.accept()
+        webhooks = world.webhooks()
+        await webhooks.tell()
+        assert await webhooks.send_due(endpoint) == 1
+    assert await world.answers() == {"Not sent: Permission denied."}
