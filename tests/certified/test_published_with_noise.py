@@ -22,6 +22,7 @@ from tests.support.service.published import (
     predicted,
     with_key,
 )
+from tests.support.service.repair_world import query
 from tests.support.service.repairs import model_of
 from tests.support.service.running import Lethe, running
 
@@ -156,3 +157,14 @@ async def test_turned_on_later_it_covers_what_comes_then_and_says_so(exact_setti
         assert (await model_of(lethe))["noise"] is not None
         await lethe.completed(await lethe.delete("5"))
         assert (await model_of(lethe))["noise"] is None
+
+
+async def test_that_a_residual_is_too_large_is_told_without_the_figure(lethe: Lethe) -> None:
+    await lethe.completed(await lethe.delete("12"))
+    await query(lethe.settings.database_url, "UPDATE versions SET span_residual = 3.123e-5 RETURNING 1")
+
+    async def is_told() -> bool:
+        return "span residual is above" in (await lethe.client.get("/readyz")).text
+
+    await until(is_told)
+    assert "3.1" not in (await lethe.client.get("/readyz")).text
