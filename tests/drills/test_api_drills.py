@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -16,11 +17,13 @@ from service.db.engine import create_engine
 from service.db.rights import API_ROLE
 from service.db.transactions import transaction
 from service.deletions.moves import RequestMoves
-from service.domain.drills import MOST_LEFT, DrillTrigger
+from service.domain.drills import MOST_LEFT, Drill, DrillTrigger
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
 from service.domain.scopes import Scope
+from service.domain.states import RequestStatus
 from service.drills.repository import DrillOpen, DrillRepository
+from service.drills.schemas import drill_answer
 from service.evidence.contents import AlreadyDeleted
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.db_harness import NORMS
@@ -278,3 +281,16 @@ async def test_drills_are_recorded_with_their_requests_and_never_changed(api: Ap
             assert await DrillRepository(connection).list("another", limit=5) == []
     finally:
         await engine.dispose()
+
+
+@pytest.mark.parametrize("status", RequestStatus)
+def test_nothing_read_from_weights_with_noise_is_told_in_any_state(status: RequestStatus) -> None:
+    moment = datetime(2026, 11, 24, tzinfo=UTC)
+    drill = Drill(
+        request_id=uuid4(), model="small", cohort=1, trigger=DrillTrigger.MANUAL, requested_at=moment, status=status,
+        channel_norm_before=4.125, channel_norm_after=0.5,
+    )  # fmt: skip
+    told = drill_answer(drill, with_result=False).model_dump_json()
+    assert "4.125" not in told
+    assert "0.5" not in told
+    assert status is not RequestStatus.COMPLETED or '"passed":null' in told
