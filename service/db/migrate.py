@@ -1,8 +1,9 @@
 """Bringing a database to the schema of this version of Lethe."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
-from alembic import command
+from alembic import command, op
 from alembic.config import Config
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DBAPIError
@@ -47,6 +48,14 @@ async def upgrade(url: str, belongs: Callable[[AsyncConnection], Awaitable[None]
 def take_turn(connection: Connection) -> None:
     """Wait until no other transaction migrates this database, and keep others out until the caller's ends."""
     connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+
+
+def execute_files(migration: str, *names: str) -> None:
+    """Execute `<name>.sql` of the folder that has the first four digits of a migration's file, one after the other."""
+    for name in names:
+        path = Path(migration).with_name(Path(migration).name[:4]) / f"{name}.sql"
+        for statement in path.read_text().split(";\n\n"):
+            op.get_bind().exec_driver_sql(statement)
 
 
 def _apply(connection: Connection) -> None:

@@ -1,8 +1,6 @@
 """The figures that the view of the audit lacked."""
 
-from pathlib import Path
-
-from alembic import op
+from service.db.migrate import execute_files
 
 revision = "0.3.0"
 down_revision = "0.2.0"
@@ -12,4 +10,4 @@ depends_on = None
 
 def upgrade() -> None:
     """Replace the view by one that has them at its end."""
-    op.get_bind().exec_driver_sql((Path(__file__).with_name("0003") / "audit.sql").read_text())
+    execute_files(__file__, "audit")
