@@ -178,7 +178,6 @@ class Repairer:
             outcome=prepared.outcome,
             rebuilt=prepared.outcome.coefficients is not None,
             requests=len(waiting),
-            number=prepared.state.version,
             publication=prepared.publication,
             snapshot=prepared.snapshot,
             replace_state=lambda: writer.resident.commit_repair(prepared),

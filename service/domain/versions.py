@@ -55,11 +55,6 @@ class Version(VersionFigures, RepairFigures):
         return self.repair if self.repair_version in (None, self.number) else RepairStatus.NONE
 
     @property
-    def deletes(self) -> bool:
-        """Whether it lacks anything of what it was made from."""
-        return bool(self.deleted_nodes or self.deleted_features or self.deleted_edges)
-
-    @property
     def pointer(self) -> Pointer:
         """It as the committed one."""
         return Pointer(self.model, self.number, self.fencing, self.folder, self.digest, self.weights_sha256)

@@ -264,7 +264,6 @@ class Recoverer:
             rebuilt=stale or outcome.coefficients is not None,
             deleted=remaining.counts,
             directions_removed=removed,
-            number=number,
             publication=resident.committed.publication,
             snapshot=snapshot,
             model=published_model(self._store.manifest, resident.committed),

@@ -39,8 +39,6 @@ class NewVersion:
     #: The latter, (k, 2), where they are still in the graph on the disk.
     deleted_edges: NDArray[np.int64] = field(default_factory=lambda: NO_EDGES)
     directions_removed: int = 0
-    #: The number, where it does not follow that of the version before.
-    number: int | None = None
     #: How it is published; None where it is as it is.
     publication: Publication | None
     #: What it predicts, for readers.

@@ -2,6 +2,7 @@
 
 from model_store.manifest import Manifest
 from projector.certified.publication import Publication
+from projector.forgetting.batch import ModelState
 from projector.forgetting.certificate import Certificate
 from service.publication.facts import ModelFacts, NoiseFacts, VersionFacts
 from service.publication.writer import PublishedModel
@@ -33,44 +34,28 @@ def published_model(manifest: Manifest, committed: Committed) -> PublishedModel:
 
 def committed_facts(committed: Committed, told: Told) -> VersionFacts:
     """Those of the committed version; its certificate is computed if it is not known."""
-    state = committed.state
-    return version_facts(
-        state.version,
-        live_nodes=int(state.live.sum()),
-        edges=committed.live_graph.edges,
-        rank=state.features.gram.rank,
-        certificate=committed.certificate,
-        noise=None if committed.publication is None else noise_facts(committed.publication, told),
-        device=str(state.features.W.device),
-    )
+    edges, certificate = committed.live_graph.edges, committed.certificate
+    return version_facts(committed.state, edges, certificate, committed.publication, told)
 
 
 def version_facts(
-    number: int,
-    *,
-    live_nodes: int,
-    edges: int,
-    rank: int,
-    certificate: Certificate | None,
-    noise: NoiseFacts | None,
-    device: str,
+    state: ModelState, edges: int, certificate: Certificate | None, publication: Publication | None, told: Told
 ) -> VersionFacts:
-    """Those of a version of which `certificate` bounds the distance to retraining."""
-    shown = None if noise else certificate
+    """Those of a version of which `certificate` bounds the distance to retraining; one with noise was counted."""
+    shown = None if publication else certificate
     return VersionFacts(
-        version=number,
-        live_nodes=live_nodes,
+        version=state.version,
+        live_nodes=int(state.live.sum()),
         edges=edges,
-        rank=rank,
+        rank=state.features.gram.rank,
         distance_bound=None if shown is None else shown.bound,
         distance_bound_relative=None if shown is None else shown.relative,
-        device=device,
-        noise=noise,
+        device=str(state.features.W.device),
+        noise=None if publication is None else _noise_facts(publication, told),
     )
 
 
-def noise_facts(publication: Publication, told: Told) -> NoiseFacts:
-    """Those of how a version is published that was counted."""
+def _noise_facts(publication: Publication, told: Told) -> NoiseFacts:
     promise, spent = publication.promise, told.standing(publication)
     return NoiseFacts(
         epsilon=promise.epsilon,

@@ -45,7 +45,7 @@ from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper
 from service.versions.new_version import CauseSteps, NewVersion
 from service.versions.pointers import PointerRepository
-from service.versions.published import committed_facts, noise_facts, published_model, version_facts
+from service.versions.published import committed_facts, published_model, version_facts
 from service.versions.stopwatch import Stopwatch
 from service.versions.to_erase import ToErase
 from service.versions.versions import VersionRepository
@@ -198,8 +198,7 @@ class VersionWriter:
 
     def _write(self, new: NewVersion, own: CauseSteps) -> Pointer:
         self._context.work.begin("Writing the new version")
-        number = self._pointer.version + 1 if new.number is None else new.number
-        publication = new.publication
+        number, publication = new.state.version, new.publication
         if publication is not None:
             spent = self._context.told.count(
                 number, publication, before=self._pointer.version, deletes=any(new.deleted)
@@ -216,16 +215,9 @@ class VersionWriter:
                 edges=new.edges,
             )
             own.written(ref)
-            facts = version_facts(
-                number,
-                live_nodes=int(new.state.live.sum()),
-                edges=new.edges,
-                rank=new.state.features.gram.rank,
-                # An import that nothing was repaired in has no outcome that tells.
-                certificate=new.outcome.after if new.model is None else self.resident.committed.certificate,
-                noise=None if publication is None else noise_facts(publication, self._context.told),
-                device=str(new.state.features.W.device),
-            )
+            # An import that nothing was repaired in has no outcome that tells.
+            certificate = new.outcome.after if new.model is None else self.resident.committed.certificate
+            facts = version_facts(new.state, new.edges, certificate, publication, self._context.told)
             model = new.model
             if model is None and not self._context.publisher.has(self._ref):
                 # That before is none that may be seen.

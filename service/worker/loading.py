@@ -74,7 +74,7 @@ class Loader:
         self.writer = VersionWriter(context, keeper, self.store, resident, pointer, unerased)
         self.manifest = self.store.manifest
         # Nobody sees one that is not as is promised now, unless it was begun when less was promised.
-        if unfinished is not None or await context.run(lambda: resident.keeps_promise):
+        if unfinished is not None or resident.keeps_promise:
             self._log.info("model.publishing", version=pointer.version)
             await context.run(self.writer.publish)
         return self.writer, unfinished

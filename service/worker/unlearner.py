@@ -251,7 +251,7 @@ class Unlearner:
         writer, unfinished = await self._loader.load(keeper, candidate)
         session = _Session(Processor(context, writer), Repairer(context, writer), Checkpointer(context, writer))
         failure_points.reached(FailurePoint.LOADED)
-        if unfinished is None and await context.run(lambda: writer.resident.keeps_promise):
+        if unfinished is None and writer.resident.keeps_promise:
             await writer.moved()
             await context.run(writer.erase)
         elif unfinished is not None:
