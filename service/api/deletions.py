@@ -28,7 +28,7 @@ from service.deletions.schemas import EXAMPLES, DeletionBody, DeletionFilters, E
 from service.deletions.submission import submit
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
-from service.errors import Conflict, InvalidRequest, NotFound
+from service.errors import Conflict, InvalidRequest
 from service.http.problem_responses import LOCATION, problems
 from service.http.replies import reply
 from service.offload import offload
@@ -139,13 +139,8 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
     """How far a request has come and, once it is applied, its audit. Without audit:read: the key's own requests."""
     services = services_of(request)
     async with transaction(services.engine) as connection:
-        row = await RequestRepository(connection).get(request_id, visible_to(caller))
+        row = await RequestRepository(connection).require(request_id, visible_to(caller))
         handles = await RequestRepository(connection).handled_by(request_id)
-    if row is None:
-        raise NotFound(
-            "There is no such deletion request, as far as this key may know.",
-            "Check the id; a key without audit:read sees only what it asked for itself.",
-        )
     return reply(deletion_answer(*row, reads_audit=reads_audit(caller), handles=handles))
 
 

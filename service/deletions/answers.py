@@ -186,26 +186,8 @@ def deletion_answer(
     """What one request looks like to a key; `reads_audit` is whether it has audit:read."""
     hidden = request.status is RequestStatus.COMPLETED and not reads_audit
     return DeletionAnswer(
-        id=request.id,
-        status=request.status,
-        kind=request.kind,
-        count=request.count,
-        reference=None if hidden else request.reference,
-        received_at=request.received_at,
-        due_at=request.due_at,
-        late=request.late,
-        applied_at=request.applied_at,
-        completed_at=request.completed_at,
-        failed_at=request.failed_at,
-        cancelled_at=request.cancelled_at,
-        handled_at=request.handled_at,
-        handled_by=request.handled_by,
+        **vars(request) | {"reference": None if hidden else request.reference},
         handles=list(handles),
-        guarantee=request.guarantee,
-        repair=request.repair,
-        explanation=request.explanation,
-        failure=request.failure,
-        already_deleted_by=request.already_deleted_by,
         links=links_of(request.id),
         audit=None if audit is None else audit_answer(audit, reads_audit=reads_audit),
     )

@@ -14,7 +14,7 @@ from service.db.tables import DecisionRow
 from service.deletions.requests import RequestRepository
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, RequestStatus
-from service.errors import Conflict, InvalidRequest, NotFound
+from service.errors import Conflict, InvalidRequest
 from service.evidence.contents import Decided
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
@@ -78,10 +78,7 @@ class Decisions:
         return len(rows)
 
     async def _require(self, request_id: UUID, reason: str) -> DeletionRequest:
-        found = await RequestRepository(self._conn).get(request_id)
-        if found is None:
-            raise NotFound(f"There is no deletion request {request_id}.", "Check the id.")
-        request, _ = found
+        request, _ = await RequestRepository(self._conn).require(request_id)
         reference = re.escape(request.reference or "")
         if reference and re.search(rf"(?<!\w){reference}(?!\w)", reason, re.IGNORECASE):
             raise InvalidRequest(

@@ -21,7 +21,7 @@ from service.vault.cursors import decode, encode
 
 def visible_to(caller: ApiKey) -> UUID | None:
     """The key whose requests `caller` may see; None for those of every key."""
-    return None if Scope.AUDIT_READ in caller.scopes else caller.id
+    return None if reads_audit(caller) else caller.id
 
 
 def reads_audit(caller: ApiKey) -> bool:

@@ -16,7 +16,7 @@ from service.db.tables import RequestRow
 from service.deletions.requests import RequestRepository
 from service.domain.records import DeletionRequest
 from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus
-from service.errors import Conflict, NotFound
+from service.errors import Conflict
 from service.evidence.contents import AlreadyDeleted, Content, Failed, HandledByDeletion
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
@@ -165,16 +165,14 @@ class RequestMoves:
         Raises `NotFound` when it is unknown or, if a key is given, not its own; `Conflict` when it is too late.
         """
         cancelled = await self._conn.scalar(select(func.request_cancel(request_id, literal(api_key_id, Uuid()))))
-        found = await RequestRepository(self._conn).get(request_id, api_key_id)
-        if found is None:
-            raise NotFound(f"There is no deletion request {request_id}.", "Check the id.")
+        found, _ = await RequestRepository(self._conn).require(request_id, api_key_id)
         if cancelled:
-            return found[0]
-        if found[0].status is RequestStatus.QUEUED:
+            return found
+        if found.status is RequestStatus.QUEUED:
             raise Conflict(
                 f"Request {request_id} is being applied.", "It cannot be cancelled any more; wait for it to complete."
             )
-        raise Conflict(f"Request {request_id} is {found[0].status}.", "Only a queued request can be cancelled.")
+        raise Conflict(f"Request {request_id} is {found.status}.", "Only a queued request can be cancelled.")
 
     async def retry(self, request_id: UUID) -> DeletionRequest:
         """Queue a failed request again, as if it had just been accepted; use `Intake.retry`, which looks for its key.
@@ -182,18 +180,16 @@ class RequestMoves:
         Raises `NotFound` when it is unknown, `Conflict` when it has not failed.
         """
         queued = await self._conn.scalar(select(func.request_retry(request_id)))
-        found = await RequestRepository(self._conn).get(request_id)
-        if found is None:
-            raise NotFound(f"There is no deletion request {request_id}.", "Check the id.")
-        if not queued and found[0].status is RequestStatus.FAILED:
+        found, _ = await RequestRepository(self._conn).require(request_id)
+        if not queued and found.status is RequestStatus.FAILED:
             raise Conflict(
                 f"What request {request_id} names is not kept any more: it was handled, or failed too long ago.",
                 "Send it again as a new request.",
             )
         if not queued:
-            raise Conflict(f"Request {request_id} is {found[0].status}.", "Only a failed request can be tried again.")
+            raise Conflict(f"Request {request_id} is {found.status}.", "Only a failed request can be tried again.")
         await self._conn.execute(select(func.pg_notify(OUTBOX_CHANNEL, "")))
-        return found[0]
+        return found
 
     async def _moved(self, move: ReturningUpdate[Any]) -> set[UUID]:
         return set((await self._conn.execute(move)).scalars())

@@ -14,7 +14,7 @@ from service.deletions.lookup import reads_audit, visible_to
 from service.deletions.requests import RequestRepository
 from service.domain.records import ApiKey, DeletionRequest
 from service.domain.states import RequestStatus
-from service.errors import Conflict, NotFound, Unavailable
+from service.errors import Conflict, Unavailable
 from service.evidence.checkpoints import CheckpointRepository
 from service.evidence.log import LogRepository, StoredLeaf
 
@@ -53,13 +53,7 @@ async def receipt_of(engine: Engine, request_id: UUID, caller: ApiKey) -> Receip
 
 
 async def _ready(connection: Connection, request_id: UUID, caller: ApiKey) -> DeletionRequest:
-    found = await RequestRepository(connection).get(request_id, visible_to(caller))
-    if found is None:
-        raise NotFound(
-            "There is no such deletion request, as far as this key may know.",
-            "Check the id; a key without audit:read sees only what it asked for itself.",
-        )
-    request, _ = found
+    request, _ = await RequestRepository(connection).require(request_id, visible_to(caller))
     status = request.status
     if status not in WITH_RECEIPT:
         waiting = status is RequestStatus.QUEUED

@@ -20,6 +20,7 @@ from service.db.tables import ApiKeyRow, OutboxRow, RequestAuditRow, RequestRow
 from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit
 from service.domain.scopes import Scope
 from service.domain.states import AUDITED, RequestStatus
+from service.errors import NotFound
 from service.versions.batch_rows import BATCH_COLUMNS, batch_in, with_batch
 
 
@@ -41,6 +42,18 @@ class RequestRepository:
             return None
         request = deletion_request(row)
         return request, await self._audit(request)
+
+    async def require(
+        self, request_id: UUID, api_key_id: UUID | None = None
+    ) -> tuple[DeletionRequest, RequestAudit | None]:
+        """Return a request as `get` does; raises `NotFound`."""
+        found = await self.get(request_id, api_key_id)
+        if found is None:
+            raise NotFound(
+                f"There is no deletion request {request_id}, as far as this key may know.",
+                "Check the id; a key without audit:read sees only what it asked for itself.",
+            )
+        return found
 
     async def open(self, model: str, *, limit: int) -> list[DeletionRequest]:
         """Return up to `limit` requests that have not ended, those that are due first at the top."""

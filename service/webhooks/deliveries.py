@@ -1,7 +1,7 @@
 """The outbox of webhooks: what each endpoint is still to be sent, and what it was."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -198,14 +198,5 @@ class DeliveryRepository:
 
 
 def _delivery(row: Row[*tuple[Any, ...]]) -> Delivery:
-    return Delivery(
-        id=row.id,
-        url=row.url,
-        event=feed_event(row),
-        created_at=row.created_at,
-        attempts=row.attempts,
-        next_attempt_at=row.next_attempt_at,
-        delivered_at=row.delivered_at,
-        given_up_at=row.given_up_at,
-        answer=row.answer,
-    )
+    values = {each.name: getattr(row, each.name) for each in fields(Delivery) if each.name != "event"}
+    return Delivery(event=feed_event(row), **values)

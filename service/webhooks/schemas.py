@@ -107,15 +107,5 @@ def event_answer(event: FeedEvent, *, reads_audit: bool = True) -> EventAnswer:
 
 def delivery_answer(delivery: Delivery) -> DeliveryAnswer:
     """What a delivery looks like to a key with audit:read."""
-    return DeliveryAnswer(
-        id=delivery.id,
-        endpoint=delivery.origin,
-        event=event_answer(delivery.event),
-        state=delivery.state,
-        attempts=delivery.attempts,
-        answer=delivery.answer,
-        created_at=delivery.created_at,
-        next_attempt_at=delivery.next_attempt_at,
-        delivered_at=delivery.delivered_at,
-        given_up_at=delivery.given_up_at,
-    )
+    event = event_answer(delivery.event)
+    return DeliveryAnswer(**vars(delivery) | {"event": event}, endpoint=delivery.origin, state=delivery.state)
