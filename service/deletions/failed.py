@@ -1,7 +1,7 @@
 """Requests that failed: settled once later ones have deleted what they name, and forgotten after a time."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -46,8 +46,7 @@ class FailedRequests:
             return 0
         settled, after = 0, None
         while page := await self._page(after):
-            for request in page:
-                settled += await self._settle(request)
+            settled += await self._settle(page)
             after = page[-1].id
         self._seen = newest
         return settled
@@ -71,34 +70,39 @@ class FailedRequests:
         async with transaction(self._engine) as connection:
             return [queued_request(row) for row in await connection.execute(query)]
 
-    async def _settle(self, request: QueuedRequest) -> bool:
-        targets = await asyncio.to_thread(decrypt_targets, request, self._keys)
-        # Without its key nobody can tell what it named: somebody has to say what became of it.
-        if targets is None:
-            return False
-        deleted_by = await self._deleted_by(request.kind.rules.removes, targets.named)
-        if len(deleted_by) < len(targets.named):
-            return False
-        by = await self._completed({one for one in deleted_by.values() if one is not None})
-        if by is None:
-            return False
-        async with transaction(self._engine) as connection:
-            return await RequestMoves(connection).mark_handled(request.id, by)
+    async def _settle(self, page: Sequence[QueuedRequest]) -> int:
+        opened = await asyncio.to_thread(lambda: [(one, decrypt_targets(one, self._keys)) for one in page])
+        # Without its key nobody can tell what one named: somebody has to say what became of it.
+        named = [(one.id, one.kind.rules.removes, targets.named) for one, targets in opened if targets is not None]
+        deleted_by = {
+            part: await self._deleted_by(part, {target for _, of, targets in named if of is part for target in targets})
+            for part in Part
+        }
+        by = {
+            request_id: {deleted_by[part][target] for target in targets} - {None}
+            for request_id, part, targets in named
+            if all(target in deleted_by[part] for target in targets)
+        }
+        completed = await self._completed({one for ids in by.values() for one in ids if one is not None})
+        settled = 0
+        for request_id, ids in by.items():
+            if ids <= completed.keys():
+                last_first = sorted((one for one in completed if one in ids), key=completed.__getitem__, reverse=True)
+                async with transaction(self._engine) as connection:
+                    settled += await RequestMoves(connection).mark_handled(request_id, tuple(last_first))
+        return settled
 
-    async def _deleted_by(self, part: Part, named: Sequence[Target]) -> Mapping[Target, UUID | None]:
+    async def _deleted_by(self, part: Part, named: Collection[Target]) -> Mapping[Target, UUID | None]:
         """Those of `named` that are deleted, by themselves or with a node, and by which request."""
-        found = dict(await self._tombstones.find(part, named))
-        others = [target for target in named if target not in found]
-        nodes = await self._tombstones.deleted_nodes(list({end for target in others for end in ends_of(target)}))
-        for target in others:
-            if end := next((end for end in ends_of(target) if end in nodes), None):
-                found[target] = nodes[end]
-        return found
+        found = await self._tombstones.find(part, list(named))
+        others = {target: ends_of(target) for target in named if target not in found}
+        nodes = await self._tombstones.deleted_nodes(list({end for ends in others.values() for end in ends}))
+        with_node = {target: nodes[end] for target, ends in others.items() for end in ends if end in nodes}
+        return found | with_node
 
-    async def _completed(self, ids: set[UUID]) -> tuple[UUID, ...] | None:
-        """`ids`, the last to be completed first; None while one of them is not."""
+    async def _completed(self, ids: Collection[UUID]) -> Mapping[UUID, datetime]:
+        """Those of `ids` that are completed, and when they were."""
         query = select(RequestRow.id, RequestRow.completed_at).where(RequestRow.id == any_of(ids))
-        query = query.order_by(RequestRow.completed_at.desc())
         async with transaction(self._engine) as connection:
-            rows = (await connection.execute(query)).all()
-        return None if any(row.completed_at is None for row in rows) else tuple(row.id for row in rows)
+            found = await connection.execute(query.where(RequestRow.completed_at.is_not(None)))
+            return {row.id: row.completed_at for row in found}

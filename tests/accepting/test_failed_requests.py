@@ -1,7 +1,7 @@
 """What becomes of a request that failed: it stays open until it is handled, and what it names is kept no longer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -17,7 +17,7 @@ from service.deletions.failed import FailedRequests
 from service.deletions.follow_up import FollowUp
 from service.deletions.moves import RequestMoves
 from service.deletions.requests import RequestRepository
-from service.domain.kinds import RequestKind
+from service.domain.kinds import Part, RequestKind, Target
 from service.domain.records import DeletionRequest, Tombstone
 from service.domain.scopes import Scope
 from service.domain.states import EventType, RequestStatus
@@ -344,3 +344,24 @@ async def test_a_running_lethe_handles_what_failed_and_tells_of_it_until_then(
         assert (await lethe.state(later))["handles"] == [accepted["id"]]
         receipt = await lethe.receipt(later)
         assert receipt["summary"]["status"] == "completed"
+
+
+async def test_many_that_failed_are_looked_for_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each batch: whatever failed before may be deleted by it."""
+    asked, find = 0, TombstoneLookup.find
+
+    async def counted(self: TombstoneLookup, part: Part, targets: Sequence[Target]) -> dict[Target, UUID | None]:
+        nonlocal asked
+        asked += 1
+        return await find(self, part, targets)
+
+    monkeypatch.setattr(TombstoneLookup, "find", counted)
+    await world.failed("1")
+    await world.follow_up.look()
+    alone, asked = asked, 0
+    for node in range(2, 20):
+        await world.failed(str(node))
+    await world.deleted("3", "4")
+    await world.follow_up.look()
+    assert asked == alone
+    assert await world.open_failed() == 19 - 2
