@@ -92,7 +92,8 @@ async def test_a_salt_is_never_used_twice(api: Api, writer: httpx.AsyncClient) -
     ]
     for client in (writer, other):
         for body in again:
-            refused(await client.post("/deletions", json=body), 409, "salt-used")
+            document = refused(await client.post("/deletions", json=body), 409, "salt-used")
+            assert "lost with its Idempotency-Key" in document["remedy"]
     assert (await api.count("requests"), await api.count("used_salts")) == (1, 1)
 
 

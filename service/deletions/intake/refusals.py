@@ -29,7 +29,8 @@ class SaltUsed(Conflict):
     def __init__(self) -> None:
         super().__init__(
             "One of the salts was used before: whoever knew it could link two requests.",
-            "Draw new random salts for every request; nothing was accepted.",
+            "This request was not accepted: draw new random salts for every one, and repeat one whose answer was lost "
+            "with its Idempotency-Key.",
         )
 
 
