@@ -100,9 +100,9 @@ def _read(pipe: Connection, home: str, nodes: int) -> None:
     assert layout is not None
     found: dict[str, object] = {"open_ms": _timed(lambda: reader.serve(open_view(layout, "1-1")))}
     reader.extend(boottime() + 3_600)
-    found["predict_us"] = _each(lambda: [reader.predict(node) for node in asked])
+    found["predict_us"] = _each(lambda: [reader.predict_many([node]) for node in asked])
     found["predict_many_us"] = _each(lambda: reader.predict_many(asked))
-    found["unknown_us"] = _each(lambda: [reader.predict(f"x{node}") for node in asked])
+    found["unknown_us"] = _each(lambda: [reader.predict_many([f"x{node}"]) for node in asked])
     found["have_edges_us"] = _each(lambda: reader.have_edges(list(itertools.pairwise(asked))))
     pipe.send(None)
     pipe.recv()
@@ -110,7 +110,7 @@ def _read(pipe: Connection, home: str, nodes: int) -> None:
     found["swap_ms"] = _timed(lambda: reader.serve(open_view(layout, "2-1", reader.view)))
     found |= {"start_mb": start, "before_swap_mb": before, "after_swap_mb": _memory()}
     for node in [f"u{row:06}" for row in range(nodes)]:
-        reader.predict(node)
+        reader.predict_many([node])
     pipe.send(found | {"all_touched_mb": _memory()})
 
 

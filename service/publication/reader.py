@@ -105,19 +105,13 @@ class Reader:
         """The version, and the rows of the live ones of `nodes`, in the order asked. Raises Unavailable."""
         return self._answer(_rows, nodes)
 
-    def predict(self, node: str, decimals: int | None = None) -> Prediction | None:
-        """The node's prediction; None for an id that is unknown or no longer live. Raises Unavailable.
-
-        Its probabilities are rounded to `decimals`; its label is that of the exact ones.
-        """
-        return self._answer(_prediction, node, decimals)
-
     def predict_many(
         self, nodes: Sequence[str], decimals: int | None = None
     ) -> tuple[int, list[Prediction], list[str]]:
-        """The version, its predictions in the order asked, and the ids that are not live nodes.
+        """The version, its predictions in the order asked, and the ids that are unknown or no longer live.
 
-        All predictions are of the one version returned, each as by `predict`. Raises Unavailable.
+        All predictions are of the one version returned. Their probabilities are rounded to `decimals`; labels are those
+        of the exact ones. Raises Unavailable.
         """
         return self._answer(_predictions, nodes, decimals)
 

@@ -29,6 +29,7 @@ from service.versions.pointers import PointerRepository
 from tests.support.processes import reader_process
 from tests.support.service import publications
 from tests.support.service.db_harness import MODEL, Database, open_database, until
+from tests.support.service.publications import predicted
 
 NO_EDGES = np.empty((0, 2), dtype=np.int64)
 IDS = ("a", "b", "c", "d")
@@ -79,7 +80,7 @@ class World:
 
 async def answers(reader: Reader) -> bool:
     try:
-        return reader.predict("b") is not None
+        return predicted(reader, "b") is not None
     except Unavailable:
         return False
 
@@ -108,7 +109,7 @@ async def test_a_reader_answers_the_committed_version_and_moves_with_the_pointer
         assert not reader.knows("a")
         assert await world.db.value("SELECT version FROM reader_leases") == 2
         world.publisher.remove_older(VersionRef(2, 1), 1)
-        assert reader.predict("b") is not None
+        assert predicted(reader, "b") is not None
 
 
 async def test_a_reader_moves_to_where_its_version_was_written_again_before_the_first_goes(world: World) -> None:
@@ -126,7 +127,7 @@ async def test_a_reader_moves_to_where_its_version_was_written_again_before_the_
 
         await until(has_moved)
         world.publisher.remove_older(VersionRef(1, 1), 2)
-        assert reader.predict("b") is not None
+        assert predicted(reader, "b") is not None
 
 
 async def test_the_unlearner_waits_for_every_reader_and_for_none_that_has_ended(world: World) -> None:
@@ -170,7 +171,7 @@ async def test_a_reader_refuses_another_format_by_name_and_goes_on_once_it_can_r
 
     async def refused() -> bool:
         with pytest.raises(Unavailable) as refusal:
-            reader.predict("a")
+            predicted(reader, "a")
         return "is not of format 1, which this process reads" in refusal.value.detail
 
     await until(refused)
@@ -190,7 +191,7 @@ async def test_a_reader_that_begins_before_anything_is_published_answers_once_it
 
     async def refused() -> bool:
         with pytest.raises(Unavailable) as refusal:
-            reader.predict("b")
+            predicted(reader, "b")
         return "the unlearner has not published the model (yet)" in refusal.value.detail
 
     with structlog.testing.capture_logs() as logs:
@@ -247,9 +248,9 @@ async def test_a_reader_goes_on_after_its_connection_was_lost(world: World) -> N
 
 async def test_a_reader_that_ends_answers_nothing_more(world: World) -> None:
     async with world.reading() as reader:
-        reader.predict("a")
+        predicted(reader, "a")
     with pytest.raises(Unavailable, match="is ending"):
-        reader.predict("a")
+        predicted(reader, "a")
 
 
 @dataclass

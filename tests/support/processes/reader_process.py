@@ -17,12 +17,13 @@ from service.db.engine import create_engine
 from service.errors import Unavailable
 from service.publication.following import Follower
 from service.publication.reader import Reader
+from tests.support.service.publications import predicted
 
 
 def answered(reader: Reader, node: str) -> str:
     """What answers now."""
     try:
-        prediction = reader.predict(node)
+        prediction = predicted(reader, node)
     except Unavailable:
         return "none"
     if prediction is None or prediction.probabilities["red"] != prediction.model_version / 1000:

@@ -15,7 +15,7 @@ from projector.graph.external_ids import NodeIds
 from service.domain.snapshot import Snapshot
 from service.publication.facts import ModelFacts, VersionFacts
 from service.publication.mapped import open_view
-from service.publication.reader import Reader
+from service.publication.reader import Prediction, Reader
 from service.publication.writer import PublishedModel, Publisher
 
 CLASSES = ("red", "green")
@@ -91,3 +91,8 @@ def reader_of(
     load(publisher, ref, published_model(ids, shown, classes=classes, public=public), shown)
     serve(reader, publisher, ref)
     return reader
+
+
+def predicted(reader: Reader, node: str) -> Prediction | None:
+    """What a reader predicts of one node; None for one that it does not know."""
+    return next(iter(reader.predict_many([node])[1]), None)

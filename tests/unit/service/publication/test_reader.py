@@ -17,6 +17,7 @@ from service.publication.layout import Layout
 from service.publication.reader import Prediction, Reader
 from service.publication.writer import Publisher
 from tests.support.service import publications
+from tests.support.service.publications import predicted
 
 IDS = ("a", "b", "ç d", "d")
 #: a - b - ç d, and d alone.
@@ -56,19 +57,19 @@ def write(publisher: Publisher, shown: Snapshot) -> None:
 
 
 def test_a_prediction_names_the_most_probable_class_and_its_version(reader: Reader) -> None:
-    assert reader.predict("b") == Prediction("b", "green", {"red": 0.25, "green": 0.75}, 1)
+    assert predicted(reader, "b") == Prediction("b", "green", {"red": 0.25, "green": 0.75}, 1)
     assert (reader.version, reader.live_nodes, reader.row("ç d"), reader.knows("b")) == (1, 4, 2, True)
 
 
 def test_equally_probable_classes_give_the_first(tmp_path: Path) -> None:
-    prediction = publications.reader_of(tmp_path, IDS, snapshot(1, fill=0.5)).predict("a")
+    prediction = predicted(publications.reader_of(tmp_path, IDS, snapshot(1, fill=0.5)), "a")
     assert prediction is not None
     assert prediction.label == "red"
 
 
 @pytest.mark.parametrize("node", ["z", "", "b\0", "ç", "a" * 5000, "\udcff"])
 def test_an_id_that_no_node_has_is_unknown(reader: Reader, node: str) -> None:
-    assert reader.predict(node) is None
+    assert predicted(reader, node) is None
     assert reader.row(node) is None
     assert not reader.knows(node)
     assert not reader.is_public(node)
@@ -94,7 +95,7 @@ def test_a_node_that_a_version_forgot_is_unknown_in_it_and_so_are_its_edges(
     write(publisher, snapshot(2, 0))
     assert reader.knows("a")
     publications.serve(reader, publisher, ref(2))
-    assert reader.predict("a") is None
+    assert predicted(reader, "a") is None
     assert (reader.version, reader.live_nodes) == (2, 3)
     assert reader.have_edges([("a", "b"), ("b", "ç d")]) == [False, True]
     assert reader.predict_many(["a", "b", "z"])[2] == ["a", "z"]
@@ -118,7 +119,7 @@ def test_probabilities_of_a_forgotten_node_are_not_written_even_when_the_snapsho
 def test_nodes_already_gone_at_a_start_are_unknown(tmp_path: Path) -> None:
     reader = publications.reader_of(tmp_path, ("a", "", "", "d"), snapshot(3, 1, 2))
     assert not reader.knows("")
-    assert reader.predict("d") is not None
+    assert predicted(reader, "d") is not None
     assert reader.live_nodes == 2
 
 
@@ -133,7 +134,7 @@ def test_a_reader_without_a_view_or_a_lease_refuses_every_question_and_says_why(
     publisher: Publisher, reader: Reader
 ) -> None:
     questions = (
-        lambda: reader.predict("a"),
+        lambda: predicted(reader, "a"),
         lambda: reader.predict_many(()),
         lambda: reader.row("a"),
         lambda: reader.have_edges([]),
@@ -148,11 +149,11 @@ def test_a_reader_without_a_view_or_a_lease_refuses_every_question_and_says_why(
             ask()
     reader.explain("the database is away")
     with pytest.raises(Unavailable, match="the database is away"):
-        reader.predict("a")
+        predicted(reader, "a")
     reader.extend(math.inf)
-    assert reader.predict("a") is not None
+    assert predicted(reader, "a") is not None
     with pytest.raises(Unavailable, match="has not been read yet"):
-        Reader().predict("a")
+        predicted(Reader(), "a")
 
 
 def test_an_answer_that_was_computed_while_the_lease_ran_out_is_refused(
@@ -170,7 +171,7 @@ def test_an_answer_that_was_computed_while_the_lease_ran_out_is_refused(
 
     monkeypatch.setattr(type(reader.view), "find", stopped)
     with pytest.raises(Unavailable):
-        reader.predict("a")
+        predicted(reader, "a")
 
 
 def test_an_answer_whose_view_was_replaced_meanwhile_is_computed_from_the_new_one(
@@ -187,7 +188,7 @@ def test_an_answer_whose_view_was_replaced_meanwhile_is_computed_from_the_new_on
         return find(view, node)
 
     monkeypatch.setattr(type(reader.view), "find", replaced)
-    assert reader.predict("a") is None
+    assert predicted(reader, "a") is None
     assert len(asked) == 2
 
 
@@ -196,7 +197,7 @@ def test_a_model_that_is_imported_replaces_ids_and_classes(publisher: Publisher,
     imported = publications.published_model(("x", "y"), shown, classes=("only",))
     publisher.write(ref(2), shown, publications.version_facts(shown), of=imported)
     publications.serve(reader, publisher, ref(2))
-    assert reader.predict("y") == Prediction("y", "only", {"only": 1.0}, 2)
+    assert predicted(reader, "y") == Prediction("y", "only", {"only": 1.0}, 2)
     assert not reader.knows("a")
     assert reader.canaries is None
 
@@ -226,7 +227,7 @@ def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publ
     def read() -> None:
         while not done.is_set():
             for node in ("a", "b"):
-                prediction = reader.predict(node)
+                prediction = predicted(reader, node)
                 if prediction is None or prediction.probabilities["red"] != prediction.model_version / 1000:
                     wrong.append(prediction or Prediction(node, "", {}, 0))
             version, predictions, _ = reader.predict_many(["b", "ç d", "d"])
