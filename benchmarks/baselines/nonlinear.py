@@ -22,11 +22,12 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, elu, relu
-from torch_geometric.nn import APPNP, GATConv, GCNConv, SAGEConv, SimpleConv
+from torch_geometric.nn import APPNP, GATConv, GCNConv
 
 from benchmarks.baselines.linear import remaining, without_nodes
 from benchmarks.baselines.protocol import Array, Nodes
@@ -64,20 +65,18 @@ _HEADS = 8
 _SPARSE = 0.05
 
 
-class FirstSage(nn.Module):
-    """`SAGEConv` that takes the mean of products and not the product of means: few columns, and x may be sparse."""
+class Sage(nn.Module):
+    """A layer of GraphSAGE: the mean of products rather than the product of means, since x may be sparse or wide."""
 
     def __init__(self, features: int, units: int) -> None:
         super().__init__()
         self.lin_l, self.lin_r = nn.Linear(features, units), nn.Linear(features, units, bias=False)
-        self.mean = SimpleConv(aggr="mean")
 
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        """(n, units) of x (n, features)."""
+    def forward(self, x: Tensor, mean: Tensor) -> Tensor:
+        """(n, units) of x (n, features) and the matrix, (n, n), that takes means over neighbours."""
         # Laid out anew by columns: a sparse product with a transposed view takes three times as long.
         around, itself = (x @ layer.weight.t().contiguous() for layer in (self.lin_l, self.lin_r))
-        mean: Tensor = self.mean(around, edges)
-        return mean + itself + self.lin_l.bias
+        return mean @ around + itself + self.lin_l.bias
 
 
 class Layers(nn.Module):
@@ -92,24 +91,25 @@ class Layers(nn.Module):
         self.between: Callable[[Tensor], Tensor] = elu if kind is Kind.GAT else relu
         if kind is Kind.APPNP:
             self.first, self.second = nn.Linear(features, hidden), nn.Linear(hidden, classes)
-            self.spread = APPNP(K=10, alpha=0.1)
+            self.spread = APPNP(K=10, alpha=0.1, normalize=False)
         elif kind is Kind.GAT:
             self.first = GATConv(features, hidden, heads=_HEADS, dropout=self.share)
             self.second = GATConv(hidden * _HEADS, classes, heads=1, concat=False, dropout=self.share)
         elif kind is Kind.SAGE:
-            self.first, self.second = FirstSage(features, hidden), SAGEConv(hidden, classes)
+            self.first, self.second = Sage(features, hidden), Sage(hidden, classes)
         else:
-            self.first, self.second = GCNConv(features, hidden), GCNConv(hidden, classes)
+            self.first = GCNConv(features, hidden, normalize=False)
+            self.second = GCNConv(hidden, classes, normalize=False)
 
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        """Logits, (n, C), of features (n, d) and edges (2, E) in both directions."""
-        given = () if self.kind is Kind.APPNP else (edges,)
+    def forward(self, x: Tensor, neighbours: Tensor) -> Tensor:
+        """Logits, (n, C), of what `tensors` gives of a graph for this kind."""
+        given = () if self.kind is Kind.APPNP else (neighbours,)
         # The examples of GCN and GraphSAGE drop hidden units alone, those of GAT and APPNP the features as well.
         if self.kind in (Kind.GAT, Kind.APPNP):
             x = dropped(x, self.share) if self.training else x
         x = dropout(self.between(self.first(x, *given)), self.share, self.training)
         found: Tensor = self.second(x, *given)
-        return self.spread(found, edges) if self.kind is Kind.APPNP else found
+        return self.spread(found, neighbours) if self.kind is Kind.APPNP else found
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,7 @@ class TrainedNetwork:
     def logits_on(self, graph: Graph) -> Tensor:
         """Logits of every node of `graph`, (n, C) float32."""
         with torch.no_grad():
-            found: Tensor = self.layers.eval()(*tensors(graph))
+            found: Tensor = self.layers.eval()(*tensors(graph, self.layers.kind))
             return found
 
     def unlearn(self, nodes: Nodes) -> "TrainedNetwork":
@@ -163,7 +163,7 @@ class Network:
         return TrainedNetwork(self, graph, np.ones(graph.nodes, dtype=np.bool_), layers)
 
     def _trained(self, graph: Graph) -> Layers:
-        settings, (x, edges), y = SETTINGS[self.kind], tensors(graph), torch.from_numpy(graph.labels)
+        settings, given, y = SETTINGS[self.kind], tensors(graph, self.kind), torch.from_numpy(graph.labels)
         validation, losses = torch.from_numpy(graph.val_mask), self._losses(graph)
         layers = Layers(self.kind, graph.num_features, graph.num_classes)
         adam = torch.optim.Adam(layers.parameters(), settings.learning_rate, weight_decay=settings.decay)
@@ -176,7 +176,7 @@ class Network:
                 adam.step()
             if graph.val_mask.any():
                 with torch.no_grad():
-                    right = int((layers.eval()(x, edges).argmax(dim=1) == y)[validation].sum())
+                    right = int((layers.eval()(*given).argmax(dim=1) == y)[validation].sum())
                 if right > best:
                     best, kept = right, copy.deepcopy(layers.state_dict())
         if graph.val_mask.any():
@@ -185,21 +185,38 @@ class Network:
 
     def _losses(self, graph: Graph) -> Callable[[Layers], Iterator[Tensor]]:
         """What gives the losses of one epoch's steps, each of the weights after the step before."""
-        (x, edges), y, training = tensors(graph), torch.from_numpy(graph.labels), torch.from_numpy(graph.train_mask)
+        given, y = tensors(graph, self.kind), torch.from_numpy(graph.labels)
+        training = torch.from_numpy(graph.train_mask)
 
         def whole(layers: Layers) -> Iterator[Tensor]:
-            yield cross_entropy(layers(x, edges)[training], y[training])
+            yield cross_entropy(layers(*given)[training], y[training])
 
         return whole
 
 
-def tensors(graph: Graph) -> tuple[Tensor, Tensor]:
-    """Features (n, d) float32, sparse where most are zero, and edges (2, E) int64 in both directions."""
+def tensors(graph: Graph, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Features (n, d) float32, sparse where most are zero, and the neighbours.
+
+    Those are edges (2, E) int64 in both directions for GAT, and for the others the matrix (n, n) that they propagate
+    by, float32 in CSR: D^-1/2 (A + I) D^-1/2, of GraphSAGE D^-1 A.
+    """
     features = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     x = torch.from_numpy(np.asarray(features, dtype=np.float32))
-    edges = np.stack(graph.adjacency.nonzero()).astype(np.int64)
     sparse = np.count_nonzero(features) <= _SPARSE * features.size
-    return x.to_sparse() if sparse else x, torch.from_numpy(edges)
+    return x.to_sparse() if sparse else x, _neighbours(graph.adjacency, kind)
+
+
+def _neighbours(A: sp.csr_array, kind: Kind) -> Tensor:
+    if kind is Kind.GAT:
+        return torch.from_numpy(np.stack(A.nonzero()).astype(np.int64))
+    if kind is Kind.SAGE:
+        P = sp.diags_array(1 / np.maximum(A.sum(axis=1), 1)) @ A
+    else:
+        root = sp.diags_array((A.sum(axis=1) + 1) ** -0.5)
+        P = root @ (A + sp.eye_array(A.shape[0])) @ root
+    P = sp.csr_array(P)
+    indptr, indices = (torch.from_numpy(each.astype(np.int64)) for each in (P.indptr, P.indices))
+    return torch.sparse_csr_tensor(indptr, indices, torch.from_numpy(P.data.astype(np.float32)), P.shape)
 
 
 def dropped(x: Tensor, share: float) -> Tensor:

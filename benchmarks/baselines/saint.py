@@ -89,7 +89,8 @@ class SampledNetwork(Network):
 
     def _losses(self, graph: Graph) -> Callable[[Layers], Iterator[Tensor]]:
         sampler = NodeSampler.of(graph, max(2, round(SHARE * graph.nodes)))
-        random, (x, _), training = np.random.default_rng(self.seed), tensors(graph), int(graph.train_mask.sum())
+        random, (x, _) = np.random.default_rng(self.seed), tensors(graph, self.kind)
+        training = int(graph.train_mask.sum())
 
         def sampled(layers: Layers) -> Iterator[Tensor]:
             for _ in range(round(1 / SHARE)):

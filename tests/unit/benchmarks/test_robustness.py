@@ -216,7 +216,7 @@ def test_a_network_can_be_better_than_every_linear_model() -> None:
         layers.first.lin.weight[:2] = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
         layers.second.lin.weight[1, :2] = 1.0
         layers.second.bias[0] = 1.0
-        found = layers(*tensors(graph)).numpy()
+        found = layers(*tensors(graph, Kind.GCN)).numpy()
     assert accuracy(found, graph, np.ones(4, dtype=np.bool_)) == 1
 
 

@@ -79,18 +79,18 @@ def test_a_network_computes_the_formula_of_its_paper(kind: Kind, formula: object
             nn.init.normal_(parameter)
     assert callable(formula)
     expected = formula(layers, np.asarray(graph.features), dense_propagation(graph), graph.adjacency.toarray())
-    x, edges = tensors(graph)
+    x, neighbours = tensors(graph, kind)
     for each in (x, x.to_sparse()):
-        found = array(layers(each, edges))
+        found = array(layers(each, neighbours))
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
 def test_features_that_are_mostly_zeros_are_kept_sparse_and_dropped_as_dense_ones_are() -> None:
     graph = small_graph(nodes=40, features=30)
     X = np.where(np.random.default_rng(0).random((40, 30)) < 0.04, np.asarray(graph.features), 0.0)
-    x, _ = tensors(replace(graph, features=X))
+    x, _ = tensors(replace(graph, features=X), Kind.GCN)
     assert x.is_sparse
-    assert not tensors(graph)[0].is_sparse
+    assert not tensors(graph, Kind.GCN)[0].is_sparse
     np.testing.assert_array_equal(x.to_dense(), X.astype(np.float32))
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -57,10 +57,10 @@ def test_a_sample_of_everyone_gives_the_networks_own_logits() -> None:
         layers = Layers(Kind.GCN, graph.num_features, graph.num_classes).eval()
         for parameter in layers.parameters():
             nn.init.normal_(parameter)
-    x, edges = tensors(graph)
+    x, P = tensors(graph, Kind.GCN)
     for each in (x, x.to_sparse()):
         found = on_sample(layers, each, sample_of(sampler, np.arange(graph.nodes)))
-        torch.testing.assert_close(found, layers(x, edges), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found, layers(x, P), rtol=1e-4, atol=1e-4)
 
 
 def test_training_learns_is_repeatable_and_leaves_no_trace_of_the_deleted() -> None:
