@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TextIO
 
+import msgspec
 import typer
 
 from lethe_client import Accepted, DeletionStopped
@@ -87,8 +88,8 @@ def _print_accepted(accepted: Accepted, rules: Rules, file: TextIO | None, as_js
     if accepted.salts is None:
         return
     if file is not None:
-        document = {"id": accepted.id, "nodes": accepted.salts.nodes, "reference": accepted.salts.reference}
-        json.dump(document, file, indent=1)
+        # As `audit verify --salts` takes it.
+        json.dump({"id": accepted.id, "salts": msgspec.to_builtins(accepted.salts)}, file, indent=1)
         note(f"The salts are in {file.name}.")
     elif as_json:
         # They are in what was printed.
@@ -97,6 +98,8 @@ def _print_accepted(accepted: Accepted, rules: Rules, file: TextIO | None, as_js
         note("Salts, not given again (keep them if the evidence is ever to be linked to these ids):")
         for node, salt in accepted.salts.nodes.items():
             note(f"  {node}  {salt}")
+        if accepted.salts.reference is not None:
+            note(f"  the reference  {accepted.salts.reference}")
     else:
         note(f"{len(accepted.salts.nodes)} salts were not kept; --salts FILE keeps those of the next request.")
 

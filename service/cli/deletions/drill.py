@@ -29,7 +29,7 @@ def command(
     Example: [bold]./lethe drill[/bold]
     """
     with connect(url, key, home) as client:
-        with interrupted(lambda: "Whether Lethe took the drill is not known: see the dashboard's page Drills."):
+        with interrupted(lambda: "Whether Lethe took the drill is not known: see `GET /drills`, or the dashboard."):
             accepted = client.run_drill()
         _print_accepted(accepted, as_json)
         if not wait:

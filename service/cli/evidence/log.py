@@ -146,7 +146,7 @@ def verify(
         Path | None, typer.Option(help="A checkpoint kept from earlier, as `GET /log/checkpoint` or `watch` gave it.")
     ] = None,
     salts: Annotated[
-        Path | None, typer.Option(help="The 202 answer to the request: shows whom a receipt is about.")
+        Path | None, typer.Option(help="The 202 answer to the request, or what `delete --salts` wrote.")
     ] = None,
     reference: Annotated[
         str | None, typer.Option(help="The reference the request was sent with; needs --salts.")
