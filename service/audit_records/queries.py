@@ -93,6 +93,8 @@ class Summary:
     #: As the newest batch, import or recovery left them; None when none has measured them.
     rank: int | None
     live_nodes: int | None
+    #: What the noise in what is published of it hides and what not; None where it is published as it is.
+    noise: str | None
 
 
 class SeriesStep(StrEnum):
@@ -119,6 +121,15 @@ class SeriesPoint:
     live_nodes: int | None
     #: Of the batches committed in it, as a share of the weights; None without any, or without a bound.
     max_distance_bound_after_relative: float | None
+
+
+@dataclass(frozen=True)
+class Norms:
+    """What a model had learned from the nodes of one request alone, before and after their deletion."""
+
+    id: UUID
+    before: float
+    after: float | None
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ class SummaryAnswer(_Answer):
                     "model_version": 64,
                     "rank": 1430,
                     "live_nodes": 2588,
+                    "noise": None,
                 }
             ]
         }
@@ -107,6 +108,9 @@ class SummaryAnswer(_Answer):
     model_version: int | None
     rank: int | None
     live_nodes: int | None
+    noise: str | None = Field(
+        description="What noise in what is published of the model hides, and what not; null where there is none."
+    )
 
 
 class SeriesPointAnswer(_Answer):

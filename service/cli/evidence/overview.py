@@ -147,7 +147,11 @@ def _page(found: AuditSummary) -> Iterator[RenderableType]:
         for state, count in counts.items()
         if count
     ]
-    rows = [(TOTALS["requests"], str(found.requests)), *((name.strip(), count) for name, count in counted)]
+    rows = [
+        (TOTALS["requests"], str(found.requests)),
+        (TOTALS["refused"], str(found.refused)),
+        *((name.strip(), count) for name, count in counted),
+    ]
     share = found.unchanged_projection_share
     rows += [
         (TOTALS["seconds_to_applied"], _percentiles(found.seconds_to_applied)),
@@ -175,6 +179,8 @@ def _page(found: AuditSummary) -> Iterator[RenderableType]:
     ]
     yield ""
     yield table("Now", ("", ""), now)
+    if found.noise:
+        yield f"\n{found.noise}"
 
 
 def _percentiles(found: Percentiles) -> str:

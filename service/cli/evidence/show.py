@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import RenderableType
 
@@ -13,6 +14,7 @@ from lethe_client import Audit, BatchSummary, Deletion
 from service.cli.console import Json, note, number, print_result, table
 from service.cli.server import Home, Key, Url, connect
 from service.domain.figures import RECEIPT
+from service.domain.guarantees import told_of_noise
 
 #: The timed steps of a batch, in order.
 _STEPS = ("project", "repair", "write", "swap", "erase", "verify")
@@ -68,6 +70,8 @@ def _page(deletion: Deletion) -> Iterator[RenderableType]:
     if deletion.failure:
         yield f"\nIt failed: {deletion.failure}"
     if deletion.audit is not None:
+        if noise := told_of_noise(msgspec.structs.asdict(deletion.audit)):
+            yield f"\n{noise}"
         yield ""
         yield table("What was measured", ("figure", "value", "meaning"), _figures(deletion.audit))
         yield ""

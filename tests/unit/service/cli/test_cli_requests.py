@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from service.domain.guarantees import noise_in_words
 from service.processes.listening import ServerFacts
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
@@ -36,7 +37,7 @@ AUDIT = {
 
 def accepted(**fields: Any) -> tuple[int, dict[str, Any]]:
     document = {"id": "r1", "status": "queued", "kind": "node", "count": 2, "received_at": RECEIVED}
-    salts = {"nodes": {"12": "5f1d", "57": "aa01"}, "reference": None}
+    salts = {"nodes": {"12": "5f1d", "57": "aa01"}, "reference": "beef"}
     return 202, {**document, "salts": salts, "already_deleted": {}, **fields}
 
 
@@ -51,6 +52,7 @@ def test_deleting_prints_the_request_and_the_salts_that_come_once(lethe: Command
     assert stub.keys == ["Bearer the key"]
     assert (ran.status, ran.stdout) == (0, "r1 queued: 2 nodes\n")
     assert "57  aa01" in ran.stderr
+    assert "the reference  beef" in ran.stderr
     assert "9: already deleted by request r0" in ran.stderr
 
 
@@ -62,7 +64,8 @@ def test_ids_come_from_a_file_and_salts_go_to_a_private_one(
     ids.write_text("12\n\n 57 \n12\n")
     assert lethe("delete", "--file", ids, "--salts", salts).status == 0
     assert stub.asked[0][2]["nodes"] == ["12", "57"]
-    assert json.loads(salts.read_text())["nodes"] == {"12": "5f1d", "57": "aa01"}
+    # In the form in which `audit verify --salts` takes it.
+    assert json.loads(salts.read_text())["salts"]["nodes"] == {"12": "5f1d", "57": "aa01"}
     assert stat.S_IMODE(salts.stat().st_mode) == 0o600
     again = lethe("delete", "--file", ids, "--salts", salts)
     assert again.status == 4
@@ -176,6 +179,15 @@ def test_the_evidence_gives_each_figure_a_meaning_and_hides_absent_ones(lethe: C
     assert "DSR-17" in lines["reference"]
 
 
+def test_with_the_evidence_it_says_what_noise_hides_and_what_not(lethe: CommandLine, stub: LetheStub) -> None:
+    promised = {"publication_epsilon": 1.0, "publication_delta": 1e-4, "publications_planned": 100}
+    audit = AUDIT | promised | {"publication_mu": 0.0314}
+    stub.answers["GET", "/deletions/r1"] = deletion("completed", audit=audit, guarantee="retrained")
+    assert noise_in_words(1.0, 1e-4, 100, 0.0314) in lethe("audit", "show", "r1").stdout
+    stub.answers["GET", "/deletions/r1"] = deletion("completed", audit=AUDIT, guarantee="retrained")
+    assert "noise" not in lethe("audit", "show", "r1").stdout
+
+
 def test_the_evidence_of_an_edge_counts_what_its_batch_deleted(lethe: CommandLine, stub: LetheStub) -> None:
     norms = dict.fromkeys(["injected_norm_before", "injected_norm_after"])
     batch = {"id": "b1", "requests": 3, "nodes": 0, "features": 1, "edges": 2}
@@ -255,6 +267,7 @@ SUMMARY = {
     "by_kind": {"node": 12, "edge": 0, "features": 0},
     "by_guarantee": {"span": 0, "retrained": 11, "graph_only": 0},
     "by_repair": {"none": 0, "pending": 0, "converged": 11, "not_converged": 0},
+    "refused": 23,
     "open": 1,
     "oldest_open": {"id": "r1", "received_at": RECEIVED},
     "open_past_deadline": 0,
@@ -268,6 +281,7 @@ SUMMARY = {
     "model_version": 64,
     "rank": None,
     "live_nodes": 2588,
+    "noise": "Whatever is published has noise.",
 }
 
 
@@ -284,6 +298,8 @@ def test_the_summary_is_told_and_fails_when_a_request_is_overdue(lethe: CommandL
         "98.5%",
         "guarantee retrained",
         "2588",
+        "Refused                23",
+        "Whatever is published has noise.",
     ):
         assert told in ran.stdout
     for wrong in ("open_past_deadline", "open_failed"):
