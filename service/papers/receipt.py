@@ -73,7 +73,10 @@ def _done(summary: Document) -> list[str]:
         )
     if summary["repair"] == RepairStatus.PENDING:
         return [gone, "The model is still being corrected; a later copy of this receipt will tell the outcome."]
-    return [gone, IN_PLAIN_WORDS[Guarantee(summary["guarantee"])]]
+    holds = IN_PLAIN_WORDS[Guarantee(summary["guarantee"])]
+    # Of weights published with noise, the log has no more than a commitment to it.
+    is_told = summary["figures"].get("distance_bound_after_relative") is not None
+    return [gone, f"{holds} The annex states it." if is_told and summary["guarantee"] == Guarantee.RETRAINED else holds]
 
 
 def _not_done(summary: Document) -> list[str]:

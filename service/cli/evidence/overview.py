@@ -137,7 +137,7 @@ def _moment(day: datetime | None) -> datetime | None:
 def _page(found: AuditSummary) -> Iterator[RenderableType]:
     days = f"{found.since or 'the beginning'} to {found.until or 'now'}"
     counted = [
-        (f"{name} {state}", str(count))
+        (TOTALS.get(state, f"{name} {state}"), str(count))
         for name, counts in (
             ("", found.by_status),
             ("", found.by_kind),

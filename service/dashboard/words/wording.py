@@ -33,7 +33,7 @@ WORDS: dict[StrEnum, Word] = {
         "Completed", "good", "Also erased from the disk, with every older version of the weights."
     ),
     RequestStatus.FAILED: Word("Failed", "bad", "Nothing was deleted; the request says why, and what to do."),
-    RequestStatus.CANCELLED: Word("Cancelled", "quiet", "Withdrawn before the unlearner took it up."),
+    RequestStatus.CANCELLED: Word("Withdrawn", "quiet", "Cancelled before the unlearner took it up."),
     Answer.YES: Word("Yes", "quiet", "Only these."),
     Answer.NO: Word("No", "quiet", "All but these."),
     Order.NEWEST: Word("Newest first", "quiet", "Received last at the top."),

@@ -57,8 +57,15 @@ def test_it_says_in_three_sentences_what_was_asked_what_was_done_and_what_holds(
         "Since 2 March 2026, 09:15 UTC, no prediction of the model uses this data, and by 3 March 2026, 10:00 UTC it "
         "had been erased from the disk, with every earlier version of the model.",
         "The model was then corrected: it is now the one that training it without this data would have given, up to a "
-        "proved difference, which the annex states.",
+        "proved difference. The annex states it.",
     ]
+
+
+def test_it_promises_no_figure_that_the_log_does_not_tell() -> None:
+    leaves = completed()
+    for each in leaves:
+        del each["details"]["distance_bound_after_relative"]
+    assert sentences(summary(leaves), None)[2].endswith("would have given, up to a proved difference.")
 
 
 @pytest.mark.parametrize(
