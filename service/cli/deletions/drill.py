@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from lethe_client import AcceptedDrill, Drill
-from service.cli.console import Json, doing, interrupted, note, number, print_result, report, table
+from service.cli.console import Json, doing, interrupted, note, print_result, report, table
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
 from service.domain.figures import FIGURES
+from service.domain.formats import number
 
 
 def command(

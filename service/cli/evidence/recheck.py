@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from model_store.work import Work
-from service.cli.console import Json, doing, interrupted, number, print_result, report, table
+from service.cli.console import Json, doing, interrupted, print_result, report, table
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Model, settings_of_used
+from service.domain.formats import number
 from service.domain.records import Pointer
 from service.errors import StateMismatch
 from service.settings import Settings

@@ -63,16 +63,6 @@ FIGURES = {
     for question in figures.Question
 }
 
-#: Steps of a batch, in words, by their name in `durations_ms`.
-STEPS = {
-    "project": "Computing the new weights",
-    "repair": "Repairing them",
-    "write": "Writing the new version",
-    "swap": "Taking it into service",
-    "erase": "Erasing the disk",
-    "verify": "Measuring what is on the disk",
-}
-
 
 def words_of(state: StrEnum) -> Word:
     """How a state is shown."""

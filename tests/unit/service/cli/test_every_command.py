@@ -192,10 +192,10 @@ def test_ctrl_c_while_training_says_that_there_is_no_model(
 
 
 def test_half_a_log_is_not_left_lying_about_by_ctrl_c(lethe: CommandLine, tmp_path: Path) -> None:
-    from service.cli.evidence.log import _target
+    from service.cli.console import written
 
     out = tmp_path / "log.ndjson"
-    with pytest.raises(KeyboardInterrupt), _target(out):
+    with pytest.raises(KeyboardInterrupt), written(out):
         raise KeyboardInterrupt
     assert not out.exists()
 
