@@ -13,6 +13,7 @@ from service.cli.console import Json, doing, interrupted, note, print_result, re
 from service.cli.evidence.show import print_audit
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
+from service.domain.formats import plural
 from service.domain.kinds import Names, RequestKind, Rules
 
 #: More salts than this are not printed; they fill a terminal and nobody copies them.
@@ -82,8 +83,7 @@ def command(
 
 
 def _print_accepted(accepted: Accepted, rules: Rules, file: Path | None, as_json: bool) -> None:
-    counted = f"{accepted.count} {rules.names.one if accepted.count == 1 else rules.names.value}"
-    asked = rules.asked(counted).removeprefix("the ")
+    asked = rules.asked(plural(accepted.count, rules.names.one, rules.names.value)).removeprefix("the ")
     print_result(accepted, as_json, f"{accepted.id} {accepted.status}: {asked}")
     for name, earlier in accepted.already_deleted.items():
         by = f" by request {earlier}" if earlier else ""

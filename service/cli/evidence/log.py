@@ -16,6 +16,7 @@ from service.audit.export import FORMAT as EXPORT
 from service.audit.receipt import FORMAT as RECEIPT
 from service.audit.report import Report
 from service.cli.console import Json, doing, interrupted, note, print_result, report, written
+from service.cli.database import opened
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, settings_of_used
 from service.domain.formats import in_groups, plural
@@ -93,20 +94,16 @@ def export(
 
 
 async def _export(database_url: str, file: IO[bytes], work: Work) -> int:
-    from service.db.engine import create_engine
     from service.evidence.export import export_lines
 
-    engine = create_engine(database_url, pool_size=1)
     written = 0
-    try:
+    async with opened(database_url) as engine:
         if not await _signed(engine):
             note("The newest events are not signed; start Lethe to have them signed.")
         work.begin("Writing the log")
         async for page in export_lines(engine):
             file.writelines(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in page)
             written += len(page)
-    finally:
-        await engine.dispose()
     return written
 
 
