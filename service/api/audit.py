@@ -1,6 +1,5 @@
 """The audit as a whole: in figures, over time, and all of it as a file."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from service.api.auth import requires
-from service.audit_records.file import MEDIA_TYPES, ExportFormat, head, lines
+from service.audit_records.file import MEDIA_TYPES, ExportFormat, written
 from service.audit_records.queries import SeriesStep
 from service.audit_records.schemas import SeriesAnswer, SeriesPointAnswer, SummaryAnswer
 from service.audit_records.search import export
@@ -23,7 +22,7 @@ from service.domain.scopes import Scope
 from service.errors import InvalidRequest
 from service.http.fields import Day, Known, Moment
 from service.http.problem_responses import problems
-from service.http.replies import reply
+from service.http.replies import file_reply, reply
 from service.services import services_of
 
 router = APIRouter(prefix="/audit", tags=["audit"])
@@ -113,14 +112,5 @@ async def get_series(request: Request, window: Annotated[SeriesWindow, Query()],
 )
 async def get_export(request: Request, filters: Annotated[ExportFilters, Query()], caller: Auditor) -> Response:
     """A line for every request that the filters keep, newest first, with every figure of its audit."""
-    pages = export(services_of(request).engine, audit_filters(filters, caller))
-    # Before the answer begins, so that an outage is answered as one.
-    first = await anext(pages)
-
-    async def content() -> AsyncIterator[bytes]:
-        yield head(filters.format) + lines(first, filters.format)
-        async for page in pages:
-            yield lines(page, filters.format)
-
-    name = f'attachment; filename="lethe-audit.{filters.format.value}"'
-    return StreamingResponse(content(), media_type=MEDIA_TYPES[filters.format], headers={"Content-Disposition": name})
+    pages = written(export(services_of(request).engine, audit_filters(filters, caller)), filters.format)
+    return await file_reply(pages, f"lethe-audit.{filters.format.value}", MEDIA_TYPES[filters.format])

@@ -4,7 +4,7 @@ Columns of the database, fields of answers, columns of exports, rows of pages an
 documents derive from here: `python -m docs.figures_table` writes the last; a test says when it is due.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import partial
@@ -364,6 +364,15 @@ RECEIPT = {name: each for name, each in FIGURES.items() if each.question and eac
 EXACT = frozenset(name for name, each in FIGURES.items() if each.is_exact)
 #: Those of a request of its own; the others are those of its batch.
 OF_REQUEST = frozenset(each.name for each in fields(RequestNorms))
+
+
+def answers(known: Mapping[str, Any]) -> Mapping[Question, Sequence[tuple[Figure, Any]]]:
+    """The figures that are known, with their values, by the question they answer; no question without any."""
+    found: dict[Question, list[tuple[Figure, Any]]] = {question: [] for question in Question}
+    for name, figure in FIGURES.items():
+        if figure.question is not None and known.get(name) is not None:
+            found[figure.question].append((figure, known[name]))
+    return {question: figures for question, figures in found.items() if figures}
 
 
 def timed_steps(durations_ms: Mapping[str, float]) -> list[tuple[str, float]]:

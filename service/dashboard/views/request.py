@@ -7,7 +7,7 @@ import orjson
 from fastapi import APIRouter, Query
 from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from service.access.sessions import Session
 from service.audit.canonical import parse_canonical
@@ -17,7 +17,6 @@ from service.dashboard.pages import Page, Region, current, page, polls, region
 from service.dashboard.sessions import PATH, SignedIn, form_of
 from service.dashboard.words.clock import clock_of
 from service.dashboard.words.timeline import is_final, timeline
-from service.dashboard.words.wording import FIGURES
 from service.db.clock import now
 from service.db.engine import Connection
 from service.db.transactions import transaction
@@ -26,7 +25,7 @@ from service.deletions.decisions import Decisions
 from service.deletions.receipts import WITH_RECEIPT, model_events_after, receipt_of
 from service.deletions.requests import RequestRepository
 from service.deletions.schemas import ExtendedBody, HandledBody
-from service.domain.figures import timed_steps
+from service.domain.figures import answers, timed_steps
 from service.domain.guarantees import told_of_noise
 from service.domain.records import DeletionRequest
 from service.domain.scopes import Scope
@@ -34,6 +33,7 @@ from service.errors import InvalidRequest, MissingScope, NotFound
 from service.evidence.checkpoints import CheckpointRepository
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
+from service.http.replies import page_reply
 from service.papers.receipt import receipt_paper
 from service.services import services_of
 
@@ -125,7 +125,7 @@ async def receipt(
     if form == "json":
         return Response(orjson.dumps(found.document), media_type="application/json")
     paper = receipt_paper(found, services.settings)
-    return HTMLResponse(paper.html, headers={"Content-Security-Policy": paper.policy})
+    return page_reply(paper.html, paper.policy)
 
 
 async def _decision(request: Request, visitor: Session) -> dict[str, str]:
@@ -167,7 +167,7 @@ async def _region(connection: Connection, request_id: UUID) -> tuple[DeletionReq
         has_receipt=asked.status in WITH_RECEIPT,
         figures=figures,
         noise=told_of_noise(figures),
-        groups=FIGURES,
+        groups=answers(figures),
         durations=timed_steps(durations),
         total_ms=sum(durations.values()),
     )
