@@ -4,14 +4,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from service.api.auth import requires
 from service.audit_records.file import MEDIA_TYPES, ExportFormat, written
-from service.audit_records.queries import SeriesStep
-from service.audit_records.schemas import SeriesAnswer, SeriesPointAnswer, SummaryAnswer
+from service.audit_records.schemas import Series, SeriesStep, Summary
 from service.audit_records.search import export
 from service.audit_records.summary import series, summary
 from service.db.transactions import transaction
@@ -22,7 +21,7 @@ from service.domain.scopes import Scope
 from service.errors import InvalidRequest
 from service.http.fields import Day, Known, Moment
 from service.http.problem_responses import problems
-from service.http.replies import file_reply, reply
+from service.http.replies import file_reply
 from service.services import services_of
 
 router = APIRouter(prefix="/audit", tags=["audit"])
@@ -56,6 +55,8 @@ class ExportFilters(RecordFilters, Known):
     format: ExportFormat = Field(ExportFormat.NDJSON, description="One JSON document a line, or a table.")
 
 
+#: They are read from the database as they are answered.
+_SUMMARY, _SERIES = TypeAdapter(Summary), TypeAdapter(Series)
 #: What /docs says of an answer that is not one JSON document.
 _FILE: dict[int | str, dict[str, Any]] = {
     200: {
@@ -67,7 +68,7 @@ _FILE: dict[int | str, dict[str, Any]] = {
 
 @router.get(
     "/summary",
-    response_model=SummaryAnswer,
+    response_model=Summary,
     responses=problems(401, 403, 422, 503),
     summary="The audit in figures",
 )
@@ -78,12 +79,12 @@ async def get_summary(request: Request, window: Annotated[SummaryWindow, Query()
         raise InvalidRequest("The window has no day.", "Give a `since` before `until`.")
     async with transaction(services.engine) as connection:
         found = await summary(connection, services.model, window.since, window.until)
-    return reply(SummaryAnswer.model_validate(found))
+    return Response(_SUMMARY.dump_json(found), media_type="application/json")
 
 
 @router.get(
     "/series",
-    response_model=SeriesAnswer,
+    response_model=Series,
     responses=problems(401, 403, 422, 503),
     summary="The audit over time",
 )
@@ -101,7 +102,7 @@ async def get_series(request: Request, window: Annotated[SeriesWindow, Query()],
         )
     async with transaction(services.engine) as connection:
         points = await series(connection, services.model, since, until, window.step)
-    return reply(SeriesAnswer(step=window.step, points=[SeriesPointAnswer.model_validate(one) for one in points]))
+    return Response(_SERIES.dump_json(Series(window.step, points)), media_type="application/json")
 
 
 @router.get(

@@ -14,7 +14,8 @@ from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from projector.forgetting.status import RepairStatus
-from service.audit_records.queries import Month, OpenCounts, OpenRequest, Percentiles, SeriesPoint, SeriesStep, Summary
+from service.audit_records.queries import OpenCounts
+from service.audit_records.schemas import Month, OpenRequest, Percentiles, SeriesPoint, SeriesStep, Summary
 from service.domain.guarantees import told_of_noise
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus

@@ -10,7 +10,7 @@ from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import Checkpoint, read, signers_of
 from service.audit.unrequested import UnrequestedEvent
 from service.audit_records.notable import MOST_NAMED, Notable, notable
-from service.audit_records.queries import Summary
+from service.audit_records.schemas import Summary
 from service.audit_records.summary import summary
 from service.db.clock import now
 from service.db.engine import Connection

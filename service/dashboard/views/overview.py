@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.audit.checkpoint import read
-from service.audit_records.queries import Summary
+from service.audit_records.schemas import Summary
 from service.audit_records.summary import summary
 from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
 from service.dashboard.sessions import PATH, SignedIn
