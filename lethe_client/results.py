@@ -200,7 +200,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class OpenRequest(msgspec.Struct, frozen=True):
-    """A request that is queued or applied."""
+    """A request that has not ended: it is queued or applied, or failed and is not handled."""
 
     id: str
     received_at: datetime
@@ -235,6 +235,8 @@ class AuditSummary(msgspec.Struct, frozen=True):
     open_near_deadline: int
     seconds_to_applied: Percentiles
     seconds_to_completed: Percentiles
+    #: Requests that were refused for what they name, which are none of the others.
+    refused: int = 0
     #: Requests that failed and are not handled; they are open.
     open_failed: int = 0
     #: Days within which a request that is received now is due.
@@ -248,6 +250,8 @@ class AuditSummary(msgspec.Struct, frozen=True):
     model_version: int | None = None
     rank: int | None = None
     live_nodes: int | None = None
+    #: What noise in what is published of the model hides and what not; None where there is none.
+    noise: str | None = None
 
 
 class SeriesPoint(msgspec.Struct, frozen=True):
@@ -327,6 +331,20 @@ class RepairProgress(msgspec.Struct, frozen=True):
     distance_bound_relative: float | None = None
 
 
+class Noise(msgspec.Struct, frozen=True):
+    """How a version is published with noise."""
+
+    epsilon: float
+    delta: float
+    #: For how many versions after a deletion the promise holds together, and how many of them are used up.
+    planned: int
+    used: float
+    #: Standard deviation in each weight.
+    sigma: float
+    #: What it hides, and what it does not.
+    meaning: str
+
+
 class ModelInfo(msgspec.Struct, frozen=True):
     """The model that serves predictions."""
 
@@ -355,6 +373,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     #: While `repair` is `pending`.
     repair_progress: RepairProgress | None = None
     guarantee: str | None = None
+    #: None where the weights are published as they are.
+    noise: Noise | None = None
 
 
 class ConsistencyProof(msgspec.Struct, frozen=True):

@@ -187,11 +187,11 @@ async def _of_command(client: httpx.AsyncClient) -> dict[str, int | None]:
     command = (sys.executable, "-m", "service.cli", "audit", "summary")
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
     text = (await process.communicate())[0].decode()
-    rows = dict(re.findall(r"^(\S[^\n]*?)\s{2,}(\d+)\s*$", text, re.MULTILINE))
-    months = re.findall(r"^\d{4}-\d\d\s+(\d+)\s+(\d+)\s", text, re.MULTILINE)
-    summed = {"on_time": sum(int(one) for one, _ in months), "late": sum(int(one) for _, one in months)}
+    rows = dict(re.findall(r"^(\S[^\n]*?)\s{2,}([\d,]+)\s*$", text, re.MULTILINE))
+    months = re.findall(r"^\d{4}-\d\d\s+([\d,]+)\s+([\d,]+)\s", text, re.MULTILINE)
+    summed = {"on_time": sum(_int(one) for one, _ in months), "late": sum(_int(one) for _, one in months)}
     names = {label: name for name, label in TOTALS.items()} | {status.value: status.value for status in RequestStatus}
-    told = {names[label]: int(value) for label, value in rows.items() if label in names}
+    told = {names[label]: _int(value) for label, value in rows.items() if label in names}
     return {**told, **summed}
 
 
@@ -200,11 +200,10 @@ def _of_page(page: str) -> dict[str, int | None]:
         label = TOTALS[name]
         found = re.search(rf"<dt>{label}</dt>\s*<dd[^>]*>(?:<a[^>]*>)?([\d,]+)", page)
         assert found is not None, label
-        return int(found[1].replace(",", ""))
+        return _int(found[1])
 
     months = [
-        [int(count.replace(",", "")) for count in pair]
-        for pair in re.findall(r"<dt>On time in \w+</dt><dd>([\d,]+) of ([\d,]+)", page)
+        [_int(count) for count in pair] for pair in re.findall(r"<dt>On time in \w+</dt><dd>([\d,]+) of ([\d,]+)", page)
     ]
     shown = ("requests", "completed", "failed", "open", "open_past_deadline", "open_near_deadline", "open_failed")
     return {
@@ -212,6 +211,10 @@ def _of_page(page: str) -> dict[str, int | None]:
         "on_time": sum(on_time for on_time, _ in months),
         "late": sum(all_of_it - on_time for on_time, all_of_it in months),
     }
+
+
+def _int(text: str) -> int:
+    return int(text.replace(",", ""))
 
 
 async def _of_grafana(connection: asyncpg.Connection) -> dict[str, int | None]:

@@ -1,18 +1,16 @@
 """The audit as a whole: in figures, over time, and all of it as a file."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from service.api.auth import requires
-from service.audit_records.file import MEDIA_TYPES, ExportFormat, head, lines
-from service.audit_records.queries import SeriesStep
-from service.audit_records.schemas import SeriesAnswer, SeriesPointAnswer, SummaryAnswer
+from service.audit_records.file import MEDIA_TYPES, ExportFormat, written
+from service.audit_records.schemas import Series, SeriesStep, Summary
 from service.audit_records.search import export
 from service.audit_records.summary import series, summary
 from service.db.transactions import transaction
@@ -23,7 +21,7 @@ from service.domain.scopes import Scope
 from service.errors import InvalidRequest
 from service.http.fields import Day, Known, Moment
 from service.http.problem_responses import problems
-from service.http.replies import reply
+from service.http.replies import file_reply
 from service.services import services_of
 
 router = APIRouter(prefix="/audit", tags=["audit"])
@@ -57,6 +55,8 @@ class ExportFilters(RecordFilters, Known):
     format: ExportFormat = Field(ExportFormat.NDJSON, description="One JSON document a line, or a table.")
 
 
+#: They are read from the database as they are answered.
+_SUMMARY, _SERIES = TypeAdapter(Summary), TypeAdapter(Series)
 #: What /docs says of an answer that is not one JSON document.
 _FILE: dict[int | str, dict[str, Any]] = {
     200: {
@@ -68,7 +68,7 @@ _FILE: dict[int | str, dict[str, Any]] = {
 
 @router.get(
     "/summary",
-    response_model=SummaryAnswer,
+    response_model=Summary,
     responses=problems(401, 403, 422, 503),
     summary="The audit in figures",
 )
@@ -79,12 +79,12 @@ async def get_summary(request: Request, window: Annotated[SummaryWindow, Query()
         raise InvalidRequest("The window has no day.", "Give a `since` before `until`.")
     async with transaction(services.engine) as connection:
         found = await summary(connection, services.model, window.since, window.until)
-    return reply(SummaryAnswer.model_validate(found))
+    return Response(_SUMMARY.dump_json(found), media_type="application/json")
 
 
 @router.get(
     "/series",
-    response_model=SeriesAnswer,
+    response_model=Series,
     responses=problems(401, 403, 422, 503),
     summary="The audit over time",
 )
@@ -102,7 +102,7 @@ async def get_series(request: Request, window: Annotated[SeriesWindow, Query()],
         )
     async with transaction(services.engine) as connection:
         points = await series(connection, services.model, since, until, window.step)
-    return reply(SeriesAnswer(step=window.step, points=[SeriesPointAnswer.model_validate(one) for one in points]))
+    return Response(_SERIES.dump_json(Series(window.step, points)), media_type="application/json")
 
 
 @router.get(
@@ -113,14 +113,5 @@ async def get_series(request: Request, window: Annotated[SeriesWindow, Query()],
 )
 async def get_export(request: Request, filters: Annotated[ExportFilters, Query()], caller: Auditor) -> Response:
     """A line for every request that the filters keep, newest first, with every figure of its audit."""
-    pages = export(services_of(request).engine, audit_filters(filters, caller))
-    # Before the answer begins, so that an outage is answered as one.
-    first = await anext(pages)
-
-    async def content() -> AsyncIterator[bytes]:
-        yield head(filters.format) + lines(first, filters.format)
-        async for page in pages:
-            yield lines(page, filters.format)
-
-    name = f'attachment; filename="lethe-audit.{filters.format.value}"'
-    return StreamingResponse(content(), media_type=MEDIA_TYPES[filters.format], headers={"Content-Disposition": name})
+    pages = written(export(services_of(request).engine, audit_filters(filters, caller)), filters.format)
+    return await file_reply(pages, f"lethe-audit.{filters.format.value}", MEDIA_TYPES[filters.format])

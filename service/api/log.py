@@ -67,7 +67,7 @@ class LogCheckBody(Known):
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"size": 12, "root": _HASH}]})
 
-    size: int = Field(ge=1, le=_LARGEST, description="How many leaves.")
+    size: int = Field(ge=0, le=_LARGEST, description="How many leaves; a log that is new has none.")
     root: str = Field(pattern="^[0-9a-f]{64}$", description="Their root, hex.")
 
 

@@ -7,7 +7,7 @@ import orjson
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from service.api.auth import requires
 from service.api.deletions import RequestId
@@ -16,6 +16,7 @@ from service.deletions.receipts import receipt_of
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.http.problem_responses import problems
+from service.http.replies import page_reply
 from service.papers.receipt import receipt_paper
 from service.services import services_of
 
@@ -75,4 +76,4 @@ async def get_receipt(
     if form == "json":
         return Response(orjson.dumps(receipt.document), media_type="application/json")
     paper = receipt_paper(receipt, services.settings)
-    return HTMLResponse(paper.html, headers={"Content-Security-Policy": paper.policy})
+    return page_reply(paper.html, paper.policy)

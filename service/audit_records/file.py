@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -36,13 +36,15 @@ class ExportFormat(StrEnum):
 MEDIA_TYPES = {ExportFormat.CSV: "text/csv", ExportFormat.NDJSON: "application/x-ndjson"}
 
 
-def head(form: ExportFormat) -> bytes:
-    """What comes before the first line: the names of the columns, for CSV."""
-    return _table([COLUMNS]) if form is ExportFormat.CSV else b""
+async def written(pages: AsyncIterator[Iterable[AuditEntry]], form: ExportFormat) -> AsyncIterator[bytes]:
+    """The file, a page of requests at a time; raises what `pages` raises."""
+    head = _table([COLUMNS]) if form is ExportFormat.CSV else b""
+    async for page in pages:
+        yield head + _lines(page, form)
+        head = b""
 
 
-def lines(entries: Iterable[AuditEntry], form: ExportFormat) -> bytes:
-    """The lines of some requests."""
+def _lines(entries: Iterable[AuditEntry], form: ExportFormat) -> bytes:
     records = [_record(entry) for entry in entries]
     if form is ExportFormat.CSV:
         return _table([[_cell(value) for value in record] for record in records])

@@ -1,8 +1,8 @@
 """What audit queries take and give."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
@@ -10,23 +10,6 @@ from projector.forgetting.status import RepairStatus
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, RequestAudit
 from service.domain.states import Guarantee, RequestStatus
-
-
-@dataclass(frozen=True)
-class Percentiles:
-    """Seconds, each within one per cent; None when there was nothing to measure."""
-
-    p50: float | None
-    p95: float | None
-    p99: float | None
-
-
-@dataclass(frozen=True)
-class OpenRequest:
-    """A request that has not ended: it is queued or applied, or failed and is not handled."""
-
-    id: UUID
-    received_at: datetime
 
 
 @dataclass(frozen=True)
@@ -42,83 +25,12 @@ class OpenCounts:
 
 
 @dataclass(frozen=True)
-class Month:
-    """How many requests received in one month (UTC) ended in time; drills are not among them."""
+class Norms:
+    """What a model had learned from the nodes of one request alone, before and after their deletion."""
 
-    #: Its first day.
-    month: date
-    on_time: int
-    #: Those too that are open past their deadline.
-    late: int
-    on_time_share: float
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One model's audit in figures.
-
-    The counts are of requests received in the window, the percentiles and the share of applications and completions in
-    it. What is open, and what is served, is so now, whatever the window.
-    """
-
-    model: str
-    #: First day, and the day after the last, in UTC; None for no limit.
-    since: date | None
-    until: date | None
-    requests: int
-    #: Every status, kind, guarantee and repair is a key; the latter two count requests that were applied.
-    by_status: Mapping[RequestStatus, int]
-    by_kind: Mapping[RequestKind, int]
-    by_guarantee: Mapping[Guarantee, int]
-    by_repair: Mapping[RepairStatus, int]
-    #: Requests that were refused for what they name, and so are none of the above.
-    refused: int
-    open: int
-    oldest_open: OpenRequest | None
-    #: Open requests past their deadlines, and those to which a fifth of their time or less is left.
-    open_past_deadline: int
-    open_near_deadline: int
-    #: Requests that failed and are not handled; they are open.
-    open_failed: int
-    #: Days within which a request that is received now is due.
-    deadline_days: float
-    #: Requests received in the window's months that ended in time and late, oldest month first.
-    months: Sequence[Month]
-    seconds_to_applied: Percentiles
-    seconds_to_completed: Percentiles
-    #: Share of the applied requests whose projection removed no direction, so changed nothing; None without any.
-    unchanged_projection_share: float | None
-    #: The committed version; None for a model that the database does not know.
-    model_version: int | None
-    #: As the newest batch, import or recovery left them; None when none has measured them.
-    rank: int | None
-    live_nodes: int | None
-
-
-class SeriesStep(StrEnum):
-    """How much time one point of a series covers."""
-
-    HOUR = "hour"
-    DAY = "day"
-
-
-@dataclass(frozen=True)
-class SeriesPoint:
-    """What happened within one hour or day (UTC)."""
-
-    start: datetime
-    received: int
-    applied: int
-    completed: int
-    failed: int
-    #: Of the requests completed in it, within one per cent; None without any.
-    median_seconds_to_completed: float | None
-    p95_seconds_to_completed: float | None
-    #: As the newest batch, import or recovery before its end left them; None when none had measured them.
-    rank_after: int | None
-    live_nodes: int | None
-    #: Of the batches committed in it, as a share of the weights; None without any, or without a bound.
-    max_distance_bound_after_relative: float | None
+    id: UUID
+    before: float
+    after: float | None
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
-"""What the audit routes give."""
+"""The audit in figures: as it is read from the database, and as the routes give it."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
+from enum import StrEnum
+from typing import Annotated, ClassVar
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
 from projector.forgetting.status import RepairStatus
-from service.audit_records.queries import SeriesStep
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
 
@@ -14,11 +17,8 @@ from service.domain.states import Guarantee, RequestStatus
 _PERCENTILES: dict[str, JsonValue] = {"p50": 0.61, "p95": 1.7, "p99": 2.4}
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(from_attributes=True, protected_namespaces=())
-
-
-class PercentilesAnswer(_Answer):
+@dataclass(frozen=True)
+class Percentiles:
     """Seconds, each within one per cent; null when there was nothing to measure."""
 
     p50: float | None
@@ -26,30 +26,69 @@ class PercentilesAnswer(_Answer):
     p99: float | None
 
 
-class OpenAnswer(_Answer):
-    """The oldest request that is open."""
+@dataclass(frozen=True)
+class OpenRequest:
+    """A request that has not ended: it is queued or applied, or failed and is not handled."""
 
     id: UUID
     received_at: datetime
 
 
-class MonthAnswer(_Answer):
+@dataclass(frozen=True)
+class Month:
     """How many requests received in one month (UTC) ended in time; drills are not among them."""
 
-    month: date = Field(description="Its first day.")
+    month: Annotated[date, Field(description="Its first day.")]
     on_time: int
-    late: int = Field(description="Those too that are open past their deadline.")
+    late: Annotated[int, Field(description="Those too that are open past their deadline.")]
     on_time_share: float
 
 
-class SummaryAnswer(_Answer):
+@dataclass(frozen=True)
+class Summary:
     """The audit of the served model in figures.
 
-    Counts are of requests received in the window, percentiles of those applied and completed in it. What is open and
-    what is served is so now, whatever the window.
+    Counts are of requests received in the window, percentiles and the share of applications and completions in it. What
+    is open and what is served is so now, whatever the window.
     """
 
-    model_config = ConfigDict(
+    model: str
+    since: Annotated[date | None, Field(description="First day, in UTC; null for no limit.")]
+    until: Annotated[date | None, Field(description="The day after the last.")]
+    requests: int
+    by_status: Mapping[RequestStatus, int]
+    by_kind: Mapping[RequestKind, int]
+    by_guarantee: Annotated[Mapping[Guarantee, int], Field(description="Of the requests that were applied.")]
+    by_repair: Annotated[Mapping[RepairStatus, int], Field(description="Of the requests that were applied.")]
+    refused: Annotated[int, Field(description="Requests refused for what they named, which are none of the above.")]
+    open: Annotated[int, Field(description="Requests that have not ended: queued, applied, or failed and not handled.")]
+    oldest_open: OpenRequest | None
+    open_past_deadline: Annotated[int, Field(description="Open requests past their deadline.")]
+    open_near_deadline: Annotated[
+        int, Field(description="Open requests to which a fifth of their time or less is left.")
+    ]
+    open_failed: Annotated[int, Field(description="Requests that failed and are not handled.")]
+    deadline_days: Annotated[float, Field(description="Days within which a request that is received now is due.")]
+    months: Annotated[
+        Sequence[Month], Field(description="Of the window's months that had such requests, oldest first.")
+    ]
+    seconds_to_applied: Percentiles
+    seconds_to_completed: Percentiles
+    unchanged_projection_share: Annotated[
+        float | None,
+        Field(description="Share of those applied whose projection removed no direction, and so changed nothing."),
+    ]
+    model_version: Annotated[int | None, Field(description="The committed version.")]
+    rank: int | None
+    live_nodes: int | None
+    noise: Annotated[
+        str | None,
+        Field(
+            description="What noise in what is published of the model hides, and what not; null where there is none."
+        ),
+    ]
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={
             "examples": [
                 {
@@ -78,38 +117,22 @@ class SummaryAnswer(_Answer):
                     "model_version": 64,
                     "rank": 1430,
                     "live_nodes": 2588,
+                    "noise": None,
                 }
             ]
         }
     )
 
-    model: str
-    since: date | None
-    until: date | None
-    requests: int
-    by_status: dict[RequestStatus, int]
-    by_kind: dict[RequestKind, int]
-    by_guarantee: dict[Guarantee, int] = Field(description="Of the requests that were applied.")
-    by_repair: dict[RepairStatus, int] = Field(description="Of the requests that were applied.")
-    refused: int = Field(description="Requests refused for what they named, which are none of the above.")
-    open: int = Field(description="Requests that have not ended: queued, applied, or failed and not handled.")
-    oldest_open: OpenAnswer | None
-    open_past_deadline: int = Field(description="Open requests past their deadline.")
-    open_near_deadline: int = Field(description="Open requests to which a fifth of their time or less is left.")
-    open_failed: int = Field(description="Requests that failed and are not handled.")
-    deadline_days: float = Field(description="Days within which a request that is received now is due.")
-    months: list[MonthAnswer] = Field(description="Of the window's months that had such requests, oldest first.")
-    seconds_to_applied: PercentilesAnswer
-    seconds_to_completed: PercentilesAnswer
-    unchanged_projection_share: float | None = Field(
-        description="Share of the applied requests whose projection removed no direction, and so changed nothing."
-    )
-    model_version: int | None
-    rank: int | None
-    live_nodes: int | None
+
+class SeriesStep(StrEnum):
+    """How much time one point of a series covers."""
+
+    HOUR = "hour"
+    DAY = "day"
 
 
-class SeriesPointAnswer(_Answer):
+@dataclass(frozen=True)
+class SeriesPoint:
     """What happened within one hour or day (UTC)."""
 
     start: datetime
@@ -117,17 +140,25 @@ class SeriesPointAnswer(_Answer):
     applied: int
     completed: int
     failed: int
-    median_seconds_to_completed: float | None
+    median_seconds_to_completed: Annotated[
+        float | None, Field(description="Of the requests completed in it, within one per cent.")
+    ]
     p95_seconds_to_completed: float | None
-    rank_after: int | None = Field(description="At the end of the hour or day.")
-    live_nodes: int | None = Field(description="At the end of the hour or day.")
-    max_distance_bound_after_relative: float | None = Field(description="Of the batches committed in it.")
+    rank_after: Annotated[int | None, Field(description="At the end of the hour or day.")]
+    live_nodes: Annotated[int | None, Field(description="At the end of the hour or day.")]
+    max_distance_bound_after_relative: Annotated[
+        float | None, Field(description="Of the batches committed in it, as a share of the weights.")
+    ]
 
 
-class SeriesAnswer(BaseModel):
+@dataclass(frozen=True)
+class Series:
     """The audit over time, oldest first; hours and days without events are there too."""
 
-    model_config = ConfigDict(
+    step: SeriesStep
+    points: Sequence[SeriesPoint]
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={
             "examples": [
                 {
@@ -150,6 +181,3 @@ class SeriesAnswer(BaseModel):
             ]
         }
     )
-
-    step: SeriesStep
-    points: list[SeriesPointAnswer]

@@ -31,7 +31,7 @@ from sqlalchemy import column as named
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
 
-from service.audit_records.queries import AuditEntry, AuditFilters, Order
+from service.audit_records.queries import AuditEntry, AuditFilters, Norms, Order, Searched, Threshold
 from service.audit_records.search_row import RequestSearchRow
 from service.audit_records.totals import AuditCountRow
 from service.db.arrays import any_of, unnested
@@ -50,7 +50,7 @@ EXPORT_PAGE = 500
 _CANDIDATES = 5000
 
 #: Their repository is a layer above.
-_DRILLS = table("drills", named("request_id", Uuid()))
+DRILLS = table("drills", named("request_id", Uuid()))
 
 #: Requests that are counted; of more it is told that there are more.
 MOST_COUNTED = 1_000_000
@@ -75,23 +75,43 @@ async def search(
     order: Order = Order.NEWEST,
 ) -> Page:
     """Return up to `limit` requests that `filters` keep and that come after `cursor`, in that order."""
+    # One more than asked for tells whether there is a next page.
+    return await _page(conn, await _ids(conn, filters, cursor, limit + 1, order), limit, order)
+
+
+async def newest_norms(conn: AsyncConnection, since: datetime, limit: int) -> list[Norms]:
+    """Return the norms of up to `limit` requests received from `since` on that have any, newest first."""
+    measured = AuditFilters(since=since, thresholds={Searched.INJECTED_NORM_BEFORE: Threshold(at_least=0.0)})
+    rows = RequestSearchRow
+    query = select(rows.request_id, rows.injected_norm_before, rows.injected_norm_after)
+    query = query.where(rows.request_id == any_of(await _ids(conn, measured, None, limit, Order.NEWEST)))
+    query = query.order_by(*_ordered(rows.received_at, rows.request_id, Order.NEWEST))
+    return [
+        Norms(row.request_id, row.injected_norm_before, row.injected_norm_after) for row in await conn.execute(query)
+    ]
+
+
+async def _ids(
+    conn: AsyncConnection, filters: AuditFilters, cursor: PageCursor | None, limit: int, order: Order
+) -> Sequence[UUID]:
+    """The first `limit` requests that `filters` keep and that come after `cursor`, in that order."""
     ids: Sequence[UUID] = ()
     if order is not Order.NEWEST:
         kept = select(RequestSearchRow.request_id).where(*_placed(RequestSearchRow, filters, cursor, order))
-        kept = _first(kept.where(*_kept(RequestSearchRow, filters)), RequestSearchRow, limit + 1, order)
-        return await _page(conn, (await conn.execute(kept)).scalars().all(), limit, order)
+        kept = _first(kept.where(*_kept(RequestSearchRow, filters)), RequestSearchRow, limit, order)
+        return (await conn.execute(kept)).scalars().all()
     if _by_state(filters):
         days = await _days(conn, filters, cursor)
         if not days:
-            return Page([], None)
+            return ids
         if _keeps_whole_states(filters):
-            return await _page(conn, await _by_day(conn, days, filters, cursor, limit + 1), limit)
-    # One more than asked for tells whether there is a next page. A reference has an index of its own.
+            return await _by_day(conn, days, filters, cursor, limit)
+    # A reference has an index of its own.
     if filters.reference is None and filters.part_of_reference is None:
-        ids = (await conn.execute(_newest(filters, cursor, limit + 1))).scalars().all()
-    if len(ids) <= limit and _may_keep_few(filters):
-        ids = (await conn.execute(_all(filters, cursor, limit + 1))).scalars().all()
-    return await _page(conn, ids, limit)
+        ids = (await conn.execute(_newest(filters, cursor, limit))).scalars().all()
+    if len(ids) < limit and _may_keep_few(filters):
+        ids = (await conn.execute(_all(filters, cursor, limit))).scalars().all()
+    return ids
 
 
 async def count(conn: AsyncConnection, filters: AuditFilters) -> int:
@@ -117,7 +137,7 @@ async def export(engine: AsyncEngine, filters: AuditFilters) -> AsyncIterator[li
         cursor = page.next_cursor
 
 
-async def _page(conn: AsyncConnection, ids: Sequence[UUID], limit: int, order: Order = Order.NEWEST) -> Page:
+async def _page(conn: AsyncConnection, ids: Sequence[UUID], limit: int, order: Order) -> Page:
     query = (
         select(*REQUEST_COLUMNS, *BATCH_COLUMNS, *NORM_COLUMNS)
         .select_from(RequestRow)
@@ -289,7 +309,7 @@ def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool
         is_late = or_(rows.ended_late.is_(True), and_(rows.ended_at.is_(None), rows.due_at < func.now()))
         yield is_late if filters.late else rows.ended_late.is_(False)
     if filters.drills is not None:
-        is_drill = rows.request_id.in_(select(_DRILLS.c.request_id))
+        is_drill = rows.request_id.in_(select(DRILLS.c.request_id))
         yield is_drill if filters.drills else ~is_drill
     if filters.due_before is not None:
         yield rows.due_at < filters.due_before

@@ -14,7 +14,9 @@ from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from projector.forgetting.status import RepairStatus
-from service.audit_records.queries import Month, OpenCounts, OpenRequest, Percentiles, SeriesPoint, SeriesStep, Summary
+from service.audit_records.queries import OpenCounts
+from service.audit_records.schemas import Month, OpenRequest, Percentiles, SeriesPoint, SeriesStep, Summary
+from service.domain.guarantees import told_of_noise
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
 
@@ -67,14 +69,14 @@ _SERVED = """
     SELECT rank AS rank_after, live_nodes FROM versions
     WHERE model = :model AND committed_at < {at} ORDER BY committed_at DESC LIMIT 1
 """
-_MODEL = text(f"""
-    SELECT version, rank_after, live_nodes FROM pointers LEFT JOIN ({_SERVED.format(at="'infinity'")}) served ON true
-    WHERE model = :model
+_MODEL = text("""
+    SELECT version, rank, live_nodes, publication_epsilon, publication_delta, publications_planned, publication_mu
+    FROM pointers p LEFT JOIN versions v ON v.model = p.model AND v.number = p.version WHERE p.model = :model
 """)
 _BY_DAY = """
     SELECT day::timestamp AT TIME ZONE 'UTC' AS start, step, class, sum(requests) AS requests FROM audit_times
     WHERE model = :model AND day >= CAST(:first AS timestamptz) AT TIME ZONE 'UTC'
-        AND day < CAST(:last AS timestamptz) AT TIME ZONE 'UTC' GROUP BY 1, 2, 3
+        AND day < CAST(:last AS timestamptz) AT TIME ZONE 'UTC' GROUP BY day, step, class
 """
 _BY_HOUR = " UNION ALL ".join(
     f"""
@@ -91,20 +93,22 @@ _SERIES = """
                              CAST(:width AS interval), 'UTC') start
     ), counted AS (
         {counted}
-    ), ranked AS (
-        SELECT start, step, class, requests, sum(requests) OVER steps_so_far AS up_to,
-               sum(requests) OVER (PARTITION BY start, step) AS total
-        FROM counted WINDOW steps_so_far AS (PARTITION BY start, step ORDER BY class)
     ), stepped AS (
         SELECT start, sum(requests) FILTER (WHERE step = 'received') AS received,
                sum(requests) FILTER (WHERE step = 'applied') AS applied,
                sum(requests) FILTER (WHERE step = 'completed') AS completed,
-               sum(requests) FILTER (WHERE step = 'failed') AS failed,
-               audit_seconds(min(class) FILTER (WHERE step = 'completed' AND up_to >= 0.50 * total)) AS median,
-               audit_seconds(min(class) FILTER (WHERE step = 'completed' AND up_to >= 0.95 * total)) AS p95
+               sum(requests) FILTER (WHERE step = 'failed') AS failed
+        FROM counted GROUP BY start
+    ), ranked AS (
+        SELECT start, class, sum(requests) OVER (PARTITION BY start ORDER BY class) AS up_to,
+               sum(requests) OVER (PARTITION BY start) AS total
+        FROM counted WHERE step = 'completed'
+    ), timed AS (
+        SELECT start, audit_seconds(min(class) FILTER (WHERE up_to >= 0.50 * total)) AS median,
+               audit_seconds(min(class) FILTER (WHERE up_to >= 0.95 * total)) AS p95
         FROM ranked WHERE total > 0 GROUP BY start
     ), bounds AS (
-        SELECT date_trunc(:step, v.committed_at, 'UTC') AS start,
+        SELECT date_bin(CAST(:width AS interval), v.committed_at, CAST(:first AS timestamptz)) AS start,
                max(CASE WHEN v.repair_version <> v.number THEN (
                        SELECT e.distance_bound_after_relative FROM versions e
                        WHERE e.model = v.model AND e.number = v.repair_version
@@ -116,7 +120,7 @@ _SERIES = """
            coalesce(completed, 0)::bigint AS completed, coalesce(failed, 0)::bigint AS failed,
            median AS median_seconds_to_completed, p95 AS p95_seconds_to_completed, rank_after, live_nodes,
            bound AS max_distance_bound_after_relative
-    FROM points LEFT JOIN stepped USING (start) LEFT JOIN bounds USING (start)
+    FROM points LEFT JOIN stepped USING (start) LEFT JOIN timed USING (start) LEFT JOIN bounds USING (start)
     LEFT JOIN LATERAL ({served}) served ON true ORDER BY points.start
 """
 
@@ -158,8 +162,9 @@ async def summary(
         seconds_to_completed=times.get("completed", nothing),
         unchanged_projection_share=unchanged / (changed + unchanged) if changed + unchanged else None,
         model_version=None if served is None else served.version,
-        rank=None if served is None else served.rank_after,
+        rank=None if served is None else served.rank,
         live_nodes=None if served is None else served.live_nodes,
+        noise=None if served is None else told_of_noise(served._asdict()),
     )
 
 
@@ -179,7 +184,6 @@ async def series(
         "first": first,
         "last": begun if begun == until else begun + width,
         "width": width,
-        "step": step.value,
     }
     counted = _BY_DAY if step is SeriesStep.DAY else _BY_HOUR
     query = _SERIES.format(counted=counted, served=_SERVED.format(at="points.stop"))

@@ -1,10 +1,12 @@
 """What commands print: results to stdout, everything else to stderr."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event, Thread
-from typing import Annotated
+from typing import IO, Annotated
 
 import msgspec
 import typer
@@ -42,6 +44,24 @@ def print_result(document: object, as_json: bool, *text: RenderableType) -> None
         return
     for one in text:
         stdout().print(one, markup=False)
+
+
+@contextmanager
+def written(out: Path | None) -> Iterator[IO[bytes]]:
+    """A new file for its owner alone, or stdout for None.
+
+    Nobody else reads it before its owner has decided who may. Nothing is left of it where the block fails: half a
+    document looks like a whole one. Raises FileExistsError.
+    """
+    if out is None:
+        yield sys.stdout.buffer
+        return
+    with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        try:
+            yield file
+        except BaseException:
+            out.unlink()
+            raise
 
 
 def report(detail: str, remedy: str = "") -> None:
@@ -135,8 +155,3 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return made
-
-
-def number(value: float | None) -> str:
-    """A figure in at most four significant digits; a dash when there is none."""
-    return "-" if value is None else f"{value:.4g}"

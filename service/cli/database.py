@@ -1,7 +1,8 @@
 """A command's own way to the database, for what no key may ask a running Lethe for."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,9 +11,21 @@ from service.errors import ConfigurationError
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.db.engine import Connection
+    from service.db.engine import Connection, Engine
 
 _T = TypeVar("_T")
+
+
+@asynccontextmanager
+async def opened(url: str) -> "AsyncIterator[Engine]":
+    """Connections to a database, one at a time, until the block ends."""
+    from service.db.engine import create_engine
+
+    engine = create_engine(url, pool_size=1)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
 
 
 def with_database(home: Path, work: "Callable[[Connection, Settings], Awaitable[_T]]") -> _T:
@@ -21,7 +34,6 @@ def with_database(home: Path, work: "Callable[[Connection, Settings], Awaitable[
     With the login of `DATABASE_URL`, that of the tables' owner.
     """
     from service.db import migrate, schema
-    from service.db.engine import create_engine
     from service.db.transactions import transaction
     from service.embedded import open_servers
 
@@ -34,12 +46,8 @@ def with_database(home: Path, work: "Callable[[Connection, Settings], Awaitable[
             raise ConfigurationError(
                 f"The database is at revision {revision}, this Lethe needs {schema.head()}.", "Run `./lethe migrate`."
             )
-        engine = create_engine(settings.database_url, pool_size=1)
-        try:
-            async with transaction(engine) as connection:
-                return await work(connection, settings)
-        finally:
-            await engine.dispose()
+        async with opened(settings.database_url) as engine, transaction(engine) as connection:
+            return await work(connection, settings)
 
     with open_servers(settings_of_used(home), share=True) as settings:
         return asyncio.run(run(settings))

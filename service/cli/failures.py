@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from projector.errors import ExplainedError
 from service.cli.console import report
-from service.cli.exit_status import status_of
+from service.cli.exit_status import ExitStatus, status_of
 
 #: What torch says of every sparse tensor; it means nothing to whoever reads the terminal.
 _HARMLESS = ("Sparse CSR tensor support is in beta", "Sparse invariant checks")
@@ -22,6 +22,9 @@ def reported() -> Iterator[None]:
     except ExplainedError as error:
         report(error.detail, error.remedy)
         raise SystemExit(status_of(error)) from None
+    except UnicodeDecodeError as error:
+        report(f"A file that was to be text is none: {error}.", "Check that the right file was named; text is UTF-8.")
+        raise SystemExit(ExitStatus.USAGE) from None
     except OSError as error:
         if error.filename is None:
             raise

@@ -13,15 +13,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from service.access.sessions import Session
 from service.dashboard.assets import asset_url
 from service.dashboard.sessions import PATH, SESSION_COOKIE, LoginNeeded, delete_cookie
 from service.dashboard.words.wording import words_of
 from service.domain import formats
-from service.domain.figures import FIGURES, TOTALS
+from service.domain.figures import FIGURES
 from service.errors import LetheError
+from service.http.replies import page_reply
+from service.papers.paper import environment
 from service.services import services_of
 
 #: Everything a page loads or sends comes from or goes to the dashboard's own origin; nothing is inline.
@@ -74,7 +76,7 @@ def public_page(template: str, /, *, status: int = 200, **values: object) -> Res
 
 def html(text: str, status: int = 200) -> Response:
     """A page under the dashboard's content security policy."""
-    return HTMLResponse(text, status, headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY})
+    return page_reply(text, CONTENT_SECURITY_POLICY, status)
 
 
 def error_page(status: int, title: str, detail: str, remedy: str) -> Response:
@@ -141,27 +143,13 @@ def _to_login(request: Request) -> Response:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "number": formats.number,
+    made = environment(_TEMPLATES)
+    made.filters |= {
         "percent": formats.percent,
-        "share": formats.share,
         "moment": formats.moment,
         "machine_time": formats.machine_time,
-        "duration": formats.duration,
+        "short": lambda identity: str(identity)[:8],
         "words": words_of,
     }
-    environment.globals |= {
-        "asset": asset_url,
-        "plural": formats.plural,
-        "path": PATH,
-        "FIGURES": FIGURES,
-        "TOTALS": TOTALS,
-    }
-    return environment
+    made.globals |= {"asset": asset_url, "path": PATH, "FIGURES": FIGURES}
+    return made

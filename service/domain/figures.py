@@ -4,7 +4,7 @@ Columns of the database, fields of answers, columns of exports, rows of pages an
 documents derive from here: `python -m docs.figures_table` writes the last; a test says when it is due.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import partial
@@ -329,6 +329,15 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "device": Figure("Device", "What the batch was computed on.", "cpu", form=Form.TEXT),
 }
+#: Steps of a batch, in words and in their order, by their name in `durations_ms`.
+_STEPS = {
+    "project": "Computing the new weights",
+    "repair": "Repairing them",
+    "write": "Writing the new version",
+    "swap": "Taking it into service",
+    "erase": "Erasing the disk",
+    "verify": "Measuring what is on the disk",
+}
 #: What is told of all requests together, by name: the same on the first screen, at the terminal and on reports.
 TOTALS: Mapping[str, str] = {
     "requests": "Received",
@@ -355,6 +364,21 @@ RECEIPT = {name: each for name, each in FIGURES.items() if each.question and eac
 EXACT = frozenset(name for name, each in FIGURES.items() if each.is_exact)
 #: Those of a request of its own; the others are those of its batch.
 OF_REQUEST = frozenset(each.name for each in fields(RequestNorms))
+
+
+def answers(known: Mapping[str, Any]) -> Mapping[Question, Sequence[tuple[Figure, Any]]]:
+    """The figures that are known, with their values, by the question they answer; no question without any."""
+    found: dict[Question, list[tuple[Figure, Any]]] = {question: [] for question in Question}
+    for name, figure in FIGURES.items():
+        if figure.question is not None and known.get(name) is not None:
+            found[figure.question].append((figure, known[name]))
+    return {question: figures for question, figures in found.items() if figures}
+
+
+def timed_steps(durations_ms: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Milliseconds by step, in words and in the order of the steps; one without words comes last, by its name."""
+    known = [(words, durations_ms[name]) for name, words in _STEPS.items() if name in durations_ms]
+    return known + [(name, ms) for name, ms in durations_ms.items() if name not in _STEPS]
 
 
 def values_of(record: object, *kinds: type[Any]) -> dict[str, Any]:

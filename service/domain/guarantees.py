@@ -28,7 +28,7 @@ IN_PLAIN_WORDS = {
     ),
     Guarantee.RETRAINED: (
         "The model was then corrected: it is now the one that training it without this data would have given, up to a "
-        "proved difference, which the annex states."
+        "proved difference."
     ),
     Guarantee.GRAPH_ONLY: "The model itself was trained with this data, and stays as it was.",
 }

@@ -36,7 +36,7 @@ class LogCheckRepository:
         Raises `Conflict` when this log has another root there, or fewer leaves: then they have checked another log.
         """
         log = LogRepository(self._conn)
-        if size > await log.size() or await log.root(size) != root:
+        if not 0 <= size <= await log.size() or await log.root(size) != root:
             raise Conflict(
                 f"This log does not have that root at {size} leaves.",
                 "Keep the checkpoint that you have checked: either it is of another log, or this one was changed.",

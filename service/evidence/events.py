@@ -1,6 +1,6 @@
 """What happened to requests, model and log, in order; the table only ever grows, and with every event the log."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -43,15 +43,21 @@ class EventRepository:
 
         The requests are as the event leaves them. Raises `NotCanonical` for a content that cannot be logged.
         """
-        if not contents:
-            return []
+        return await self._append(event_type, contents.items()) if contents else []
+
+    async def append_unrequested(self, event_type: EventType, content: Content) -> int:
+        """Add an event of `UNREQUESTED` and its leaf; return its number. Raises `NotCanonical`."""
+        [number] = await self._append(event_type, [(None, content)])
+        return number
+
+    async def _append(self, event_type: EventType, contents: Collection[tuple[UUID | None, Content]]) -> list[int]:
         log = LogRepository(self._conn)
         # First, so that events are numbered in the order of their leaves.
         await log.take_turn()
-        documents = [sealed(content.document()) for content in contents.values()]
+        documents = [sealed(content.document()) for _, content in contents]
         rows = unnested(
             "added",
-            request_id=(Uuid(), list(contents)),
+            request_id=(Uuid(), [request_id for request_id, _ in contents]),
             type=(Text(), [event_type.value] * len(contents)),
             payload=(JSONB(), [payload for payload, _ in documents]),
             opening=(JSONB(none_as_null=True), [opening for _, opening in documents]),
@@ -61,17 +67,6 @@ class EventRepository:
         numbers = list((await self._conn.execute(inserted.returning(EventRow.id))).scalars())
         await log.append(numbers)
         return numbers
-
-    async def append_unrequested(self, event_type: EventType, content: Content) -> int:
-        """Add an event of `UNREQUESTED` and its leaf; return its number. Raises `NotCanonical`."""
-        log = LogRepository(self._conn)
-        await log.take_turn()
-        payload, opening = sealed(content.document())
-        inserted = insert(EventRow).values(type=event_type.value, payload=payload, opening=opening)
-        inserted = inserted.returning(EventRow.id)
-        number: int = (await self._conn.execute(inserted)).scalar_one()
-        await log.append([number])
-        return number
 
     async def of_request(self, request_id: UUID) -> list[Event]:
         """Return the events of a request, oldest first."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
-from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Text, and_, func, insert, select
+from sqlalchemy import BigInteger, LargeBinary, Select, SmallInteger, Text, and_, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.audit.commitments import Commitments
@@ -37,6 +37,7 @@ _LOG_LOCK = 0x6C6F67
 LOG_CHANNEL = "lethe_log"
 #: Under another name, because every row has a method `index`.
 _PLACE = LeafRow.index.label("place")
+_OF_EVENTS = select(_PLACE, LeafRow.data, LeafRow.hash).join(EventRow, EventRow.id == LeafRow.event_id)
 _EVENT_COLUMNS = (
     EventRow.id.label("event_id"),
     EventRow.request_id.label("event_request_id"),
@@ -115,23 +116,15 @@ class LogRepository:
 
     async def of_request(self, request_id: UUID) -> list[StoredLeaf]:
         """Return the leaves of a request's events, in order."""
-        query = (
-            select(_PLACE, LeafRow.data, LeafRow.hash)
-            .join(EventRow, EventRow.id == LeafRow.event_id)
-            .where(EventRow.request_id == request_id)
-            .order_by(LeafRow.index)
-        )
-        return [StoredLeaf(row.place, row.data.encode(), row.hash) for row in await self._conn.execute(query)]
+        of_request = EventRow.request_id == request_id
+        return await self._stored(_OF_EVENTS.where(of_request).order_by(LeafRow.index))
 
     async def unrequested(self, *, after: int = -1, limit: int | None = None) -> list[StoredLeaf]:
         """Return up to `limit` leaves of events that no request asked for, after the leaf `after`, newest first."""
-        query = (
-            select(_PLACE, LeafRow.data, LeafRow.hash)
-            .join(EventRow, EventRow.id == LeafRow.event_id)
-            .where(EventRow.request_id.is_(None), LeafRow.index > after)
-            .order_by(EventRow.id.desc())
-            .limit(limit)
-        )
+        asked_by_none = _OF_EVENTS.where(EventRow.request_id.is_(None), LeafRow.index > after)
+        return await self._stored(asked_by_none.order_by(EventRow.id.desc()).limit(limit))
+
+    async def _stored(self, query: Select[int, str, bytes]) -> list[StoredLeaf]:
         return [StoredLeaf(row.place, row.data.encode(), row.hash) for row in await self._conn.execute(query)]
 
     async def _frontier(self, size: int) -> Frontier:

@@ -43,6 +43,20 @@ def paper(template: str, settings: Settings, /, *, check: str, **values: object)
     return Paper(html, policy)
 
 
+def environment(templates: Path) -> jinja2.Environment:
+    """What fills in the templates of a folder, with what pages and papers have in common."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"number": formats.number, "share": formats.share, "duration": formats.duration}
+    made.globals |= {"plural": formats.plural, "TOTALS": TOTALS}
+    return made
+
+
 def _code(text: str) -> Markup:
     """`text` as a QR code."""
     return Markup(segno.make(text, error="m", micro=False).svg_inline(omitsize=True, border=0))
@@ -50,25 +64,15 @@ def _code(text: str) -> Markup:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
+    made = environment(_TEMPLATES)
+    made.filters |= {
         "day": lambda at: formats.day(moment(at)),
         "date": lambda at: formats.moment(moment(at))[:10],
         "minute": lambda at: formats.minute(moment(at)),
         "moment": lambda at: f"{formats.moment(moment(at))} UTC",
-        "duration": formats.duration,
-        "number": formats.number,
-        "share": formats.share,
         "groups": formats.in_groups,
     }
-    environment.globals |= {"plural": formats.plural, "TOTALS": TOTALS}
-    return environment
+    return made
 
 
 def moment(at: datetime | str) -> datetime:

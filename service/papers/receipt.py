@@ -1,14 +1,11 @@
 """The receipt on paper: a page that needs no knowledge of models, and an annex with what was measured and signed."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from projector.forgetting.status import RepairStatus
 from service.audit.canonical import Document
 from service.audit.checkpoint import read
 from service.audit.receipt import fingerprint
 from service.deletions.receipts import Receipt
-from service.domain.figures import FIGURES, Figure, Question
+from service.domain.figures import answers
 from service.domain.formats import day, minute
 from service.domain.guarantees import IN_PLAIN_WORDS
 from service.domain.kinds import RequestKind
@@ -40,7 +37,7 @@ def receipt_paper(receipt: Receipt, settings: Settings) -> Paper:
         request=receipt.request,
         happened=[(_HAPPENED[EventType(each["leaf"]["type"])], each["leaf"]["time"]) for each in document["entries"]],
         sentences=sentences(document["summary"], settings.organisation),
-        annex=annex(document["summary"]),
+        annex=answers(document["summary"] | document["summary"]["figures"]),
         fingerprint=mark,
         tree=read(document["checkpoint"]),
     )
@@ -73,7 +70,10 @@ def _done(summary: Document) -> list[str]:
         )
     if summary["repair"] == RepairStatus.PENDING:
         return [gone, "The model is still being corrected; a later copy of this receipt will tell the outcome."]
-    return [gone, IN_PLAIN_WORDS[Guarantee(summary["guarantee"])]]
+    holds = IN_PLAIN_WORDS[Guarantee(summary["guarantee"])]
+    # Of weights published with noise, the log has no more than a commitment to it.
+    is_told = summary["figures"].get("distance_bound_after_relative") is not None
+    return [gone, f"{holds} The annex states it." if is_told and summary["guarantee"] == Guarantee.RETRAINED else holds]
 
 
 def _not_done(summary: Document) -> list[str]:
@@ -86,16 +86,3 @@ def _not_done(summary: Document) -> list[str]:
         return [*told, f"It was settled otherwise on {handled}: {summary['note']}"]
     by = f"the later request {summary['handled_by']}, whose receipt says what was done"
     return [*told, f"By {handled} all of it had been deleted for {by if summary['handled_by'] else 'later requests'}."]
-
-
-def annex(summary: Document) -> Mapping[Question, Sequence[tuple[Figure, Any]]]:
-    """The figures of a receipt by the question they answer, as the dashboard names and orders them."""
-    known = summary | summary["figures"]
-    return {
-        question: [
-            (figure, known[name])
-            for name, figure in FIGURES.items()
-            if figure.question is question and known.get(name) is not None
-        ]
-        for question in Question
-    }

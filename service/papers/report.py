@@ -1,6 +1,7 @@
 """The report of a month or quarter on paper: how many requests, in time or not, how that is proved, what went wrong."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -8,12 +9,13 @@ from datetime import UTC, date, datetime, time
 from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import Checkpoint, read, signers_of
 from service.audit.unrequested import UnrequestedEvent
-from service.audit_records.notable import Notable, notable
-from service.audit_records.queries import Summary
+from service.audit_records.notable import MOST_NAMED, Notable, notable
+from service.audit_records.schemas import Summary
 from service.audit_records.summary import summary
 from service.db.clock import now
 from service.db.engine import Connection
 from service.domain.drills import Drill
+from service.domain.formats import number
 from service.domain.guarantees import IN_PLAIN_WORDS
 from service.domain.records import DeletionRequest
 from service.domain.states import RequestStatus
@@ -132,7 +134,10 @@ def report_paper(report: Report, settings: Settings) -> Paper:
             (count, IN_PLAIN_WORDS[guarantee]) for guarantee, count in report.summary.by_guarantee.items() if count
         ],
         became=became,
-        drill_results=[(drill, _result(drill)) for drill in report.drills],
+        drills=report.drills,
+        drill_results=[f"{number(count)} {result}" for result, count in Counter(map(_result, report.drills)).items()],
+        failed_drills=[drill for drill in report.drills if drill.passed is False],
+        most=MOST_NAMED,
         root=root,
     )
 

@@ -1,7 +1,9 @@
 """A service that publishes with noise: what others see, what is kept, and when nothing is published."""
 
 import hashlib
+import html
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from service.audit.verify_export import verify_export
 from service.domain.guarantees import noise_in_words
 from service.domain.scopes import Scope
 from service.settings import Settings
+from tests.support.clients.signing_in import sign_in
 from tests.support.service.db_harness import until
 from tests.support.service.published import (
     Kept,
@@ -70,8 +73,12 @@ async def test_the_paragraph_is_the_same_wherever_noise_is_told_of(lethe: Lethe)
     assert "in at most 56.3 % of cases" in paragraph
     assert (await model_of(lethe))["noise"]["meaning"] == paragraph
     assert (await lethe.receipt(accepted))["summary"]["noise_in_words"] == paragraph
-    page = (await lethe.client.get(f"{accepted['links']['self']}/receipt?format=html")).text
-    assert paragraph in page.replace("&#39;", "'")
+    assert (await lethe.client.get("/audit/summary")).json()["noise"] == paragraph
+    await sign_in(lethe.client, "the-first-key")
+    of_request = f"/dashboard/requests/{accepted['id']}"
+    report = f"/dashboard/report?of={datetime.now(UTC):%Y-%m}"
+    for page in (of_request, f"{of_request}/receipt", "/dashboard/model", report):
+        assert paragraph in html.unescape((await lethe.client.get(page)).text), page
     assert (await model_of(lethe))["noise"]["used"] == pytest.approx(1)
 
 

@@ -226,7 +226,7 @@ def test_the_overview_shows_what_was_done(visit: Open) -> None:
     expect(page).to_have_url(re.compile(r"\?period=90d$"))
     expect(charts.get_by_role("img")).to_have_count(2)
     # The whole period, though there was something on its last day alone.
-    axis = page.evaluate("JSON.parse(document.querySelector('[data-charts]').dataset.charts).series.time")
+    axis = page.evaluate("JSON.parse(document.querySelector('[data-charts]').dataset.charts).start")
     assert axis[-1] - axis[0] == 89 * 86_400
     page = window.open("/model")
     expect(charts.get_by_role("img")).to_have_count(4)

@@ -122,6 +122,28 @@ async def test_a_drill_of_an_earlier_model_is_not_shown_as_one_of_the_served_mod
     assert "1 Passed, earlier model" in told
 
 
+async def test_a_failed_drill_is_told_until_another_ends_or_another_model_is_served(api: Api) -> None:
+    client = await visitor(api, Scope.DELETIONS_WRITE)
+    failed = "The last drill failed: the model may not forget what is deleted."
+    assert failed not in (await client.get("/dashboard")).text
+    await run(client)
+    await complete(api, 1, after=0.5)
+    assert failed in (await client.get("/dashboard")).text
+    await run(client)
+    assert failed in (await client.get("/dashboard")).text
+    _, key = await api.key(Scope.AUDIT_READ, Scope.DELETIONS_WRITE)
+    api_client = await api.client_with(key)
+    [newest, _] = (await api_client.get("/drills")).json()["drills"]
+    assert (await api_client.delete(f"/deletions/{newest['request_id']}")).status_code == 200
+    page = (await client.get("/dashboard")).text
+    assert "Last drill Withdrawn" in text_of(page)
+    assert failed in page
+    await api.replace_model()
+    page = (await client.get("/dashboard")).text
+    assert failed not in page
+    assert "none was run on this model" in page
+
+
 async def test_only_a_form_of_this_session_with_a_key_that_may_delete_starts_a_drill(api: Api) -> None:
     auditor = await visitor(api)
     assert "A key with the scope deletions:write can run one here." in await card(auditor)

@@ -26,7 +26,7 @@ from service.observability.metrics import UnlearningMetrics
 from service.vault.log_keys import LogKeys
 from service.versions.pointers import PointerRepository
 from service.versions.versions import VersionRepository
-from tests.support.clients.signing_in import sign_in
+from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.evidence.rfc6962 import mth, path, subproof
 from tests.support.service.api_harness import MODEL, Api, serving
 from tests.support.service.bodies import node_body, refused
@@ -192,7 +192,10 @@ async def test_it_is_kept_who_has_checked_the_log_and_how_far(api: Api, unlearne
     assert (await client.post("/log/checks", json=told)).status_code == 204
     for size, root in ((2, mth(leaves[:1])), (3, mth(leaves))):
         refused(await client.post("/log/checks", json={"size": size, "root": root.hex()}), 409, "conflict")
-    refused(await client.post("/log/checks", json={"size": 0, "root": mth([]).hex()}), 422, "invalid-request")
+    refused(await client.post("/log/checks", json={"size": -1, "root": mth([]).hex()}), 422, "invalid-request")
+    # A watcher may begin before anything has happened.
+    assert (await client.post("/log/checks", json={"size": 0, "root": mth([]).hex()})).status_code == 204
+    assert (await client.post("/log/checks", json=told)).status_code == 204
     other = await api.client(Scope.PREDICTIONS_READ)
     refused(await other.post("/log/checks", json=told), 403, "missing-scope")
     auditor = await api.client(Scope.AUDIT_READ)
@@ -202,6 +205,17 @@ async def test_it_is_kept_who_has_checked_the_log_and_how_far(api: Api, unlearne
         rows = (await connection.exec_driver_sql("SELECT size FROM log_checks ORDER BY size")).scalars().all()
     assert newest is not None
     assert (newest.size, rows) == (2, [1, 2])
+
+
+async def test_a_check_told_by_a_browser_is_of_a_size_that_the_log_has(api: Api, unlearner: Unlearner) -> None:
+    _, key = await api.key(Scope.AUDIT_READ)
+    browser = await api.client_with(None)
+    await sign_in(browser, key)
+    token = token_in((await browser.get("/dashboard")).text)
+    for size, status in (("0", 204), ("-1", 409), ("1", 409), (str(2**63), 409), ("many", 422)):
+        fields = {"form_token": token, "size": size, "root": mth([]).hex()}
+        answer = await browser.post("/dashboard/log/checks", data=fields, headers=SAME_ORIGIN)
+        assert answer.status_code == status, size
 
 
 async def test_a_receipt_is_for_whoever_asked_and_for_auditors(api: Api, unlearner: Unlearner) -> None:

@@ -17,7 +17,8 @@ from benchmarks.performance.audit_events import NotEmpty, generate
 from projector.forgetting.status import RepairStatus
 from service.audit import merkle
 from service.audit_records.file import COLUMNS
-from service.audit_records.queries import AuditFilters, SeriesPoint, SeriesStep, Summary
+from service.audit_records.queries import AuditFilters
+from service.audit_records.schemas import SeriesPoint, SeriesStep, Summary
 from service.audit_records.summary import series, summary
 from service.audit_records.totals import fold
 from service.db.engine import create_engine

@@ -1,20 +1,19 @@
 """`lethe delete`: ask a running Lethe to forget nodes, edges or nodes' features."""
 
-import json
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated
 
+import msgspec
 import typer
 
 from lethe_client import Accepted, DeletionStopped
-from service.cli.console import Json, doing, interrupted, note, print_result, report
+from service.cli.console import Json, doing, interrupted, note, print_result, report, written
 from service.cli.evidence.show import print_audit
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
+from service.domain.formats import plural
 from service.domain.kinds import Names, RequestKind, Rules
 
 #: More salts than this are not printed; they fill a terminal and nobody copies them.
@@ -60,10 +59,16 @@ def command(
     nodes, edges = ([], list(dict.fromkeys(map(_pair, named)))) if of_edges else (list(named), [])
     with connect(url, key, home) as client:
         # Made before the request: salts are given once, and must not be lost for want of a place.
-        with _new_private_file(salts) as file_of_salts:
+        with nullcontext() if salts is None else written(salts) as file_of_salts:
             with interrupted(lambda: "Whether Lethe took the request is not known: see `./lethe audit requests`."):
                 accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
-            _print_accepted(accepted, kind.rules, file_of_salts, as_json)
+            # Before anything is printed, which may fail.
+            if file_of_salts is not None and accepted.salts is not None:
+                told = msgspec.json.encode({"id": accepted.id, "salts": accepted.salts})
+                file_of_salts.write(msgspec.json.format(told))
+        if salts is not None and accepted.salts is None:
+            salts.unlink()
+        _print_accepted(accepted, kind.rules, salts, as_json)
         if not wait or accepted.status == "completed":
             return
         left = f"The request goes on by itself: `./lethe audit show {accepted.id}` says how far it is."
@@ -77,9 +82,8 @@ def command(
         print_audit(deletion, as_json)
 
 
-def _print_accepted(accepted: Accepted, rules: Rules, file: TextIO | None, as_json: bool) -> None:
-    counted = f"{accepted.count} {rules.names.one if accepted.count == 1 else rules.names.value}"
-    asked = rules.asked(counted).removeprefix("the ")
+def _print_accepted(accepted: Accepted, rules: Rules, file: Path | None, as_json: bool) -> None:
+    asked = rules.asked(plural(accepted.count, rules.names.one, rules.names.value)).removeprefix("the ")
     print_result(accepted, as_json, f"{accepted.id} {accepted.status}: {asked}")
     for name, earlier in accepted.already_deleted.items():
         by = f" by request {earlier}" if earlier else ""
@@ -87,9 +91,7 @@ def _print_accepted(accepted: Accepted, rules: Rules, file: TextIO | None, as_js
     if accepted.salts is None:
         return
     if file is not None:
-        document = {"id": accepted.id, "nodes": accepted.salts.nodes, "reference": accepted.salts.reference}
-        json.dump(document, file, indent=1)
-        note(f"The salts are in {file.name}.")
+        note(f"The salts are in {file}.")
     elif as_json:
         # They are in what was printed.
         return
@@ -97,6 +99,8 @@ def _print_accepted(accepted: Accepted, rules: Rules, file: TextIO | None, as_js
         note("Salts, not given again (keep them if the evidence is ever to be linked to these ids):")
         for node, salt in accepted.salts.nodes.items():
             note(f"  {node}  {salt}")
+        if accepted.salts.reference is not None:
+            note(f"  the reference  {accepted.salts.reference}")
     else:
         note(f"{len(accepted.salts.nodes)} salts were not kept; --salts FILE keeps those of the next request.")
 
@@ -113,18 +117,3 @@ def _pair(text: str) -> tuple[str, str]:
     if len(ends) != 2 or not all(ends):
         raise typer.BadParameter(f"an edge is two ids, as in 12,57; this is none: {text!r}", param_hint="A,B")
     return ends[0], ends[1]
-
-
-@contextmanager
-def _new_private_file(path: Path | None) -> Iterator[TextIO | None]:
-    """A new file for its owner alone, removed again when nothing was written to it; None for None."""
-    if path is None:
-        yield None
-        return
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            yield file
-    finally:
-        if not path.stat().st_size:
-            path.unlink()

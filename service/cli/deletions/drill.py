@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from lethe_client import AcceptedDrill, Drill
-from service.cli.console import Json, doing, interrupted, note, number, print_result, report, table
+from service.cli.console import Json, doing, interrupted, note, print_result, report, table
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
 from service.domain.figures import FIGURES
+from service.domain.formats import number
 
 
 def command(
@@ -29,7 +30,7 @@ def command(
     Example: [bold]./lethe drill[/bold]
     """
     with connect(url, key, home) as client:
-        with interrupted(lambda: "Whether Lethe took the drill is not known: see the dashboard's page Drills."):
+        with interrupted(lambda: "Whether Lethe took the drill is not known: see `GET /drills`, or the dashboard."):
             accepted = client.run_drill()
         _print_accepted(accepted, as_json)
         if not wait:

@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 
 from model_store.work import Work
@@ -17,10 +15,11 @@ from service.audit.checkpoint import Checkpoint, VerifierKey
 from service.audit.export import FORMAT as EXPORT
 from service.audit.receipt import FORMAT as RECEIPT
 from service.audit.report import Report
-from service.cli.console import Json, doing, interrupted, note, print_result, report
+from service.cli.console import Json, doing, interrupted, note, print_result, report, written
+from service.cli.database import opened
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, settings_of_used
-from service.domain.formats import in_groups
+from service.domain.formats import in_groups, plural
 from service.errors import ConfigurationError
 from service.settings import load_settings
 
@@ -86,7 +85,7 @@ def export(
     with (
         interrupted(lambda: left),
         open_servers(settings_of_used(home), share=True) as settings,
-        _target(out) as file,
+        written(out) as file,
         doing("Reading the log") as work,
     ):
         assert settings.database_url is not None
@@ -94,21 +93,17 @@ def export(
     note(f"{lines} lines written." if out is None else f"{lines} lines written to {out}.")
 
 
-async def _export(database_url: str, file: IO[str], work: Work) -> int:
-    from service.db.engine import create_engine
+async def _export(database_url: str, file: IO[bytes], work: Work) -> int:
     from service.evidence.export import export_lines
 
-    engine = create_engine(database_url, pool_size=1)
     written = 0
-    try:
+    async with opened(database_url) as engine:
         if not await _signed(engine):
             note("The newest events are not signed; start Lethe to have them signed.")
         work.begin("Writing the log")
         async for page in export_lines(engine):
-            file.writelines(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in page)
+            file.writelines(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in page)
             written += len(page)
-    finally:
-        await engine.dispose()
     return written
 
 
@@ -125,20 +120,6 @@ async def _signed(engine: "Engine") -> bool:
     return False
 
 
-@contextmanager
-def _target(out: Path | None) -> Iterator[IO[str]]:
-    if out is None:
-        yield sys.stdout
-        return
-    # Nobody else reads it before its owner has decided who may.
-    with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        try:
-            yield file
-        except BaseException:
-            out.unlink()
-            raise
-
-
 def verify(
     document: Annotated[Path, typer.Argument(help="A receipt or an export.")],
     public_key: PublicKey,
@@ -146,7 +127,7 @@ def verify(
         Path | None, typer.Option(help="A checkpoint kept from earlier, as `GET /log/checkpoint` or `watch` gave it.")
     ] = None,
     salts: Annotated[
-        Path | None, typer.Option(help="The 202 answer to the request: shows whom a receipt is about.")
+        Path | None, typer.Option(help="The 202 answer to the request, or what `delete --salts` wrote.")
     ] = None,
     reference: Annotated[
         str | None, typer.Option(help="The reference the request was sent with; needs --salts.")
@@ -274,7 +255,7 @@ def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
     }
     print_result(document, as_json, *_lines(outcome, linked))
     if not outcome.is_good:
-        found = _counted(len(outcome.findings), "thing", "things")
+        found = plural(len(outcome.findings), "thing")
         report(f"{found} found wrong.", "Do not rely on it; ask the operator.")
         raise typer.Exit(ExitStatus.FAILED)
 
@@ -290,14 +271,10 @@ def _lines(outcome: Report, linked: _Linked) -> Iterator[str]:
         return
     assert outcome.checkpoint is not None
     yield (
-        f"Good: {_counted(outcome.leaves, 'leaf', 'leaves')} as logged, in the log {outcome.checkpoint.origin} of size "
-        f"{outcome.checkpoint.size}, {_counted(outcome.signed, 'checkpoint', 'checkpoints')} signed by a key that is "
+        f"Good: {plural(outcome.leaves, 'leaf', 'leaves')} as logged, in the log {outcome.checkpoint.origin} of size "
+        f"{outcome.checkpoint.size}, {plural(outcome.signed, 'checkpoint')} signed by a key that is "
         "trusted."
     )
     if outcome.fingerprint is not None:
         yield f"Fingerprint, as on paper: {in_groups(outcome.fingerprint)}"
     yield from (f"No deletion, leaf {index}: {what}." for index, what in outcome.unrequested[-_SHOWN:])
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"

@@ -1,28 +1,27 @@
 """`lethe audit summary` and `requests`: the audit of all requests, in figures and as a file."""
 
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 
 from lethe_client import AuditSummary, Percentiles
 from projector.forgetting.status import RepairStatus
-from service.cli.console import Json, interrupted, note, print_result, table
+from service.cli.console import Json, interrupted, note, print_result, table, written
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
 from service.domain.figures import TOTALS
-from service.domain.formats import duration
+from service.domain.formats import duration, number, percent, share
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
 from service.errors import ConfigurationError
 
+#: What is so now, whatever the days.
+_NOW = ("open_past_deadline", "open_near_deadline", "open_failed", "model_version", "rank", "live_nodes")
 _DAY = ["%Y-%m-%d"]
 Since = Annotated[
     datetime | None, typer.Option(formats=_DAY, help="First day (UTC) of receipt.", show_default="from the beginning")
@@ -98,7 +97,7 @@ def requests(
     filters |= dict(map(_threshold, at or []))
     chosen = Format.NDJSON if as_json else form
     left = "Nothing was kept: half an audit looks like a whole one. Run the same command again."
-    with connect(url, key, home) as client, interrupted(lambda: left), _target(out) as file:
+    with connect(url, key, home) as client, interrupted(lambda: left), written(out) as file:
         for part in client.audit_export(chosen.value, since=_moment(since), until=_moment(until), **filters):
             file.write(part)
     if out is not None:
@@ -115,21 +114,6 @@ def _threshold(text: str) -> tuple[str, float]:
         ) from None
 
 
-@contextmanager
-def _target(out: Path | None) -> Iterator[IO[bytes]]:
-    if out is None:
-        yield sys.stdout.buffer
-        return
-    # References are in it: nobody else reads it before its owner has decided who may.
-    with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        try:
-            yield file
-        except BaseException:
-            # Half an audit looks like a whole one.
-            out.unlink()
-            raise
-
-
 def _moment(day: datetime | None) -> datetime | None:
     return None if day is None else day.replace(tzinfo=UTC)
 
@@ -137,7 +121,7 @@ def _moment(day: datetime | None) -> datetime | None:
 def _page(found: AuditSummary) -> Iterator[RenderableType]:
     days = f"{found.since or 'the beginning'} to {found.until or 'now'}"
     counted = [
-        (f"{name} {state}", str(count))
+        (TOTALS.get(state, f"{name} {state}"), number(count))
         for name, counts in (
             ("", found.by_status),
             ("", found.by_kind),
@@ -147,39 +131,36 @@ def _page(found: AuditSummary) -> Iterator[RenderableType]:
         for state, count in counts.items()
         if count
     ]
-    rows = [(TOTALS["requests"], str(found.requests)), *((name.strip(), count) for name, count in counted)]
-    share = found.unchanged_projection_share
+    rows = [
+        (TOTALS["requests"], number(found.requests)),
+        (TOTALS["refused"], number(found.refused)),
+        *((name.strip(), count) for name, count in counted),
+    ]
     rows += [
         (TOTALS["seconds_to_applied"], _percentiles(found.seconds_to_applied)),
         (TOTALS["seconds_to_completed"], _percentiles(found.seconds_to_completed)),
-        (TOTALS["unchanged_projection_share"], "-" if share is None else f"{share:.1%}"),
+        (TOTALS["unchanged_projection_share"], percent(found.unchanged_projection_share)),
     ]
     yield table(f"Requests to {found.model} received from {days}", ("", ""), rows)
     if found.months:
         months = [
-            (f"{one.month:%Y-%m}", str(one.on_time), str(one.late), f"{one.on_time_share:.1%}") for one in found.months
+            (f"{one.month:%Y-%m}", number(one.on_time), number(one.late), share(one.on_time_share))
+            for one in found.months
         ]
         columns = ("", TOTALS["on_time"], TOTALS["late"], "Share on time")
         yield ""
         yield table("By month of receipt, without drills", columns, months)
     oldest = found.oldest_open
     now = [
-        (TOTALS["open"], str(found.open)),
+        (TOTALS["open"], number(found.open)),
         ("Oldest", "none" if oldest is None else f"{oldest.id}, {oldest.received_at:%Y-%m-%d %H:%M:%S} UTC"),
-        (TOTALS["open_past_deadline"], str(found.open_past_deadline)),
-        (TOTALS["open_near_deadline"], str(found.open_near_deadline)),
-        (TOTALS["open_failed"], str(found.open_failed)),
-        (TOTALS["model_version"], _count(found.model_version)),
-        (TOTALS["rank"], _count(found.rank)),
-        (TOTALS["live_nodes"], _count(found.live_nodes)),
+        *((TOTALS[name], number(getattr(found, name))) for name in _NOW),
     ]
     yield ""
     yield table("Now", ("", ""), now)
+    if found.noise:
+        yield f"\n{found.noise}"
 
 
 def _percentiles(found: Percentiles) -> str:
     return f"{duration(found.p50)} (50 %), {duration(found.p95)} (95 %), {duration(found.p99)} (99 %)"
-
-
-def _count(value: int | None) -> str:
-    return "-" if value is None else str(value)

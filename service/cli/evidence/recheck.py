@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from model_store.work import Work
-from service.cli.console import Json, doing, interrupted, number, print_result, report, table
+from service.cli.console import Json, doing, interrupted, print_result, report, table
+from service.cli.database import opened
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Model, settings_of_used
+from service.domain.formats import number
 from service.domain.records import Pointer
 from service.errors import StateMismatch
 from service.settings import Settings
@@ -103,18 +105,13 @@ def _measured(settings: Settings, work: Work) -> "tuple[Pointer, ServedFigures |
 
 async def _recorded(database_url: str, model: str) -> "tuple[Pointer, ServedFigures | None]":
     """The committed version, and the figures of the newest event when they are of that version."""
-    from service.db.engine import create_engine
     from service.db.transactions import transaction
     from service.evidence.events import EventRepository
     from service.versions.pointers import PointerRepository
 
-    engine = create_engine(database_url, pool_size=1)
-    try:
-        async with transaction(engine) as connection:
-            pointer = await PointerRepository(connection).read(model)
-            figures = await EventRepository(connection).latest_figures(model)
-    finally:
-        await engine.dispose()
+    async with opened(database_url) as engine, transaction(engine) as connection:
+        pointer = await PointerRepository(connection).read(model)
+        figures = await EventRepository(connection).latest_figures(model)
     if pointer is None:
         raise StateMismatch(
             f"The database knows of no model {model!r}.", "Serve the model once, or give its LETHE_HOME."

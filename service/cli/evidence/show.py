@@ -6,16 +6,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import RenderableType
 
 from lethe_client import Audit, BatchSummary, Deletion
-from service.cli.console import Json, note, number, print_result, table
+from service.cli.console import Json, note, print_result, table
 from service.cli.server import Home, Key, Url, connect
-from service.domain.figures import RECEIPT
-
-#: The timed steps of a batch, in order.
-_STEPS = ("project", "repair", "write", "swap", "erase", "verify")
+from service.domain.figures import RECEIPT, timed_steps
+from service.domain.formats import duration, plural
+from service.domain.guarantees import told_of_noise
 
 
 def show(
@@ -68,6 +68,8 @@ def _page(deletion: Deletion) -> Iterator[RenderableType]:
     if deletion.failure:
         yield f"\nIt failed: {deletion.failure}"
     if deletion.audit is not None:
+        if noise := told_of_noise(msgspec.structs.asdict(deletion.audit)):
+            yield f"\n{noise}"
         yield ""
         yield table("What was measured", ("figure", "value", "meaning"), _figures(deletion.audit))
         yield ""
@@ -121,26 +123,16 @@ def _batch(audit: Audit) -> list[tuple[str, str]]:
         rows.append(("pseudo-inverse by", audit.factor_method))
     if audit.device:
         rows.append(("device", audit.device))
-    rows.extend((f"{step.replace('_', ' ')} (ms)", number(audit.durations_ms[step])) for step in _in_order(audit))
+    rows.extend((step, duration(ms / 1000)) for step, ms in timed_steps(audit.durations_ms))
     return rows
-
-
-def _in_order(audit: Audit) -> list[str]:
-    """The steps that were timed, in the order they are taken; a step this version does not know comes last."""
-    known = [step for step in _STEPS if step in audit.durations_ms]
-    return [*known, *sorted(audit.durations_ms.keys() - set(known))]
 
 
 def _deleted(batch: BatchSummary) -> list[str]:
     """How many requests a batch took and what it deleted; kinds that it did not delete are left out."""
-    counted = [_counted(batch.requests, "request"), _counted(batch.nodes, "node")]
-    features = [f"features of {_counted(batch.features, 'node')}"] if batch.features else []
-    edges = [_counted(batch.edges, "edge")] if batch.edges else []
+    counted = [plural(batch.requests, "request"), plural(batch.nodes, "node")]
+    features = [f"features of {plural(batch.features, 'node')}"] if batch.features else []
+    edges = [plural(batch.edges, "edge")] if batch.edges else []
     return [*(counted if batch.nodes else counted[:1]), *features, *edges]
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _time(moment: datetime | None) -> str | None:

@@ -52,6 +52,8 @@ def watch(
         while True:
             try:
                 seen = watcher.look()
+                # Before anything else is asked for: what was signed is kept, whatever is answered.
+                write_private(state, seen.note)
                 client.log_checked(seen.checkpoint.size, seen.checkpoint.root.hex())
             except Contradiction as found:
                 figures.contradicted()
@@ -70,7 +72,6 @@ def watch(
                 if once:
                     raise typer.Exit(ExitStatus.UNREACHABLE) from None
             else:
-                write_private(state, seen.note)
                 figures.good(seen)
                 now, size = datetime.now(UTC), seen.checkpoint.size
                 print_result({"at": now, "outcome": "good", "leaves": size}, as_json)

@@ -12,6 +12,7 @@ from model_store.errors import NoModel
 from model_store.work import Work
 from projector.forgetting.status import RepairStatus
 from service.cli.console import Json, doing, interrupted, note, print_result
+from service.cli.database import opened
 from service.cli.running.first_model import require_new_home
 from service.cli.server import Home, read_facts, settings_of
 from service.errors import ConfigurationError
@@ -162,7 +163,6 @@ async def _asked(
 ) -> "UUID":
     from model_store.store import Store
     from service.db import migrate
-    from service.db.engine import create_engine
     from service.imports.request import request_import
     from service.operation.key_folder import SLOTS, open_keyring
     from service.recovery.agreement import require_own
@@ -172,27 +172,22 @@ async def _asked(
     served = Store.open(settings.model_dir)
     request_keys = RequestKeys(settings.home / "keys" / SLOTS)
     await migrate.upgrade(settings.database_url, partial(require_own, store=served, request_keys=request_keys))
-    engine = create_engine(settings.database_url)
-    try:
+    async with opened(settings.database_url) as engine:
         keyring = await open_keyring(engine, settings.home / "keys")
         with doing("Copying the model", work):
             return await request_import(
                 engine, keyring, settings.model_dir, exclude_deleted=exclude_deleted, provide=provide, work=work
             )
-    finally:
-        await engine.dispose()
 
 
 async def _ended(settings: Settings, import_id: "UUID", work: Work) -> "ModelImport | None":
     """The import once it has ended; None when the service ends before it. `work` says what the service says."""
     from service.db import lease
-    from service.db.engine import create_engine
     from service.db.transactions import transaction
     from service.imports.repository import ImportRepository
 
     assert settings.database_url is not None
-    engine = create_engine(settings.database_url, pool_size=1)
-    try:
+    async with opened(settings.database_url) as engine:
         while True:
             async with transaction(engine) as connection:
                 found = await ImportRepository(connection).get(import_id)
@@ -204,8 +199,6 @@ async def _ended(settings: Settings, import_id: "UUID", work: Work) -> "ModelImp
             if read_facts(settings.home) is None:
                 return None
             await asyncio.sleep(_LOOK_S)
-    finally:
-        await engine.dispose()
 
 
 def _print(manifest: "Manifest", version: "Version | None", what: str, as_json: bool) -> None:

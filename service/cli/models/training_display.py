@@ -8,8 +8,8 @@ from rich.table import Table
 
 from model_store.work import Work
 from projector.network.spec import ModelSpec
-from service.cli.console import number, table
-from service.domain.formats import plural
+from service.cli.console import table
+from service.domain.formats import number, percent, plural
 
 if TYPE_CHECKING:
     from model_store.build import BuildProgress
@@ -65,9 +65,9 @@ def summary(manifest: "Manifest", out: Path) -> Table:
         *_canary_rows(manifest),
         *_mlp_rows(manifest),
         ("classes", str(len(manifest.classes))),
-        ("accuracy train", _percent(accuracy.train)),
-        ("accuracy validation", _percent(accuracy.val)),
-        ("accuracy test", _percent(accuracy.test)),
+        ("accuracy train", percent(accuracy.train)),
+        ("accuracy validation", percent(accuracy.val)),
+        ("accuracy test", percent(accuracy.test)),
         ("rank", f"{manifest.rank} of {manifest.features}"),
         ("condition number", number(manifest.condition_number)),
         ("|W - HᵀU| / |W|", number(training.identity_error)),
@@ -94,7 +94,3 @@ def _mlp_rows(manifest: "Manifest") -> list[tuple[str, str]]:
         ("MLP", f"{manifest.mlp.width} outputs {kept}"),
         ("public nodes", f"{manifest.mlp.public_nodes}, which are never deleted"),
     ]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"

@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from service.cli.console import Json, note, print_result, table
-from service.cli.database import with_database
+from service.cli.database import opened, with_database
 from service.cli.server import Home
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
@@ -35,7 +35,6 @@ def create(
     from service.access.api_keys import ApiKeyRepository
     from service.access.first_key import RESERVED_NAMES
     from service.access.key_text import new_api_key
-    from service.db.engine import create_engine
     from service.operation.key_folder import open_keyring
 
     if name in RESERVED_NAMES:
@@ -46,11 +45,8 @@ def create(
 
     async def insert(repository: ApiKeyRepository, settings: Settings) -> ApiKey:
         assert settings.database_url is not None
-        engine = create_engine(settings.database_url, pool_size=1)
-        try:
+        async with opened(settings.database_url) as engine:
             keyring = await open_keyring(engine, settings.home / "keys")
-        finally:
-            await engine.dispose()
         return await repository.create(made.id, name, scope, keyring.api_key_hash(made.text))
 
     created = _with_repository(home, insert)

@@ -14,6 +14,7 @@ import typer
 from rich.table import Table
 
 from service.cli.console import Json, doing, interrupted, note, print_result, table
+from service.cli.database import opened
 from service.cli.server import Home
 from service.domain.states import RepairPolicy
 from service.errors import AlreadyRunning, LeaseLost
@@ -87,7 +88,6 @@ def command(
 
 async def _recover(settings: Settings, store: "Store", accepted: frozenset[str]) -> "Recovered":
     from service.db import migrate, roles
-    from service.db.engine import create_engine
     from service.db.rights import UNLEARNER_ROLE
     from service.operation.key_folder import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
     from service.tombstones.kept import TOMBSTONES
@@ -102,14 +102,11 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
         await PointerRepository(connection).require_only(store.manifest.name)
 
     await migrate.upgrade(settings.database_url, belongs)
-    owner = create_engine(settings.database_url, pool_size=1)
-    try:
-        lost_keys = accepted - {TOMBSTONES}
-        revoked = await accept_lost(owner, keys, lost_keys) if lost_keys else 0
+    if lost_keys := accepted - {TOMBSTONES}:
+        async with opened(settings.database_url) as owner:
+            revoked = await accept_lost(owner, keys, lost_keys)
         if revoked:
             note(f"{revoked} API keys were revoked; the next start makes a first one anew.")
-    finally:
-        await owner.dispose()
     engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
     try:
         await open_keyring(engine, keys)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import httpx
 
+from service.cli.database import opened
 from service.cli.running.findings import Finding
 from service.db import clock, roles, schema
-from service.db.engine import Engine, create_engine
+from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.errors import KeyMissing, LetheError, Unavailable
 from service.operation.key_folder import VaultKeyRepository, open_request_keys
@@ -26,21 +27,19 @@ async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
     """
     if url is None:
         return [Finding("postgres", None, "private, and not running; `./lethe serve` starts it")]
-    engine = create_engine(url, pool_size=1)
     try:
-        found = await _reachable(engine)
-        migrations = await _migrations(url)
-        found.append(migrations)
-        if migrations.ok:
-            found.append(await _keys(engine, keys))
-            found.append(await _leases(engine))
-            found.append(await _requests(engine))
+        async with opened(url) as engine:
+            found = await _reachable(engine)
+            migrations = await _migrations(url)
+            found.append(migrations)
+            if migrations.ok:
+                found.append(await _keys(engine, keys))
+                found.append(await _leases(engine))
+                found.append(await _requests(engine))
     except Unavailable as error:
         return [Finding("postgres", False, error.detail, "Start it and see that DATABASE_URL is right.")]
     except LetheError as error:
         return [Finding("postgres", False, error.detail, error.remedy)]
-    finally:
-        await engine.dispose()
     return found
 
 
@@ -50,15 +49,13 @@ async def login(url: str | None, role: str) -> Finding:
     if url is None:
         text = "none of its own: whoever takes over that process can do all that the login of DATABASE_URL can"
         return Finding(name, None, text)
-    engine = create_engine(url, pool_size=1)
     try:
-        may_work = await roles.available(engine, role) is not None
-        async with transaction(engine) as connection:
-            is_kept = await roles.is_kept_to(connection, role)
+        async with opened(url) as engine:
+            may_work = await roles.available(engine, role) is not None
+            async with transaction(engine) as connection:
+                is_kept = await roles.is_kept_to(connection, role)
     except Unavailable as error:
         return Finding(name, False, error.detail, "See that user and password of its URL are right.")
-    finally:
-        await engine.dispose()
     if not may_work:
         return Finding(name, False, f"may not work as {role}", f"As the tables' owner: GRANT {role} TO that login.")
     if not is_kept:

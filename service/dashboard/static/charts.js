@@ -59,7 +59,7 @@
   const timeAxis = () => axis({ size: 32, space: 64, values: (_, splits, index, space, step) => splits.map((value) => day(value, step)) });
   // All of the period that was chosen, with room for both end points.
   function timeRange() {
-    const { time } = data.series;
+    const time = data.start;
     const width = data.step === "day" ? 86_400 : 3600;
     return [time[0] - 0.6 * width, time.at(-1) + 0.6 * width];
   }
@@ -82,7 +82,8 @@
   // One description per chart: columns, series, scales, axes, and how its figures are written.
   const CHARTS = {
     flow: () => {
-      const { time, received, completed, failed } = data.series;
+      const time = data.start;
+      const { received, completed, failed } = data.series;
       const bars = (share, most) => uPlot.paths.bars({ size: [share, most], radius: 0.1 });
       const any = failed.some(Boolean);
       return {
@@ -97,7 +98,8 @@
       };
     },
     time: () => {
-      const { time, median, p95 } = data.series;
+      const time = data.start;
+      const { median_seconds_to_completed: median, p95_seconds_to_completed: p95 } = data.series;
       const scale = logScale([median, p95]);
       return {
         columns: [time, median, p95],
@@ -124,18 +126,18 @@
       };
     },
     bound: () => {
-      const { time, bound } = data.series;
+      const time = data.start, bound = data.series.max_distance_bound_after_relative;
       const scale = logScale([bound]);
       const placed = bound.map((value) => (value === null ? null : Math.max(value, scale.low)));
       return { columns: [time, placed], shown: [time, bound], series: [line("Largest", "chart-1", bound)], y: logY(scale), axes: [timeAxis(), logAxis(scale, (value) => `${power(100 * value)} %`)], words: (value) => `${figure(100 * value)} %` };
     },
-    live: () => whole("Live nodes", "live"),
-    rank: () => whole("Rank", "rank"),
+    live: () => whole("Live nodes", "live_nodes"),
+    rank: () => whole("Rank", "rank_after"),
   };
   function whole(label, name) {
     return {
-      columns: [data.series.time, data.series[name]],
-      series: [line(label, name === "rank" ? "chart-3" : "chart-1", data.series[name], { paths: uPlot.paths.stepped({ align: -1 }) })],
+      columns: [data.start, data.series[name]],
+      series: [line(label, name === "rank_after" ? "chart-3" : "chart-1", data.series[name], { paths: uPlot.paths.stepped({ align: -1 }) })],
       y: { range: around }, axes: [timeAxis(), wholeAxis()], words: plain,
     };
   }

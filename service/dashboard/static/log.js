@@ -31,9 +31,10 @@ document.getElementById("check").addEventListener("click", run("check", async (r
   else if (!report.open) report.say("good", "The signature of this checkpoint is good.");
 }));
 
-// Whether the log begins with `earlier`; what was checked is then told to the server, for others to see.
+// Whether the log, as it is signed now, begins with `earlier`; that is then told to the server, for others to see.
 async function compare(report, earlier) {
   const newest = readCheckpoint(note);
+  await reportSignature(report, newest, keys);
   if (earlier.size > newest.size) report.line("bad", `The log had ${earlier.size} leaves then and has ${newest.size} now: it was cut.`);
   else if (earlier.size === 0) report.line("good", "The log was empty then, so anything may follow.");
   else {
@@ -45,10 +46,12 @@ async function compare(report, earlier) {
     else report.line("bad", `The first ${earlier.size} leaves are not what they were when that checkpoint was signed.`);
   }
   if (report.bad) report.say("bad", "This log contradicts the checkpoint you kept. Keep both, and have the log examined.");
+  else if (report.open) report.say("warn", "This log only grew since the checkpoint you kept; who signed it is left open above.");
   else {
     // Told first: whoever leaves the page once it says so has checked.
     const body = new URLSearchParams({ form_token: page.dataset.token, size: newest.size, root: toHex(newest.root) });
-    await fetch(page.dataset.checks, { method: "POST", body });
+    const told = await fetch(page.dataset.checks, { method: "POST", body });
+    if (!told.ok || told.redirected) report.line("warn", `It is not noted that you have checked it: the server answered ${told.status}.`);
     report.say("good", "This log only grew since the checkpoint you kept.");
   }
 }

@@ -147,7 +147,7 @@ export async function reportSignature(report, checkpoint, keys) {
     report.line("bad", error.message);
     return;
   }
-  if (good.length) report.line("good", `The root is signed with key ${good.join(" and ")}. Compare it with the key you were given from elsewhere.`);
+  if (good.length) report.line("good", `The root of ${checkpoint.size} leaves is signed with key ${good.join(" and ")}. Compare it with the key you were given from elsewhere.`);
   else report.line("bad", "None of the keys of this log has signed the checkpoint.");
 }
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from service.audit_records.queries import AuditEntry, AuditFilters, Searched, SeriesPoint, Threshold
-from service.audit_records.search import search
+from service.audit_records.search import newest_norms
 from service.audit_records.summary import series
 from service.dashboard.pages import Region, region
 from service.dashboard.words.charts import Chart
@@ -25,19 +24,17 @@ async def charts_region(
     services: Services, period: Period, charts: Sequence[Chart], url: str, *, norms: bool
 ) -> Region:
     """These charts over a period and, if wanted, the norms of its newest requests. Raises Unavailable."""
-    entries: Sequence[AuditEntry] = ()
     async with transaction(services.engine) as connection:
         at = await now(connection)
         start = period.start(at)
         points = await series(connection, services.model, start, at, period.step)
-        if norms:
-            measured = {Searched.INJECTED_NORM_BEFORE: Threshold(at_least=0.0)}
-            found = await search(connection, AuditFilters(since=start, thresholds=measured), None, NORMS)
-            entries = [entry for entry in found.entries if entry.audit]
+        newest = await newest_norms(connection, start, NORMS) if norms else None
     drawn = {
         "step": period.step.value,
-        "series": _columns(points),
-        "norms": [_norms(entry) for entry in reversed(entries)],
+        # By column, as uPlot takes it; times in seconds since 1970.
+        "start": [point.start.timestamp() for point in points],
+        "series": {name: [getattr(point, name) for point in points] for chart in charts for _, name in chart.lines},
+        "norms": list(reversed(newest or ())),
     }
     return region(
         CHARTS,
@@ -46,27 +43,7 @@ async def charts_region(
         every_s=_EVERY_S,
         step=period.step.value,
         charts=[(chart, chart.rows(points)) for chart in charts],
-        norms=entries if norms else None,
-        drawn=orjson.dumps(drawn).decode(),
+        norms=newest,
+        # The driver's UUIDs are of a class of their own.
+        drawn=orjson.dumps(drawn, str).decode(),
     )
-
-
-def _columns(points: Sequence[SeriesPoint]) -> dict[str, list[float | int | None]]:
-    """The series by column, as uPlot takes it; times in seconds since 1970."""
-    return {
-        "time": [point.start.timestamp() for point in points],
-        "received": [point.received for point in points],
-        "completed": [point.completed for point in points],
-        "failed": [point.failed for point in points],
-        "median": [point.median_seconds_to_completed for point in points],
-        "p95": [point.p95_seconds_to_completed for point in points],
-        "rank": [point.rank_after for point in points],
-        "live": [point.live_nodes for point in points],
-        "bound": [point.max_distance_bound_after_relative for point in points],
-    }
-
-
-def _norms(entry: AuditEntry) -> dict[str, object]:
-    assert entry.audit is not None
-    norms = entry.audit.norms
-    return {"id": str(entry.request.id), "before": norms.injected_norm_before, "after": norms.injected_norm_after}

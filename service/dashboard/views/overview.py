@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.audit.checkpoint import read
-from service.audit_records.queries import Summary
+from service.audit_records.schemas import Summary
 from service.audit_records.summary import summary
 from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
 from service.dashboard.sessions import PATH, SignedIn
@@ -73,7 +73,9 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         note = await CheckpointRepository(connection).latest()
         size = await LogRepository(connection).size()
         check = await LogCheckRepository(connection).newest()
-        drill = await DrillRepository(connection).newest(services.model)
+        # As the alert has it: one that was withdrawn takes nothing back of what the one before it found.
+        ended = (RequestStatus.COMPLETED, RequestStatus.FAILED)
+        drill = await DrillRepository(connection).last(services.model, *ended)
     signed = 0 if note is None else read(note).size
     return region(
         _REGION,

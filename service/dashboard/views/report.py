@@ -4,11 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from service.dashboard.pages import Page
 from service.dashboard.sessions import PATH, SignedIn
 from service.db.transactions import transaction
+from service.http.replies import page_reply
 from service.papers.report import Span, read_report, report_paper
 from service.services import services_of
 
@@ -23,4 +24,4 @@ async def report(request: Request, visitor: SignedIn, of: Annotated[str, Query(m
     async with transaction(services.engine) as connection:
         found = await read_report(connection, services.model, span)
     paper = report_paper(found, services.settings)
-    return HTMLResponse(paper.html, headers={"Content-Security-Policy": paper.policy})
+    return page_reply(paper.html, paper.policy)

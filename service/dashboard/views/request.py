@@ -1,6 +1,5 @@
 """The page of one request: its way so far, every figure with its meaning, and the proof that the log has it."""
 
-from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
 from uuid import UUID
 
@@ -8,7 +7,7 @@ import orjson
 from fastapi import APIRouter, Query
 from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from service.access.sessions import Session
 from service.audit.canonical import parse_canonical
@@ -18,7 +17,6 @@ from service.dashboard.pages import Page, Region, current, page, polls, region
 from service.dashboard.sessions import PATH, SignedIn, form_of
 from service.dashboard.words.clock import clock_of
 from service.dashboard.words.timeline import is_final, timeline
-from service.dashboard.words.wording import FIGURES, STEPS
 from service.db.clock import now
 from service.db.engine import Connection
 from service.db.transactions import transaction
@@ -27,6 +25,7 @@ from service.deletions.decisions import Decisions
 from service.deletions.receipts import WITH_RECEIPT, model_events_after, receipt_of
 from service.deletions.requests import RequestRepository
 from service.deletions.schemas import ExtendedBody, HandledBody
+from service.domain.figures import answers, timed_steps
 from service.domain.guarantees import told_of_noise
 from service.domain.records import DeletionRequest
 from service.domain.scopes import Scope
@@ -34,6 +33,7 @@ from service.errors import InvalidRequest, MissingScope, NotFound
 from service.evidence.checkpoints import CheckpointRepository
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
+from service.http.replies import page_reply
 from service.papers.receipt import receipt_paper
 from service.services import services_of
 
@@ -125,7 +125,7 @@ async def receipt(
     if form == "json":
         return Response(orjson.dumps(found.document), media_type="application/json")
     paper = receipt_paper(found, services.settings)
-    return HTMLResponse(paper.html, headers={"Content-Security-Policy": paper.policy})
+    return page_reply(paper.html, paper.policy)
 
 
 async def _decision(request: Request, visitor: Session) -> dict[str, str]:
@@ -152,6 +152,7 @@ async def _region(connection: Connection, request_id: UUID) -> tuple[DeletionReq
     asked, audit = found
     events = await EventRepository(connection).of_request(request_id)
     figures = {} if audit is None else audit_answer(audit, reads_audit=True).model_dump()
+    durations = figures.get("durations_ms", {})
     clock = clock_of(asked, await now(connection)) if asked.ended_at is None else None
     shown = region(
         _REGION,
@@ -166,9 +167,9 @@ async def _region(connection: Connection, request_id: UUID) -> tuple[DeletionReq
         has_receipt=asked.status in WITH_RECEIPT,
         figures=figures,
         noise=told_of_noise(figures),
-        groups=FIGURES,
-        durations=_durations(figures.get("durations_ms", {})),
-        total_ms=sum(figures.get("durations_ms", {}).values()),
+        groups=answers(figures),
+        durations=timed_steps(durations),
+        total_ms=sum(durations.values()),
     )
     return asked, shown
 
@@ -183,9 +184,3 @@ async def _since(connection: Connection, asked: DeletionRequest) -> list[Unreque
         UnrequestedEvent.of(parse_canonical(leaf.data))
         for leaf in await model_events_after(log, asked.model, leaves[0].index)
     ]
-
-
-def _durations(by_step: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Milliseconds by step, in words and in the order of the steps; one without words keeps its name."""
-    known = [(words, by_step[name]) for name, words in STEPS.items() if name in by_step]
-    return known + [(name, ms) for name, ms in by_step.items() if name not in STEPS]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.audit_records.queries import SeriesPoint
+from service.audit_records.schemas import SeriesPoint
 from service.domain.figures import FIGURES, TOTALS
 from service.domain.formats import duration, number, percent
 

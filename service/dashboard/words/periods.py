@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
-from service.audit_records.queries import SeriesStep
+from service.audit_records.schemas import SeriesStep
 
 
 @dataclass(frozen=True)

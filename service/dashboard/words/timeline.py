@@ -49,8 +49,8 @@ def _outcome(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
     if request.status is RequestStatus.FAILED:
         return []
     if request.status is RequestStatus.CANCELLED:
-        text = "Withdrawn before the unlearner took it up. What it named was erased."
-        return [_done(request, request.cancelled_at, "Cancelled", text)]
+        text = "Cancelled before the unlearner took it up. What it named was erased."
+        return [_done(request, request.cancelled_at, "Withdrawn", text)]
     if request.status is RequestStatus.COMPLETED and request.applied_at is None:
         text = "Nothing was left to do: earlier requests had deleted all that it names."
         return [_done(request, request.completed_at, "Completed", text)]

@@ -1,4 +1,4 @@
-"""What the pages say: the names of states, and which figures answer which question."""
+"""What the pages say: the names of states."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,6 @@ from enum import StrEnum
 from projector.forgetting.status import RepairStatus
 from service.audit_records.queries import Order
 from service.dashboard.words.filters import Answer
-from service.domain import figures
 from service.domain.guarantees import GUARANTEES
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
@@ -33,7 +32,7 @@ WORDS: dict[StrEnum, Word] = {
         "Completed", "good", "Also erased from the disk, with every older version of the weights."
     ),
     RequestStatus.FAILED: Word("Failed", "bad", "Nothing was deleted; the request says why, and what to do."),
-    RequestStatus.CANCELLED: Word("Cancelled", "quiet", "Withdrawn before the unlearner took it up."),
+    RequestStatus.CANCELLED: Word("Withdrawn", "quiet", "Cancelled before the unlearner took it up."),
     Answer.YES: Word("Yes", "quiet", "Only these."),
     Answer.NO: Word("No", "quiet", "All but these."),
     Order.NEWEST: Word("Newest first", "quiet", "Received last at the top."),
@@ -55,22 +54,6 @@ WORDS: dict[StrEnum, Word] = {
     DeliveryState.WAITING: Word("Waiting", "busy", "It is sent at its next attempt."),
     DeliveryState.DELIVERED: Word("Delivered", "good", "The receiver has taken it."),
     DeliveryState.GIVEN_UP: Word("Given up", "bad", "The receiver did not take it in three days, or was removed."),
-}
-
-#: Figures of an audit by the question they answer.
-FIGURES = {
-    question: {name: figure for name, figure in figures.FIGURES.items() if figure.question is question}
-    for question in figures.Question
-}
-
-#: Steps of a batch, in words, by their name in `durations_ms`.
-STEPS = {
-    "project": "Computing the new weights",
-    "repair": "Repairing them",
-    "write": "Writing the new version",
-    "swap": "Taking it into service",
-    "erase": "Erasing the disk",
-    "verify": "Measuring what is on the disk",
 }
 
 

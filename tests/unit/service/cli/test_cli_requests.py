@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from service.domain.guarantees import noise_in_words
 from service.processes.listening import ServerFacts
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
@@ -36,7 +37,7 @@ AUDIT = {
 
 def accepted(**fields: Any) -> tuple[int, dict[str, Any]]:
     document = {"id": "r1", "status": "queued", "kind": "node", "count": 2, "received_at": RECEIVED}
-    salts = {"nodes": {"12": "5f1d", "57": "aa01"}, "reference": None}
+    salts = {"nodes": {"12": "5f1d", "57": "aa01"}, "reference": "beef"}
     return 202, {**document, "salts": salts, "already_deleted": {}, **fields}
 
 
@@ -51,6 +52,7 @@ def test_deleting_prints_the_request_and_the_salts_that_come_once(lethe: Command
     assert stub.keys == ["Bearer the key"]
     assert (ran.status, ran.stdout) == (0, "r1 queued: 2 nodes\n")
     assert "57  aa01" in ran.stderr
+    assert "the reference  beef" in ran.stderr
     assert "9: already deleted by request r0" in ran.stderr
 
 
@@ -62,7 +64,8 @@ def test_ids_come_from_a_file_and_salts_go_to_a_private_one(
     ids.write_text("12\n\n 57 \n12\n")
     assert lethe("delete", "--file", ids, "--salts", salts).status == 0
     assert stub.asked[0][2]["nodes"] == ["12", "57"]
-    assert json.loads(salts.read_text())["nodes"] == {"12": "5f1d", "57": "aa01"}
+    # In the form in which `audit verify --salts` takes it.
+    assert json.loads(salts.read_text())["salts"]["nodes"] == {"12": "5f1d", "57": "aa01"}
     assert stat.S_IMODE(salts.stat().st_mode) == 0o600
     again = lethe("delete", "--file", ids, "--salts", salts)
     assert again.status == 4
@@ -167,13 +170,18 @@ def test_the_evidence_gives_each_figure_a_meaning_and_hides_absent_ones(lethe: C
     assert "2026-03-02 09:15:04.120 UTC" in lines["received"]
     assert words in ran.stdout
     assert "5 requests, 9 nodes" in ran.stdout
-    assert [line for line in lines if line.endswith("(ms)")] == [
-        "project (ms)",
-        "write (ms)",
-        "verify (ms)",
-        "new (ms)",
-    ]
+    steps = ("Computing the new weights", "Writing the new version", "Measuring what is on the disk", "new")
+    assert [line for line in lines if line in steps] == list(steps)
     assert "DSR-17" in lines["reference"]
+
+
+def test_with_the_evidence_it_says_what_noise_hides_and_what_not(lethe: CommandLine, stub: LetheStub) -> None:
+    promised = {"publication_epsilon": 1.0, "publication_delta": 1e-4, "publications_planned": 100}
+    audit = AUDIT | promised | {"publication_mu": 0.0314}
+    stub.answers["GET", "/deletions/r1"] = deletion("completed", audit=audit, guarantee="retrained")
+    assert noise_in_words(1.0, 1e-4, 100, 0.0314) in lethe("audit", "show", "r1").stdout
+    stub.answers["GET", "/deletions/r1"] = deletion("completed", audit=AUDIT, guarantee="retrained")
+    assert "noise" not in lethe("audit", "show", "r1").stdout
 
 
 def test_the_evidence_of_an_edge_counts_what_its_batch_deleted(lethe: CommandLine, stub: LetheStub) -> None:
@@ -255,6 +263,7 @@ SUMMARY = {
     "by_kind": {"node": 12, "edge": 0, "features": 0},
     "by_guarantee": {"span": 0, "retrained": 11, "graph_only": 0},
     "by_repair": {"none": 0, "pending": 0, "converged": 11, "not_converged": 0},
+    "refused": 23,
     "open": 1,
     "oldest_open": {"id": "r1", "received_at": RECEIVED},
     "open_past_deadline": 0,
@@ -268,6 +277,7 @@ SUMMARY = {
     "model_version": 64,
     "rank": None,
     "live_nodes": 2588,
+    "noise": "Whatever is published has noise.",
 }
 
 
@@ -277,15 +287,17 @@ def test_the_summary_is_told_and_fails_when_a_request_is_overdue(lethe: CommandL
     assert ran.status == 0
     for told in (
         "2026-10",
-        "91.7%",
+        "91.7 %",
         "cora",
         "r1, 2026-03-02 09:15:04 UTC",
         "610 ms (50 %)",
-        "98.5%",
+        "98.5 %",
         "guarantee retrained",
-        "2588",
+        "2,588",
+        "Whatever is published has noise.",
     ):
         assert told in ran.stdout
+    assert re.search(r"^Refused +23\s*$", ran.stdout, re.MULTILINE)
     for wrong in ("open_past_deadline", "open_failed"):
         stub.answers["GET", "/audit/summary"] = 200, SUMMARY | {wrong: 2}
         assert lethe("audit", "summary").status == 1

@@ -28,6 +28,7 @@ WITHOUT_JSON = {
     "audit receipt": "what it prints is a document in JSON, as it is kept",
     "audit export": "the same, a document a line",
 }
+KEY = str(Signer("lethe.test", bytes(32)).public)
 RECEIVED = "2026-03-02T09:15:04.120000Z"
 QUEUED = {"id": "r1", "status": "queued", "kind": "node", "count": 1, "received_at": RECEIVED}
 
@@ -50,7 +51,7 @@ def call(name: str) -> list[str]:
     """A command that talks to Lethe, with what it cannot do without."""
     arguments = [one for one in COMMANDS[name].params if one.param_type_name == "argument"]
     needed = {
-        "audit watch": ["--log-key", str(Signer("lethe.test", bytes(32)).public), "--once"],
+        "audit watch": ["--log-key", KEY, "--once"],
         "handle": ["--reason", "x"],
         "extend": ["--reason", "x", "--until", "2027-01-31"],
     }.get(name, [])
@@ -191,10 +192,10 @@ def test_ctrl_c_while_training_says_that_there_is_no_model(
 
 
 def test_half_a_log_is_not_left_lying_about_by_ctrl_c(lethe: CommandLine, tmp_path: Path) -> None:
-    from service.cli.evidence.log import _target
+    from service.cli.console import written
 
     out = tmp_path / "log.ndjson"
-    with pytest.raises(KeyboardInterrupt), _target(out):
+    with pytest.raises(KeyboardInterrupt), written(out):
         raise KeyboardInterrupt
     assert not out.exists()
 
@@ -211,6 +212,14 @@ def test_what_was_meant_is_offered(lethe: CommandLine, typed: tuple[str, ...], m
     ran = lethe(*typed)
     assert (ran.status, ran.stdout) == (ExitStatus.USAGE, "")
     assert meant in ran.stderr
+
+
+def test_a_file_that_is_no_text_is_a_wrong_call(lethe: CommandLine, tmp_path: Path) -> None:
+    picture = tmp_path / "receipt.png"
+    picture.write_bytes(b"\x89PNG\r\n\xff\xfe")
+    for ran in (lethe("audit", "verify", picture, "--key", KEY), lethe("delete", "--file", picture)):
+        assert ran.status == ExitStatus.USAGE
+        assert "Check that the right file was named" in ran.stderr
 
 
 def test_the_documents_have_the_table_of_statuses() -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import AsyncIterator
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 
 from lethe_client.results import Audit
 from projector.forgetting.status import RepairStatus
-from service.audit_records.file import ExportFormat, head, lines
+from service.audit_records.file import ExportFormat, written
 from service.audit_records.queries import AuditEntry, Searched
 from service.deletions.answers import AuditAnswer, audit_answer
 from service.domain.figures import FIGURES, RECEIPT, BatchDetails, RepairFigures, RequestNorms, VersionFigures
@@ -131,17 +132,25 @@ def test_an_answer_has_every_figure_in_its_place() -> None:
     assert list(known.items()) == list(ANSWERED.items())
 
 
-def test_an_export_has_every_figure_in_its_column() -> None:
-    entries = [AuditEntry(REQUEST, AUDIT), AuditEntry(REQUEST, None)]
-    written = head(ExportFormat.CSV) + lines(entries, ExportFormat.CSV)
-    audited, bare = csv.DictReader(io.StringIO(written.decode()))
+async def file_of(form: ExportFormat) -> str:
+    """An audited request and another, each on a page of its own."""
+
+    async def pages() -> AsyncIterator[list[AuditEntry]]:
+        yield [AuditEntry(REQUEST, AUDIT)]
+        yield [AuditEntry(REQUEST, None)]
+
+    return b"".join([part async for part in written(pages(), form)]).decode()
+
+
+async def test_an_export_has_every_figure_in_its_column() -> None:
+    audited, bare = csv.DictReader(io.StringIO(await file_of(ExportFormat.CSV)))
     assert [name for name in audited if name in COLUMNS] == COLUMNS
     assert audited["live_nodes"] == "58"
     assert {name: audited[name] for name in ANSWERED if name in COLUMNS} == {
         name: "" if value is None else str(value) for name, value in ANSWERED.items() if name in COLUMNS
     }
     assert not any(bare[name] for name in COLUMNS[COLUMNS.index("batch_id") :])
-    first, _ = (json.loads(line) for line in lines(entries, ExportFormat.NDJSON).splitlines())
+    first, _ = (json.loads(line) for line in (await file_of(ExportFormat.NDJSON)).splitlines())
     assert list(first) == list(audited)
     assert {name: first[name] for name in ANSWERED if name in COLUMNS} == {
         name: value for name, value in ANSWERED.items() if name in COLUMNS

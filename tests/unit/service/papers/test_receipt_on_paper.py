@@ -8,11 +8,11 @@ import pytest
 
 from service.audit.receipt import FORMAT, fingerprint, summary
 from service.deletions.receipts import Receipt
-from service.domain.figures import FIGURES, Question
+from service.domain.figures import FIGURES, Question, answers
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
 from service.domain.states import RequestStatus
-from service.papers.receipt import annex, receipt_paper, sentences
+from service.papers.receipt import receipt_paper, sentences
 from service.settings import Settings
 
 ID = "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11"
@@ -57,8 +57,15 @@ def test_it_says_in_three_sentences_what_was_asked_what_was_done_and_what_holds(
         "Since 2 March 2026, 09:15 UTC, no prediction of the model uses this data, and by 3 March 2026, 10:00 UTC it "
         "had been erased from the disk, with every earlier version of the model.",
         "The model was then corrected: it is now the one that training it without this data would have given, up to a "
-        "proved difference, which the annex states.",
+        "proved difference. The annex states it.",
     ]
+
+
+def test_it_promises_no_figure_that_the_log_does_not_tell() -> None:
+    leaves = completed()
+    for each in leaves:
+        each["details"] = {**each["details"], "distance_bound_after_relative": None}
+    assert sentences(summary(leaves), None)[2].endswith("would have given, up to a proved difference.")
 
 
 @pytest.mark.parametrize(
@@ -136,5 +143,5 @@ def test_its_figures_stand_in_the_annex_alone_under_the_names_of_the_dashboard()
 
 def test_every_figure_that_answers_a_question_is_in_the_annex_when_it_is_known() -> None:
     known: dict[str, Any] = dict.fromkeys(FIGURES, 1.0)
-    listed = {figure.label for group in annex({"figures": known}).values() for figure, _ in group}
+    listed = {figure.label for group in answers(known).values() for figure, _ in group}
     assert listed == {figure.label for figure in FIGURES.values() if figure.question in tuple(Question)}
