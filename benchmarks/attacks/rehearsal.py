@@ -29,8 +29,12 @@ class Rehearsal:
     after: Array
 
     @classmethod
-    def drawn(cls, graph: Graph, known: Known, count: int, random: np.random.Generator) -> "Rehearsal":
+    def drawn(
+        cls, graph: Graph, known: Known, count: int, random: np.random.Generator, sigma: float = 0.0
+    ) -> "Rehearsal":
         """`count` nodes at random. The weights take one step towards the optimum without them, as long as the model's.
+
+        `sigma` is the standard deviation of the noise that each version's weights are published with.
 
         A step of Newton's method, with the Hessian of before; it is longer by as much as the attackers have more nodes
         to train on.
@@ -43,10 +47,15 @@ class Rehearsal:
         slopes[np.arange(left.size), graph.labels[left]] -= 1.0
         gradient = rows[left].T @ slopes / left.size + known.spec.regularization * known.W
         W = known.W - known.hessian.solve(gradient) * (labelled.size / known.training)
-        after = answers(rows @ W, known.spec.loss)
+        # Of draws of its own, so that nodes are those that would be drawn without noise.
+        (noise,) = random.spawn(1)
+        before, after = (
+            answers(H @ (weights + sigma * noise.standard_normal(weights.shape)), known.spec.loss)
+            for H, weights in ((known.H, known.W), (rows, W))
+        )
         # A deleted node is not answered.
         after[nodes] = 0.0
-        return cls(nodes, known.answers, after)
+        return cls(nodes, before, after)
 
 
 @dataclass(frozen=True)

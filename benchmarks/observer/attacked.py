@@ -41,8 +41,11 @@ class Case:
 class Attackers:
     """Those who are after one model's deletions; each case has one, who has rehearsed once."""
 
-    def __init__(self, graph: Graph, spec: ModelSpec, candidates: Nodes, seed: int) -> None:
-        """They know all nodes but the `candidates` (k,) of `graph`, and draw from `seed` whom to ask for."""
+    def __init__(self, graph: Graph, spec: ModelSpec, candidates: Nodes, seed: int, sigma: float) -> None:
+        """They know all nodes but the `candidates` (k,) of `graph`, and draw from `seed` whom to ask for.
+
+        `sigma` is the standard deviation of the noise in published weights, as `GET /model` tells it.
+        """
         known = Known.of(graph, spec, candidates)
         order = np.random.default_rng(seed).permutation(known.asked)
         #: Public nodes, (a,).
@@ -52,7 +55,7 @@ class Attackers:
         self._rehearsed = dict[Case, Rehearsed]()
         for deleted in (1, BATCH):
             random = np.random.default_rng(seed)
-            rehearsals = [Rehearsal.drawn(graph, known, deleted, random) for _ in range(_REHEARSALS)]
+            rehearsals = [Rehearsal.drawn(graph, known, deleted, random, sigma) for _ in range(_REHEARSALS)]
             for asked, each in self._known.items():
                 for told, decimals in TOLD.items():
                     self._rehearsed[Case(deleted, asked, told)] = Rehearsed.by(rehearsals, each, decimals)

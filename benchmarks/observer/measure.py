@@ -2,9 +2,10 @@
 
 A Lethe of its own is trained, nodes are deleted one at a time and then sixteen at a time, and public nodes are asked
 for before and after each, once, with all digits; rounding is done offline. Half of the training nodes, at most 5,000,
-are candidates, of whom the deleted are; all others are public. The attackers know the rounding, every version's
-answers, the graph, all public nodes' features and labels and those of the candidates, and that one deletion lies in
-between. A unit is one dataset, loss, certificate and seed; one whose file is there is not measured again.
+are candidates, of whom the deleted are; all others are public. The attackers know the rounding, how large the noise of
+certified weights is, every version's answers, the graph, all public nodes' features and labels and those of the
+candidates, and that one deletion lies in between. A unit is one dataset, loss, certificate and seed; one whose file is
+there is not measured again.
 
     python -m benchmarks.observer.measure [--dataset cora …] [--loss softmax …] [--certify EPSILON,DELTA] [--seeds N]
 """
@@ -66,12 +67,13 @@ def measured(unit: Unit) -> dict[str, object]:
     single, batches = (_SINGLE_OF_LARGE, _BATCHES_OF_LARGE) if large else (_SINGLE, _BATCHES)
     doomed = random.choice(candidates, single + batches * BATCH, replace=False)
     targets = [*np.split(doomed[:single], single), *np.split(doomed[single:], batches)]
-    attackers = Attackers(graph, spec, candidates, unit.seed)
     cases: dict[str, dict[str, list[float | None]]] = {}
     with (
         tempfile.TemporaryDirectory() as temporary,
         serving(Path(temporary) / "home", unit.dataset, spec, unit.certify) as (deleting, asking),
     ):
+        noise = asking.model().noise
+        attackers = Attackers(graph, spec, candidates, unit.seed, 0.0 if noise is None else noise.sigma)
         left = graph
         for deletion in observed(deleting, asking, list(graph.node_ids), attackers.public, targets):
             left = remaining(left, deletion.nodes)
