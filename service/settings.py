@@ -173,7 +173,7 @@ class Settings(BaseSettings):
 
     deadline_days: float = Field(
         30.0,
-        gt=0.0,
+        ge=0.001,
         le=3650.0,
         description="Days after its receipt by which a request is due. Requests received before keep their deadline.",
     )

@@ -70,7 +70,8 @@ def version_columns(versions: FromClause = _VERSIONS) -> tuple[Any, ...]:
 def version_in(row: Row[*tuple[Any, ...]], versions: FromClause = _VERSIONS) -> Version:
     """The version in a row of `version_columns` and possibly more."""
     # By column: other tables in the row have columns of the same names.
-    values = {name: row._mapping[versions.c[name]] for name in _NAMES}
+    found = row._mapping
+    values = {name: found[versions.c[name]] for name in _NAMES}
     return Version(**values | {"cause": Cause(values["cause"]), "repair": RepairStatus(values["repair"])})
 
 
