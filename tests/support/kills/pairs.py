@@ -164,11 +164,11 @@ class InRecovery(Pair):
         os.kill(self.pid, signal.SIGCONT)
         ended = self.first.ended()
         # Who was stopped in a transaction finds it ended by Postgres.
-        told = {
+        told: dict[int | None, str] = {
             ExitStatus.REFUSED: "Another process holds the lease",
             ExitStatus.UNREACHABLE: "The database stopped answering during a commit",
         }
-        assert ended.status == 0 or told[ExitStatus(ended.status)] in ended.stderr, ended.stderr
+        assert ended.status == 0 or told[ended.status] in ended.stderr, ended.stderr
         assert "Traceback" not in ended.stderr, ended.stderr
 
     def give_back(self) -> None:
