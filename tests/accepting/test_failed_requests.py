@@ -293,7 +293,7 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
         async with transaction(api.engine) as connection:
             await RequestMoves(connection).mark_failed(UUID(accepted["id"]), "It could not be computed.")
         overview = (await auditor.get("/dashboard")).text
-        assert "1 request failed and waits for somebody to handle it." in overview
+        assert "1 request needs somebody: 1 that failed." in overview
         assert "DSR-17" in overview
         # Who may only read is offered no form, and no form of theirs is taken.
         shown = (await auditor.get(page)).text

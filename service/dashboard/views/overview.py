@@ -7,7 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.audit.checkpoint import read
+from service.audit_records.queries import AuditFilters
 from service.audit_records.schemas import Summary
+from service.audit_records.search import count
 from service.audit_records.summary import summary
 from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
 from service.dashboard.sessions import PATH, SignedIn
@@ -70,6 +72,7 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         at = await now(connection)
         figures = await summary(connection, services.model, period.first_day(at))
         waiting = await RequestRepository(connection).open(services.model, limit=_OPEN_ROWS)
+        both = await count(connection, AuditFilters(status=RequestStatus.FAILED, open=True, late=True))
         note = await CheckpointRepository(connection).latest()
         size = await LogRepository(connection).size()
         check = await LogCheckRepository(connection).newest()
@@ -85,7 +88,7 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         figures=figures,
         period=period,
         since=period.first_day(at).isoformat(),
-        state=_state(figures),
+        state=_state(figures, both),
         proof=_proof(signed, size, check, drill),
         now=at,
         days=plural(round(figures.deadline_days), "day"),
@@ -103,16 +106,15 @@ async def _region(services: Services, period: Period, url: str) -> Region:
     )
 
 
-def _state(figures: Summary) -> Verdict:
-    late, failed = figures.open_past_deadline, figures.open_failed
-    wrong = []
-    if late:
-        wrong.append(f"{plural(late, 'request')} {'is' if late == 1 else 'are'} past the deadline.")
-    if failed:
-        wait = "waits for somebody to handle it" if failed == 1 else "wait for somebody to handle them"
-        wrong.append(f"{plural(failed, 'request')} failed{', late or not,' if late else ''} and {wait}.")
+def _state(figures: Summary, both: int) -> Verdict:
+    """`both` of those that failed are past their deadline."""
+    late, others = figures.open_past_deadline, figures.open_failed - both
+    wrong = [f"{late:,} past the deadline"] * bool(late)
+    wrong += [f"{others:,} {'more ' if late else ''}that failed"] * bool(others)
     if wrong:
-        return Verdict("bad", " ".join(wrong))
+        total = late + others
+        needs = "needs" if total == 1 else "need"
+        return Verdict("bad", f"{plural(total, 'request')} {needs} somebody: {', and '.join(wrong)}.")
     if near := figures.open_near_deadline:
         return Verdict("warn", f"{plural(near, 'request')} {'is' if near == 1 else 'are'} close to the deadline.")
     if figures.open:
@@ -126,5 +128,5 @@ def _proof(signed: int, size: int, check: LogCheck | None, drill: Drill | None) 
     if signed < size:
         return Verdict("warn", "The newest events are not signed yet.")
     if check is None:
-        return Verdict("warn", "Every event is signed; nobody has reported a check of the log.")
-    return Verdict("good", "Every event is signed, and the log was checked.")
+        return Verdict("warn", "Not yet: every event is signed, but nobody has reported a check of the log.")
+    return Verdict("good", "Yes: every event is signed, and the log was checked.")
