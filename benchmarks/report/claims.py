@@ -214,7 +214,7 @@ CLAIMS = (
         "Table 2, observation 1",
         "… but it also increases the variance of the model performance.",
         deviation_with_mlp,
-        "Standard deviations over seeds, in points.",
+        "Standard deviations over five seeds, in points.",
     ),
     Claim(
         "The linear model is better than ordinary GNNs",

@@ -17,6 +17,7 @@ GONE = 1e-6
 #: Points of accuracy, as a share, that a reader would call a loss.
 POINT = 0.01
 APPROXIMATE = ("influence+", "fisher+")
+_SEEDS = 5
 
 
 class Verdict(StrEnum):
@@ -212,14 +213,14 @@ def growing(results: Results) -> list[Case]:
 
 
 def deviation_with_mlp(results: Results) -> list[Case]:
-    """Whether accuracies with an MLP vary more over seeds than without."""
+    """Whether accuracies with an MLP vary more over five seeds than without; of fewer, deviations tell nothing."""
     cases = []
     for dataset in results.datasets("accuracy"):
         plain = results.values("accuracy", dataset, "linear", "all", "accuracy")
         for method in ("+ MLP, 10 % public", "+ MLP, 50 % public"):
             deep = results.values("accuracy", dataset, method, "all", "accuracy")
-            if len(deep) > 1 and plain:
-                # A graph with its own split gives the linear model no deviation at all.
+            # A graph with its own split gives the linear model no deviation at all.
+            if len(deep) >= _SEEDS and (len(plain) == 1 or len(plain) >= _SEEDS):
                 deviations = stdev(deep), stdev(plain) if len(plain) > 1 else 0.0
                 words = f"{NAMES.get(dataset, dataset)}: {100 * deviations[0]:.2f} with {method}, "
                 cases.append(Case(deviations[0] - deviations[1], f"{words}{100 * deviations[1]:.2f} without."))
