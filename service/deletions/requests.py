@@ -1,7 +1,7 @@
 """Deletion requests, looked up."""
 
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import exists, func, literal, select, update
@@ -60,6 +60,12 @@ class RequestRepository:
         query = select(*REQUEST_COLUMNS).where(RequestRow.model == model, RequestRow.ended_at.is_(None))
         query = query.order_by(RequestRow.due_at, RequestRow.id).limit(limit)
         return [deletion_request(row) for row in await self._conn.execute(query)]
+
+    async def late_failures(self, model: str, at: datetime) -> int:
+        """Return how many requests failed, are not handled and are past their deadline at `at`."""
+        query = select(func.count()).where(RequestRow.model == model, RequestRow.ended_at.is_(None))
+        query = query.where(RequestRow.status == RequestStatus.FAILED, RequestRow.due_at < at)
+        return int(await self._conn.scalar(query) or 0)
 
     async def handled_by(self, request_id: UUID) -> list[UUID]:
         """Return the failed requests that were handled because this one deleted the same."""

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from service.audit_records.summary import summary
 from service.db.clock import now
@@ -294,6 +295,14 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
             await RequestMoves(connection).mark_failed(UUID(accepted["id"]), "It could not be computed.")
         overview = (await auditor.get("/dashboard")).text
         assert "1 request needs somebody: 1 that failed." in overview
+        assert "A request has 30 d;" in overview
+        due = "UPDATE requests SET due_at = received_at + CAST(:time AS interval)"
+        async with transaction(api.engine) as connection:
+            await connection.execute(text(due), {"time": timedelta(microseconds=1)})
+        # Failed and late is one request, of this model.
+        assert "1 request needs somebody: 1 past the deadline." in (await auditor.get("/dashboard")).text
+        async with transaction(api.engine) as connection:
+            await connection.execute(text(due), {"time": timedelta(days=30)})
         assert "DSR-17" in overview
         # Who may only read is offered no form, and no form of theirs is taken.
         shown = (await auditor.get(page)).text

@@ -1,15 +1,14 @@
 """The overview: whether anything is open or late, whether it is proven, and what is sent to whom."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.audit.checkpoint import read
-from service.audit_records.queries import AuditFilters
 from service.audit_records.schemas import Summary
-from service.audit_records.search import count
 from service.audit_records.summary import summary
 from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
 from service.dashboard.sessions import PATH, SignedIn
@@ -22,7 +21,7 @@ from service.db.clock import now
 from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
 from service.domain.drills import Drill
-from service.domain.formats import ago, plural
+from service.domain.formats import ago, duration, plural
 from service.domain.states import RequestStatus
 from service.drills.repository import DrillRepository
 from service.evidence.checkpoints import CheckpointRepository
@@ -72,7 +71,7 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         at = await now(connection)
         figures = await summary(connection, services.model, period.first_day(at))
         waiting = await RequestRepository(connection).open(services.model, limit=_OPEN_ROWS)
-        both = await count(connection, AuditFilters(status=RequestStatus.FAILED, open=True, late=True))
+        both = await RequestRepository(connection).late_failures(services.model, at)
         note = await CheckpointRepository(connection).latest()
         size = await LogRepository(connection).size()
         check = await LogCheckRepository(connection).newest()
@@ -91,7 +90,7 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         state=_state(figures, both),
         proof=_proof(signed, size, check, drill),
         now=at,
-        days=plural(round(figures.deadline_days), "day"),
+        days=duration(timedelta(days=figures.deadline_days)),
         months=figures.months[: -_MONTHS - 1 : -1],
         signed=signed,
         size=size,
