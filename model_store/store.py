@@ -274,9 +274,12 @@ class Store:
         """
         self._base.claim(fencing=fencing)
 
-    def dense_features(self) -> tuple[Path, int] | None:
-        """The file that holds the features, row after row, and the bytes of a row; None when they are sparse."""
-        return self._base.dense_features()
+    def feature_slots(self) -> tuple[Path, int, NDArray[np.int64]]:
+        """The file of the features' values, the bytes of a slot, and the row of each, -1 where it was blanked.
+
+        A slot is a row of dense features, and a stored value of sparse ones, which lie in any order.
+        """
+        return self._base.feature_slots()
 
     def files(self) -> frozenset[str]:
         """The files that make up the current version and its graph, by their paths below the folder of the model."""

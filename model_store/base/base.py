@@ -22,11 +22,12 @@ from model_store.base.tables import (
     decode_training_labels,
     encode_beta,
     encode_graph,
+    rows_of_feature_slots,
     stored_features,
 )
 from model_store.disk.durable import Together, make_folder, rename, replace_file, together
 from model_store.errors import NotAStore, StoreDamaged
-from model_store.manifest import FeatureLayout, Manifest
+from model_store.manifest import Manifest
 from model_store.versions import StoreConflict
 from model_store.work import Work
 from projector.graph.graph import Graph
@@ -172,12 +173,12 @@ class BaseStore:
         """The model version whose weights the span coefficients were last rebuilt from; 0 for those of training."""
         return self._index().beta_version
 
-    def dense_features(self) -> tuple[Path, int] | None:
-        """The file of dense features and the bytes of a row; None when they are sparse."""
-        if self._manifest.feature_layout is not FeatureLayout.DENSE:
-            return None
-        values = self._index().tables["features"].arrays["values"]
-        return self.folder / values.file, values.slot_bytes
+    def feature_slots(self) -> tuple[Path, int, NDArray[np.int64]]:
+        """The file of the features' values, the bytes of a slot, and the row of each, -1 where it was blanked.
+
+        A slot is a row of dense features, and a stored value of sparse ones.
+        """
+        return self._steadily(self._feature_slots)
 
     def files(self) -> frozenset[str]:
         """The names of the index that counts and of its arrays."""
@@ -239,6 +240,11 @@ class BaseStore:
             label_beta=decode_beta(base, "label_beta", everything),
             public=decode_public(base),
         )
+
+    def _feature_slots(self) -> tuple[Path, int, NDArray[np.int64]]:
+        base = self._arrays()
+        values = base.index.tables["features"].arrays["values"]
+        return self.folder / values.file, values.slot_bytes, rows_of_feature_slots(base, self._manifest)
 
     def _arrays(self) -> BaseArrays:
         return BaseArrays(self.folder, self._index())

@@ -177,6 +177,16 @@ def stored_features(base: BaseArrays, manifest: Manifest, chunks: range) -> NDAr
     return _coo(values[kept, 0], rows, columns, (_rows_in(base, chunks), manifest.features))
 
 
+def rows_of_feature_slots(base: BaseArrays, manifest: Manifest) -> NDArray[np.int64]:
+    """Row of each slot of the table of features, (slots,); -1 where a stored value was blanked."""
+    if manifest.feature_layout is FeatureLayout.DENSE:
+        return np.arange(base.index.nodes, dtype=np.int64)
+    rows, _, kept = _decode_sparse(base, "features", range(base.index.row_chunks), manifest.features)
+    found = np.full(base.index.tables["features"].slots, -1, dtype=np.int64)
+    found[kept] = rows
+    return found
+
+
 def decode_adjacency(base: BaseArrays, chunks: range) -> sp.csr_array:
     """Rows of the adjacency in consecutive chunks, (k, n) float64 ones; more than one where an edge is repeated."""
     starts = base.index.tables["adjacency"].starts[chunks.start : chunks.stop + 1]

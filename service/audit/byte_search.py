@@ -149,16 +149,19 @@ class StoredRows:
 
     #: (n,) bool.
     own: NDArray[np.bool_]
-    #: The file of dense features, a row after the other, and the bytes of a row; None for sparse ones.
-    file: Path | None
-    row_bytes: int
+    #: The file of their features' values, and the bytes of a slot: a row of dense ones, a value of sparse ones.
+    file: Path
+    slot_bytes: int
+    #: (slots,) whose features a slot holds; -1 for a blanked one.
+    row_of_slot: NDArray[np.int64]
 
     def explain(self, finding: Trace) -> bool:
-        """Whether a finding lies within the features of one of these nodes."""
-        if self.file is None or finding.path.resolve() != self.file.resolve():
+        """Whether a finding lies within the features of these nodes, of several where values lie in any order."""
+        if finding.path.resolve() != self.file.resolve():
             return False
-        first, last = finding.offset // self.row_bytes, (finding.offset + finding.size - 1) // self.row_bytes
-        return first == last and bool(self.own[first])
+        first, last = finding.offset // self.slot_bytes, (finding.offset + finding.size - 1) // self.slot_bytes
+        rows = self.row_of_slot[first : last + 1]
+        return bool((rows >= 0).all() and self.own[rows].all())
 
 
 def files_below(folders: Iterable[Path], *, but: Iterable[Path] = ()) -> Iterator[Path]:

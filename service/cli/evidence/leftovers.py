@@ -164,8 +164,7 @@ def _own_rows(
         own = state.live & state.featured
         sought = graph.node_ids.rows_of(ids)
         own[sought[sought >= 0]] = False
-    file, row_bytes = store.dense_features() or (None, 0)
-    return StoredRows(own, file, row_bytes)
+    return StoredRows(own, *store.feature_slots())
 
 
 def _in_model(

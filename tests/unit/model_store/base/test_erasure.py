@@ -49,6 +49,25 @@ def test_erased_features_take_their_coefficients_along_and_nothing_else(tmp_path
     assert np.array_equal(base.label_beta, model.label_beta)
 
 
+@LAYOUTS
+@pytest.mark.parametrize("chunk_rows", [1, 5, 512])
+def test_each_slot_of_the_features_tells_whose_values_it_holds(tmp_path: Path, layout: str, chunk_rows: int) -> None:
+    model = small_model(layout)
+    store = model.create(tmp_path / "m", chunk_rows=chunk_rows)
+    store.erase(Erasure(feature_rows=rows(0, 9)), fencing=1)
+    features = store.load_base().graph.features
+    file, slot_bytes, row_of_slot = store.feature_slots()
+    slots = np.frombuffer(file.read_bytes(), dtype=features.dtype).reshape(row_of_slot.size, -1)
+    assert slot_bytes == slots[0].nbytes
+    if isinstance(features, np.ndarray):
+        assert np.array_equal(slots, features[row_of_slot])
+        return
+    assert not slots[row_of_slot < 0].any()
+    for row in range(model.graph.nodes):
+        held = features.data[features.indptr[row] : features.indptr[row + 1]]
+        assert np.array_equal(np.sort(slots[row_of_slot == row, 0]), np.sort(held))
+
+
 def test_an_erased_edge_is_gone_in_both_directions(tmp_path: Path) -> None:
     model = small_model()
     store = model.create(tmp_path / "m")
