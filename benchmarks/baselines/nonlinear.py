@@ -1,7 +1,9 @@
 """Two-layer graph neural networks, retrained: GCN, GraphSAGE, GAT and APPNP by torch-geometric.
 
 The references of the paper's Tables 3 and 4, with the settings of torch-geometric's examples, as its appendix says
-("Details on multi-layer GNNs"): `gcn.py` and `gat.py`, `reddit.py` for GraphSAGE, `benchmark/citation/appnp.py`.
+("Details on multi-layer GNNs"): `gcn.py` and `gat.py`, `reddit.py` for GraphSAGE, `benchmark/citation/appnp.py`. One
+differs: GCN has 64 hidden units, as APPNP does. The example's 16 are for Planetoid's sparse rows; on Amazon Photo's two
+of 16 lived, and the network classified 39 % of the test nodes.
 
 * GCN (Kipf and Welling, 2017, Eq. 9): P relu(P X W_1 + b_1) W_2 + b_2 with P = D^-1/2 (A + I) D^-1/2.
 * GraphSAGE (Hamilton et al., 2017, Algorithm 1, mean aggregator): x_i W_r + mean_j x_j W_l + b in each layer, W_r and
@@ -55,7 +57,7 @@ class Settings:
 
 
 SETTINGS = {
-    Kind.GCN: Settings(hidden=16, dropout=0.5, learning_rate=0.01, decay=5e-4),
+    Kind.GCN: Settings(hidden=64, dropout=0.5, learning_rate=0.01, decay=5e-4),
     Kind.SAGE: Settings(hidden=256, dropout=0.5, learning_rate=0.01, decay=5e-4),
     Kind.GAT: Settings(hidden=8, dropout=0.6, learning_rate=0.005, decay=5e-4),
     Kind.APPNP: Settings(hidden=64, dropout=0.5, learning_rate=0.01, decay=5e-4),

@@ -26,8 +26,12 @@ _DEEP = ModelSpec(combine=Combine.CONCAT, loss=LossKind.OVR, hops=3)
 SHADOW = "linear, L = 3, ShaDow's sampler"
 #: The paper's z^(0) of adaptive diffusion; ours knows the labels of training nodes alone.
 ALL_LABELS = "+ diffusion, z0 = y of all but test nodes"
+#: The paper's Table 2 has both extensions together.
+DIFFUSED_MLP = "+ diffusion + MLP, 50 % public"
+_MLP = BASIC["+ MLP, 50 % public"]
 VARIANTS = {
     **BASIC,
+    DIFFUSED_MLP: replace(_MLP, spec=replace(_MLP.spec, diffusion=True)),
     "linear, L = 3": Variant(_DEEP),
     **{
         f"the paper's settings, learning rate {rate:g}": Variant(replace(_AS_PRINTED, learning_rate=rate))

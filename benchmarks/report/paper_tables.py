@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from benchmarks.paper.accuracies import DIFFUSED_MLP
 from benchmarks.paper.delta import SCALINGS
 from benchmarks.paper.fine_tuning import DIFFUSED
 from benchmarks.paper.setting import ARXIV
@@ -57,8 +58,14 @@ def _change(figure: str, method: str, share: str) -> Ours:
 
 
 def _accuracy(method: str) -> Ours:
+    """On the arXiv graph, of erasers before the deletion of the injection test."""
+    if method.startswith("graph eraser"):
+        key = ("injection", ARXIV, method, "0.05", "accuracy_before")
+    else:
+        key = ("accuracy", ARXIV, method, "all", "accuracy")
+
     def cell(results: Results) -> str:
-        found = results.values("accuracy", ARXIV, method, "all", "accuracy")
+        found = results.values(*key)
         return percent(found) if found else ""
 
     return cell
@@ -214,11 +221,11 @@ ACCURACY = PaperTable(
         *_table_2(
             _A,
             ("Linear + diffusion", "73.35 ± 0.12", "+ diffusion"),
-            ("Linear + diffusion + MLP", "73.41 ± 0.31", None),
+            ("Linear + diffusion + MLP", "73.41 ± 0.31", DIFFUSED_MLP),
             ("GCN", "71.74 ± 0.29", "gcn"),
             ("GraphSAGE", "71.49 ± 0.27", "sage"),
-            ("GCN + GraphEraser", "66.52 ± 0.31", None),
-            ("GraphSAGE + GraphEraser", "62.96 ± 0.26", None),
+            ("GCN + GraphEraser", "66.52 ± 0.31", "graph eraser, gcn, metis, mean"),
+            ("GraphSAGE + GraphEraser", "62.96 ± 0.26", "graph eraser, sage, metis, mean"),
         ),
         *_table_2(
             _P,
@@ -233,7 +240,7 @@ ACCURACY = PaperTable(
         ),
     ),
     "The arXiv graph's features here are a language model's guesses of the label: its accuracies are no reproduction "
-    "of those on OGB's 128 numbers.",
+    "of those on OGB's 128 numbers. Those with GraphEraser are of the injection test before its deletion.",
 )
 
 
