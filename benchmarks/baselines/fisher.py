@@ -16,9 +16,9 @@ import numpy as np
 from benchmarks.baselines.linear import (
     LinearModel,
     blocks_of,
+    design,
     fitted,
     remaining,
-    representation,
     stacked,
     without_nodes,
 )
@@ -47,7 +47,7 @@ class FisherModel(LinearModel):
         """One step for all of `nodes` together; a Hessian is factorised for every class."""
         live, graph = without_nodes(self.live, nodes), remaining(self.graph, nodes)
         training = np.flatnonzero(graph.train_mask)
-        rows = representation(graph, self.spec, training)
+        rows = design(graph, self.spec, training)
         classes = against_rest(rows, graph.labels[training], graph.num_classes, self.spec.regularization)
         W = stacked(self.weights)
         b = normal(self.noise, self.drawn, W.shape)
@@ -78,5 +78,5 @@ def _step(one: OneAgainstRest, w: Array, b: Array) -> Array:
     if not b.any():
         return np.asarray(moved)
     # The Hessian of the mean is that of the sum over m rows, divided by m.
-    mean = Curvature(summed.Y / np.sqrt(one.s.size), one.regularization)
+    mean = Curvature(summed.Y * (1 / np.sqrt(one.s.size)), one.regularization)
     return np.asarray(moved + mean.inverse_quarter(b))

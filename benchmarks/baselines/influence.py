@@ -24,18 +24,27 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 import numpy as np
+from scipy.sparse.linalg import LinearOperator
 
 from benchmarks.baselines.linear import (
     LinearModel,
     blocks_of,
+    design,
     fitted,
     remaining,
-    representation,
     stacked,
     within_hops,
     without_nodes,
 )
-from benchmarks.baselines.logistic import OneAgainstRest, against_rest, check_one_against_rest, columns, minima, normal
+from benchmarks.baselines.logistic import (
+    OneAgainstRest,
+    against_rest,
+    check_one_against_rest,
+    chosen,
+    columns,
+    minima,
+    normal,
+)
 from benchmarks.baselines.protocol import Array, Nodes
 from projector import ModelSpec
 from projector.graph.graph import Graph
@@ -59,7 +68,7 @@ class InfluenceModel(LinearModel):
 
     affected: Affected
     #: Rows of H that the weights stand on, with their nodes: (m, p) and (m,).
-    rows: Array
+    rows: Array | LinearOperator
     nodes: Nodes
 
     def unlearn(self, nodes: Nodes) -> "InfluenceModel":
@@ -75,14 +84,11 @@ class InfluenceModel(LinearModel):
         else:
             changed = deleted
         kept = self.nodes[~deleted]
-        rows = self.rows[~deleted]
         again = changed[~deleted]
-        if again.any():
-            rows = rows.copy()
-            rows[again] = representation(graph, self.spec, kept[again])
+        rows = design(graph, self.spec, kept) if again.any() else chosen(self.rows, ~deleted)
         labels, W = self.graph.labels, stacked(self.weights)
-        before = self._problems(self.rows[changed], labels[self.nodes[changed]])
-        after = self._problems(rows[again], labels[kept[again]])
+        before = self._problems(chosen(self.rows, changed), labels[self.nodes[changed]])
+        after = self._problems(chosen(rows, again), labels[kept[again]])
         remain = self._problems(rows, labels[kept])
         found = (
             w + whole.curvature(w).solve(old.gradient(w) - new.gradient(w))
@@ -91,7 +97,7 @@ class InfluenceModel(LinearModel):
         weights = blocks_of(columns(found), self.spec)
         return InfluenceModel(graph, self.spec, live, weights, self.affected, rows, kept)
 
-    def _problems(self, rows: Array, labels: Nodes) -> list[OneAgainstRest]:
+    def _problems(self, rows: Array | LinearOperator, labels: Nodes) -> list[OneAgainstRest]:
         return against_rest(rows, labels, self.graph.num_classes, self.spec.regularization)
 
 
@@ -108,7 +114,7 @@ class Influence:
         """The minimum of L(w) + b w for every class; raises BaselineError for another loss than `ovr`."""
         check_one_against_rest(self.spec)
         nodes = np.flatnonzero(graph.train_mask)
-        rows = representation(graph, self.spec, nodes)
+        rows = design(graph, self.spec, nodes)
         W = stacked(fitted(graph, self.spec).weights)
         classes = against_rest(rows, graph.labels[nodes], graph.num_classes, self.spec.regularization)
         weights = blocks_of(minima(classes, W, normal(self.noise, self.seed, W.shape)), self.spec)

@@ -10,12 +10,17 @@ from functools import lru_cache
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator
 
 from benchmarks.baselines.protocol import Array, BaselineError, Nodes
 from projector import ModelSpec
 from projector.graph.graph import NO_LABEL, Graph
 from projector.network.spec import LossKind, PropagationKind
 from projector.training.fit import train
+
+#: From so many rows and columns on H is not formed for second-order methods. [Coauthor CS, 11,000 x 6,805: a product
+#: with its factors takes 4 ms, a Hessian of one class half a minute.]
+_LARGE = 5_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,16 +129,38 @@ def representation(graph: Graph, spec: ModelSpec, rows: Nodes) -> Array:
     return np.concatenate(blocks, axis=1)
 
 
+def design(graph: Graph, spec: ModelSpec, rows: Nodes) -> Array | LinearOperator:
+    """H[rows], (m, p), for second-order methods: formed, or a product of its factors where both sides are large."""
+    if min(rows.size, len(spec.block_hops) * graph.num_features) < _LARGE:
+        return representation(graph, spec, rows)
+    return representation_operator(graph, spec, rows)
+
+
+def representation_operator(graph: Graph, spec: ModelSpec, rows: Nodes) -> LinearOperator:
+    """H[rows], (m, p), as the product S [P^l X, side by side], of which nothing is formed."""
+    P, X = propagation(graph, spec), _float64(graph)
+    P_t, X_t = P.T.tocsr(), X.T if isinstance(X, np.ndarray) else X.T.tocsr()
+
+    def product(w: Array) -> Array:
+        return _product(P, X, spec, w.reshape(len(spec.block_hops), -1))[rows]
+
+    def transposed(v: Array) -> Array:
+        found, blocks = np.zeros(graph.nodes), []
+        found[rows] = v.ravel()
+        for hop in range(spec.hops + 1):
+            if hop:
+                found = P_t @ found
+            if hop in spec.block_hops:
+                blocks.append(X_t @ found)
+        return np.concatenate(blocks)
+
+    shape = rows.size, len(spec.block_hops) * graph.num_features
+    return LinearOperator(shape, matvec=product, rmatvec=transposed, dtype=np.float64)
+
+
 def logits(graph: Graph, spec: ModelSpec, weights: Array) -> Array:
     """H W of every node, (n, C) float64, for `weights` (blocks, d, C); propagated C columns wide."""
-    P, X = propagation(graph, spec), _float64(graph)
-    found = np.zeros((graph.nodes, weights.shape[2]))
-    for hop in range(spec.hops, -1, -1):
-        if hop in spec.block_hops:
-            found += X @ weights[spec.block_hops.index(hop)]
-        if hop:
-            found = P @ found
-    return found
+    return _product(propagation(graph, spec), _float64(graph), spec, weights)
 
 
 def probabilities(logits: Array, loss: LossKind) -> Array:
@@ -160,6 +187,17 @@ def stacked(weights: Array) -> Array:
 def blocks_of(W: Array, spec: ModelSpec) -> Array:
     """(p, C) as (blocks, d, C)."""
     return W.reshape(len(spec.block_hops), -1, W.shape[1])
+
+
+def _product(P: sp.csr_array, X: Array | sp.csr_array, spec: ModelSpec, weights: Array) -> Array:
+    """H of every node times `weights` (blocks, d) or (blocks, d, C): (n,) or (n, C), by Horner's rule."""
+    found = np.zeros((P.shape[0], *weights.shape[2:]))
+    for hop in range(spec.hops, -1, -1):
+        if hop in spec.block_hops:
+            found += X @ weights[spec.block_hops.index(hop)]
+        if hop:
+            found = P @ found
+    return found
 
 
 def _float64(graph: Graph) -> Array | sp.csr_array:

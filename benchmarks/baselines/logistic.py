@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, eigh
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, eigh, eigh_tridiagonal
+from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
 from scipy.special import expit
 
 from benchmarks.baselines.protocol import Array, BaselineError, Nodes
@@ -22,14 +25,19 @@ _TOLERANCE = 1e-9
 _MOST_STEPS, _MOST_HALVINGS = 100, 40
 
 
+#: Of what is solved by iterations, relative; the most of them, and of the vectors of a Krylov space.
+_KRYLOV_TOLERANCE, _MOST_ITERATIONS, _KRYLOV_VECTORS = 1e-10, 10_000, 200
+
+
 @dataclass(frozen=True, eq=False)
 class Curvature:
     """H = Y^T Y + shift I, with Y (m, p) the rows times the roots of their curvatures; factorised on its smaller side.
 
-    With m < p, Woodbury's identity in its dual form: H^-1 = (I - Y^T (Y Y^T + shift I)^-1 Y) / shift.
+    With m < p, Woodbury's identity in its dual form: H^-1 = (I - Y^T (Y Y^T + shift I)^-1 Y) / shift. Where Y is an
+    operator nothing is factorised: conjugate gradients solve, and a Krylov space gives the power.
     """
 
-    Y: Array
+    Y: Array | LinearOperator
     shift: float
 
     @property
@@ -39,13 +47,20 @@ class Curvature:
         return bool(rows < columns)
 
     def solve(self, v: Array) -> Array:
-        """H^-1 v for v (p,)."""
+        """H^-1 v for v (p,). Raises BaselineError when conjugate gradients do not get there."""
+        if isinstance(self.Y, LinearOperator):
+            found, missed = cg(self._operator, v, rtol=_KRYLOV_TOLERANCE, maxiter=_MOST_ITERATIONS)
+            if missed:
+                raise BaselineError("A Hessian could not be solved with.", "Choose a larger lambda.")
+            return np.asarray(found)
         if not self.dual:
             return np.asarray(cho_solve(self._cholesky, v))
         return np.asarray((v - self.Y.T @ cho_solve(self._cholesky, self.Y @ v)) / self.shift)
 
     def inverse_quarter(self, v: Array) -> Array:
         """H^-1/4 v for v (p,), by an eigendecomposition of the smaller side."""
+        if isinstance(self.Y, LinearOperator):
+            return _inverse_quarter(self._operator, v)
         values, vectors = eigh(self._gram)
         values = np.maximum(values, 0.0)
         if not self.dual:
@@ -55,6 +70,10 @@ class Curvature:
         difference = flat * np.expm1(-0.25 * np.log1p(values / self.shift))
         along = np.divide(difference, values, out=np.full_like(values, -0.25 * flat / self.shift), where=values > 0)
         return np.asarray(flat * v + self.Y.T @ (vectors @ (along * (vectors.T @ (self.Y @ v)))))
+
+    @property
+    def _operator(self) -> LinearOperator:
+        return self.Y.T @ self.Y + self.shift * aslinearoperator(sp.eye_array(self.Y.shape[1]))
 
     @cached_property
     def _gram(self) -> Array:
@@ -68,11 +87,35 @@ class Curvature:
         return factor
 
 
+def _inverse_quarter(A: LinearOperator, v: Array) -> Array:
+    """A^-1/4 v by Lanczos' method; scipy's leaves out the last vector of a Krylov space that is exhausted."""
+    basis = np.zeros((min(v.size, _KRYLOV_VECTORS), v.size))
+    basis[0] = v / np.linalg.norm(v)
+    diagonal: list[float] = []
+    beside: list[float] = []
+    for k in range(len(basis)):
+        w = A @ basis[k]
+        diagonal.append(float(w @ basis[k]))
+        for _ in range(2):
+            w = w - basis[: k + 1].T @ (basis[: k + 1] @ w)
+        beside.append(float(np.linalg.norm(w)))
+        if k + 1 == v.size or beside[-1] <= np.finfo(np.float64).eps * max(diagonal):
+            beside[-1] = 0.0
+            break
+        if k + 1 < len(basis):
+            basis[k + 1] = w / beside[-1]
+    values, vectors = eigh_tridiagonal(diagonal, beside[:-1])
+    along = vectors @ (values**-0.25 * vectors[0])
+    if beside[-1] and abs(along[-1]) > _KRYLOV_TOLERANCE * np.linalg.norm(along):
+        raise BaselineError("A power of a Hessian was not reached.", "Choose a larger lambda.")
+    return np.asarray(np.linalg.norm(v) * (along @ basis[: along.size]))
+
+
 @dataclass(frozen=True, eq=False)
 class OneAgainstRest:
     """L of one class on rows H (m, p) with signs s (m,): 1 for the class, -1 for any other."""
 
-    H: Array
+    H: Array | LinearOperator
     s: Array
     regularization: float
 
@@ -91,7 +134,10 @@ class OneAgainstRest:
     def curvature(self, w: Array) -> Curvature:
         """Its Hessian."""
         probability = expit(self.H @ w)
-        return Curvature(np.sqrt(probability * (1 - probability))[:, None] * self.H, self.shift)
+        roots = np.sqrt(probability * (1 - probability))
+        if isinstance(self.H, LinearOperator):
+            return Curvature(aslinearoperator(sp.diags_array(roots)) @ self.H, self.shift)
+        return Curvature(roots[:, None] * self.H, self.shift)
 
     @property
     def shift(self) -> float:
@@ -124,9 +170,16 @@ class OneAgainstRest:
         )
 
 
-def against_rest(H: Array, labels: Nodes, classes: int, regularization: float) -> list[OneAgainstRest]:
+def against_rest(H: Array | LinearOperator, labels: Nodes, classes: int, regularization: float) -> list[OneAgainstRest]:
     """The problem of every class on the rows H (m, p) with labels (m,)."""
     return [OneAgainstRest(H, np.where(labels == c, 1.0, -1.0), regularization) for c in range(classes)]
+
+
+def chosen(H: Array | LinearOperator, mask: NDArray[np.bool_]) -> Array | LinearOperator:
+    """The rows of H (m, p) in `mask` (m,)."""
+    if isinstance(H, LinearOperator):
+        return aslinearoperator(sp.eye_array(mask.size, format="csr")[mask]) @ H
+    return H[mask]
 
 
 def columns(found: Iterable[Array]) -> Array:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from benchmarks.baselines.lethe import Lethe
 from benchmarks.baselines.linear import (
@@ -12,6 +13,7 @@ from benchmarks.baselines.linear import (
     propagation,
     remaining,
     representation,
+    representation_operator,
     stacked,
     within_hops,
     without_nodes,
@@ -34,6 +36,12 @@ def test_rows_and_logits_are_the_dense_ones(kind: PropagationKind, combine: Comb
     H = P @ P @ X if combine is Combine.LAST else np.hstack([X, P @ X, P @ P @ X])
     every = np.arange(graph.nodes)
     np.testing.assert_allclose(representation(graph, spec, every), H, atol=1e-14)
+    some, random = np.array([5, 2, 9]), np.random.default_rng(2)
+    for features in (X, sp.csr_array(X)):
+        operator = representation_operator(replace(graph, features=features), spec, some)
+        w, v = random.normal(size=H.shape[1]), random.normal(size=some.size)
+        np.testing.assert_allclose(operator @ w, H[some] @ w, atol=1e-13)
+        np.testing.assert_allclose(operator.T @ v, H[some].T @ v, atol=1e-13)
     W = np.random.default_rng(1).normal(size=(len(spec.block_hops), X.shape[1], 3))
     np.testing.assert_allclose(logits(graph, spec, W), H @ stacked(W), atol=1e-13)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.sparse.linalg import aslinearoperator
 
 from benchmarks.baselines.logistic import Curvature, OneAgainstRest, check_one_against_rest
 from benchmarks.baselines.protocol import BaselineError
@@ -29,9 +30,10 @@ KINDS = [*SHAPES, "duplicated", "zero rows", "rank deficient", "ill conditioned"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_powers_of_the_hessian_are_those_of_the_dense_one(kind: str) -> None:
+@pytest.mark.parametrize("formed", [True, False])
+def test_powers_of_the_hessian_are_those_of_the_dense_one(kind: str, formed: bool) -> None:
     Y, shift = rows(kind), 1e-3
-    curvature = Curvature(Y, shift)
+    curvature = Curvature(Y if formed else aslinearoperator(Y), shift)
     values, vectors = np.linalg.eigh(Y.T @ Y + shift * np.eye(Y.shape[1]))
     v = np.random.default_rng(1).normal(size=(Y.shape[1],))
     for found, power in ((curvature.solve(v), -1.0), (curvature.inverse_quarter(v), -0.25)):
