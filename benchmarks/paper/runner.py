@@ -5,7 +5,6 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.paper.experiments import EXPERIMENTS
-from benchmarks.paper.setting import is_network, spec_of
+from benchmarks.paper.setting import is_network
 from benchmarks.paper.units import (
     DIED,
     MEASURED,
@@ -52,7 +51,7 @@ class Runner:
     def run(self, unit: Unit) -> str:
         """Measures a unit and returns how it ended. Raises UnitError, and writes nothing, when its code raised."""
         pipe = self._started()
-        about: dict[str, object] = {**surroundings(_threads(unit)), "spec": asdict(spec_of(unit.dataset, unit.method))}
+        about = surroundings(_threads(unit))
         cases: dict[str, Figures] = {}
         began = time.monotonic()
         try:

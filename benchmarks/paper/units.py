@@ -24,6 +24,7 @@ Figures: TypeAlias = dict[str, float | None]
 #: A case (a share of the nodes, "all", …) and what it gave, one after another.
 Cases: TypeAlias = Iterator[tuple[str, Figures]]
 
+_ROOT = Path(__file__).parents[2]
 #: How a unit ended: all cases measured; those of before the limit; the process was ended from outside (no memory).
 MEASURED, OUT_OF_TIME, DIED = "measured", "out of time", "died"
 
@@ -69,11 +70,8 @@ def size_of(graph: Graph) -> dict[str, int]:
 
 def surroundings(threads: int) -> dict[str, object]:
     """What it takes to repeat a measurement: commit, device, versions, load of the machine, day."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-    ).stdout.strip()
     return {
-        "commit": commit,
+        "commit": _commit(),
         "device": device_name(torch.device("cpu")).partition(",")[0],
         "threads": threads,
         "load": round(os.getloadavg()[0], 1),
@@ -83,6 +81,17 @@ def surroundings(threads: int) -> dict[str, object]:
         },
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
+
+
+def _commit() -> str:
+    """The commit of the code, marked where the code has changes since; results are not code."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
+    return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
 
 
 def write(
