@@ -8,8 +8,8 @@ leaves the sum and nothing else, and the minimum is found again by Newton's meth
 
 import numpy as np
 
-from benchmarks.baselines.linear import fitted, representation, stacked
-from benchmarks.baselines.logistic import OneAgainstRest, against_rest
+from benchmarks.baselines.linear import design, fitted, stacked
+from benchmarks.baselines.logistic import OneAgainstRest, against_rest, chosen
 from benchmarks.baselines.protocol import Array
 from benchmarks.paper.setting import spec_of
 from benchmarks.paper.units import Cases, Figures, Unit
@@ -25,22 +25,22 @@ def duals(graph: Graph, unit: Unit) -> Cases:
     """Dual variables of misclassified and of rightly classified nodes, and how w changes when one is left out."""
     spec = spec_of(unit.dataset)
     training = np.flatnonzero(graph.train_mask)
-    H = representation(graph, spec, training)
+    H = design(graph, spec, training)
     W = stacked(fitted(graph, spec).weights)
     classes = against_rest(H, graph.labels[training], graph.num_classes, spec.regularization)
     alphas = np.stack([dual_variables(one, w) for one, w in zip(classes, W.T, strict=True)], axis=1)
     margins = np.stack([one.s * (H @ w) for one, w in zip(classes, W.T, strict=True)], axis=1)
     random = np.random.default_rng(unit.seed)
-    for name, chosen in (("misclassified", margins < 0), ("classified", margins > 0)):
-        pairs = np.argwhere(chosen)
+    for name, there in (("misclassified", margins < 0), ("classified", margins > 0)):
+        pairs = np.argwhere(there)
         found: Figures = {"pairs": len(pairs)}
         if len(pairs):
             some = random.choice(pairs, min(_DRAWS, len(pairs)), replace=False)
             changes = [change_without(classes[c], W[:, c], i) for i, c in some.tolist()]
-            i, c = pairs[int(alphas[chosen].argmin())].tolist()
+            i, c = pairs[int(alphas[there].argmin())].tolist()
             found |= {
                 "smallest_dual": float(alphas[i, c]),
-                "largest_dual": float(alphas[chosen].max()),
+                "largest_dual": float(alphas[there].max()),
                 "change_at_smallest": change_without(classes[c], W[:, c], i),
                 "least_change": min(changes),
                 "mean_change": float(np.mean(changes)),
@@ -55,6 +55,6 @@ def dual_variables(one: OneAgainstRest, w: Array) -> Array:
 
 def change_without(one: OneAgainstRest, w: Array, node: int) -> float:
     """|w_u - w| / |w|, where w_u is the minimum without the row `node` and with the same weight of |w|^2."""
-    rest = np.delete(np.arange(one.s.size), node)
-    left = OneAgainstRest(one.H[rest], one.s[rest], one.shift / rest.size)
+    rest = np.arange(one.s.size) != node
+    left = OneAgainstRest(chosen(one.H, rest), one.s[rest], one.shift / rest.sum())
     return float(np.linalg.norm(left.minimum(w, np.zeros_like(w), _TOLERANCE) - w) / np.linalg.norm(w))
