@@ -3,12 +3,14 @@
 from benchmarks.report.certified import CLAIMS as CERTIFIED
 from benchmarks.report.closeness import CLAIMS as CLOSENESS
 from benchmarks.report.extensions import CLAIMS as EXTENSIONS
+from benchmarks.report.guarantee import CLAIMS as GUARANTEE
 from benchmarks.report.injection import CLAIMS as INJECTION
 from benchmarks.report.judging import Claim
 from benchmarks.report.robustness import CLAIMS as ROBUSTNESS
 from benchmarks.report.theory import CLAIMS as THEORY
 
 CLAIMS = (
+    *GUARANTEE,
     *INJECTION,
     *CLOSENESS,
     *EXTENSIONS,

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from benchmarks.paper.accuracies import DIFFUSED_MLP
+from benchmarks.paper.lira import NEVER_THERE_QUESTION
 from benchmarks.report.judging import Verdict
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED
-from tests.support.results import judged, unit
+from tests.support.results import judged, measured, unit
 
+GUARANTEE = "The projected weights hold nothing of the deleted nodes’ features"
 METIS = "graph eraser, linear, metis, mean"
 DIFFUSED = "lethe, projection, with diffusion"
 
@@ -23,6 +25,22 @@ def right(method: str, *shares: float, dataset: str = "cora") -> list[dict[str, 
 
 def after(method: str, share: str = "0.05", experiment: str = "injection", /, **figures: float) -> dict[str, Any]:
     return unit(experiment, method, {share: figures})
+
+
+def unchanged(count: int) -> dict[str, Any]:
+    return unit("identity", LETHE, {"single": {"draws": 9, "unchanged": 9}, "0.01": {"draws": 9, "unchanged": count}})
+
+
+def told(low: float) -> dict[str, Any]:
+    return unit("lira", LETHE, {f"ovr, {NEVER_THERE_QUESTION}": {"auc": 0.6, "auc_low": low}})
+
+
+def test_weights_that_a_deletion_leaves_as_they_were_hold_what_they_learned() -> None:
+    assert measured(GUARANTEE, unchanged(0), told(0.49)).verdict is Verdict.REPRODUCED
+    assert measured(GUARANTEE, unchanged(1)).verdict is Verdict.REFUTED
+    assert measured(GUARANTEE, told(0.51)).verdict is Verdict.REFUTED
+    # Promised of every graph, it is refuted by one.
+    assert judged(GUARANTEE, unchanged(0), told(0.49)).verdict is Verdict.REFUTED
 
 
 def test_algebra_that_is_wrong_needs_no_measurement() -> None:
