@@ -200,6 +200,13 @@ def test_an_mlp_forgets_the_words_that_no_public_node_has(monkeypatch: pytest.Mo
     assert [int(train(plain, each).logits[10].argmax()) for each in (graph, extracted)] == [1, 0]
 
 
+def test_an_mlp_need_not_make_accuracy_vary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any half of the training nodes that has both classes, it learns both features."""
+    monkeypatch.setattr("projector.training.mlp._EPOCHS", 120)
+    with_mlp = {accuracy_of(PLAIN, VARIANTS["+ MLP, 50 % public"], seed, PLAIN.features) for seed in range(5)}
+    assert with_mlp == {accuracy_of(PLAIN, VARIANTS["linear"], 0, PLAIN.features)} == {1}
+
+
 def test_the_projections_accuracy_can_change_where_a_networks_stays_as_it_is() -> None:
     """The test node has no features but its neighbour's. A network's bias knows the class of such nodes, W x cannot."""
     features = [[0, 0], [0, 1], [1, 0], [1, 0], [0, 0], [0, 0], [0, 1]]
