@@ -89,8 +89,8 @@ def _identity(verdict: Verdict, results: Results) -> Line:
             shares.append(f"{NAMES.get(dataset, dataset)} {unchanged / draws:.2%}")
     return Line(
         verdict,
-        "Nothing of the deleted is guaranteed to be gone: where the other nodes support every direction of the "
-        "features, the projection changes nothing, and the weights stay as the deleted nodes helped to make them.",
+        "It is not guaranteed that nothing of the deleted is left: where the other nodes support every direction of "
+        "the features, the projection changes nothing, and the weights stay as the deleted nodes helped to make them.",
         f"Share of nodes whose deletion alone changes no weight: {', '.join(shares)}." if shares else _UNMEASURED,
     )
 

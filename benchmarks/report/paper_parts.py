@@ -51,7 +51,7 @@ PARTS = (
         "a definition, and why no noise is needed",
         "",
     ),
-    ("Appendix on baselines", "how Influence+ and Fisher+ are made", ""),
+    ("Appendix on baselines", "how the baselines are made", ""),
     ("Appendix on SVM", "the projection for support vector machines", ""),
 )
 

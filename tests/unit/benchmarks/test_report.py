@@ -211,6 +211,7 @@ def test_the_first_page_says_in_ten_sentences_what_the_figures_say() -> None:
         )
         made = lines([found(claim, results) for claim in CLAIMS], results)
         assert len(made) == 10
+        assert made[2].verdict is Verdict.REFUTED
         return made[0].verdict, made[0].sentence
 
     verdict, sentence = told(20.0, 1e-14)
