@@ -44,6 +44,7 @@ _SENTENCES = {
 }
 #: Where lines of our own stand among them.
 _IDENTITY, _LIRA, _REPAIR = 2, 4, 5
+_UNMEASURED = "It was not measured yet."
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,12 @@ def lines(findings: Sequence[Finding], results: Results) -> list[Line]:
     """All ten, also where nothing was measured yet."""
     by_name = {each.claim.name: each for each in findings}
     made = [_of_claim(by_name[name], *sentences) for name, sentences in _SENTENCES.items()]
-    for place, line in ((_IDENTITY, _identity(results)), (_LIRA, _lira(results)), (_REPAIR, _repair(results))):
+    guarantee = by_name["The projected weights hold nothing of the deleted nodes’ features"].verdict
+    for place, line in (
+        (_IDENTITY, _identity(guarantee, results)),
+        (_LIRA, _lira(results)),
+        (_REPAIR, _repair(results)),
+    ):
         made.insert(place, line)
     return made
 
@@ -71,20 +77,21 @@ def _of_claim(finding: Finding, holds: str, fails: str) -> Line:
 
 
 def _ours(sentence: str, figures: str) -> Line:
-    return Line(None, sentence, figures or "It was not measured yet.")
+    return Line(None, sentence, figures or _UNMEASURED)
 
 
-def _identity(results: Results) -> Line:
+def _identity(verdict: Verdict, results: Results) -> Line:
     shares = []
     for dataset in results.datasets("identity"):
         key = ("identity", dataset, LETHE, "single")
         draws, unchanged = results.mean(*key, "draws"), results.mean(*key, "unchanged")
         if draws and unchanged is not None:
             shares.append(f"{NAMES.get(dataset, dataset)} {unchanged / draws:.2%}")
-    return _ours(
-        "Where the other nodes support every direction of the features, the projection changes nothing: the weights "
-        "stay as the deleted nodes helped to make them.",
-        f"Share of nodes whose deletion alone changes no weight: {', '.join(shares)}." * bool(shares),
+    return Line(
+        verdict,
+        "It is not guaranteed that nothing of the deleted is left: where the other nodes support every direction of "
+        "the features, the projection changes nothing, and the weights stay as the deleted nodes helped to make them.",
+        f"Share of nodes whose deletion alone changes no weight: {', '.join(shares)}." if shares else _UNMEASURED,
     )
 
 

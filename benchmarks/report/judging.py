@@ -1,23 +1,32 @@
 """How results judge a claim.
 
 A claim is judged in every case that was measured (a dataset, a share, a method it names), by a margin that is positive
-where it holds. It is reproduced when it holds in all, and refuted by the first in which it does not.
+where it holds. It is reproduced when it holds in all, and refuted by the first in which it does not. A statement about
+every graph is refuted by one example, whatever was measured.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
-from statistics import fmean, stdev
+from statistics import fmean
 
-from benchmarks.report.results import LETHE, NAMES, RETRAINED, Results, number
+from benchmarks.report.results import NAMES, Results, number
 
 #: A channel whose weight fell below this share of what it was is gone; rounding leaves about 1e-15.
 GONE = 1e-6
 #: Points of accuracy, as a share, that a reader would call a loss.
 POINT = 0.01
 APPROXIMATE = ("influence+", "fisher+")
-_SEEDS = 5
+#: On these a seed draws the split, so that accuracies of different seeds are those of different test nodes.
+DRAWN_SPLITS = ("amazon_photo", "coauthor_cs")
+#: What a figure is of, where several stand side by side.
+_OF = {
+    "deleted": "deleted nodes",
+    "remaining": "remaining nodes",
+    "test": "test nodes",
+    "accuracy_before": "before",
+    "accuracy_after": "after",
+}
 
 
 class Verdict(StrEnum):
@@ -38,6 +47,9 @@ class Case:
     words: str
 
 
+Judge = Callable[[Results], list[Case]]
+
+
 @dataclass(frozen=True)
 class Claim:
     """Something that the paper says."""
@@ -45,11 +57,13 @@ class Claim:
     name: str
     where: str
     text: str
-    judge: Callable[[Results], Sequence[Case]] | None
+    judge: Judge | None
     #: Why ours differs, or what has to be known to read the verdict.
     because: str
     #: The test that shows a few nodes for which the claim is false: FILE::TEST below tests/unit/benchmarks.
     example: str = ""
+    #: The paper states it of every graph, so that the example refutes it also where it holds in all that was measured.
+    general: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,16 +80,30 @@ def found(claim: Claim, results: Results) -> Finding:
     if claim.judge is None:
         return Finding(claim, Verdict.UNREACHABLE, "The data cannot be reached here.")
     cases = claim.judge(results)
+    if any(case.margin <= 0 for case in cases):
+        return Finding(claim, Verdict.REFUTED, _failing(cases))
+    if claim.general:
+        words = f"{_holding(cases) if cases else ''} It is false in general: see the smallest example."
+        return Finding(claim, Verdict.REFUTED, words.strip())
     if not cases:
         return Finding(claim, Verdict.UNMEASURED, "Nothing was measured yet.")
-    failed = [case for case in cases if case.margin <= 0]
-    least = min(cases, key=lambda case: case.margin)
-    if failed:
-        words = f"It fails in {_some(len(failed), len(cases))}. Worst: {least.words}"
-        if len(failed) < len(cases):
-            words += f" It holds in the others, most clearly: {max(cases, key=lambda case: case.margin).words}"
-        return Finding(claim, Verdict.REFUTED, words)
-    return Finding(claim, Verdict.REPRODUCED, f"It holds in {_all(len(cases))}. Closest to failing: {least.words}")
+    return Finding(claim, Verdict.REPRODUCED, _holding(cases))
+
+
+def _failing(cases: Sequence[Case]) -> str:
+    failed = sum(case.margin <= 0 for case in cases)
+    words = f"It fails in {_some(failed, len(cases))}. Worst: {min(cases, key=_margin).words}"
+    if failed < len(cases):
+        words += f" It holds in the others, most clearly: {max(cases, key=_margin).words}"
+    return words
+
+
+def _holding(cases: Sequence[Case]) -> str:
+    return f"It holds in {_all(len(cases))}. Closest to failing: {min(cases, key=_margin).words}"
+
+
+def _margin(case: Case) -> float:
+    return case.margin
 
 
 def _some(failed: int, count: int) -> str:
@@ -86,26 +114,9 @@ def _all(count: int) -> str:
     return "the one case measured" if count == 1 else f"all {count} cases measured"
 
 
-def channel(methods: Sequence[str], *, gone: bool) -> Callable[[Results], list[Case]]:
-    """Whether the injected channel's weight is gone after these methods, or still there."""
-
-    def judge(results: Results) -> list[Case]:
-        cases = []
-        for dataset in results.datasets("injection"):
-            for method in methods:
-                for share in results.cases("injection", dataset):
-                    key = ("injection", dataset, method, share)
-                    before = results.values(*key, "channel_norm_before")
-                    after = results.values(*key, "channel_norm_after")
-                    if not before:
-                        continue
-                    left = [last / first for first, last in zip(before, after, strict=True)]
-                    margin = GONE - max(left) if gone else min(left) - GONE
-                    words = f"{_place(dataset, share)}, {method}: from {number(max(before))} to {number(max(after))}."
-                    cases.append(Case(margin, words))
-        return cases
-
-    return judge
+def all_of(*judges: Judge) -> Judge:
+    """The cases of several judges."""
+    return lambda results: [case for judge in judges for case in judge(results)]
 
 
 def compared(
@@ -116,26 +127,18 @@ def compared(
     cases: Sequence[str] | None = None,
     times: float = 1.0,
     unit: str = "",
-) -> Callable[[Results], list[Case]]:
+) -> Judge:
     """Means of one figure for pairs of methods; `ahead` gives the margin of the first over the second."""
 
     def judge(results: Results) -> list[Case]:
         there = []
         for dataset in results.datasets(experiment):
             for case in results.cases(experiment, dataset) if cases is None else cases:
-                for one, other in pairs:
-                    # Seeds delete other nodes, so only those that both have compare; accuracies stand alone.
-                    these, those = (results.by_seed(experiment, dataset, each, case, figure) for each in (one, other))
-                    if experiment != "accuracy":
-                        shared = these.keys() & those.keys()
-                        these, those = ({seed: each[seed] for seed in shared} for each in (these, those))
-                    if these and those:
-                        first, second = fmean(these.values()), fmean(those.values())
-                        words = (
-                            f"{_place(dataset, case)}: {one} {number(times * first)}{unit}, "
-                            f"{other} {number(times * second)}{unit}."
-                        )
-                        there.append(Case(ahead(first, second), words))
+                for pair in pairs:
+                    means = _means(results, (experiment, dataset, case, figure), pair)
+                    if means:
+                        where = place(dataset, case) + (f", {_OF[figure]}" if figure in _OF else "")
+                        there.append(Case(ahead(*means), f"{where}: {_beside(pair, means, times, unit)}"))
         return there
 
     return judge
@@ -147,9 +150,47 @@ def accuracies(
     pairs: Sequence[tuple[str, str]],
     ahead: Callable[[float, float], float],
     cases: Sequence[str] | None = None,
-) -> Callable[[Results], list[Case]]:
+) -> Judge:
     """`compared` for a share that is told in percent."""
     return compared(experiment, figure, pairs, ahead, cases, times=100, unit=" %")
+
+
+def better_on_average(experiment: str, figure: str, pairs: Sequence[tuple[str, str]]) -> Judge:
+    """Whether the first of a pair has the larger accuracy as a mean over the graphs that have both."""
+
+    def judge(results: Results) -> list[Case]:
+        there = []
+        datasets = results.datasets(experiment)
+        for case in dict.fromkeys(each for dataset in datasets for each in results.cases(experiment, dataset)):
+            for pair in pairs:
+                found = (_means(results, (experiment, dataset, case, figure), pair) for dataset in datasets)
+                graphs = [means for means in found if means]
+                if graphs:
+                    first, second = (fmean(each) for each in zip(*graphs, strict=True))
+                    words = f"Mean of {len(graphs)} graphs{_where(case)}: "
+                    there.append(Case(first - second, words + _beside(pair, (first, second), 100, " %")))
+        return there
+
+    return judge
+
+
+def _means(results: Results, key: tuple[str, str, str, str], pair: tuple[str, str]) -> tuple[float, float] | None:
+    """Of (experiment, dataset, case, figure) over the seeds of two methods; None where there is nothing to compare.
+
+    Seeds delete other nodes or draw another split, so that only those compare which both methods have. Where accuracy
+    is of one split, a method of which seeds draw nothing was measured once, and stands beside all seeds of another.
+    """
+    experiment, dataset, case, figure = key
+    these, those = (results.by_seed(experiment, dataset, each, case, figure) for each in pair)
+    if experiment != "accuracy" or dataset in DRAWN_SPLITS:
+        shared = these.keys() & those.keys()
+        these, those = ({seed: each[seed] for seed in shared} for each in (these, those))
+    return (fmean(these.values()), fmean(those.values())) if these and those else None
+
+
+def _beside(pair: tuple[str, str], means: tuple[float, float], times: float, unit: str) -> str:
+    told = (f"{method} {number(times * mean)}{unit}" for method, mean in zip(pair, means, strict=True))
+    return f"{', '.join(told)}."
 
 
 def better(first: float, second: float) -> float:
@@ -160,27 +201,6 @@ def better(first: float, second: float) -> float:
 def costs(first: float, second: float) -> float:
     """By how much more than a point the first accuracy is smaller."""
     return second - first - POINT
-
-
-def at_chosen_lambda(results: Results) -> list[Case]:
-    """Influence+ and Fisher+ beside retraining, each at the lambda that validation nodes choose for it."""
-    cases = []
-    for dataset in results.datasets("regularization"):
-        chosen = {each: best_lambda(results, dataset, each) for each in (*APPROXIMATE, RETRAINED)}
-        after = {
-            method: results.mean("regularization", dataset, method, best, "accuracy_after")
-            for method, best in chosen.items()
-            if best is not None
-        }
-        for method in APPROXIMATE:
-            first, second = after.get(method), after.get(RETRAINED)
-            if first is not None and second is not None:
-                words = (
-                    f"{_place(dataset, 'all')}, 5 %: {method} {number(100 * first)} % at lambda {chosen[method]}, "
-                    f"{RETRAINED} {number(100 * second)} % at {chosen[RETRAINED]}."
-                )
-                cases.append(Case(second - first - POINT, words))
-    return cases
 
 
 def best_lambda(results: Results, dataset: str, method: str) -> str | None:
@@ -199,63 +219,12 @@ def smaller(first: float, second: float) -> float:
     return (second - first) / second if second else -first
 
 
-def growing(results: Results) -> list[Case]:
-    """Whether the projection is farther from retraining the more is deleted."""
-    cases = []
-    for dataset in results.datasets("closeness"):
-        shares = results.cases("closeness", dataset)
-        means = [(share, results.mean("closeness", dataset, LETHE, share, "weights")) for share in shares]
-        away = [(share, mean) for share, mean in means if mean is not None]
-        for (less, near), (more, far) in pairwise(away):
-            words = f"{_place(dataset, less)}: {number(near)}, and {number(far)} at {float(more):.0%}."
-            cases.append(Case(smaller(near, far), words))
-    return cases
+def place(dataset: str, case: str) -> str:
+    """A dataset and a case, as words begin."""
+    return NAMES.get(dataset, dataset) + _where(case)
 
 
-def deviation_with_mlp(results: Results) -> list[Case]:
-    """Whether accuracies with an MLP vary more over five seeds than without; of fewer, deviations tell nothing."""
-    cases = []
-    for dataset in results.datasets("accuracy"):
-        plain = results.values("accuracy", dataset, "linear", "all", "accuracy")
-        for method in ("+ MLP, 10 % public", "+ MLP, 50 % public"):
-            deep = results.values("accuracy", dataset, method, "all", "accuracy")
-            # A graph with its own split gives the linear model no deviation at all.
-            if len(deep) >= _SEEDS and (len(plain) == 1 or len(plain) >= _SEEDS):
-                deviations = stdev(deep), stdev(plain) if len(plain) > 1 else 0.0
-                words = f"{NAMES.get(dataset, dataset)}: {100 * deviations[0]:.2f} with {method}, "
-                cases.append(Case(deviations[0] - deviations[1], f"{words}{100 * deviations[1]:.2f} without."))
-    return cases
-
-
-def stream_accuracy(results: Results) -> list[Case]:
-    """Chien et al.: 0.1 % less test accuracy than retraining after 200 deletions; twice that still counts."""
-    cases = []
-    for case in results.cases("stream", "cora"):
-        key = ("stream", "cora", "certified removal", case)
-        after, anew = results.mean(*key, "accuracy_after"), results.mean(*key, "accuracy_anew")
-        if after is not None and anew is not None:
-            words = f"{number(100 * after)} % after {case} deletions, {number(100 * anew)} % retrained with its noise."
-            cases.append(Case(0.002 - (anew - after), words))
-    return cases
-
-
-def stream_speed(results: Results) -> list[Case]:
-    """Chien et al.: four times as fast as retraining after each deletion."""
-    cases = []
-    for case in results.cases("stream", "cora"):
-        key = ("stream", "cora", "certified removal", case)
-        spent, once = results.mean(*key, "seconds"), results.mean(*key, "seconds_of_one_retraining")
-        again = results.mean(*key, "retrainings")
-        if spent is not None and once is not None and again is not None:
-            ratio = once * int(case) / spent
-            words = f"{number(ratio)} times as fast as retraining by Newton's method after each of {case} deletions"
-            cases.append(Case(ratio - 4.0, f"{words}, {number(again)} retrainings among them."))
-    return cases
-
-
-def _place(dataset: str, case: str) -> str:
+def _where(case: str) -> str:
     if case[0].isalpha():
-        where = "" if case == "all" else f", {case}"
-    else:
-        where = f", lambda {case}" if "e" in case else f", {float(case):.0%}"
-    return NAMES.get(dataset, dataset) + where
+        return "" if case == "all" else f", {case}"
+    return f", lambda {case}" if "e" in case else f", {float(case):.0%}"

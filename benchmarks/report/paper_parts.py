@@ -49,10 +49,9 @@ PARTS = (
     (
         "Appendix on differential privacy",
         "a definition, and why no noise is needed",
-        "An argument from the projection’s being exact. Whether it is: see U-LiRA, membership inference, and when "
-        "the projection changes nothing.",
+        "",
     ),
-    ("Appendix on baselines", "how Influence+ and Fisher+ are made", ""),
+    ("Appendix on baselines", "how the baselines are made", ""),
     ("Appendix on SVM", "the projection for support vector machines", ""),
 )
 

@@ -7,7 +7,7 @@ from statistics import fmean
 from benchmarks.baselines.catalogue import NETWORKS
 from benchmarks.paper.robustness import DENSE
 from benchmarks.paper.setting import PLAIN_HINGE, SMOOTHED_HINGE
-from benchmarks.report.judging import GONE, POINT, Case, Claim, accuracies, better
+from benchmarks.report.judging import GONE, POINT, Case, Claim, accuracies, better, better_on_average
 from benchmarks.report.results import LETHE, NAMES, RETRAINED, Results, number
 
 #: Between the average degrees of Flickr (10) and Reddit (50), the paper's sparse and its dense graph.
@@ -177,21 +177,18 @@ CLAIMS = (
         "The projection is better than retrained GNNs",
         "Figure 4",
         "… and with accuracy even better than re-training ordinary GNNs.",
-        accuracies("robustness", "accuracy_after", tuple((LETHE, network) for network in NETWORKS), better),
-        _HERE,
+        better_on_average("robustness", "accuracy_after", tuple((LETHE, network) for network in NETWORKS)),
+        f"On average over the graphs. {_HERE}",
         "test_robustness.py::test_a_network_can_be_better_than_every_linear_model",
     ),
     Claim(
         "Linear models are better than GNNs whoever is deleted",
         "Table 4, observation 1",
         "Linear-GNNs could achieve even better performance than non-linear GNNs.",
-        accuracies(
-            "degrees",
-            "accuracy_after",
-            tuple((one, network) for one in (RETRAINED, LETHE) for network in NETWORKS),
-            better,
+        better_on_average(
+            "degrees", "accuracy_after", tuple((one, network) for one in (RETRAINED, LETHE) for network in NETWORKS)
         ),
-        _FLICKR,
+        f"“Could” is read as: on average over the graphs. {_FLICKR}",
         "test_robustness.py::test_a_network_can_be_better_than_every_linear_model",
     ),
     Claim(
@@ -215,7 +212,11 @@ CLAIMS = (
         "Table 5, observation 1",
         "The probability of classifying them as “untrained” should be lower than 50 %.",
         told("deleted", lambda before, after: 0.5 - before),
-        "The classifier sees class probabilities, and learned on a model and a graph of the adversary's own.",
+        "The classifier sees class probabilities, and learned on a model and a graph of the adversary's own. On Cora "
+        "it says “untrained” of 14.9 %, the paper's of 46.35 %. It is as good (58.2 % right, the two kinds weighing "
+        "the same; theirs 57.8 %), but takes for trained on whomever the model is sure of, and a linear model trained "
+        "to its optimum is sure of most, the more the smaller lambda (one split: 6 % at 1e-6, 23 % at 1e-2). How far "
+        "theirs was trained they do not say; their figures deviate by 17 points between splits.",
     ),
     Claim(
         "Membership inference sees the deletion",
@@ -255,6 +256,7 @@ CLAIMS = (
         "The constraint belongs to a bias, which the primal problem has not. Of one point alone it leaves alpha = 0, "
         "while the primal solution is not 0. Measured: |sum alpha_i y_i| as a share of sum alpha_i, at the optimum.",
         "test_robustness.py::test_the_printed_dual_of_the_svm_gives_one_point_nothing_while_the_primal_solution_is_not_zero",
+        general=True,
     ),
     Claim(
         "The projection takes an SVM’s injected channel away",

@@ -50,6 +50,19 @@ def delta_as_printed(results: Results) -> list[Case]:
     return cases
 
 
+def delta_of_cora(results: Results) -> list[Case]:
+    """Whether Cora's delta is larger than every other graph's in the same scaling."""
+    cases = []
+    for scaling in SCALINGS:
+        found = {each: results.mean("delta", each, scaling, "all", "delta") for each in results.datasets("delta")}
+        cora = found.pop("cora", None)
+        for dataset, other in found.items():
+            if cora is not None and other is not None:
+                words = f"{_name(dataset)}, {scaling}: {number(other)}, and {number(cora)} of Cora."
+                cases.append(Case(cora - other, words))
+    return cases
+
+
 def bound_against(figure: str, words: str, ahead: Callable[[float, float], float]) -> Callable[[Results], list[Case]]:
     """Theorem 1's bound beside another figure of the same seed, by `ahead` of both; `words` name the other."""
 
@@ -175,8 +188,3 @@ def stage_words(stage: str) -> str:
 
 def _figure(figure: str, value: float) -> str:
     return f"{number(value)}" if figure in ("gap", "rate") else f"{100 * value:.2f} %"
-
-
-def all_of(*judges: Callable[[Results], list[Case]]) -> Callable[[Results], list[Case]]:
-    """The cases of several judges."""
-    return lambda results: [case for judge in judges for case in judge(results)]

@@ -1,5 +1,6 @@
 """Units' results made up, and what claims they bear out."""
 
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.paper.units import MEASURED
@@ -29,3 +30,9 @@ def unit(experiment: str, method: str, cases: dict[str, dict[str, Any]], **field
 def judged(name: str, *records: dict[str, Any]) -> Finding:
     (claim,) = (each for each in CLAIMS if each.name == name)
     return found(claim, Results(records))
+
+
+def measured(name: str, *records: dict[str, Any]) -> Finding:
+    """As if no example were known that refutes it."""
+    (claim,) = (each for each in CLAIMS if each.name == name)
+    return found(replace(claim, general=False), Results(records))

@@ -26,6 +26,7 @@ from benchmarks.baselines.protocol import accuracy, choose_regularization
 from benchmarks.paper.accuracy import VARIANTS
 from benchmarks.paper.accuracy import accuracy as accuracy_of
 from benchmarks.paper.delta import SCALINGS, delta
+from benchmarks.paper.fine_tuning import ITERATIONS, fine_tuning
 from benchmarks.paper.membership import Attack, Split, told
 from benchmarks.paper.robustness import by_degree
 from benchmarks.paper.setting import spec_of
@@ -199,6 +200,13 @@ def test_an_mlp_forgets_the_words_that_no_public_node_has(monkeypatch: pytest.Mo
     assert [int(train(plain, each).logits[10].argmax()) for each in (graph, extracted)] == [1, 0]
 
 
+def test_an_mlp_need_not_make_accuracy_vary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any half of the training nodes that has both classes, it learns both features."""
+    monkeypatch.setattr("projector.training.mlp._EPOCHS", 120)
+    with_mlp = {accuracy_of(PLAIN, VARIANTS["+ MLP, 50 % public"], seed, PLAIN.features) for seed in range(5)}
+    assert with_mlp == {accuracy_of(PLAIN, VARIANTS["linear"], 0, PLAIN.features)} == {1}
+
+
 def test_the_projections_accuracy_can_change_where_a_networks_stays_as_it_is() -> None:
     """The test node has no features but its neighbour's. A network's bias knows the class of such nodes, W x cannot."""
     features = [[0, 0], [0, 1], [1, 0], [1, 0], [0, 0], [0, 0], [0, 1]]
@@ -254,6 +262,19 @@ def test_delta_of_a_word_of_one_document_is_not_as_printed_in_any_scaling(words:
     found: list[Any] = [dict(delta(graph, Unit("delta", "words", each, 0)))["all"]["delta"] for each in SCALINGS]
     assert found == pytest.approx([1, 1 / words, words**-0.5])
     assert min(abs(each / PRINTED["cora"][0] - 1) for each in found) > POINT
+
+
+def test_delta_can_be_larger_where_features_are_fewer() -> None:
+    """Many binary features, each of two nodes, beside one feature of one node."""
+    graphs = [made(X, [0] * len(X), training=range(len(X))) for X in (np.vstack([np.eye(7)] * 2), [[2.0], [0.0]])]
+    many, few = (dict(delta(graph, Unit("delta", "made", "raw", 0)))["all"]["delta"] for graph in graphs)
+    assert many == 0
+    assert few == pytest.approx(2)
+
+
+def test_fine_tuning_need_not_raise_training_accuracy() -> None:
+    cases = dict(fine_tuning(PLAIN, Unit("fine-tuning", "made", LETHE, 0)))
+    assert {cases[stage]["train"] for stage in ("after", str(ITERATIONS[-1]))} == {1}
 
 
 def test_theorem_1_is_wrong_about_the_rows_of_three_linked_nodes_and_says_nothing_of_their_weights() -> None:

@@ -10,7 +10,7 @@ from benchmarks.report.judging import Verdict
 from benchmarks.report.page import page
 from benchmarks.report.paper_tables import DELTA, FINETUNING, shown
 from benchmarks.report.results import Results
-from tests.support.results import judged, unit
+from tests.support.results import judged, measured, unit
 
 LOOPED = next(iter(LOOPS))
 
@@ -61,6 +61,16 @@ FLIPS = [
         tuned(at("before", train=0.9, validation=0.8), at("after", train=0.89, validation=0.8)),
     ),
     (
+        "Fine-tuning raises training accuracy, by little",
+        tuned(at("after", train=0.9), at("1000", train=0.905)),
+        tuned(at("after", train=0.9), at("1000", train=0.9)),
+    ),
+    (
+        "Without diffusion, fine-tuning ends as retraining does",
+        tuned(at("1000", accuracy=0.8), at("retrained", accuracy=0.805)),
+        tuned(at("1000", accuracy=0.8), at("retrained", accuracy=0.82)),
+    ),
+    (
         "Fine-tuning is shorter than retraining",
         unit("fine-tuning", PLAIN, {"after": {"gap": 0.1}, "from zero, 1000": {"gap": 0.2}}),
         unit("fine-tuning", PLAIN, {"after": {"gap": 0.3}, "from zero, 1000": {"gap": 0.2}}),
@@ -86,15 +96,34 @@ FLIPS = [
 
 @pytest.mark.parametrize(("name", "holding", "failing"), FLIPS, ids=[flip[0] for flip in FLIPS])
 def test_a_verdict_is_what_the_figures_say(name: str, holding: dict[str, Any], failing: dict[str, Any]) -> None:
-    assert judged(name).verdict is Verdict.UNMEASURED
-    assert judged(name, holding).verdict is Verdict.REPRODUCED
-    assert judged(name, {**holding, "dataset": "pubmed"}, failing).verdict is Verdict.REFUTED
-    assert "Cora" in judged(name, failing).words
+    assert measured(name).verdict is Verdict.UNMEASURED
+    assert measured(name, holding).verdict is Verdict.REPRODUCED
+    assert measured(name, {**holding, "dataset": "pubmed"}, failing).verdict is Verdict.REFUTED
+    assert "Cora" in measured(name, failing).words
 
 
 def test_no_seed_of_a_theorem_may_fail() -> None:
     other = {**bounded(distance=11.0), "seed": 1}
-    assert judged("The bound of Theorem 1 holds", bounded(), other).verdict is Verdict.REFUTED
+    assert measured("The bound of Theorem 1 holds", bounded(), other).verdict is Verdict.REFUTED
+
+
+def test_a_theorem_that_a_test_refutes_is_refuted_whatever_was_measured() -> None:
+    for name, record in (
+        ("The bound of Theorem 1 holds", bounded()),
+        ("Fine-tuning goes as 1/K", tuned(at("10", gap=1.0, rate=2.0))),
+    ):
+        finding = judged(name, record)
+        assert finding.verdict is Verdict.REFUTED
+        assert finding.words.startswith("It holds in")
+        assert finding.words.endswith("It is false in general: see the smallest example.")
+        assert judged(name).words == "It is false in general: see the smallest example."
+
+
+def test_coras_delta_is_compared_in_one_scaling() -> None:
+    name, other = "Cora’s delta is the largest", of_rows(0.5, 1.0, dataset="citeseer")
+    assert judged(name, of_rows(1.0, 1.0), other).verdict is Verdict.REPRODUCED
+    assert judged(name, of_rows(0.4, 1.0), other).verdict is Verdict.REFUTED
+    assert judged(name, of_rows(0.4, 1.0, "row norms of 1"), other).verdict is Verdict.UNMEASURED
 
 
 def test_a_graph_that_is_not_decomposed_proves_no_claim() -> None:
