@@ -20,6 +20,7 @@ from benchmarks.report.pictures import Point, distance_against_time
 from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number, percent, spread
 from benchmarks.report.robustness_tables import sections as robustness_sections
 from benchmarks.report.section import Table
+from benchmarks.report.stream import stream_table
 from benchmarks.report.theory_page import sections as theory_sections
 
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -102,7 +103,7 @@ def page(results: Results) -> str:
         regularization=_regularization(results),
         closeness=[_closeness(results, each) for each in results.datasets("closeness")],
         accuracy=_accuracy(results),
-        stream=_stream(results),
+        stream=stream_table(results),
         sections=[
             *robustness_sections(results),
             *lira_sections(results),
@@ -244,25 +245,6 @@ def _accuracy(results: Results) -> Table:
         for method in methods
     ]
     return Table(("model", *map(_name, datasets)), rows)
-
-
-def _stream(results: Results) -> Table:
-    """Chien et al.'s deletions, beside what they publish."""
-    rows = []
-    for dataset in results.datasets("stream"):
-        for case in results.cases("stream", dataset):
-            key = ("stream", dataset, "certified removal", case)
-            told = ("before", "after", "anew", "retrained")
-            rows.append(
-                [
-                    f"{_name(dataset)}, {case} deletions",
-                    *(percent(results.values(*key, f"accuracy_{each}")) for each in told),
-                    *(spread(results.values(*key, each)) for each in ("retrainings", "epsilon", "seconds")),
-                    spread([int(case) * once for once in results.values(*key, "seconds_of_one_retraining")]),
-                ]
-            )
-    head = ("", "accuracy before, %", "after, %", "retrained with noise, %", "without, %", "retrainings")
-    return Table((*head, "epsilon of all columns", "time, s", "retraining after each, s"), rows)
 
 
 def _made(results: Results) -> Table:

@@ -18,6 +18,7 @@ from benchmarks.report.paper_parts import PARTS, index, named
 from benchmarks.report.paper_tables import TABLES, UNMEASURED, UNREACHABLE
 from benchmarks.report.pictures import Point, distance_against_time
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, number, percent, spread
+from benchmarks.report.stream import stream_table
 from benchmarks.reproduce import RESULTS
 from tests.support.results import judged, unit
 
@@ -265,6 +266,29 @@ def test_the_page_of_nothing_names_everything_as_missing() -> None:
     assert "0 of 5" in text
     assert f"{Verdict.REPRODUCED.value} 0" not in text
     assert "0 reproduced" in text
+
+
+def test_a_stream_of_edges_or_features_stands_beside_the_nodes_and_what_is_published() -> None:
+    figures = {"accuracy_after": 0.82, "accuracy_anew": 0.83, "seconds": 10.0, "seconds_of_one_retraining": 0.5}
+    figures |= {"budget_spent": 0.125, "budget": 0.25}
+    cases = {"nodes": {**figures, "removals": 200}, "edges": {**figures, "removals": 150}}
+    made = stream_table(Results([unit("stream", "certified removal", cases)]))
+    assert list(made.head) == ["", "Cora, 200 nodes", "Cora, 150 edges", "published: Cora, 200 nodes"]
+    rows = {name: cells for name, *cells in made.rows}
+    assert rows["spent"] == ["0.125", "0.125", "–"]
+    assert rows["budget"] == ["0.25", "0.25", "–"]
+    assert rows["lost to retraining with noise, points"] == ["1.00", "1.00", "0.1"]
+    assert rows["times as fast as retraining after each"] == ["10", "7.5", "4"]
+    assert not stream_table(Results([])).rows
+
+
+def test_a_stream_of_before_edges_were_removed_is_of_nodes_without_what_it_spent() -> None:
+    figures = {"nodes": 200, "seconds": 10.0, "seconds_of_one_retraining": 0.5}
+    made = stream_table(Results([unit("stream", "certified removal", {"200": figures})]))
+    assert made.head[1] == "Cora, 200 nodes"
+    rows = {name: cells for name, *cells in made.rows}
+    assert rows["spent"] == ["–", "–"]
+    assert rows["times as fast as retraining after each"] == ["10", "4"]
 
 
 def test_every_row_of_the_papers_tables_has_as_many_cells_as_columns() -> None:
