@@ -1,7 +1,6 @@
 """The report: one HTML file of what was measured, which names what was not."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -11,6 +10,7 @@ from markupsafe import Markup
 from benchmarks.baselines.protocol import LAMBDAS
 from benchmarks.report.attacks import sections as attack_sections
 from benchmarks.report.claims import CLAIMS
+from benchmarks.report.curves import closeness_curves
 from benchmarks.report.first_page import lines
 from benchmarks.report.judging import Verdict, best_lambda, found
 from benchmarks.report.lira import sections as lira_sections
@@ -19,7 +19,7 @@ from benchmarks.report.paper_tables import TABLES, Row, shown
 from benchmarks.report.pictures import Point, distance_against_time
 from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number, percent, spread
 from benchmarks.report.robustness_tables import sections as robustness_sections
-from benchmarks.report.section import Table
+from benchmarks.report.section import Picture, Table
 from benchmarks.report.stream import stream_table
 from benchmarks.report.theory_page import sections as theory_sections
 
@@ -67,16 +67,6 @@ _SETTINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Closeness:
-    """One dataset's distances to retraining, and their picture."""
-
-    name: str
-    table: Table
-    picture: Markup
-    share: str
-
-
 def write_page(folder: Path, file: Path) -> Path:
     """Writes the report of the results below `folder` into `file`, and returns it."""
     results = Results.of(folder)
@@ -101,7 +91,7 @@ def page(results: Results) -> str:
         repair=_repair(results),
         injection=[(_name(each), _injection(results, each)) for each in results.datasets("injection")],
         regularization=_regularization(results),
-        closeness=[_closeness(results, each) for each in results.datasets("closeness")],
+        closeness=[(_name(each), _closeness(results, each)) for each in results.datasets("closeness")],
         accuracy=_accuracy(results),
         stream=stream_table(results),
         sections=[
@@ -207,8 +197,8 @@ def _regularization(results: Results) -> Table:
     return Table(("method", "dataset", *lambdas, "chosen"), rows)
 
 
-def _closeness(results: Results, dataset: str) -> Closeness:
-    """Every method's distances, and the picture of one share."""
+def _closeness(results: Results, dataset: str) -> Table:
+    """Every method's distances, the picture of one share, and that of all."""
     rows, points = [], []
     cases = results.cases("closeness", dataset)
     share = "0.01" if "0.01" in cases else cases[0]
@@ -218,17 +208,17 @@ def _closeness(results: Results, dataset: str) -> Closeness:
             away, seconds = (results.values(*key, each) for each in ("weights", "seconds"))
             if not seconds:
                 continue
-            told = ("weights", "deleted", "remaining", "test", "seconds")
-            figures = [spread(results.values(*key, each)) for each in told]
+            figures = [
+                spread(results.values(*key, each)) for each in ("weights", "deleted", "remaining", "test", "seconds")
+            ]
             ratios = results.values(*key, "times_lethe")
             rows.append([f"{place}. {method}", f"{float(case):.0%}", *figures, spread(ratios), str(len(seconds))])
             if case == share and ratios and away:
                 points.append(Point(place, method, _family(method), fmean(ratios), fmean(away)))
-    head = ("method", "deleted", "weights", "deleted nodes", "remaining", "test")
-    made = Table((*head, "time, s", "ratio to Lethe's", "seeds"), rows)
-    name = _name(dataset)
-    title = f"{name}, {float(share):.0%} deleted: distance of the weights to retraining against time"
-    return Closeness(name, made, Markup(distance_against_time(points, title)), f"{float(share):.0%}")
+    title = f"{_name(dataset)}, {float(share):.0%} deleted: distance of the weights to retraining against time"
+    against_time = [Picture(Markup(distance_against_time(points, title)), title)] if points else []
+    told = ("weights", "deleted nodes", "remaining", "test", "time, s", "ratio to Lethe's", "seeds")
+    return Table(("method", "deleted", *told), rows, pictures=(*against_time, *closeness_curves(results, dataset)))
 
 
 def _family(method: str) -> str:

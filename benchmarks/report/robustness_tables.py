@@ -1,6 +1,7 @@
 """The report's parts on robustness, membership inference, requests one after another and support vector machines."""
 
 from benchmarks.paper.robustness import DENSE, SPARSE
+from benchmarks.report.curves import robustness_curves
 from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number, percent, spread
 from benchmarks.report.robustness import curves, largest_change, largest_step, pooled
 from benchmarks.report.section import Section, Table
@@ -65,7 +66,8 @@ def _robustness(results: Results, dataset: str) -> Table:
         most = [f"{100 * measure(curve):.2f}" for measure in (largest_change, largest_step)]
         rows.append([method, percent(before), *cells, *most, str(len(before))])
     head = ("method", "before", *(f"{float(each):.0%}" for each in shares))
-    return Table((*head, "largest change, points", "largest step, points", "seeds"), rows)
+    head = (*head, "largest change, points", "largest step, points", "seeds")
+    return Table(head, rows, pictures=robustness_curves(results, dataset))
 
 
 def _degrees(results: Results) -> Table:
