@@ -8,6 +8,7 @@ import jinja2
 from markupsafe import Markup
 
 from benchmarks.baselines.protocol import LAMBDAS
+from benchmarks.paper.experiments import EXCLUDED
 from benchmarks.report.attacks import sections as attack_sections
 from benchmarks.report.claims import CLAIMS
 from benchmarks.report.curves import closeness_curves
@@ -102,6 +103,7 @@ def page(results: Results) -> str:
         ],
         methods=Table(("method", "what it does"), _METHODS, prose=True),
         settings=Table(("", "the paper", "here"), _SETTINGS, prose=True),
+        excluded=Table(("what", "why"), EXCLUDED, prose=True),
         missing=[(experiment, _name(dataset), methods) for experiment, dataset, methods in results.missing()],
         unfinished=results.unfinished,
         made=_made(results),

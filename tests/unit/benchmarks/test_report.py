@@ -1,6 +1,7 @@
 """The report says what the results say, names what is missing, and loads nothing."""
 
 import ast
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.baselines.catalogue import METHODS
+from benchmarks.paper.experiments import EXCLUDED
 from benchmarks.paper.lira import RETRAINED_QUESTION
 from benchmarks.paper.units import OUT_OF_TIME
 from benchmarks.report.claims import CLAIMS
@@ -266,6 +268,13 @@ def test_the_page_of_nothing_names_everything_as_missing() -> None:
     assert "0 of 5" in text
     assert f"{Verdict.REPRODUCED.value} 0" not in text
     assert "0 reproduced" in text
+
+
+def test_what_is_not_planned_is_named_with_its_reason() -> None:
+    text = html.unescape(page(Results([])))
+    assert EXCLUDED
+    for what, why in EXCLUDED:
+        assert f"<td>{what}</td><td>{why}</td>" in text
 
 
 def test_a_stream_of_edges_or_features_stands_beside_the_nodes_and_what_is_published() -> None:
