@@ -277,6 +277,13 @@ def test_what_is_not_planned_is_named_with_its_reason() -> None:
         assert f"<td>{what}</td><td>{why}</td>" in text
 
 
+def test_ours_beside_ogbn_arxiv_are_said_to_be_of_other_features_in_every_row() -> None:
+    named = {row.dataset for table in TABLES for row in table.rows if "arxiv" in row.dataset}
+    assert named == {"ogbn-arxiv; ours: other features"}
+    arxiv = {**injected(LETHE, 0.0, 0.7159, 3.0), "dataset": "ogbn_arxiv_llm"}
+    assert re.search(r"<td>ogbn-arxiv; ours: other features</td>.*85.00 → 71.59", page(Results([arxiv])))
+
+
 def test_a_stream_of_edges_or_features_stands_beside_the_nodes_and_what_is_published() -> None:
     figures = {"accuracy_after": 0.82, "accuracy_anew": 0.83, "seconds": 10.0, "seconds_of_one_retraining": 0.5}
     figures |= {"budget_spent": 0.125, "budget": 0.25}
