@@ -277,6 +277,29 @@ def test_what_is_not_planned_is_named_with_its_reason() -> None:
         assert f"<td>{what}</td><td>{why}</td>" in text
 
 
+def test_methods_with_a_lambda_of_their_own_say_so_in_every_row() -> None:
+    records = [make(name) for name in ("scalegun", "fisher+") for make in (_injected, _near)]
+    text = page(Results(records))
+    assert re.findall(r"<td>(?:\d+\. )?((?:scalegun|fisher\+)[^<]*)</td><td>[15]%", text) == [
+        "fisher+",
+        "scalegun (lambda 1e-2)",
+        "fisher+",
+        "fisher+",
+        "scalegun (lambda 1e-2)",
+        "scalegun (lambda 1e-2)",
+    ]
+    assert "<title>scalegun (lambda 1e-2)</title>" in text
+    assert "1e-4 for all" not in text
+
+
+def _injected(method: str) -> dict[str, Any]:
+    return injected(method, 0.1, 0.8, 1.0)
+
+
+def _near(method: str) -> dict[str, Any]:
+    return near(method, 0.1)
+
+
 def test_ours_beside_ogbn_arxiv_are_said_to_be_of_other_features_in_every_row() -> None:
     named = {row.dataset for table in TABLES for row in table.rows if "arxiv" in row.dataset}
     assert named == {"ogbn-arxiv; ours: other features"}
