@@ -1,15 +1,14 @@
-"""Pictures on logarithmic axes, as SVG: those of the report take their colours from the page, others bring them."""
+"""Pictures of points and of lines, as SVG: those of the report take their colours from the page, others bring them."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-#: Distances below this one are rounding, and drawn on one line.
-_FLOOR = 1e-12
+from benchmarks.report.axes import FLOOR, Axis, Scale, frame
+
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 680, 380, 74, 18, 16, 50
-#: Of a picture of lines: its height, the room for names beside it, between two of them, and how many colours there are.
-_TALL, _NAMES, _LINE, _COLOURS = 460, 300, 17, 6
+#: Of a picture of lines: the room between two names, and how many colours there are.
+_LINE, _COLOURS = 17, 6
 _STYLE = (
     "svg{--page:#fff;--muted:#525d69;--line:#d9dcdf;"
     "--c0:#17212b;--c1:#0b6e77;--c2:#b4552d;--c3:#6b4f9e;--c4:#7d6a00;--c5:#a3201a}"
@@ -41,15 +40,15 @@ def distance_against_time(points: Sequence[Point], title: str) -> str:
     """A point for each method, both axes by powers of ten; "" for no points."""
     if not points:
         return ""
-    x = _Axis.over([point.time for point in points], _LEFT, _WIDTH - _RIGHT)
-    y = _Axis.over([max(point.distance, _FLOOR) for point in points], _HEIGHT - _BOTTOM, _TOP)
+    x = Axis.over(Scale.POWERS, [point.time for point in points], _LEFT, _WIDTH - _RIGHT)
+    y = Axis.over(Scale.POWERS, [max(point.distance, FLOOR) for point in points], _HEIGHT - _BOTTOM, _TOP)
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">',
         f"<title>{escape(title)}</title>",
-        *_frame(x, y, "time, as a ratio to Lethe’s projection", "distance to retraining"),
+        *frame(x, y, "time, as a ratio to Lethe’s projection", "distance to retraining"),
     ]
     for point in points:
-        across, down = x.at(point.time), y.at(max(point.distance, _FLOOR))
+        across, down = x.at(point.time), y.at(max(point.distance, FLOOR))
         parts.append(
             f'<g class="point {point.family}"><title>{escape(point.name)}</title>'
             f'<circle cx="{across:.1f}" cy="{down:.1f}" r="9"/>'
@@ -60,81 +59,73 @@ def distance_against_time(points: Sequence[Point], title: str) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """What one thing takes at several sizes."""
+    """One thing at several sizes."""
 
     name: str
-    #: (size, what it takes), all positive, ascending by size.
+    #: (size, what it is there), ascending by size.
     points: Sequence[tuple[float, float]]
-
-
-def lines_by_size(lines: Sequence[Line], title: str, across: str, upwards: str) -> str:
-    """Each of `lines` on axes by powers of ten, named at its right end; a picture that stands alone.
-
-    `across` and `upwards` say what the axes are.
-    """
-    points = [point for line in lines for point in line.points]
-    x = _Axis.over([size for size, _ in points], _LEFT, _WIDTH - _RIGHT)
-    y = _Axis.over([taken for _, taken in points], _TALL - _BOTTOM, _TOP)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH + _NAMES} {_TALL}" role="img">',
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-        f'<rect class="page" width="{_WIDTH + _NAMES}" height="{_TALL}"/>',
-        *_frame(x, y, across, upwards),
-    ]
-    # From the top down, each name below the one before.
-    lowest = float(_TOP - _LINE)
-    for number, line in enumerate(sorted(lines, key=lambda line: -line.points[-1][1])):
-        places = [(x.at(size), y.at(taken)) for size, taken in line.points]
-        look = f"colour{number % _COLOURS}" + (" dashed" if number >= _COLOURS else "")
-        parts.append(f'<polyline class="{look}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in places)}"/>')
-        parts += [f'<circle class="{look}" cx="{a:.1f}" cy="{b:.1f}" r="2.5"/>' for a, b in places]
-        (right, end), lowest = places[-1], max(places[-1][1], lowest + _LINE)
-        parts.append(f'<line class="grid" x1="{right + 4:.1f}" x2="{_WIDTH - 4}" y1="{end:.1f}" y2="{lowest:.1f}"/>')
-        parts.append(f'<text class="name {look}" x="{_WIDTH}" y="{lowest + 4:.1f}">{escape(line.name)}</text>')
-    return "".join([*parts, "</svg>\n"])
-
-
-def _frame(x: "_Axis", y: "_Axis", across: str, upwards: str) -> Iterator[str]:
-    """The grid between two axes, its powers of ten, and what the axes are."""
-    left, right, top, bottom = x.start, x.end, y.end, y.start
-    for power in x.powers:
-        at = x.at(10.0**power)
-        yield f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}"/>'
-        yield f'<text class="tick" x="{at:.1f}" y="{bottom + 18}">{_power(power)}</text>'
-    for power in y.powers[:: max(1, len(y.powers) // 8)]:
-        at = y.at(10.0**power)
-        yield f'<line class="grid" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        words = f"≤ {_power(power)}" if 10.0**power <= _FLOOR else _power(power)
-        yield f'<text class="tick left" x="{left - 8}" y="{at + 4:.1f}">{words}</text>'
-    yield f'<text class="axis" x="{(left + right) / 2}" y="{bottom + 40}">{across}</text>'
-    middle = (top + bottom) / 2
-    yield f'<text class="axis" transform="rotate(-90 16 {middle})" x="16" y="{middle}">{upwards}</text>'
+    #: Of the style sheet: colour and dashes; "" for those of its place from the top.
+    look: str = ""
 
 
 @dataclass(frozen=True)
-class _Axis:
-    """Powers of ten between two ends, and where each value lies."""
+class Sheet:
+    """What lines are drawn on."""
 
-    first: int
-    last: int
-    start: float
-    end: float
-
-    @classmethod
-    def over(cls, values: Sequence[float], start: float, end: float) -> "_Axis":
-        first = math.floor(math.log10(min(values)))
-        return cls(first, max(math.ceil(math.log10(max(values))), first + 1), start, end)
-
-    @property
-    def powers(self) -> range:
-        return range(self.first, self.last + 1)
-
-    def at(self, value: float) -> float:
-        share = (math.log10(value) - self.first) / (self.last - self.first)
-        return self.start + share * (self.end - self.start)
+    #: Of the axes with what is written beside them, and of the names on their right.
+    width: int
+    names: int
+    height: int
+    #: "" where it is that of the page around the picture.
+    style: str
 
 
-def _power(power: int) -> str:
-    if -3 < power < 4:
-        return f"{10.0**power:g}"
-    return "10" + str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+#: A file of its own, and a part of the report's page.
+ALONE, IN_PAGE = Sheet(680, 300, 460, _STYLE), Sheet(410, 210, 346, "")
+
+
+def lines_by_size(
+    lines: Sequence[Line],
+    title: str,
+    across: str,
+    upwards: str,
+    *,
+    x: Scale = Scale.POWERS,
+    y: Scale = Scale.POWERS,
+    sheet: Sheet = ALONE,
+) -> str:
+    """Each of `lines`, named at its right end; `across` and `upwards` say what the axes are."""
+    points = [point for line in lines for point in line.points]
+    horizontal = Axis.over(x, [size for size, _ in points], _LEFT, sheet.width - _RIGHT)
+    vertical = Axis.over(y, [there for _, there in points], sheet.height - _BOTTOM, _TOP)
+    whole = sheet.width + sheet.names
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {sheet.height}" role="img">',
+        f"<title>{escape(title)}</title>{f'<style>{sheet.style}</style>' if sheet.style else ''}",
+        f'<rect class="page" width="{whole}" height="{sheet.height}"/>' if sheet.style else "",
+        *frame(horizontal, vertical, across, upwards),
+    ]
+    drawn = sorted(lines, key=lambda line: -line.points[-1][1])
+    heights = _apart([vertical.at(line.points[-1][1]) for line in drawn], sheet.height - _BOTTOM)
+    for number, (line, height) in enumerate(zip(drawn, heights, strict=True)):
+        places = [(horizontal.at(size), vertical.at(there)) for size, there in line.points]
+        look = line.look or f"colour{number % _COLOURS}" + (" dashed" if number >= _COLOURS else "")
+        parts.append(f'<polyline class="{look}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in places)}"/>')
+        parts += [f'<circle class="{look}" cx="{a:.1f}" cy="{b:.1f}" r="2.5"/>' for a, b in places]
+        right, end = places[-1]
+        parts.append(
+            f'<line class="grid" x1="{right + 4:.1f}" x2="{sheet.width - 4}" y1="{end:.1f}" y2="{height:.1f}"/>'
+        )
+        parts.append(f'<text class="name {look}" x="{sheet.width}" y="{height + 4:.1f}">{escape(line.name)}</text>')
+    return "".join([*parts, "</svg>\n"])
+
+
+def _apart(ends: Sequence[float], bottom: float) -> list[float]:
+    """Where the names of lines with these ends stand, from the top down: none on another, none below `bottom`."""
+    heights: list[float] = []
+    for end in ends:
+        heights.append(max(end, heights[-1] + _LINE) if heights else end)
+    for place in range(len(heights) - 1, -1, -1):
+        below = heights[place + 1] - _LINE if place + 1 < len(heights) else bottom
+        heights[place] = min(heights[place], below)
+    return heights

@@ -1,6 +1,7 @@
 """The report's parts on robustness, membership inference, requests one after another and support vector machines."""
 
 from benchmarks.paper.robustness import DENSE, SPARSE
+from benchmarks.report.curves import robustness_curves
 from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number, percent, spread
 from benchmarks.report.robustness import curves, largest_change, largest_step, pooled
 from benchmarks.report.section import Section, Table
@@ -28,7 +29,8 @@ def sections(results: Results) -> list[Section]:
         Section(
             "Dense and sparse nodes deleted",
             "The same after the tenth of the training nodes of largest, and of smallest, degree was deleted. The "
-            "paper’s Table 4 is of Flickr and Reddit, which cannot be reached.",
+            "paper’s Table 4 is of Flickr and Reddit, which cannot be reached. Times are of the processor until the "
+            "answers of all nodes were there.",
             [("", _degrees(results))],
         ),
         Section(
@@ -65,7 +67,8 @@ def _robustness(results: Results, dataset: str) -> Table:
         most = [f"{100 * measure(curve):.2f}" for measure in (largest_change, largest_step)]
         rows.append([method, percent(before), *cells, *most, str(len(before))])
     head = ("method", "before", *(f"{float(each):.0%}" for each in shares))
-    return Table((*head, "largest change, points", "largest step, points", "seeds"), rows)
+    head = (*head, "largest change, points", "largest step, points", "seeds")
+    return Table(head, rows, pictures=robustness_curves(results, dataset))
 
 
 def _degrees(results: Results) -> Table:
@@ -74,9 +77,17 @@ def _degrees(results: Results) -> Table:
         for method in results.methods("degrees", dataset):
             key = ("degrees", dataset, method)
             before = results.values(*key, DENSE, "accuracy_before")
-            after = [percent(results.values(*key, case, "accuracy_after")) for case in (DENSE, SPARSE)]
+            after = [
+                words
+                for case in (DENSE, SPARSE)
+                for words in (
+                    percent(results.values(*key, case, "accuracy_after")),
+                    spread(results.values(*key, case, "seconds")),
+                )
+            ]
             rows.append([f"{NAMES.get(dataset, dataset)}, {method}", percent(before), *after, str(len(before))])
-    return Table(("", "before", "largest degree deleted", "smallest degree deleted", "seeds"), rows)
+    head = ("", "before", "largest degree deleted", "time, s", "smallest degree deleted", "time, s", "seeds")
+    return Table(head, rows)
 
 
 def _membership(results: Results) -> Table:

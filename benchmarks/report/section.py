@@ -1,7 +1,17 @@
-"""A part of the report's page: words and tables."""
+"""A part of the report's page: words, tables and pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One drawn in the page, and what stands below it."""
+
+    svg: Markup
+    words: str
 
 
 @dataclass(frozen=True)
@@ -12,6 +22,8 @@ class Table:
     rows: Sequence[Sequence[str]]
     #: Whether cells are sentences, which wrap.
     prose: bool = False
+    #: What is drawn of the rows, above them.
+    pictures: Sequence[Picture] = ()
 
 
 @dataclass(frozen=True)

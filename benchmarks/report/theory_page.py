@@ -1,6 +1,7 @@
 """The report's parts on delta, the theorems, fine-tuning and expressiveness."""
 
 from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
+from benchmarks.report.curves import fine_tuning_curves
 from benchmarks.report.results import NAMES, Results, number, percent, spread
 from benchmarks.report.section import Section, Table
 from benchmarks.report.theory_judging import stage_words
@@ -28,7 +29,8 @@ def sections(results: Results) -> list[Section]:
             "Fine-tuning",
             "1 % of the training nodes deleted; accuracies in percent. Fine-tuning is gradient descent on the "
             "remaining graph from the projected weights, with the step of Theorem 1. F − min F and the relative "
-            "distance are to the repaired weights, where F is least; the rate is what the proof of Theorem 1 allows.",
+            "distance are to the repaired weights, where F is least; the rate is what the proof of Theorem 1 allows. "
+            "The curves of accuracy are the paper’s Figure 6, which is of ogbn-arxiv.",
             [(NAMES.get(each, each), _fine_tuning(results, each)) for each in results.datasets("fine-tuning")],
         ),
         Section(
@@ -95,7 +97,8 @@ def _fine_tuning(results: Results, dataset: str) -> Table:
             shares = [percent(results.values(*key, each)) for each in ("train", "validation", "accuracy")]
             figures = [spread(results.values(*key, each)) for each in ("gap", "distance", "rate")]
             rows.append([stage_words(stage) + ", with diffusion" * (method == DIFFUSED), *shares, *figures])
-    return Table(("", "training", "validation", "test", "F − min F", "distance", "the rate"), rows)
+    head = ("", "training", "validation", "test", "F − min F", "distance", "the rate")
+    return Table(head, rows, pictures=fine_tuning_curves(results, dataset))
 
 
 def _expressiveness(results: Results) -> Table:

@@ -1,6 +1,7 @@
 """The report says what the results say, names what is missing, and loads nothing."""
 
 import ast
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.baselines.catalogue import METHODS
+from benchmarks.paper.experiments import EXCLUDED
 from benchmarks.paper.lira import RETRAINED_QUESTION
 from benchmarks.paper.units import OUT_OF_TIME
 from benchmarks.report.claims import CLAIMS
@@ -18,6 +20,7 @@ from benchmarks.report.paper_parts import PARTS, index, named
 from benchmarks.report.paper_tables import TABLES, UNMEASURED, UNREACHABLE
 from benchmarks.report.pictures import Point, distance_against_time
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, number, percent, spread
+from benchmarks.report.stream import stream_table
 from benchmarks.reproduce import RESULTS
 from tests.support.results import judged, measured, unit
 
@@ -251,6 +254,57 @@ def test_the_page_of_nothing_names_everything_as_missing() -> None:
     assert "0 of 5" in text
     assert f"{Verdict.REPRODUCED.value} 0" not in text
     assert "0 reproduced" in text
+
+
+def test_what_is_not_planned_is_named_with_its_reason() -> None:
+    text = html.unescape(page(Results([])))
+    assert EXCLUDED
+    for what, why in EXCLUDED:
+        assert f"<td>{what}</td><td>{why}</td>" in text
+
+
+def test_methods_with_a_lambda_of_their_own_say_so_in_every_row() -> None:
+    records = [make(name) for name in ("scalegun", "fisher+") for make in (_injected, _near)]
+    text = page(Results(records))
+    assert re.findall(r"<td>(?:\d+\. )?((?:scalegun|fisher\+)[^<]*)</td><td>[15]%", text) == [
+        "fisher+",
+        "scalegun (lambda 1e-2)",
+        "fisher+",
+        "fisher+",
+        "scalegun (lambda 1e-2)",
+        "scalegun (lambda 1e-2)",
+    ]
+    assert "<title>scalegun (lambda 1e-2)</title>" in text
+    assert "1e-4 for all" not in text
+
+
+def _injected(method: str) -> dict[str, Any]:
+    return injected(method, 0.1, 0.8, 1.0)
+
+
+def _near(method: str) -> dict[str, Any]:
+    return near(method, 0.1)
+
+
+def test_ours_beside_ogbn_arxiv_are_said_to_be_of_other_features_in_every_row() -> None:
+    named = {row.dataset for table in TABLES for row in table.rows if "arxiv" in row.dataset}
+    assert named == {"ogbn-arxiv; ours: other features"}
+    arxiv = {**injected(LETHE, 0.0, 0.7159, 3.0), "dataset": "ogbn_arxiv_llm"}
+    assert re.search(r"<td>ogbn-arxiv; ours: other features</td>.*85.00 → 71.59", page(Results([arxiv])))
+
+
+def test_a_stream_of_edges_or_features_stands_beside_the_nodes_and_what_is_published() -> None:
+    figures = {"accuracy_after": 0.82, "accuracy_anew": 0.83, "seconds": 10.0, "seconds_of_one_retraining": 0.5}
+    figures |= {"budget_spent": 0.125, "budget": 0.25}
+    cases = {"nodes": {**figures, "removals": 200}, "edges": {**figures, "removals": 150}}
+    made = stream_table(Results([unit("stream", "certified removal", cases)]))
+    assert list(made.head) == ["", "Cora, 200 nodes", "Cora, 150 edges", "published: Cora, 200 nodes"]
+    rows = {name: cells for name, *cells in made.rows}
+    assert rows["spent"] == ["0.125", "0.125", "–"]
+    assert rows["budget"] == ["0.25", "0.25", "–"]
+    assert rows["lost to retraining with noise, points"] == ["1.00", "1.00", "0.1"]
+    assert rows["times as fast as retraining after each"] == ["10", "7.5", "4"]
+    assert not stream_table(Results([])).rows
 
 
 def test_every_row_of_the_papers_tables_has_as_many_cells_as_columns() -> None:

@@ -1,0 +1,81 @@
+"""The axes of pictures: where a value lies between two ends, and which values are written beside them."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+#: Values below this one are rounding, and drawn on one line.
+FLOOR = 1e-12
+#: How many values stand beside an axis, about.
+_TICKS = 6
+
+
+class Scale(Enum):
+    """What a step along an axis is."""
+
+    #: A multiplication: values are positive.
+    POWERS = auto()
+    #: An addition.
+    EVEN = auto()
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Values between two ends, which are the first and the last tick."""
+
+    scale: Scale
+    #: (value, how it is written), ascending.
+    ticks: Sequence[tuple[float, str]]
+    start: float
+    end: float
+
+    @classmethod
+    def over(cls, scale: Scale, values: Sequence[float], start: float, end: float) -> "Axis":
+        """One that has all of `values` from `start` to `end` of the picture."""
+        least, most = min(values), max(values)
+        return cls(scale, _powers(least, most) if scale is Scale.POWERS else _steps(least, most), start, end)
+
+    def at(self, value: float) -> float:
+        """Where in the picture a value lies."""
+        values = (self.ticks[0][0], self.ticks[-1][0], value)
+        first, last, here = map(math.log10, values) if self.scale is Scale.POWERS else values
+        return self.start + (here - first) / (last - first) * (self.end - self.start)
+
+
+def frame(x: Axis, y: Axis, across: str, upwards: str) -> Iterator[str]:
+    """The grid between two axes, the values beside it, and what the axes are."""
+    left, right, top, bottom = x.start, x.end, y.end, y.start
+    for value, words in x.ticks:
+        at = x.at(value)
+        yield f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}"/>'
+        yield f'<text class="tick" x="{at:.1f}" y="{bottom + 18}">{words}</text>'
+    for value, words in y.ticks[:: max(1, len(y.ticks) // 8)]:
+        at = y.at(value)
+        yield f'<line class="grid" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        yield f'<text class="tick left" x="{left - 8}" y="{at + 4:.1f}">{words}</text>'
+    yield f'<text class="axis" x="{(left + right) / 2}" y="{bottom + 40}">{across}</text>'
+    middle = (top + bottom) / 2
+    yield f'<text class="axis" transform="rotate(-90 16 {middle})" x="16" y="{middle}">{upwards}</text>'
+
+
+def _powers(least: float, most: float) -> list[tuple[float, str]]:
+    first = math.floor(math.log10(least))
+    last = max(math.ceil(math.log10(most)), first + 1)
+    return [(10.0**power, "≤ " * (10.0**power <= FLOOR) + _power(power)) for power in range(first, last + 1)]
+
+
+def _power(power: int) -> str:
+    if -3 < power < 4:
+        return f"{10.0**power:g}"
+    return "10" + str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _steps(least: float, most: float) -> list[tuple[float, str]]:
+    """By 1, 2 or 5 of a power of ten."""
+    wanted = (most - least or 1.0) / (_TICKS - 1)
+    power = 10.0 ** math.floor(math.log10(wanted))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= wanted)
+    first = math.floor(least / step)
+    last = max(math.ceil(most / step), first + 1)
+    return [(step * place, f"{step * place:g}") for place in range(first, last + 1)]

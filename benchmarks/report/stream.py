@@ -1,0 +1,50 @@
+"""Chien et al.'s deletions one after another, beside what they publish."""
+
+from benchmarks.report.results import NAMES, Results, number, percent, spread
+from benchmarks.report.section import Table
+
+#: Figures of a stream, and how they are written.
+_STREAM = (
+    ("accuracy before, %", "accuracy_before", percent),
+    ("after, %", "accuracy_after", percent),
+    ("retrained with noise, %", "accuracy_anew", percent),
+    ("retrained without, %", "accuracy_retrained", percent),
+    ("retrainings", "retrainings", spread),
+    ("spent", "budget_spent", spread),
+    ("budget", "budget", spread),
+    ("epsilon of all columns", "epsilon", spread),
+    ("time of all, s", "seconds", spread),
+    ("of one retraining, s", "seconds_of_one_retraining", spread),
+)
+_LOST, _FASTER = "lost to retraining with noise, points", "times as fast as retraining after each"
+#: Of 200 of Cora's nodes.
+_PUBLISHED = {_LOST: "0.1", _FASTER: "4"}
+
+
+def stream_table(results: Results) -> Table:
+    """A column for each stream, of a graph's nodes, edges or features."""
+    streams = [(dataset, case) for dataset in results.datasets("stream") for case in results.cases("stream", dataset)]
+    columns = [_streamed(results, *each) for each in streams]
+    names = [name for name, _, _ in _STREAM] + [_LOST, _FASTER]
+    rows = [[name, *(column[name] for column in columns), _PUBLISHED.get(name, "–")] for name in names]
+    heads = (_removed(results, *each) for each in streams)
+    return Table(("", *heads, "published: Cora, 200 nodes"), rows if streams else ())
+
+
+def _removed(results: Results, dataset: str, case: str) -> str:
+    removals = results.mean("stream", dataset, "certified removal", case, "removals")
+    return f"{NAMES.get(dataset, dataset)}, {number(removals)} {case}"
+
+
+def _streamed(results: Results, dataset: str, case: str) -> dict[str, str]:
+    """Every figure of one stream as it is written, by its name."""
+    key = ("stream", dataset, "certified removal", case)
+    told = ("accuracy_after", "accuracy_anew", "seconds_of_one_retraining", "seconds", "removals")
+    after, anew, once, spent, count = (results.mean(*key, each) for each in told)
+    lost = None if after is None or anew is None else 100 * (anew - after)
+    faster = None if count is None or once is None or not spent else count * once / spent
+    return {
+        **{name: written(results.values(*key, figure)) for name, figure, written in _STREAM},
+        _LOST: "–" if lost is None else f"{lost:.2f}",
+        _FASTER: number(faster),
+    }
