@@ -36,7 +36,6 @@ def stream(graph: Graph, unit: Unit) -> Cases:
         spent = time.process_time() - began
         began = time.process_time()
         retrained = train_linear(left.graph, spec)
-        answers = retrained.predict()
         once = time.process_time() - began
         yield (
             kind,
@@ -45,12 +44,12 @@ def stream(graph: Graph, unit: Unit) -> Cases:
                 "accuracy_before": before,
                 "accuracy_after": accuracy(left.predict(), graph, graph.test_mask),
                 "accuracy_anew": accuracy(settings.fit(left.graph).predict(), graph, graph.test_mask),
-                "accuracy_retrained": accuracy(answers, graph, graph.test_mask),
+                "accuracy_retrained": accuracy(retrained.predict(), graph, graph.test_mask),
                 "retrainings": left.retrainings,
                 "seconds": spent,
                 "seconds_of_one_retraining": once,
                 "epsilon": left.epsilon,
-                # Of the gradient, the mean of the classes: their code compares the sums.
+                # Of the gradient since the last training, the mean of the classes; their code compares the sums.
                 "budget_spent": float(left.residual_bounds.mean()),
                 "budget": settings.budget,
             },

@@ -60,7 +60,12 @@ _SETTINGS = (
     ),
     ("training", "SGD with momentum 0.9, learning rate 0.1 or 1", "Newton's method to the optimum"),
     ("layers", "2 on Cora and Pubmed, 3 on arXiv with ShaDow sampling", "the same, the whole neighbourhood"),
-    ("blocks", "all hops, and label reuse", "the last hop (the paper's Eq. 1) in injection and closeness"),
+    (
+        "blocks",
+        "all hops, and label reuse",
+        "the last hop alone (the paper's Eq. 1); all hops among the accuracies, and where more and more, dense or"
+        " sparse nodes are deleted",
+    ),
     ("z⁽⁰⁾ of diffusion", "y of every node but the test nodes", "y of training nodes; among the accuracies both"),
     (
         "times",

@@ -25,7 +25,7 @@ from benchmarks.paper.svm import Machine, svm
 from benchmarks.paper.units import Unit, graph_of
 from projector import ModelSpec, fit, from_arrays
 from projector.graph.graph import Graph
-from projector.network.spec import LossKind, SolverKind
+from projector.network.spec import Combine, LossKind, SolverKind
 from tests.support.mathematics.baselines import OVR, small_graph
 
 TINY = "synthetic:n=60,d=12,classes=3,seed=1"
@@ -49,7 +49,8 @@ def measured(what: Any, method: str, dataset: str = TINY) -> dict[str, Any]:
 def test_each_share_has_the_nodes_of_the_smaller_ones_and_its_accuracy_is_that_of_training_without_them() -> None:
     found = measured(robustness, "retraining")
     assert list(found) == ["0.01", "0.02", "0.05", "0.1", "0.2"]
-    graph, spec = graph_of(Unit("any", TINY, "retraining", 0)), spec_of(TINY)
+    graph = graph_of(Unit("any", TINY, "retraining", 0))
+    spec = replace(spec_of(TINY), combine=Combine.CONCAT)
     order = np.random.default_rng(0).permutation(np.flatnonzero(graph.train_mask))
     for share, figures in found.items():
         count = max(1, round(float(share) * order.size))

@@ -18,7 +18,9 @@ def rows(kind: str) -> NDArray[np.float64]:
     if kind in SHAPES:
         return random.normal(size=SHAPES[kind])
     tall = random.normal(size=(8, 3))
+    left, right = (np.linalg.qr(random.normal(size=(size, 30)))[0] for size in (60, 40))
     return {
+        "two eigenvalues": left @ right.T,
         "duplicated": np.vstack([tall, tall]),
         "zero rows": np.vstack([tall, np.zeros((3, 3))]),
         "rank deficient": np.hstack([tall, tall @ random.normal(size=(3, 9))]),
@@ -26,7 +28,7 @@ def rows(kind: str) -> NDArray[np.float64]:
     }[kind]
 
 
-KINDS = [*SHAPES, "duplicated", "zero rows", "rank deficient", "ill conditioned"]
+KINDS = [*SHAPES, "duplicated", "zero rows", "rank deficient", "ill conditioned", "two eigenvalues"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
