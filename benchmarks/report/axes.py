@@ -39,7 +39,7 @@ class Axis:
     def at(self, value: float) -> float:
         """Where in the picture a value lies."""
         values = (self.ticks[0][0], self.ticks[-1][0], value)
-        first, last, here = map(math.log10, values) if self.scale is Scale.POWERS else values
+        first, last, here = (math.log10(max(each, FLOOR)) for each in values) if self.scale is Scale.POWERS else values
         return self.start + (here - first) / (last - first) * (self.end - self.start)
 
 
@@ -60,7 +60,7 @@ def frame(x: Axis, y: Axis, across: str, upwards: str) -> Iterator[str]:
 
 
 def _powers(least: float, most: float) -> list[tuple[float, str]]:
-    first = math.floor(math.log10(least))
+    first = math.floor(math.log10(max(least, FLOOR)))
     last = max(math.ceil(math.log10(most)), first + 1)
     return [(10.0**power, "≤ " * (10.0**power <= FLOOR) + _power(power)) for power in range(first, last + 1)]
 

@@ -28,6 +28,7 @@ _ROBUST = {
     LETHE: "colour1",
     RETRAINED: "colour0",
     **{str(kind): f"colour{n}" for n, kind in enumerate((Kind.GCN, Kind.SAGE, Kind.GAT, Kind.APPNP), start=2)},
+    "gcn, graphsaint": "colour2 dashed",
 }
 #: Where fine-tuning starts, as cases name it.
 _STARTS = {"from projection": "{}", "from zero": FROM_ZERO}

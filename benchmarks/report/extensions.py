@@ -4,7 +4,7 @@ from statistics import stdev
 
 from benchmarks.baselines.catalogue import NETWORKS
 from benchmarks.paper.accuracies import DIFFUSED_MLP
-from benchmarks.report.judging import Case, Claim, accuracies, better_on_average, costs
+from benchmarks.report.judging import Case, Claim, accuracies, better_on_most, costs
 from benchmarks.report.results import NAMES, Results
 
 _SEEDS = 5
@@ -36,8 +36,8 @@ CLAIMS = (
         "An MLP raises accuracy",
         "Table 2, observation 1",
         "Using an MLP as a feature extractor can improve the average accuracy.",
-        better_on_average("accuracy", "accuracy", _WITH_MLP),
-        "“Can” is read as: on average over the graphs. Here the MLP is trained on nodes that are never deleted, a "
+        better_on_most("accuracy", "accuracy", _WITH_MLP),
+        "“Can” is read as: on more than half of the graphs. Here the MLP is trained on nodes that are never deleted, a "
         "tenth or half of the training nodes; the paper's on all but the deleted, who would have to be known "
         "beforehand.",
         "test_smallest_examples.py::test_an_mlp_forgets_the_words_that_no_public_node_has",
@@ -55,8 +55,8 @@ CLAIMS = (
         "The linear model is better than ordinary GNNs",
         "Table 2, observation 2",
         "Linear GNNs could achieve better performance than ordinary GNNs.",
-        better_on_average("accuracy", "accuracy", tuple(("+ diffusion", name) for name in NETWORKS)),
-        "“Could” is read as: on average over the graphs; on some it is the other way round. Two layers as in "
+        better_on_most("accuracy", "accuracy", tuple(("+ diffusion", name) for name in NETWORKS)),
+        "“Could” is read as: on more than half of the graphs. Two layers as in "
         "torch-geometric's examples, which were made for Planetoid's small split; GCN of 64 units.",
         "test_robustness.py::test_a_network_can_be_better_than_every_linear_model",
     ),
@@ -67,11 +67,14 @@ CLAIMS = (
         accuracies(
             "injection",
             "accuracy_before",
-            tuple(
-                (f"graph eraser, {network}, {cut}, {kind}", network)
-                for network in ("gcn", "sage", "gat")
-                for cut in ("bekm", "blpa", "metis")
-                for kind in ("mean", "learned")
+            (
+                *(
+                    (f"graph eraser, {network}, {cut}, {kind}", network)
+                    for network in ("gcn", "sage", "gat")
+                    for cut in ("bekm", "blpa", "metis")
+                    for kind in ("mean", "learned")
+                ),
+                ("graph eraser, gcn graphsaint, metis, mean", "gcn, graphsaint"),
             ),
             costs,
         ),

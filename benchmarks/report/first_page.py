@@ -25,8 +25,8 @@ _SENTENCES = {
     ),
     "The projection is closer to retraining than a Newton step": (
         "The projection ends closer to retraining than a Newton step, the method that it is compared with.",
-        "A Newton step, the method that it is compared with, ends closer to retraining than the projection when it "
-        "adds no noise.",
+        "A Newton step on the remaining graph, which it is said to be closer than, ends closer to retraining than the "
+        "projection when it adds no noise.",
     ),
     "The projection takes less time than every baseline": (
         "The projection takes less time than every method that it is compared with.",
@@ -91,7 +91,7 @@ def _identity(verdict: Verdict, results: Results) -> Line:
         verdict,
         "It is not guaranteed that nothing of the deleted is left: where the other nodes support every direction of "
         "the features, the projection changes nothing, and the weights stay as the deleted nodes helped to make them.",
-        f"Share of nodes whose deletion alone changes no weight: {', '.join(shares)}." if shares else _UNMEASURED,
+        f"Share of single nodes whose deletion changes no weight: {', '.join(shares)}." if shares else _UNMEASURED,
     )
 
 

@@ -155,20 +155,22 @@ def accuracies(
     return compared(experiment, figure, pairs, ahead, cases, times=100, unit=" %")
 
 
-def better_on_average(experiment: str, figure: str, pairs: Sequence[tuple[str, str]]) -> Judge:
-    """Whether the first of a pair has the larger accuracy as a mean over the graphs that have both."""
+def better_on_most(experiment: str, figure: str, pairs: Sequence[tuple[str, str]]) -> Judge:
+    """Whether the first of a pair has the larger mean accuracy on more than half of the graphs that have both."""
 
     def judge(results: Results) -> list[Case]:
         there = []
         datasets = results.datasets(experiment)
         for case in dict.fromkeys(each for dataset in datasets for each in results.cases(experiment, dataset)):
             for pair in pairs:
-                found = (_means(results, (experiment, dataset, case, figure), pair) for dataset in datasets)
-                graphs = [means for means in found if means]
+                found = {dataset: _means(results, (experiment, dataset, case, figure), pair) for dataset in datasets}
+                graphs = {dataset: means for dataset, means in found.items() if means}
                 if graphs:
-                    first, second = (fmean(each) for each in zip(*graphs, strict=True))
-                    words = f"Mean of {len(graphs)} graphs{_where(case)}: "
-                    there.append(Case(first - second, words + _beside(pair, (first, second), 100, " %")))
+                    ahead = sum(first > second for first, second in graphs.values())
+                    worst = min(graphs, key=lambda each: graphs[each][0] - graphs[each][1])
+                    words = f"{pair[0]} on {ahead} of {len(graphs)} graphs ahead of {pair[1]}{_where(case)}; least on "
+                    words += f"{NAMES.get(worst, worst)}: {_beside(pair, graphs[worst], 100, ' %')}"
+                    there.append(Case(ahead / len(graphs) - 0.5, words))
         return there
 
     return judge

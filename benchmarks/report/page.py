@@ -264,6 +264,7 @@ def _made(results: Results) -> Table:
     """On what, when and of which commit."""
     made: dict[tuple[str, ...], int] = {}
     for record in results.records:
-        key = (record["device"], str(record.get("threads", 1)), record["date"], record["commit"][:9])
+        commit, *changed = record["commit"].split("-")
+        key = (record["device"], str(record.get("threads", 1)), record["date"], "-".join([commit[:9], *changed]))
         made[key] = made.get(key, 0) + 1
     return Table(("device", "threads", "day", "commit", "units"), [[*key, str(count)] for key, count in made.items()])

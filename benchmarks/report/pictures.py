@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from benchmarks.report.axes import FLOOR, Axis, Scale, frame
+from benchmarks.report.axes import Axis, Scale, frame
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 680, 380, 74, 18, 16, 50
 #: Of a picture of lines: the room between two names, and how many colours there are.
@@ -41,14 +41,14 @@ def distance_against_time(points: Sequence[Point], title: str) -> str:
     if not points:
         return ""
     x = Axis.over(Scale.POWERS, [point.time for point in points], _LEFT, _WIDTH - _RIGHT)
-    y = Axis.over(Scale.POWERS, [max(point.distance, FLOOR) for point in points], _HEIGHT - _BOTTOM, _TOP)
+    y = Axis.over(Scale.POWERS, [point.distance for point in points], _HEIGHT - _BOTTOM, _TOP)
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">',
         f"<title>{escape(title)}</title>",
         *frame(x, y, "time, as a ratio to Lethe’s projection", "distance to retraining"),
     ]
     for point in points:
-        across, down = x.at(point.time), y.at(max(point.distance, FLOOR))
+        across, down = x.at(point.time), y.at(point.distance)
         parts.append(
             f'<g class="point {point.family}"><title>{escape(point.name)}</title>'
             f'<circle cx="{across:.1f}" cy="{down:.1f}" r="9"/>'

@@ -152,7 +152,7 @@ CLAIMS = (
         "Counted up to one point, after 1,000 iterations.",
     ),
     Claim(
-        "With diffusion, retraining is never better",
+        "With diffusion, the projection is always better than retraining",
         "Table 6, observation 2",
         "With adaptive diffusion the unlearning solution, fine-tuned or not, always outperforms re-training.",
         all_of(

@@ -30,7 +30,8 @@ def sections(results: Results) -> list[Section]:
             "1 % of the training nodes deleted; accuracies in percent. Fine-tuning is gradient descent on the "
             "remaining graph from the projected weights, with the step of Theorem 1. F − min F and the relative "
             "distance are to the repaired weights, where F is least; the rate is what the proof of Theorem 1 allows. "
-            "The curves of accuracy are the paper’s Figure 6, which is of ogbn-arxiv.",
+            "The curves of accuracy are the paper’s Figure 6, which is of ogbn-arxiv; they begin after 10 steps, and "
+            "what was before stands in the table.",
             [(NAMES.get(each, each), _fine_tuning(results, each)) for each in results.datasets("fine-tuning")],
         ),
         Section(

@@ -84,6 +84,14 @@ def test_metis_and_means_are_compared_with_other_linear_erasers() -> None:
         assert judged(name, *records).verdict is verdict
 
 
+def test_the_newton_steps_without_noise_are_all_compared() -> None:
+    name = "The projection is closer to retraining than a Newton step"
+    for method in ("influence, without noise", "influence+, authors' code", "fisher+, without noise"):
+        for away, verdict in ((0.3, Verdict.REPRODUCED), (0.1, Verdict.REFUTED)):
+            records = [after(each, "0.1", "closeness", weights=w) for each, w in ((LETHE, 0.2), (method, away))]
+            assert judged(name, *records).verdict is verdict
+
+
 def test_distances_are_compared_at_every_share() -> None:
     for name, figure in (
         ("The projection’s weights are closest to retraining", "weights"),
@@ -134,7 +142,11 @@ def test_an_mlp_is_compared_with_the_same_model_without_it(deep: str, plain: str
     assert judged(name, *right(deep, 0.8), *right(plain, 0.7)).verdict is Verdict.REPRODUCED
     worse = [*right(deep, 0.6), *right(plain, 0.7)]
     assert judged(name, *worse).verdict is Verdict.REFUTED
-    other = [*right(deep, 0.9, dataset="pubmed"), *right(plain, 0.7, dataset="pubmed")]
+    other = [
+        record
+        for dataset in ("pubmed", "citeseer")
+        for record in (*right(deep, 0.9, dataset=dataset), *right(plain, 0.7, dataset=dataset))
+    ]
     assert judged(name, *worse, *other).verdict is Verdict.REPRODUCED
 
     name, spread, steady = "An MLP makes accuracy vary", (0.1, 0.2, 0.3, 0.4, 0.5), (0.30, 0.31, 0.32, 0.33, 0.34)

@@ -52,7 +52,7 @@ def tuned(method: str = PLAIN) -> dict[str, Any]:
     ("scale", "values", "ticks"),
     [
         (Scale.POWERS, (3e-10, 4.0), [f"10{each}" for each in ("⁻¹⁰", "⁻⁹", "⁻⁸")]),
-        (Scale.POWERS, (1e-14, 1.0), ["≤ 10⁻¹⁴", "≤ 10⁻¹³", "≤ 10⁻¹²", "10⁻¹¹"]),
+        (Scale.POWERS, (1e-14, 1.0), ["≤ 10⁻¹²", "10⁻¹¹", "10⁻¹⁰"]),
         (Scale.POWERS, (10.0, 10.0), ["10", "100"]),
         (Scale.EVEN, (0.0, 20.0), ["0", "5", "10", "15", "20"]),
         (Scale.EVEN, (85.3, 88.5), ["85", "86", "87", "88", "89"]),

@@ -105,24 +105,16 @@ def test_a_verdict_is_what_the_figures_say(name: str, holding: list[Any], failin
     assert "Pubmed" not in both.words.partition(" It holds in the others")[0]
 
 
-AVERAGED = [
-    ("The projection is better than retrained GNNs", lambda method, after: curve(method, after, after, after)),
-    (
-        "Linear models are better than GNNs whoever is deleted",
-        lambda method, after: by_degree(method, after, after),
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "make"), AVERAGED, ids=[each[0] for each in AVERAGED])
-def test_what_could_be_better_is_judged_on_average_over_the_graphs(name: str, make: Any) -> None:
-    worse = [make(LETHE, 0.8), make("gat", 0.82)]
-    better = [{**each, "dataset": "pubmed"} for each in (make(LETHE, 0.8), make("gat", 0.75))]
-    assert judged(name, *worse).verdict is Verdict.REFUTED
-    finding = judged(name, *worse, *better)
-    assert finding.verdict is Verdict.REPRODUCED
-    assert "Mean of 2 graphs" in finding.words
-    assert f"{LETHE} 80 %, gat 78.5 %" in finding.words
+def test_what_could_be_better_is_to_be_better_on_more_than_half_of_the_graphs() -> None:
+    name = "Linear models are better than GNNs whoever is deleted"
+    records = [by_degree(LETHE, 0.8, 0.8), by_degree("gat", 0.82, 0.82)]
+    assert judged(name, *records).verdict is Verdict.REFUTED
+    for dataset, verdict in (("pubmed", Verdict.REFUTED), ("citeseer", Verdict.REPRODUCED)):
+        records += [{**each, "dataset": dataset} for each in (by_degree(LETHE, 0.8, 0.8), by_degree("gat", 0.7, 0.7))]
+        assert judged(name, *records).verdict is verdict
+    words = judged(name, *records).words
+    assert f"{LETHE} on 2 of 3 graphs ahead of gat" in words
+    assert f"least on Cora: {LETHE} 80 %, gat 82 %." in words
 
 
 def test_deleting_dense_nodes_is_to_help_a_dense_graph() -> None:

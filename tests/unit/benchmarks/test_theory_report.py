@@ -76,7 +76,7 @@ FLIPS = [
         unit("fine-tuning", PLAIN, {"after": {"gap": 0.3}, "from zero, 1000": {"gap": 0.2}}),
     ),
     (
-        "With diffusion, retraining is never better",
+        "With diffusion, the projection is always better than retraining",
         tuned(at("after", accuracy=0.81), at("retrained", accuracy=0.8), method=DIFFUSED),
         tuned(at("after", accuracy=0.79), at("retrained", accuracy=0.8), method=DIFFUSED),
     ),
