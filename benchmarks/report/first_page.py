@@ -25,8 +25,8 @@ _SENTENCES = {
     ),
     "The projection is closer to retraining than a Newton step": (
         "The projection ends closer to retraining than a Newton step, the method that it is compared with.",
-        "A Newton step on the remaining graph, which it is said to be closer than, ends closer to retraining than the "
-        "projection when it adds no noise.",
+        "A Newton step on the remaining graph ends closer to retraining than the projection, when it adds no noise; "
+        "the paper says the opposite.",
     ),
     "The projection takes less time than every baseline": (
         "The projection takes less time than every method that it is compared with.",
