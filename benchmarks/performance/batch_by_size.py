@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from benchmarks.performance.gpu import PRODUCTS, graph_called
 from benchmarks.performance.scale_graph import Shape
 from benchmarks.performance.unlearn import device_name
-from benchmarks.report.pictures import Line, lines_by_size
+from benchmarks.report.pictures.svg import Line, lines_by_size
 from projector import ModelSpec, fit
 from projector.forgetting import forget, repair
 from projector.forgetting.batch import Removal

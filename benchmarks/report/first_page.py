@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.paper.lira import RETRAINED_QUESTION
-from benchmarks.report.judging import Finding, Verdict
+from benchmarks.report.claims.judging import Finding, Verdict
 from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number
 
 #: Of claims: the sentence where one is reproduced, and where it is refuted.

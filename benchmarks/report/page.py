@@ -12,14 +12,14 @@ from benchmarks.baselines.protocol import LAMBDAS
 from benchmarks.paper.experiments import EXCLUDED
 from benchmarks.paper.setting import CERTIFIED, CERTIFIED_LAMBDA
 from benchmarks.report.attacks import sections as attack_sections
-from benchmarks.report.claims import CLAIMS
-from benchmarks.report.curves import closeness_curves
+from benchmarks.report.claims.every import CLAIMS
+from benchmarks.report.claims.judging import Verdict, best_lambda, found
 from benchmarks.report.first_page import lines
-from benchmarks.report.judging import Verdict, best_lambda, found
 from benchmarks.report.lira import sections as lira_sections
 from benchmarks.report.paper_parts import index
 from benchmarks.report.paper_tables import TABLES, Row, shown
-from benchmarks.report.pictures import Point, distance_against_time
+from benchmarks.report.pictures.curves import closeness_curves
+from benchmarks.report.pictures.svg import Point, distance_against_time
 from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number, percent, spread
 from benchmarks.report.robustness_tables import sections as robustness_sections
 from benchmarks.report.section import Picture, Table

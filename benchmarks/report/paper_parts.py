@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from benchmarks.report.judging import Finding, Verdict
+from benchmarks.report.claims.judging import Finding, Verdict
 from benchmarks.report.section import Table
 
 #: What each is about, and what there is to say where no claim is judged.

@@ -7,8 +7,8 @@ from benchmarks.paper.accuracies import DIFFUSED_MLP
 from benchmarks.paper.delta import SCALINGS
 from benchmarks.paper.fine_tuning import DIFFUSED
 from benchmarks.paper.setting import ARXIV
+from benchmarks.report.claims.robustness import pooled
 from benchmarks.report.results import LETHE, RETRAINED, Results, number, percent
-from benchmarks.report.robustness import pooled
 
 UNREACHABLE, UNMEASURED = "not reachable", "not measured yet"
 

@@ -1,9 +1,9 @@
 """The report's parts on robustness, membership inference, requests one after another and support vector machines."""
 
 from benchmarks.paper.robustness import DENSE, SPARSE
-from benchmarks.report.curves import robustness_curves
+from benchmarks.report.claims.robustness import curves, largest_change, largest_step, pooled
+from benchmarks.report.pictures.curves import robustness_curves
 from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number, percent, spread
-from benchmarks.report.robustness import curves, largest_change, largest_step, pooled
 from benchmarks.report.section import Section, Table
 
 #: (phase of the paper's Table 5, method, before or after).

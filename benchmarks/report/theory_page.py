@@ -1,10 +1,10 @@
 """The report's parts on delta, the theorems, fine-tuning and expressiveness."""
 
 from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
-from benchmarks.report.curves import fine_tuning_curves
+from benchmarks.report.claims.theory_judging import stage_words
+from benchmarks.report.pictures.curves import fine_tuning_curves
 from benchmarks.report.results import NAMES, Results, number, percent, spread
 from benchmarks.report.section import Section, Table
-from benchmarks.report.theory_judging import stage_words
 
 
 def sections(results: Results) -> list[Section]:

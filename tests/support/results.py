@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.paper.units import MEASURED
-from benchmarks.report.claims import CLAIMS
-from benchmarks.report.judging import Finding, found
+from benchmarks.report.claims.every import CLAIMS
+from benchmarks.report.claims.judging import Finding, found
 from benchmarks.report.results import Results
 
 

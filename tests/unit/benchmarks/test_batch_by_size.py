@@ -22,7 +22,7 @@ from benchmarks.performance.batch_by_size import (
     shape_of,
     slope,
 )
-from benchmarks.report.pictures import Line, lines_by_size
+from benchmarks.report.pictures.svg import Line, lines_by_size
 
 
 def made_up(nodes: int, power: float) -> Measured:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.paper.accuracies import DIFFUSED_MLP
 from benchmarks.paper.lira import NEVER_THERE_QUESTION
-from benchmarks.report.judging import Verdict
+from benchmarks.report.claims.judging import Verdict
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED
 from tests.support.results import judged, measured, unit
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
-from benchmarks.report.axes import Axis, Scale
-from benchmarks.report.curves import closeness_curves, fine_tuning_curves, robustness_curves
 from benchmarks.report.page import page
-from benchmarks.report.pictures import IN_PAGE, Line, lines_by_size
+from benchmarks.report.pictures.axes import Axis, Scale
+from benchmarks.report.pictures.curves import closeness_curves, fine_tuning_curves, robustness_curves
+from benchmarks.report.pictures.svg import IN_PAGE, Line, lines_by_size
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results
 from tests.support.results import unit
 

@@ -12,13 +12,13 @@ from benchmarks.baselines.catalogue import METHODS
 from benchmarks.paper.experiments import EXCLUDED
 from benchmarks.paper.lira import RETRAINED_QUESTION
 from benchmarks.paper.units import OUT_OF_TIME
-from benchmarks.report.claims import CLAIMS
+from benchmarks.report.claims.every import CLAIMS
+from benchmarks.report.claims.judging import Verdict, found
 from benchmarks.report.first_page import lines
-from benchmarks.report.judging import Verdict, found
 from benchmarks.report.page import page
 from benchmarks.report.paper_parts import PARTS, index, named
 from benchmarks.report.paper_tables import TABLES, UNMEASURED, UNREACHABLE
-from benchmarks.report.pictures import Point, distance_against_time
+from benchmarks.report.pictures.svg import Point, distance_against_time
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, number, percent, spread
 from benchmarks.report.stream import stream_table
 from benchmarks.reproduce import RESULTS

@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks.paper.robustness import DENSE, SPARSE
 from benchmarks.paper.setting import SMOOTHED_HINGE
-from benchmarks.report.judging import Verdict
+from benchmarks.report.claims.judging import Verdict
+from benchmarks.report.claims.robustness import largest_change, largest_step, pooled
 from benchmarks.report.page import page
 from benchmarks.report.results import LETHE, RETRAINED, Results
-from benchmarks.report.robustness import largest_change, largest_step, pooled
 from tests.support.results import judged, measured, unit
 
 GCN = "gcn, graphsaint"

@@ -32,10 +32,10 @@ from benchmarks.paper.robustness import by_degree
 from benchmarks.paper.setting import spec_of
 from benchmarks.paper.theorem import bounded
 from benchmarks.paper.units import Unit
-from benchmarks.report.judging import APPROXIMATE, GONE, POINT
+from benchmarks.report.claims.judging import APPROXIMATE, GONE, POINT
+from benchmarks.report.claims.robustness import largest_change, largest_step
+from benchmarks.report.claims.theory_judging import PRINTED
 from benchmarks.report.results import LETHE, RETRAINED
-from benchmarks.report.robustness import largest_change, largest_step
-from benchmarks.report.theory_judging import PRINTED
 from projector import from_arrays
 from projector.graph.graph import Graph
 from projector.training.fit import train

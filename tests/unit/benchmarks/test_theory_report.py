@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.paper.expressiveness import LOOPS
 from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
-from benchmarks.report.judging import Verdict
+from benchmarks.report.claims.judging import Verdict
 from benchmarks.report.page import page
 from benchmarks.report.paper_tables import DELTA, FINETUNING, shown
 from benchmarks.report.results import Results

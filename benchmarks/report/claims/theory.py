@@ -2,8 +2,8 @@
 
 from benchmarks.paper.expressiveness import LOOPS
 from benchmarks.paper.fine_tuning import DIFFUSED, FROM_ZERO, ITERATIONS, PLAIN
-from benchmarks.report.judging import POINT, Claim, all_of
-from benchmarks.report.theory_judging import (
+from benchmarks.report.claims.judging import POINT, Claim, all_of
+from benchmarks.report.claims.theory_judging import (
     bound_against,
     condition,
     delta_as_printed,

@@ -2,7 +2,7 @@
 
 from benchmarks.attacks.lira import CHANCE
 from benchmarks.paper.lira import NEVER_THERE_QUESTION
-from benchmarks.report.judging import Case, Claim, all_of
+from benchmarks.report.claims.judging import Case, Claim, all_of
 from benchmarks.report.results import LETHE, NAMES, Results
 
 

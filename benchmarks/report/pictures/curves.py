@@ -6,8 +6,8 @@ from markupsafe import Markup
 
 from benchmarks.baselines.nonlinear import Kind
 from benchmarks.paper.fine_tuning import DIFFUSED, FROM_ZERO, ITERATIONS, PLAIN
-from benchmarks.report.axes import Scale
-from benchmarks.report.pictures import IN_PAGE, Line, lines_by_size
+from benchmarks.report.pictures.axes import Scale
+from benchmarks.report.pictures.svg import IN_PAGE, Line, lines_by_size
 from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results
 from benchmarks.report.section import Picture
 

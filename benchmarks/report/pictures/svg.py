@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from benchmarks.report.axes import Axis, Scale, frame
+from benchmarks.report.pictures.axes import Axis, Scale, frame
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 680, 380, 74, 18, 16, 50
 #: Of a picture of lines: the room between two names, and how many colours there are.

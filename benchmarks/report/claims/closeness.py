@@ -2,8 +2,8 @@
 
 from itertools import pairwise
 
-from benchmarks.report.injection import LINEAR_ERASERS
-from benchmarks.report.judging import APPROXIMATE, Case, Claim, all_of, compared, place, smaller
+from benchmarks.report.claims.injection import LINEAR_ERASERS
+from benchmarks.report.claims.judging import APPROXIMATE, Case, Claim, all_of, compared, place, smaller
 from benchmarks.report.results import LETHE, Results, number
 
 _AUTHORS = "influence+, authors' code"

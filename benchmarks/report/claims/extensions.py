@@ -4,7 +4,7 @@ from statistics import stdev
 
 from benchmarks.baselines.catalogue import NETWORKS
 from benchmarks.paper.accuracies import DIFFUSED_MLP
-from benchmarks.report.judging import Case, Claim, accuracies, better_on_most, costs
+from benchmarks.report.claims.judging import Case, Claim, accuracies, better_on_most, costs
 from benchmarks.report.results import NAMES, Results
 
 _SEEDS = 5

@@ -1,13 +1,13 @@
 """The paper's claims, each with the rule by which results judge it, and what has to be known to read the verdict."""
 
-from benchmarks.report.certified import CLAIMS as CERTIFIED
-from benchmarks.report.closeness import CLAIMS as CLOSENESS
-from benchmarks.report.extensions import CLAIMS as EXTENSIONS
-from benchmarks.report.guarantee import CLAIMS as GUARANTEE
-from benchmarks.report.injection import CLAIMS as INJECTION
-from benchmarks.report.judging import Claim
-from benchmarks.report.robustness import CLAIMS as ROBUSTNESS
-from benchmarks.report.theory import CLAIMS as THEORY
+from benchmarks.report.claims.certified import CLAIMS as CERTIFIED
+from benchmarks.report.claims.closeness import CLAIMS as CLOSENESS
+from benchmarks.report.claims.extensions import CLAIMS as EXTENSIONS
+from benchmarks.report.claims.guarantee import CLAIMS as GUARANTEE
+from benchmarks.report.claims.injection import CLAIMS as INJECTION
+from benchmarks.report.claims.judging import Claim
+from benchmarks.report.claims.robustness import CLAIMS as ROBUSTNESS
+from benchmarks.report.claims.theory import CLAIMS as THEORY
 
 CLAIMS = (
     *GUARANTEE,

@@ -7,7 +7,7 @@ from statistics import fmean
 from benchmarks.baselines.catalogue import NETWORKS
 from benchmarks.paper.robustness import DENSE
 from benchmarks.paper.setting import PLAIN_HINGE, SMOOTHED_HINGE
-from benchmarks.report.judging import GONE, POINT, Case, Claim, accuracies, better, better_on_most
+from benchmarks.report.claims.judging import GONE, POINT, Case, Claim, accuracies, better, better_on_most
 from benchmarks.report.results import LETHE, NAMES, RETRAINED, Results, number
 
 #: Between the average degrees of Flickr (10) and Reddit (50), the paper's sparse and its dense graph.

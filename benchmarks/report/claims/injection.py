@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from benchmarks.baselines.catalogue import METHODS
-from benchmarks.report.judging import (
+from benchmarks.report.claims.judging import (
     APPROXIMATE,
     GONE,
     POINT,

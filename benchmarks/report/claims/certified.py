@@ -1,6 +1,6 @@
 """What Chien et al. publish of certified removal, and how results judge it."""
 
-from benchmarks.report.judging import Case, Claim
+from benchmarks.report.claims.judging import Case, Claim
 from benchmarks.report.results import Results, number
 
 #: The published figures are of nodes.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.paper.delta import SCALINGS
 from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
-from benchmarks.report.judging import Case
+from benchmarks.report.claims.judging import Case
 from benchmarks.report.results import NAMES, Results, number
 
 #: Table 3 of the datasets that are here: (delta, |mean x|).
