@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.certified_removal import CertifiedModel, CertifiedRemoval, spectral_norm, standardised
 from benchmarks.baselines.linear import remaining, stacked
-from benchmarks.baselines.protocol import BaselineError
+from benchmarks.baselines.protocol import Array, BaselineError
 from projector.graph.graph import Graph
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
 
@@ -107,10 +107,18 @@ def test_what_is_not_there_cannot_be_removed() -> None:
         fitted.unlearn_edge(0, absent)
 
 
-@pytest.mark.parametrize("shape", [(1, 4), (6, 3), (3, 6)])
-def test_the_spectral_norm_is_the_largest_singular_value(shape: tuple[int, int]) -> None:
-    rows = np.random.default_rng(0).normal(size=shape)
-    assert spectral_norm(rows) == pytest.approx(np.linalg.svd(rows, compute_uv=False)[0])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        *(np.random.default_rng(0).normal(size=shape) for shape in ((1, 4), (4, 1), (1, 1), (6, 3), (3, 6))),
+        np.zeros((3, 4)),
+        np.ones((5, 4)),
+        np.eye(6, 4),
+        np.vander(np.linspace(0, 1, 30), 12),
+    ],
+)
+def test_the_spectral_norm_is_the_largest_singular_value(rows: Array) -> None:
+    assert spectral_norm(rows) == pytest.approx(np.linalg.svd(rows, compute_uv=False)[0], rel=1e-12)
 
 
 def test_standardised_features_have_no_mean_and_rows_of_at_most_one() -> None:
