@@ -14,7 +14,9 @@ The removal itself is that of `certified_removal`, with these rows and with what
 With e_k = t_k - q_k, e_k = r_k + A D^-1 e_(k-1); D^-1/2 A D^-1/2 has norm 1 at most, so block k is off by at most
 sum_(j <= k) |D^-1/2 r_j|, which never exceeds the paper's sqrt(n) L residue for a column (its lemma for the embedding).
 The sum of the residues kept is used, as the authors' code does, since it is far less. How it enters the gradient's
-bound is derived where it is used (`CertifiedModel.residual_bounds`): the text of their Theorem 4.5 was not at hand.
+bound is derived where it is used (`CertifiedModel.residual_bounds`). Their code (of October 2024) adds, for each class,
+twice the norm of the columns' sums of residues where edges go, and nothing where nodes or features do; here it is
+counted each time. The text of their Theorem 4.5 was not at hand.
 
 Theirs is C++ that changes its arrays in place; this one copies them at each deletion, so its times say little.
 """
