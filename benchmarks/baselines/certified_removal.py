@@ -29,13 +29,14 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import aslinearoperator, svds
+from scipy.sparse.linalg import LinearOperator, aslinearoperator, svds
 
 from benchmarks.baselines.linear import (
     LinearModel,
     blocks_of,
     remaining,
     representation,
+    representation_operator,
     stacked,
     train_linear,
     without_nodes,
@@ -56,7 +57,7 @@ class Embedding(Protocol):
     def error(self) -> float:
         """At least the Frobenius norm of what the rows lack of H."""
 
-    def rows(self, nodes: Nodes) -> Array:
+    def rows(self, nodes: Nodes) -> Array | LinearOperator:
         """Of `nodes` (m,), (m, p)."""
 
     def on(self, graph: Graph) -> "Embedding":
@@ -65,15 +66,16 @@ class Embedding(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """H, propagated anew each time."""
+    """H, propagated anew each time; of sparse features as a product of its factors."""
 
     graph: Graph
     spec: ModelSpec
     error: float = 0.0
 
-    def rows(self, nodes: Nodes) -> Array:
+    def rows(self, nodes: Nodes) -> Array | LinearOperator:
         """As `Embedding.rows`."""
-        return representation(self.graph, self.spec, nodes)
+        formed = isinstance(self.graph.features, np.ndarray)
+        return (representation if formed else representation_operator)(self.graph, self.spec, nodes)
 
     def on(self, graph: Graph) -> "Exact":
         """As `Embedding.on`."""
@@ -126,7 +128,7 @@ class CertifiedModel(LinearModel):
     settings: CertifiedRemoval
     embedding: Embedding
     #: Training rows that the weights stand on, (m, p).
-    rows: Array
+    rows: Array | LinearOperator
     #: Bounds of what each class' steps left of its gradient since training, (C,).
     spent: Array
     retrainings: int
@@ -187,20 +189,23 @@ class CertifiedModel(LinearModel):
         return settings.trained(graph, live, embedding, self.retrainings + 1)
 
 
-def _classes(rows: Array, graph: Graph, spec: ModelSpec) -> list[OneAgainstRest]:
+def _classes(rows: Array | LinearOperator, graph: Graph, spec: ModelSpec) -> list[OneAgainstRest]:
     """The problem of every class on the training rows (m, p) of `graph`.
 
-    As an operator, so that conjugate gradients solve: a Cholesky factor of each class at each removal takes five times
+    As an operator, so that conjugate gradients solve: a Cholesky factor of each class at each removal takes ten times
     as long on Cora, and it is the step's speed that is published. They leave 1e-10 of Delta, which the bound does not
     count.
     """
     return against_rest(aslinearoperator(rows), graph.labels[graph.train_mask], graph.num_classes, spec.regularization)
 
 
-def spectral_norm(rows: Array) -> float:
+def spectral_norm(rows: Array | LinearOperator) -> float:
     """The largest singular value of `rows` (m, p)."""
-    if min(rows.shape) < 2 or not rows.any():  # ARPACK takes neither a single row or column nor zeros
-        return float(np.linalg.norm(rows))
+    m, p = rows.shape
+    if min(m, p) == 1:
+        return float(np.linalg.norm(rows @ np.ones(1) if p == 1 else rows.T @ np.ones(1)))
+    if not (rows @ np.random.default_rng(0).normal(size=p)).any():
+        return 0.0  # ARPACK raises
     return float(svds(rows, k=1, return_singular_vectors=False, rng=0)[0])
 
 

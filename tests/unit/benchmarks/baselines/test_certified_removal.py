@@ -1,9 +1,12 @@
 """Certified removal against its formulas, evaluated densely, and its bounds against the gradients they bound."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from benchmarks.baselines.certified_removal import CertifiedModel, CertifiedRemoval, spectral_norm, standardised
@@ -31,14 +34,17 @@ def removed(model: CertifiedModel, kind: str) -> tuple[CertifiedModel, Graph]:
         adjacency = graph.adjacency.toarray()
         adjacency[node, neighbour] = adjacency[neighbour, node] = 0
         return model.unlearn_edge(neighbour, node), replace(graph, adjacency=type(graph.adjacency)(adjacency))
-    features, training = np.array(graph.features), graph.train_mask.copy()
-    features[node], training[node] = 0.0, False
+    kept, training = np.ones(graph.nodes), graph.train_mask.copy()
+    kept[node], training[node] = 0.0, False
+    features = graph.features * kept[:, None]
     return model.unlearn_features(node), replace(graph, features=features, train_mask=training)
 
 
 @pytest.mark.parametrize("kind", ["node", "edge", "features"])
-def test_a_request_is_one_newton_step_and_one_bound(kind: str) -> None:
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_a_request_is_one_newton_step_and_one_bound(kind: str, form: Callable[[Any], Any]) -> None:
     graph = standardised(small_graph())
+    graph = replace(graph, features=form(graph.features))
     fitted = CertifiedRemoval(OVR, epsilon=1e6).fit(graph)
     found, left = removed(fitted, kind)
     assert found.retrainings == 0
