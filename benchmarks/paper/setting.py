@@ -23,8 +23,8 @@ from projector.network.spec import LossKind, SolverKind
 
 SMALL = ("cora", "citeseer", "pubmed", "amazon_photo", "coauthor_cs")
 ARXIV = "ogbn_arxiv_llm"
-#: Methods that go from one node to the next, on Cora alone: the larger graphs' hundreds take hours. Their lambda is
-#: Chien et al.'s.
+#: Methods that go from one node to the next, on Cora alone: the larger graphs have thousands. Their lambda is Chien
+#: et al.'s.
 CERTIFIED, CERTIFIED_LAMBDA = ("certified removal", "scalegun"), 1e-2
 #: The support vector machines of the appendix.
 SMOOTHED_HINGE, PLAIN_HINGE = "smoothed hinge", "plain hinge"
