@@ -107,8 +107,8 @@ EXPERIMENTS: dict[str, Experiment] = {
 EXCLUDED = (
     (
         "certified removal and ScaleGUN beyond Cora",
-        "They go from one node to the next: Cora's 181 take two to five minutes, Pubmed has 2,733. Citeseer's 272 would "
-        "fit and are left for want of time.",
+        "They go from one node to the next: Cora's 181 take two to five minutes, Pubmed has 2,733. Citeseer's 272 "
+        "would fit and are left for want of time.",
     ),
     (
         "ScaleGUN by more than one seed",
