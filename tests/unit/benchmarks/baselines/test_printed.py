@@ -63,8 +63,17 @@ def test_option_2_is_the_printed_formula_and_no_projection() -> None:
     M_pinv = np.linalg.pinv(X.T @ X)
     S = D.T @ (np.eye(2) - D @ D.T) @ D
     expected = (X.T @ X - D.T @ D) @ (M_pinv + M_pinv @ S @ M_pinv) @ fitted.weights
-    found = fitted.unlearn(nodes).weights
-    np.testing.assert_allclose(found, expected, atol=1e-11)
+    once = fitted.unlearn(nodes)
+    np.testing.assert_allclose(once.weights, expected, atol=1e-11)
+    # The next deletion starts from what this one made of M and M^+.
+    third = np.flatnonzero(graph.train_mask)[2:3]
+    E = X[third]
+    M, M_pinv = X.T @ X - D.T @ D, M_pinv + M_pinv @ S @ M_pinv
+    S = E.T @ (np.eye(1) - E @ E.T) @ E
+    again = once.unlearn(third)
+    np.testing.assert_allclose(
+        again.weights, (M - E.T @ E) @ (M_pinv + M_pinv @ S @ M_pinv) @ once.weights, rtol=1e-9, atol=1e-9
+    )
     # It is far from the projection even where no direction is lost.
     plain = small_graph()
     before = PrintedProjector(OVR, Printed.OPTION_2).fit(plain)
