@@ -18,9 +18,9 @@ from projector.graph.graph import NO_LABEL, Graph
 from projector.network.spec import LossKind, PropagationKind
 from projector.training.fit import train
 
-#: From so many rows and columns on H is not formed for second-order methods. [Coauthor CS, 11,000 x 6,805: a product
-#: with its factors takes 4 ms, a Hessian of one class half a minute.]
-_LARGE = 5_000
+#: From so many rows and columns on H is not formed of sparse features for second-order methods. [A deletion by
+#: Influence+ takes a fifth of the time of a Cholesky factor on Cora, 1,208 x 1,433, and a seventh on Citeseer.]
+_LARGE = 1_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +130,9 @@ def representation(graph: Graph, spec: ModelSpec, rows: Nodes) -> Array:
 
 
 def design(graph: Graph, spec: ModelSpec, rows: Nodes) -> Array | LinearOperator:
-    """H[rows], (m, p), for second-order methods: formed, or a product of its factors where both sides are large."""
-    if min(rows.size, len(spec.block_hops) * graph.num_features) < _LARGE:
+    """H[rows], (m, p), for second-order methods: formed, or the product of its factors where that is the faster."""
+    formed = isinstance(graph.features, np.ndarray)
+    if formed or min(rows.size, len(spec.block_hops) * graph.num_features) < _LARGE:
         return representation(graph, spec, rows)
     return representation_operator(graph, spec, rows)
 

@@ -73,9 +73,14 @@ class Curvature:
         along = np.divide(difference, values, out=np.full_like(values, -0.25 * flat / self.shift), where=values > 0)
         return np.asarray(flat * v + self.Y.T @ (vectors @ (along * (vectors.T @ (self.Y @ v)))))
 
+    def product(self, v: Array) -> Array:
+        """H v for v (p,)."""
+        return np.asarray(self.Y.T @ (self.Y @ v) + self.shift * v)
+
     @property
     def _operator(self) -> LinearOperator:
-        return self.Y.T @ self.Y + self.shift * aslinearoperator(sp.eye_array(self.Y.shape[1]))
+        p = self.Y.shape[1]
+        return LinearOperator((p, p), matvec=self.product, dtype=np.float64)
 
     @cached_property
     def _gram(self) -> Array:

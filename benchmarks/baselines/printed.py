@@ -28,6 +28,9 @@ from projector import ModelSpec
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Features, Graph, feature_rows
 
+#: Features of which at most this share is not zero are multiplied as they are; of more, dense rows are faster.
+_SPARSE = 0.05
+
 
 class Printed(Enum):
     """Which form of Algorithm 1."""
@@ -54,7 +57,7 @@ class PrintedModel(LinearModel):
             kept = graph.train_mask if self.form is Printed.OPTION_1 else live
             M, M_inverse = option_1(graph.features, kept, single=self.form is Printed.OFFICIAL)
         W = torch.from_numpy(self.weights).to(M.dtype)
-        # Their code multiplies from the left, which takes d^3; the text says nothing of it.
+        # From the right, as in Section 3.1, takes d^2; their code multiplies from the left, which takes d^3.
         projected = M @ M_inverse @ W if self.form is Printed.OFFICIAL else M @ (M_inverse @ W)
         weights = projected.to(torch.float64).numpy()
         left = None if self.precomputed is None else (M, M_inverse)
@@ -77,19 +80,20 @@ class PrintedProjector:
 
 def option_1(features: Features, kept: NDArray[np.bool_], *, single: bool) -> tuple[Tensor, Tensor]:
     """M_remain and M_remain^+, (d, d) each, of the rows in `kept` (n,), in single precision as the authors' code."""
-    if not single:
+    if not single and not isinstance(features, np.ndarray) and features.nnz <= _SPARSE * np.prod(features.shape):
         M = FeatureMatrix(features).gram(kept)
-        return M, torch.linalg.pinv(M, hermitian=True)
-    rows = torch.from_numpy(feature_rows(features, np.flatnonzero(kept))).to(torch.float32)
-    M = rows.T @ rows
+    else:
+        rows = torch.from_numpy(feature_rows(features, np.flatnonzero(kept)))
+        rows = rows.to(torch.float32) if single else rows
+        M = rows.T @ rows
     # Their code knows nothing of the symmetry, which would also change what rounding does.
-    return M, torch.linalg.pinv(M)
+    return M, torch.linalg.pinv(M, hermitian=not single)
 
 
 def option_2(M: Tensor, M_inverse: Tensor, X_D: Tensor) -> tuple[Tensor, Tensor]:
     """M_remain and what is printed as its pseudo-inverse, (d, d), of M, M^+ and the rows X_D (m, d) deleted.
 
-    In the order that takes the m d^2 of the paper's Section 3.1 rather than d^3.
+    In an order that takes the m d^2 of the paper's Section 3.1 rather than d^3.
     """
     Y = X_D @ M_inverse
-    return M - X_D.T @ X_D, M_inverse + Y.T @ (Y - X_D @ (X_D.T @ Y))
+    return M - X_D.T @ X_D, M_inverse + Y.T @ (Y - torch.linalg.multi_dot([X_D, X_D.T, Y]))
