@@ -112,7 +112,7 @@ EXCLUDED = (
     ),
     (
         "ScaleGUN by more than one seed",
-        "A choice for want of time: with the authors' residues its weights are certified removal's to ten digits.",
+        "A choice for want of time: with the authors' residues its figures are certified removal's to ten digits.",
     ),
     (
         "networks and their erasers on the arXiv graph, but for accuracies",
