@@ -1,5 +1,8 @@
 """The paper's experiments: of which methods, on which datasets and with how many seeds each is measured."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from benchmarks.baselines.catalogue import METHODS, NETWORKS
 from benchmarks.paper.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
 from benchmarks.paper.closeness import closeness
@@ -56,6 +59,7 @@ _FORGETTING_EDGES = tuple(name + loss for loss in ("", SOFTMAX) for name in ("re
 _QUICK_ATTACKED = ("lethe, projection and repair", PLANTED, "graph eraser, linear, metis, mean", PLANTED + SOFTMAX)
 #: Graphs that attacks are measured on.
 _ATTACKED_GRAPHS = ("cora", "pubmed", ARXIV)
+_LARGE = ("amazon_photo", "coauthor_cs", ARXIV)
 #: The attacks with models of the attacker's own go by confidences, of either loss in one unit.
 _SHADOWED = (
     "retraining",
@@ -67,11 +71,6 @@ _SHADOWED = (
     "fisher+, without noise",
     "graph eraser, linear, metis, mean",
 )
-#: A seed draws nothing of the first two; a unit of the attacks is thirty deletions, 1 % of all edges, 64 models.
-_OF_ONE_SEED = ("delta", "expressiveness", "lira", "identification", "reconstruction", "edges")
-#: The arXiv graph is for cost, closeness and the injection test; a unit of these takes up to its 20 minutes there.
-_ONCE_ON_ARXIV = ("accuracy", "robustness", "degrees", "fine-tuning", "sequential")
-
 EXPERIMENTS: dict[str, Experiment] = {
     "identity": Experiment(identity, ("lethe, projection",)),
     "injection": Experiment(
@@ -103,50 +102,96 @@ EXPERIMENTS: dict[str, Experiment] = {
     "svm": Experiment(svm, (SMOOTHED_HINGE, PLAIN_HINGE), SMALL[:4]),
 }
 
-#: What is not planned, and why.
-EXCLUDED = (
-    (
+
+@dataclass(frozen=True)
+class Limit:
+    """Of an experiment, dataset and method that it `holds` for, no more than so many seeds are planned."""
+
+    what: str
+    why: str
+    holds: Callable[[str, str, str], bool]
+    seeds: int = 1
+
+
+#: What `plan` takes by fewer seeds than asked for.
+LIMITS = (
+    Limit(
+        "the step of Theorem 1 scaled, and expressiveness, by more than one seed",
+        "A seed draws nothing there.",
+        lambda experiment, _, __: experiment in ("delta", "expressiveness"),
+    ),
+    Limit(
+        "accuracies without diffusion or public labels on Cora, Citeseer and Pubmed, by more than one seed",
+        "A seed draws nothing there: the split is given.",
+        lambda experiment, dataset, method: (
+            experiment == "accuracy" and dataset in SMALL[:3] and _draws_nothing(method)
+        ),
+    ),
+    Limit(
         "certified removal and ScaleGUN beyond Cora",
         "They go from one node to the next: Cora's 181 take one to four minutes, Pubmed has 2,733. Citeseer's 272 "
         "would fit and are left for want of time.",
+        lambda _, dataset, method: method in CERTIFIED and dataset in (*SMALL[1:], ARXIV),
+        seeds=0,
     ),
-    (
+    Limit(
         "ScaleGUN by more than one seed",
         "A choice for want of time: with the authors' residues its figures are certified removal's to ten digits.",
+        lambda _, __, method: method == "scalegun",
     ),
-    (
+    Limit(
         "networks and their erasers on the arXiv graph, but for accuracies",
         "Three and more networks a unit, which may take 20 minutes; one GCN takes eight there.",
+        lambda experiment, dataset, method: dataset == ARXIV and experiment != "accuracy" and is_network(method),
+        seeds=0,
     ),
-    (
+    Limit(
         "networks and their erasers on Amazon Photo and Coauthor CS, by more than one seed",
         "A choice for want of time: one unit takes from seconds to more than its 20 minutes (GAT on Amazon Photo).",
+        lambda _, dataset, method: dataset in _LARGE and is_network(method),
     ),
-    (
+    Limit(
         "accuracies, robustness, degrees, fine-tuning and sequences on the arXiv graph, by more than one seed",
         "A choice for want of time: that graph is for cost, closeness and the injection test.",
+        lambda experiment, dataset, _: (
+            dataset == ARXIV and experiment in ("accuracy", "robustness", "degrees", "fine-tuning", "sequential")
+        ),
     ),
-    (
+    Limit(
         "networks' erasers but by METIS and means, and all erasers on Coauthor CS and the arXiv graph, by many seeds",
         "A choice for want of time: the others show the spread; on these graphs an eraser takes four to nine minutes.",
+        lambda _, dataset, method: (
+            "eraser" in method
+            and (dataset in _LARGE[1:] or (is_network(method) and not method.endswith("metis, mean")))
+        ),
     ),
-    (
+    Limit(
         "injection and closeness with diffusion on Amazon Photo, Coauthor CS and the arXiv graph, by many seeds",
         "A choice for want of time: the closeness of one took 14 and 17 minutes on Amazon Photo.",
+        lambda experiment, dataset, method: (
+            experiment in ("injection", "closeness") and dataset in _LARGE and "with diffusion" in method
+        ),
     ),
-    (
+    Limit(
         "accuracy and fine-tuning with diffusion, and ShaDow's sampler, on Coauthor CS, by many seeds",
         "A choice for want of time: one to six minutes each on Amazon Photo, which has half as many nodes and a "
         "ninth of the features.",
+        lambda _, dataset, method: dataset == "coauthor_cs" and ("diffusion" in method or method == SHADOW),
     ),
+    Limit(
+        "the attacks but membership inference, by more than one seed",
+        "For want of time: a unit averages thirty deletions, a hundredth of all edges or 64 models.",
+        lambda experiment, _, __: experiment in ("lira", "identification", "reconstruction", "edges"),
+    ),
+)
+
+#: What is not planned, and why: by the limits above, and by the methods and datasets of `EXPERIMENTS`.
+EXCLUDED = (
+    *((limit.what, limit.why) for limit in LIMITS),
     (
         "closeness of networks, and of their erasers but by METIS and means",
         "A network that is retrained is as close to itself as can be; of its erasers, one each of GCN, GraphSAGE and "
         "GAT, a choice for want of time.",
-    ),
-    (
-        "the attacks but membership inference, by more than one seed",
-        "For want of time: a unit averages thirty deletions, a hundredth of all edges or 64 models.",
     ),
     (
         "the attacks beyond Cora and Pubmed, and the arXiv graph but for U-LiRA; membership beyond Cora and Citeseer",
@@ -173,7 +218,7 @@ def plan(
     *,
     quick: bool = False,
 ) -> list[Unit]:
-    """The units asked for, those of the first seed first; where a seed would draw nothing, or long takes, one alone.
+    """The units asked for, those of the first seed first, within `LIMITS`.
 
     `datasets` other than an experiment's own (a file, one made up) are for all experiments.
     """
@@ -186,32 +231,13 @@ def plan(
                 if dataset in known and dataset not in experiment.datasets:
                     continue
                 for method in (quick and experiment.quick) or experiment.methods:
-                    if (methods and method not in methods) or _too_long(name, dataset, method):
+                    if methods and method not in methods:
                         continue
-                    if seed == 0 or not _one_seed(name, dataset, method):
+                    if all(seed < limit.seeds for limit in LIMITS if limit.holds(name, dataset, method)):
                         units.append(Unit(name, dataset, method, seed))
     return units
 
 
-def _too_long(experiment: str, dataset: str, method: str) -> bool:
-    if method in CERTIFIED:
-        return dataset in (*SMALL[1:], ARXIV)
-    return dataset == ARXIV and experiment != "accuracy" and is_network(method)
-
-
-def _one_seed(experiment: str, dataset: str, method: str) -> bool:
-    """What a seed changes nothing of, and what is measured once for want of time, as `EXCLUDED` says."""
-    if experiment in _OF_ONE_SEED or method == "scalegun" or (dataset == ARXIV and experiment in _ONCE_ON_ARXIV):
-        return True
-    eraser, large = "eraser" in method, dataset in ("amazon_photo", "coauthor_cs", ARXIV)
-    if is_network(method) and (large or (eraser and not method.endswith("metis, mean"))):
-        return True
-    if eraser and dataset in ("coauthor_cs", ARXIV):
-        return True
-    if large and experiment in ("injection", "closeness") and "with diffusion" in method:
-        return True
-    if dataset == "coauthor_cs" and ("diffusion" in method or method == SHADOW):
-        return True
-    variant = VARIANTS.get(method) if experiment == "accuracy" else None
-    fixed = variant is not None and not variant.public and not variant.spec.diffusion
-    return fixed and dataset in ("cora", "citeseer", "pubmed", ARXIV)
+def _draws_nothing(method: str) -> bool:
+    variant = VARIANTS.get(method)
+    return variant is not None and not variant.public and not variant.spec.diffusion

@@ -13,7 +13,7 @@ from benchmarks.baselines.catalogue import METHODS, build
 from benchmarks.baselines.protocol import BaselineError
 from benchmarks.paper.accuracies import accuracies
 from benchmarks.paper.closeness import closeness, retraining_of
-from benchmarks.paper.experiments import EXPERIMENTS, plan
+from benchmarks.paper.experiments import EXPERIMENTS, LIMITS, plan
 from benchmarks.paper.identity import identity
 from benchmarks.paper.injection import injection, regularization
 from benchmarks.paper.runner import Runner, UnitError, reproduce
@@ -152,6 +152,19 @@ def test_the_plan_takes_one_seed_where_others_would_say_the_same_or_take_days() 
     assert seeds("identification", "cora", "retraining") == seeds("edges", "cora", "retraining") == 1
     assert not seeds("robustness", ARXIV, "gcn")
     assert not seeds("stream", "pubmed", "certified removal")
+
+
+def test_each_limit_of_the_plan_leaves_something_out() -> None:
+    asked = [
+        (name, dataset, method)
+        for name, experiment in EXPERIMENTS.items()
+        for dataset in experiment.datasets
+        for method in experiment.methods
+    ]
+    for limit in LIMITS:
+        others = [each for each in LIMITS if each is not limit]
+        held = [what for what in asked if limit.holds(*what)]
+        assert any(limit.seeds < min((each.seeds for each in others if each.holds(*what)), default=5) for what in held)
 
 
 def test_of_injection_and_closeness_no_more_is_left_out_than_is_named() -> None:
