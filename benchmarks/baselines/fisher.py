@@ -4,9 +4,9 @@ w_u = w - H_r^-1 g_r + H_r^-1/4 b, with Hessian and gradient of the objective (t
 remaining training nodes, and b normal (the paper's appendix "Details on baseline methods"; Eq. 4 and 8 of Golatkar et
 al., whose B is the Hessian here). Hessian and gradient are taken on the remaining graph, with neighbours' new rows.
 
-The authors' code, while it was public, left the noise out and also took out of training whatever lies within L hops of
-a deleted node. Here the text is followed: those nodes did not ask to be forgotten, and without noise the method is a
-Newton step, which claims nothing.
+The authors' code, while it was public, left the noise out, and the injected class' column of W as it was, and also took
+out of training whatever lies within L hops of a deleted node. Here the text is followed: those nodes did not ask to be
+forgotten, and without noise the method is a Newton step, which claims nothing.
 """
 
 from dataclasses import dataclass

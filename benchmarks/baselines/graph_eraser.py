@@ -9,6 +9,10 @@ to the sum before the cross-entropy and takes fifty epochs of Adam; here the pro
 Every model answers on the whole remaining graph. GraphEraser's code shows a shard's model only that shard and the test
 nodes; that of the Projector paper shows it the whole graph, as here, but averages the shards' *weights*, where its text
 says predictions. A deletion reaches no shard but its own, and none when the node was not in training.
+
+The Projector paper cuts all nodes and takes the training ones of each part, and keeps the epoch that classifies the
+validation nodes of the whole graph best. Here the training graph is cut, as GraphEraser's is, and a shard has no
+validation nodes: its last epoch is kept.
 """
 
 from collections.abc import Sequence

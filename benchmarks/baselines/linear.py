@@ -58,7 +58,7 @@ def train_linear(graph: Graph, spec: ModelSpec) -> LinearModel:
 
 @lru_cache(maxsize=2)
 def fitted(graph: Graph, spec: ModelSpec) -> LinearModel:
-    """The same, once for methods that are fitted to one graph in a row; nothing that is timed goes through it."""
+    """The same, once for methods that are fitted to one graph in a row; what is timed has graphs of its own."""
     return train_linear(graph, spec)
 
 

@@ -1,8 +1,10 @@
 """Two-layer graph neural networks, retrained: GCN, GraphSAGE, GAT and APPNP by torch-geometric.
 
-The references of the paper's Tables 3 and 4, with the settings of torch-geometric's examples, as its appendix says
-("Details on multi-layer GNNs"): `gcn.py` and `gat.py`, `reddit.py` for GraphSAGE, `benchmark/citation/appnp.py`. One
-differs: GCN has 64 hidden units, as APPNP does. The example's 16 are for Planetoid's sparse rows; on Amazon Photo's two
+The references of the paper's Tables 2 and 4, after torch-geometric's examples, as its appendix says ("Details on
+multi-layer GNNs"): `gcn.py` and `gat.py`, `reddit.py` for GraphSAGE, `benchmark/citation/appnp.py`. What differs, so
+that all are trained alike: rows are the graph's, not divided by their sums; 200 epochs of the whole graph and weight
+decay on every layer, where `reddit.py` has ten of batches and none, and `gcn.py` none on the second layer. GCN drops no
+features and has 64 hidden units, as APPNP does: the example's 16 are for Planetoid's sparse rows; on Amazon Photo's two
 of 16 lived, and the network classified 39 % of the test nodes.
 
 * GCN (Kipf and Welling, 2017, Eq. 9): P relu(P X W_1 + b_1) W_2 + b_2 with P = D^-1/2 (A + I) D^-1/2.
@@ -106,7 +108,7 @@ class Layers(nn.Module):
     def forward(self, x: Tensor, neighbours: Tensor) -> Tensor:
         """Logits, (n, C), of what `tensors` gives of a graph for this kind."""
         given = () if self.kind is Kind.APPNP else (neighbours,)
-        # The examples of GCN and GraphSAGE drop hidden units alone, those of GAT and APPNP the features as well.
+        # GAT and APPNP drop features as well as hidden units.
         if self.kind in (Kind.GAT, Kind.APPNP):
             x = dropped(x, self.share) if self.training else x
         x = dropout(self.between(self.first(x, *given)), self.share, self.training)

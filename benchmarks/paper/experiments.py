@@ -116,7 +116,7 @@ class Limit:
 #: What `plan` takes by fewer seeds than asked for.
 LIMITS = (
     Limit(
-        "the step of Theorem 1 scaled, and expressiveness, by more than one seed",
+        "delta of Assumption 3 and expressiveness, by more than one seed",
         "A seed draws nothing there.",
         lambda experiment, _, __: experiment in ("delta", "expressiveness"),
     ),

@@ -15,13 +15,13 @@ _SENTENCES = {
     ),
     "Influence+ and Fisher+ leave it because they approximate": (
         "That test sees approximation: methods that only come near to retraining fail it without noise, too.",
-        "That test does not show forgetting: methods that only come near to retraining pass it, too, when they add no "
-        "noise.",
+        "That test does not show forgetting: methods that update neighbours and only come near to retraining pass it, "
+        "too, when they add no noise.",
     ),
     "The projection hides a deletion from membership inference as well as retraining": (
         "A membership test takes deleted nodes for never seen about as often after the projection as after retraining.",
-        "The model still knows whom it was trained on: a membership test takes deleted nodes for never seen far less "
-        "often after the projection than after retraining.",
+        "The model still knows whom it was trained on: after 90 % of the training nodes were deleted, a membership "
+        "test takes these for never seen far less often after the projection than after retraining.",
     ),
     "The projection is closer to retraining than a Newton step": (
         "The projection ends closer to retraining than a Newton step, the method that it is compared with.",
@@ -73,7 +73,8 @@ def lines(findings: Sequence[Finding], results: Results) -> list[Line]:
 
 def _of_claim(finding: Finding, holds: str, fails: str) -> Line:
     told = {Verdict.REPRODUCED: holds, Verdict.REFUTED: fails}
-    return Line(finding.verdict, told.get(finding.verdict, f"{finding.claim.name}."), finding.words)
+    figures = finding.words.replace("It fails", "The claim fails", 1).replace("It holds", "The claim holds", 1)
+    return Line(finding.verdict, told.get(finding.verdict, f"{finding.claim.name}."), figures)
 
 
 def _ours(sentence: str, figures: str) -> Line:

@@ -27,7 +27,8 @@ PARTS = (
         "Proposition 1",
         "the projection in closed form",
         "Holds; it is linear algebra, and a test has it: "
-        "baselines/test_printed.py::test_option_1_projects_on_the_remaining_training_nodes.",
+        "baselines/test_printed.py::test_option_1_projects_on_the_remaining_training_nodes. The proof's Woodbury step "
+        "as printed is none, but its end is right.",
     ),
     (
         "Assumption 1",
@@ -39,6 +40,8 @@ PARTS = (
         "the gradient’s variance",
         "Any graph has it; it is taken along the runs, and is in the bound of Theorem 1 below.",
     ),
+    ("Section 3.2", "the projection: what it needs, promises and costs", ""),
+    ("Section 3.3", "extensions: an MLP and adaptive diffusion", ""),
     ("Assumption 3", "features near the span of the others", ""),
     ("Theorem 1", "the distance to retraining, and fine-tuning", ""),
     ("Proposition 2", "closer than second-order methods", ""),
@@ -59,7 +62,7 @@ PARTS = (
 def named(where: str) -> set[str]:
     """The parts that a claim's place names: "Tables 1, 2 and 6" are three."""
     found = {f"{kind} {number}" for kind, numbers in _NUMBERED.findall(where) for number in re.findall(r"\d+", numbers)}
-    return found | {part for part, _, _ in PARTS if part.startswith("Appendix") and part in where}
+    return found | {part for part, _, _ in PARTS if not _NUMBERED.fullmatch(part) and part in where}
 
 
 _NUMBERED = re.compile(r"(Table|Figure|Theorem|Proposition|Assumption|Algorithm)s? (\d+(?:(?:, | and )\d+\b)*)")

@@ -1,6 +1,6 @@
 """What was measured, as the report asks for it, and how a figure is written."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,6 +18,8 @@ NAMES = {
     "coauthor_cs": "Coauthor CS",
     "ogbn_arxiv_llm": "arXiv graph, a language model's features",
 }
+#: How many are planned where a seed draws something, and there was time.
+SEEDS = 5
 LETHE, REPAIRED, RETRAINED = "lethe, projection", "lethe, projection and repair", "retraining"
 
 
@@ -49,6 +51,13 @@ class Results:
         """Over the seeds; None where there are none."""
         found = self.values(experiment, dataset, method, case, figure)
         return fmean(found) if found else None
+
+    def seeds(self, experiment: str, dataset: str, *methods: str) -> int:
+        """How many there are of all these methods."""
+        kept = [
+            (r["method"], r["seed"]) for r in self.records if (r["experiment"], r["dataset"]) == (experiment, dataset)
+        ]
+        return len(set.intersection(*({seed for method, seed in kept if method == each} for each in methods)))
 
     def datasets(self, experiment: str) -> list[str]:
         """Those with a figure of an experiment, in the order in which they are listed, others last."""
@@ -89,6 +98,15 @@ class Results:
             if r["outcome"] != MEASURED
         ]
 
+    def absent(self, experiment: str, dataset: str, method: str) -> str:
+        """Why a figure of a method is not there."""
+        if any(
+            (unit.experiment, unit.dataset, unit.method) == (experiment, dataset, method)
+            for unit, *_ in self.unfinished
+        ):
+            return "out of time"
+        return "not measured yet" if plan((experiment,), (dataset,), (method,), seeds=1) else "not planned"
+
     def missing(self) -> list[tuple[str, str, list[tuple[str, int, int]]]]:
         """Of each experiment and dataset, the methods with fewer units than planned: (method, there, planned)."""
         there = {(r["experiment"], r["dataset"], r["method"], r["seed"]) for r in self.records}
@@ -104,26 +122,46 @@ class Results:
         return rows
 
 
-def number(value: float | None) -> str:
-    """Three digits, thousands as they are, or a power of ten where that is shorter."""
+def number(value: float | None, digits: int = 3) -> str:
+    """Three digits or so many, thousands as they are, or a power of ten where that is shorter."""
     if value is None:
         return "–"
     if value == 0:
         return "0"
     if abs(value) < 1e-3 or abs(value) >= 1e5:
-        return f"{value:.1e}"
-    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+        return f"{value:.{digits - 2}e}"
+    return f"{value:.{digits}g}" if abs(value) < 999.5 else f"{value:,.{digits - 3}f}"
+
+
+def apart(values: Sequence[float], unit: str = "") -> list[str]:
+    """Each as `number` has it, with more digits where that would make equals of different ones."""
+    for digits in range(3, 8):
+        told = [number(each, digits) for each in values]
+        if len(set(told)) == len(set(values)):
+            break
+    return [each + unit for each in told]
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and, of several, standard deviation."""
-    if not values:
-        return "–"
-    return number(fmean(values)) + (f" ± {number(stdev(values))}" if len(values) > 1 else "")
+    """Mean and, of several, standard deviation; of how many, where that is fewer than all seeds."""
+    return number(fmean(values)) + _deviation(values, number) if values else "–"
 
 
 def percent(values: Sequence[float]) -> str:
-    """Mean and, of several, standard deviation, in percent with one decimal."""
-    if not values:
-        return "–"
-    return f"{100 * fmean(values):.1f}" + (f" ± {100 * stdev(values):.1f}" if len(values) > 1 else "")
+    """The same in percent with one decimal."""
+    return _tenths(fmean(values)) + _deviation(values, _tenths) if values else "–"
+
+
+def _deviation(values: Sequence[float], written: Callable[[float], str]) -> str:
+    if len(values) < 2:
+        return ""
+    return f" ± {written(stdev(values))}" + (f" ({len(values)})" if len(values) < SEEDS else "")
+
+
+def _tenths(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def by(seeds: int) -> str:
+    """Of how many seeds something is."""
+    return "one seed" if seeds == 1 else f"{seeds} seeds"

@@ -16,7 +16,7 @@ _STREAM = (
     ("time of all, s", "seconds", spread),
     ("of one retraining, s", "seconds_of_one_retraining", spread),
 )
-_LOST, _FASTER = "lost to retraining with noise, points", "times as fast as retraining after each"
+_LOST, _FASTER = "lost to retraining without noise, points", "times as fast as retraining after each"
 #: Of 200 of Cora's nodes.
 _PUBLISHED = {_LOST: "0.1", _FASTER: "4"}
 
@@ -39,7 +39,7 @@ def _removed(results: Results, dataset: str, case: str) -> str:
 def _streamed(results: Results, dataset: str, case: str) -> dict[str, str]:
     """Every figure of one stream as it is written, by its name."""
     key = ("stream", dataset, "certified removal", case)
-    told = ("accuracy_after", "accuracy_anew", "seconds_of_one_retraining", "seconds", "removals")
+    told = ("accuracy_after", "accuracy_retrained", "seconds_of_one_retraining", "seconds", "removals")
     after, anew, once, spent, count = (results.mean(*key, each) for each in told)
     lost = None if after is None or anew is None else 100 * (anew - after)
     faster = None if count is None or once is None or not spent else count * once / spent

@@ -9,10 +9,14 @@ _KEY = ("stream", "cora", "certified removal", "nodes")
 
 def stream_accuracy(results: Results) -> list[Case]:
     """0.1 % less test accuracy than retraining after 200 deletions; twice that still counts."""
-    removals, after, anew = (results.mean(*_KEY, each) for each in ("removals", "accuracy_after", "accuracy_anew"))
+    told = ("removals", "accuracy_after", "accuracy_retrained", "accuracy_anew")
+    removals, after, anew, noisy = (results.mean(*_KEY, each) for each in told)
     if removals is None or after is None or anew is None:
         return []
-    words = f"{number(100 * after)} % after {removals:.0f} removals, {number(100 * anew)} % retrained with its noise."
+    words = f"{100 * after:.2f} % after {removals:.0f} removals, {100 * anew:.2f} % retrained"
+    if noisy is not None:
+        words += f", {100 * noisy:.2f} % retrained with its noise"
+    words += "."
     return [Case(0.002 - (anew - after), words)]
 
 
@@ -33,7 +37,9 @@ CLAIMS = (
         "Chien et al. 2023, abstract",
         "200 of Cora's 1,208 training nodes removed at (1, 1e-4): 0.1 % less test accuracy.",
         stream_accuracy,
-        "Beside retraining with the same noise, which costs accuracy of its own; twice as much still counts.",
+        "Beside retraining without noise, as theirs is; twice as much still counts. It is the noise that costs: beside "
+        "retraining with it nothing is lost.",
+        "test_smallest_examples.py::test_certified_removal_costs_what_its_noise_costs",
     ),
     Claim(
         "Certified removal is four times as fast",

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from benchmarks.report.claims.injection import LINEAR_ERASERS
 from benchmarks.report.claims.judging import APPROXIMATE, Case, Claim, all_of, compared, place, smaller
-from benchmarks.report.results import LETHE, Results, number
+from benchmarks.report.results import LETHE, Results, by, number
 
 _AUTHORS = "influence+, authors' code"
 _BASELINES = (*APPROXIMATE, "influence", _AUTHORS, *LINEAR_ERASERS)
@@ -21,7 +21,8 @@ def growing(results: Results) -> list[Case]:
         means = [(share, results.mean("closeness", dataset, LETHE, share, "weights")) for share in shares]
         away = [(share, mean) for share, mean in means if mean is not None]
         for (less, near), (more, far) in pairwise(away):
-            words = f"{place(dataset, less)}: {number(near)}, and {number(far)} at {float(more):.0%}."
+            seeds = by(results.seeds("closeness", dataset, LETHE))
+            words = f"{place(dataset, less)}, {seeds}: {number(near)}, and {number(far)} at {float(more):.0%}."
             cases.append(Case(smaller(near, far), words))
     return cases
 

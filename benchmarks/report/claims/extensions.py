@@ -5,9 +5,8 @@ from statistics import stdev
 from benchmarks.baselines.catalogue import NETWORKS
 from benchmarks.paper.accuracies import DIFFUSED_MLP
 from benchmarks.report.claims.judging import Case, Claim, accuracies, better_on_most, costs
-from benchmarks.report.results import NAMES, Results
+from benchmarks.report.results import NAMES, SEEDS, Results, by
 
-_SEEDS = 5
 #: (with an MLP, without).
 _WITH_MLP = (
     ("+ MLP, 10 % public", "linear"),
@@ -25,8 +24,8 @@ def deviation_with_mlp(results: Results) -> list[Case]:
     for dataset in results.datasets("accuracy"):
         for pair in _WITH_MLP:
             deep, plain = (results.values("accuracy", dataset, each, "all", "accuracy") for each in pair)
-            if min(len(deep), len(plain)) >= _SEEDS and stdev(plain) > 0:
-                words = f"{NAMES.get(dataset, dataset)}: {100 * stdev(deep):.2f} with {pair[0]}, "
+            if min(len(deep), len(plain)) >= SEEDS and stdev(plain) > 0:
+                words = f"{NAMES.get(dataset, dataset)}, {by(len(plain))}: {100 * stdev(deep):.2f} with {pair[0]}, "
                 cases.append(Case(stdev(deep) - stdev(plain), f"{words}{100 * stdev(plain):.2f} with {pair[1]}."))
     return cases
 
@@ -35,7 +34,7 @@ CLAIMS = (
     Claim(
         "An MLP raises accuracy",
         "Table 2, observation 1",
-        "Using an MLP as a feature extractor can improve the average accuracy.",
+        "Using an MLP as a feature extractor can improve the average accuracy (73.35 to 73.41).",
         better_on_most("accuracy", "accuracy", _WITH_MLP),
         "“Can” is read as: on more than half of the graphs. Here the MLP is trained on nodes that are never deleted, a "
         "tenth or half of the training nodes; the paper's on all but the deleted, who would have to be known "
@@ -45,7 +44,7 @@ CLAIMS = (
     Claim(
         "An MLP makes accuracy vary",
         "Table 2, observation 1",
-        "… but it also increases the variance of the model performance.",
+        "… but it also increases the variance of the model performance (± 0.12 to ± 0.31).",
         deviation_with_mlp,
         "Standard deviations over five seeds, in points, where a seed draws the split. Where a graph has its own, "
         "seeds change nothing but the MLP, and the claim would hold by construction.",
@@ -54,7 +53,7 @@ CLAIMS = (
     Claim(
         "The linear model is better than ordinary GNNs",
         "Table 2, observation 2",
-        "Linear GNNs could achieve better performance than ordinary GNNs.",
+        "Linear GNNs could achieve better performance than ordinary GNNs (73.35 beside GCN’s 71.74).",
         better_on_most("accuracy", "accuracy", tuple(("+ diffusion", name) for name in NETWORKS)),
         "“Could” is read as: on more than half of the graphs. Two layers as in "
         "torch-geometric's examples, which were made for Planetoid's small split; GCN of 64 units.",
@@ -63,7 +62,7 @@ CLAIMS = (
     Claim(
         "GraphEraser hurts ordinary GNNs",
         "Table 2, observation 3",
-        "Employing GraphEraser with non-linear GNNs will significantly hurt the original models.",
+        "Employing GraphEraser with non-linear GNNs will significantly hurt the original models (GCN: 71.74 to 66.52).",
         accuracies(
             "injection",
             "accuracy_before",
@@ -78,7 +77,8 @@ CLAIMS = (
             ),
             costs,
         ),
-        "Counted from one point on, with 8 shards.",
+        "Counted from one point on, with 8 shards. A shard has no validation nodes to choose an epoch by; the whole "
+        "graph's network has.",
         "test_smallest_examples.py::test_an_eraser_does_not_hurt_a_network_where_classes_have_features_of_their_own",
     ),
 )

@@ -19,14 +19,15 @@ from benchmarks.report.claims.judging import (
     place,
     smaller,
 )
-from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, number
+from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, by, number
 
 _PRINTED, _OFFICIAL = "projector, option 1 as printed", "projector, official code"
 _NOISELESS = ("fisher+, without noise", "influence+, authors' code")
 #: On the linear model, which is what Table 1 is of.
 LINEAR_ERASERS = tuple(name for name in METHODS if name.startswith("graph eraser, linear"))
 _METIS = "graph eraser, linear, metis, mean"
-_OTHERS = (*APPROXIMATE, "influence", *_NOISELESS, "certified removal", "scalegun", *LINEAR_ERASERS, RETRAINED)
+#: Those that delete a batch at once.
+_OTHERS = (*APPROXIMATE, "influence", *_NOISELESS, *LINEAR_ERASERS, RETRAINED)
 _DIFFUSED = "lethe, projection, with diffusion"
 
 
@@ -45,7 +46,8 @@ def channel(methods: Sequence[str], *, gone: bool) -> Judge:
                         continue
                     left = [last / first for first, last in zip(before, after, strict=True)]
                     margin = GONE - max(left) if gone else min(left) - GONE
-                    words = f"{place(dataset, share)}, {method}: from {number(max(before))} to {number(max(after))}."
+                    where = f"{place(dataset, share)}, {method}, {by(len(before))}"
+                    words = f"{where}: from {number(max(before))} to {number(max(after))}."
                     cases.append(Case(margin, words))
         return cases
 
@@ -65,9 +67,10 @@ def at_chosen_lambda(results: Results) -> list[Case]:
         for method in APPROXIMATE:
             first, second = after.get(method), after.get(RETRAINED)
             if first is not None and second is not None:
+                seeds = by(results.seeds("regularization", dataset, method, RETRAINED))
                 words = (
-                    f"{place(dataset, 'all')}, 5 %: {method} {number(100 * first)} % at lambda {chosen[method]}, "
-                    f"{RETRAINED} {number(100 * second)} % at {chosen[RETRAINED]}."
+                    f"{place(dataset, 'all')}, 5 %, {seeds}: {method} {number(100 * first)} % at lambda "
+                    f"{chosen[method]}, {RETRAINED} {number(100 * second)} % at {chosen[RETRAINED]}."
                 )
                 cases.append(Case(second - first - POINT, words))
     return cases
@@ -77,7 +80,7 @@ CLAIMS = (
     Claim(
         "The projection takes the injected channel away",
         "Table 1, observation 1",
-        "Projector can perfectly unlearn the deleted nodes and sets the extra feature's weight to zero.",
+        "Projector can perfectly unlearn the deleted nodes and sets the extra feature's weight to zero (56.8 → 0).",
         channel((LETHE, REPAIRED, _DIFFUSED, _PRINTED, _OFFICIAL, RETRAINED), gone=True),
         "Only the deleted nodes support that direction, so any projection on the others' span removes it, also the "
         "official code's in single precision: a column of zeros has no rounding. Retraining never sees it.",
@@ -85,7 +88,7 @@ CLAIMS = (
     Claim(
         "GraphEraser takes it away as well",
         "Table 1, observation 1",
-        "GraphEraser can perfectly unlearn the deleted nodes.",
+        "GraphEraser can perfectly unlearn the deleted nodes (30.6 → 0).",
         channel(LINEAR_ERASERS, gone=True),
         "Its shards are trained anew; how the other shards were cut still depends on the deleted nodes.",
     ),
@@ -94,7 +97,9 @@ CLAIMS = (
         "Table 1, observation 1",
         "Influence+ and Fisher+ cannot fully unlearn the correlation because they are approximate.",
         channel(APPROXIMATE, gone=False),
-        "What is left is their noise, as large as along any direction without data: see the next claim.",
+        "What is left here is their noise, as large as along any direction without data: see the next claim. The "
+        "authors' code adds none, but its loop over the classes ends before the injected one, whose column of W keeps "
+        "what it had: the paper's 29.2 → 14.1 is the same for both methods.",
     ),
     Claim(
         "Influence+ and Fisher+ leave it because they approximate",
@@ -109,10 +114,11 @@ CLAIMS = (
     Claim(
         "The projection takes less time than every baseline",
         "Table 1, observation 2",
-        "Projector requires less time to unlearn because it is a one-shot approach.",
+        "Projector requires less time to unlearn because it is a one-shot approach: 0.07 s beside 0.3 to 1,973 s.",
         compared("injection", "times_lethe", tuple((LETHE, other) for other in _OTHERS), smaller),
         "As multiples of what Lethe's projection takes in the same run, predictions included; retraining is by "
-        "Newton's method instead of epochs of descent. GraphEraser's BEKM, which sees the mark as well, gathers the "
+        "Newton's method instead of epochs of descent. Of methods that delete a batch at once: certified removal and "
+        "ScaleGUN go node by node. GraphEraser's BEKM, which sees the mark as well, gathers the "
         "deleted nodes in a shard or two: often little or nothing is left there to be trained.",
         "test_smallest_examples.py::test_a_projection_handles_more_numbers_than_training_anew_where_features_are_many",
     ),
@@ -138,14 +144,14 @@ CLAIMS = (
         "METIS and means are best for GraphEraser",
         "Appendix on baselines",
         "With different model aggregation and graph partition strategies its performance is not as good as the METIS "
-        "partitioning and mean aggregation.",
+        "partitioning and mean aggregation, on the more challenging OGB datasets.",
         accuracies(
             "injection",
             "accuracy_after",
             tuple((_METIS, other) for other in LINEAR_ERASERS if other != _METIS),
             better,
         ),
-        "The paper says so of the OGB datasets; here of the linear model on others. As good is not better.",
+        "Here of the linear model. As good is not better.",
         "test_smallest_examples.py::test_an_eraser_costs_no_accuracy_where_classes_have_features_of_their_own",
     ),
     Claim(
@@ -156,7 +162,7 @@ CLAIMS = (
         accuracies("injection", "accuracy_after", tuple((name, RETRAINED) for name in APPROXIMATE), costs),
         "Counted from one point on, at the same lambda for all, 1e-4. The slope of Influence+ has the deviation that "
         "Chien et al. publish, 0.1, but theirs is at a lambda of 1e-2: along a direction without data noise is divided "
-        "by lambda, and is a hundred times theirs. The loss goes with lambda and noise.",
+        "by lambda, and is a hundred times theirs. The loss goes with lambda and noise: see the next claim.",
         "test_smallest_examples.py::test_noise_costs_no_accuracy_where_classes_have_features_of_their_own",
     ),
     Claim(
@@ -199,7 +205,7 @@ CLAIMS = (
     Claim(
         "Adaptive diffusion always helps",
         "Table 1, observation 4",
-        "Adaptive diffusion provides consistent performance boosting to linear GNN models.",
+        "Adaptive diffusion provides consistent performance boosting to linear GNN models (73.33 to 73.42).",
         all_of(
             *(
                 accuracies("injection", f"accuracy_{when}", ((_DIFFUSED, LETHE),), better)

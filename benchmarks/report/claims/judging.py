@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 
-from benchmarks.report.results import NAMES, Results, number
+from benchmarks.report.results import NAMES, Results, apart, by
 
 #: A channel whose weight fell below this share of what it was is gone; rounding leaves about 1e-15.
 GONE = 1e-6
@@ -135,10 +135,11 @@ def compared(
         for dataset in results.datasets(experiment):
             for case in results.cases(experiment, dataset) if cases is None else cases:
                 for pair in pairs:
-                    means = _means(results, (experiment, dataset, case, figure), pair)
-                    if means:
+                    found = _means(results, (experiment, dataset, case, figure), pair)
+                    if found:
+                        *means, seeds = found
                         where = place(dataset, case) + (f", {_OF[figure]}" if figure in _OF else "")
-                        there.append(Case(ahead(*means), f"{where}: {_beside(pair, means, times, unit)}"))
+                        there.append(Case(ahead(*means), f"{where}, {by(seeds)}: {_beside(pair, means, times, unit)}"))
         return there
 
     return judge
@@ -166,18 +167,19 @@ def better_on_most(experiment: str, figure: str, pairs: Sequence[tuple[str, str]
                 found = {dataset: _means(results, (experiment, dataset, case, figure), pair) for dataset in datasets}
                 graphs = {dataset: means for dataset, means in found.items() if means}
                 if graphs:
-                    ahead = sum(first > second for first, second in graphs.values())
+                    ahead = sum(first > second for first, second, _ in graphs.values())
                     worst = min(graphs, key=lambda each: graphs[each][0] - graphs[each][1])
+                    *means, seeds = graphs[worst]
                     words = f"{pair[0]} on {ahead} of {len(graphs)} graphs ahead of {pair[1]}{_where(case)}; least on "
-                    words += f"{NAMES.get(worst, worst)}: {_beside(pair, graphs[worst], 100, ' %')}"
+                    words += f"{NAMES.get(worst, worst)}, {by(seeds)}: {_beside(pair, means, 100, ' %')}"
                     there.append(Case(ahead / len(graphs) - 0.5, words))
         return there
 
     return judge
 
 
-def _means(results: Results, key: tuple[str, str, str, str], pair: tuple[str, str]) -> tuple[float, float] | None:
-    """Of (experiment, dataset, case, figure) over the seeds of two methods; None where there is nothing to compare.
+def _means(results: Results, key: tuple[str, str, str, str], pair: tuple[str, str]) -> tuple[float, float, int] | None:
+    """Of (experiment, dataset, case, figure) of two methods, and over how many seeds; None where nothing compares.
 
     Seeds delete other nodes or draw another split, so that only those compare which both methods have. Where accuracy
     is of one split, a method of which seeds draw nothing was measured once, and stands beside all seeds of another.
@@ -187,12 +189,12 @@ def _means(results: Results, key: tuple[str, str, str, str], pair: tuple[str, st
     if experiment != "accuracy" or dataset in DRAWN_SPLITS:
         shared = these.keys() & those.keys()
         these, those = ({seed: each[seed] for seed in shared} for each in (these, those))
-    return (fmean(these.values()), fmean(those.values())) if these and those else None
+    return (fmean(these.values()), fmean(those.values()), max(len(these), len(those))) if these and those else None
 
 
-def _beside(pair: tuple[str, str], means: tuple[float, float], times: float, unit: str) -> str:
-    told = (f"{method} {number(times * mean)}{unit}" for method, mean in zip(pair, means, strict=True))
-    return f"{', '.join(told)}."
+def _beside(pair: tuple[str, str], means: Sequence[float], times: float, unit: str) -> str:
+    figures = apart([times * mean for mean in means], unit)
+    return f"{', '.join(f'{method} {figure}' for method, figure in zip(pair, figures, strict=True))}."
 
 
 def better(first: float, second: float) -> float:

@@ -17,16 +17,22 @@ from benchmarks.report.claims.theory_judging import (
 
 _BOTH = (PLAIN, DIFFUSED)
 _LAST = str(ITERATIONS[-1])
+#: Of fine-tuning: after the last step, and where more of them lead.
+_ENDS = (_LAST, "repaired")
+_SHORT = (
+    "The step of Theorem 1 hardly moves the weights in 1,000 iterations; the paper's own is longer (0.1 or 1, with "
+    "momentum), so the minimum that both lead to, which the repair finds, is judged as well."
+)
 
 CLAIMS = (
     Claim(
         "delta is small",
         "Table 3 and Assumption 3",
-        "delta is relatively small compared to the norm of the average node features.",
+        "delta is relatively small compared to the norm of the average node features (0.2984 beside 0.6923 on Cora).",
         delta_beside_the_mean,
         "delta is 1 on Cora's words as they are, since a word that one document alone has is no combination of others; "
         "and 0, exactly, wherever every row lies in the span of the others.",
-        "test_theory.py::test_a_word_of_one_document_alone_makes_delta_one_or_its_share_of_the_document",
+        "test_smallest_examples.py::test_delta_of_a_word_of_one_document_is_not_as_printed_in_any_scaling",
     ),
     Claim(
         "delta and the mean row have the printed size",
@@ -34,8 +40,8 @@ CLAIMS = (
         "0.2984 beside 0.6923 on Cora, 0.0049 beside 0.5546 on Pubmed.",
         delta_as_printed,
         "Not traced. Nearest is 0.3015 = 1/sqrt(11) for Cora's rows divided by their norms: eleven words, one of "
-        "them nobody else's. The means are those of no scaling, and Pubmed's rows span all 500 features without any "
-        "one of them.",
+        "them nobody else's. The means are of none of the three scalings, and Pubmed's rows span all 500 features "
+        "without any one of them.",
         "test_smallest_examples.py::test_delta_of_a_word_of_one_document_is_not_as_printed_in_any_scaling",
     ),
     Claim(
@@ -54,7 +60,8 @@ CLAIMS = (
         "The distance to retraining is at most Delta.",
         bound_against("distance", "the distance", lambda bound, distance: 1 - distance / bound),
         "By descent with step 1/(lambda + B^2 P^2). Its proof takes |h_i| for at most B_x P_s, which needs rows of "
-        "P^L in the 1-norm (next but one): on a bipartite graph the distance is larger than Delta.",
+        "P^L in the 1-norm (next but one): on a bipartite graph the distance is larger than Delta, of one set of nodes "
+        "and one step, which is the expectation where no other set is drawn.",
         "test_theory.py::test_theorem_1_fails_where_many_deleted_neighbours_have_the_same_features",
         general=True,
     ),
@@ -64,7 +71,8 @@ CLAIMS = (
         "… mainly controlled by P_d, G and delta.",
         bound_against("triangle", "the triangle inequality gives", lambda bound, triangle: 1 - bound / triangle),
         "It says something where it is less than |w_u| + |w_p|, which bounds any distance. It grows as 2^T, though the "
-        "objective is convex and descent with this step brings runs no further apart.",
+        "objective is convex: with a step that suits it, descent brings runs no further apart.",
+        ""
         "test_smallest_examples.py::test_theorem_1_is_wrong_about_the_rows_of_three_linked_nodes_and_says_nothing_of_their_weights",
     ),
     Claim(
@@ -74,6 +82,7 @@ CLAIMS = (
         rows_as_bounded,
         "|sum_j P_ij x_j| is at most B_x times the 1-norm of the row. With the 2-norm the smoothness, and with it the "
         "step of fine-tuning, is not what the proof needs.",
+        ""
         "test_smallest_examples.py::test_theorem_1_is_wrong_about_the_rows_of_three_linked_nodes_and_says_nothing_of_their_weights",
         general=True,
     ),
@@ -107,9 +116,14 @@ CLAIMS = (
     Claim(
         "Fine-tuning adds little",
         "Table 6, observation 3",
-        "The performance before and after the fine-tuning is relatively close.",
-        fine_tuned(("after", "accuracy"), (_LAST, "accuracy"), lambda a, b: POINT - abs(a - b), _BOTH),
-        "Counted up to one point, after 1,000 iterations; so does the repair.",
+        "The performance before and after the fine-tuning is relatively close (ogbn-arxiv: 72.97 and 73.03).",
+        all_of(
+            *(
+                fine_tuned(("after", "accuracy"), (end, "accuracy"), lambda a, b: POINT - abs(a - b), _BOTH)
+                for end in _ENDS
+            )
+        ),
+        f"Counted up to one point. {_SHORT}",
     ),
     Claim(
         "Training and validation accuracy drop",
@@ -130,10 +144,12 @@ CLAIMS = (
         "Figure 6, observation 2",
         "The training accuracy indeed improves progressively but the improvement is relatively small.",
         fine_tuned(
-            ("after", "train"), (_LAST, "train"), lambda after, last: min(last - after, POINT - (last - after)), _BOTH
+            ("after", "train"),
+            ("repaired", "train"),
+            lambda after, last: min(last - after, POINT - (last - after)),
+            _BOTH,
         ),
-        "After 1,000 iterations; little is less than one point.",
-        "test_smallest_examples.py::test_fine_tuning_need_not_raise_training_accuracy",
+        f"At the minimum, where fine-tuning leads; little is less than one point. {_SHORT}",
     ),
     Claim(
         "Fine-tuning is shorter than retraining",
@@ -142,19 +158,27 @@ CLAIMS = (
         fine_tuned(
             (FROM_ZERO.format(_LAST), "gap"), ("after", "gap"), lambda zero, after: zero / max(after, 1e-300) - 1, _BOTH
         ),
-        "F - min F after 1,000 steps from zero, beside that of the projected weights without a step.",
+        "F - min F after 1,000 steps from zero, beside that of the projected weights without a step: by the same "
+        "descent. Retraining here is by Newton's method, to which it matters little where it begins.",
     ),
     Claim(
         "Without diffusion, fine-tuning ends as retraining does",
         "Table 6, observation 1",
-        "Without adaptive diffusion the generalization performance of fine-tuning and re-training is relatively close.",
-        fine_tuned((_LAST, "accuracy"), ("retrained", "accuracy"), lambda a, b: POINT - abs(a - b), (PLAIN,)),
-        "Counted up to one point, after 1,000 iterations.",
+        "Without adaptive diffusion the generalization performance of fine-tuning and re-training is relatively close "
+        "(73.03 and 73.02).",
+        all_of(
+            *(
+                fine_tuned((end, "accuracy"), ("retrained", "accuracy"), lambda a, b: POINT - abs(a - b), (PLAIN,))
+                for end in _ENDS
+            )
+        ),
+        f"Counted up to one point. {_SHORT}",
     ),
     Claim(
         "With diffusion, the projection is always better than retraining",
         "Table 6, observation 2",
-        "With adaptive diffusion the unlearning solution, fine-tuned or not, always outperforms re-training.",
+        "With adaptive diffusion the unlearning solution, fine-tuned or not, always outperforms re-training (73.09 "
+        "and 73.13 beside 73.00).",
         all_of(
             *(
                 fine_tuned((each, "accuracy"), ("retrained", "accuracy"), lambda ours, anew: ours - anew, (DIFFUSED,))
@@ -174,8 +198,29 @@ CLAIMS = (
             (("repeats", "eigenvalues repeat another"), ("zero_rows", "rows of U X are zero")),
         ),
         "Every component has the eigenvalue 1, and nodes with the same neighbours share others: so it is in every "
-        "graph with two components, or with two pairs of leaves that each share their neighbour.",
+        "graph with two components, or with two pairs of leaves that each share their neighbour. Rows of U X are "
+        "looked at where P is decomposed.",
         "test_theory.py::test_what_a_linear_gnn_reaches_is_the_rank_of_all_powers",
+    ),
+    Claim(
+        "Adaptive diffusion lifts the condition on eigenvalues",
+        "Proposition 3 and Section 3.3",
+        "Adaptive diffusion could alleviate the requirement on the eigenvalues, since they are learned.",
+        lambda results: [],
+        "Its rows sum to 1, so that every component has the eigenvalue 1, whatever the sigmas: with two components the "
+        "condition is never met. (How many others still repeat was not counted.)",
+        "test_smallest_examples.py::test_adaptive_diffusion_has_the_eigenvalue_1_of_every_component",
+        general=True,
+    ),
+    Claim(
+        "The sigmas of adaptive diffusion tell nothing",
+        "Section 3.3",
+        "They need not be modified, since these scalars will not leak the node feature information.",
+        lambda results: [],
+        "They are learned from the deleted features as well: whether a node had one feature or another, the sigmas "
+        "that stay after its deletion differ. How much an attacker gains by them was not measured.",
+        "test_smallest_examples.py::test_the_sigmas_that_stay_after_a_deletion_differ_by_what_was_deleted",
+        general=True,
     ),
     Claim(
         "A linear GNN is any function of the nodes of a real graph",

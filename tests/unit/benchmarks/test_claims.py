@@ -57,9 +57,7 @@ def test_the_channel_is_to_be_gone_after_every_exact_method(method: str) -> None
         assert judged(name, record).verdict is verdict
 
 
-@pytest.mark.parametrize(
-    "method", ["certified removal", "scalegun", "fisher+, without noise", "influence+, authors' code", METIS]
-)
+@pytest.mark.parametrize("method", ["influence", "fisher+, without noise", "influence+, authors' code", METIS])
 def test_time_is_compared_with_every_baseline(method: str) -> None:
     name = "The projection takes less time than every baseline"
     for times, verdict in ((2.0, Verdict.REPRODUCED), (0.5, Verdict.REFUTED)):
@@ -99,7 +97,10 @@ def test_distances_are_compared_at_every_share() -> None:
     ):
         ours, theirs = (after(each, "0.1", "closeness", **{figure: 0.2}) for each in (LETHE, "fisher+"))
         assert judged(name, ours, theirs).verdict is Verdict.REFUTED
-    assert "Cora, 10%, test nodes: " in judged("The projection’s answers are closest to retraining", ours, theirs).words
+    assert (
+        "Cora, 10%, test nodes, one seed: "
+        in judged("The projection’s answers are closest to retraining", ours, theirs).words
+    )
 
 
 def test_neighbours_count_in_the_channel_and_in_the_distance_without_noise() -> None:

@@ -114,7 +114,7 @@ def test_what_could_be_better_is_to_be_better_on_more_than_half_of_the_graphs() 
         assert judged(name, *records).verdict is verdict
     words = judged(name, *records).words
     assert f"{LETHE} on 2 of 3 graphs ahead of gat" in words
-    assert f"least on Cora: {LETHE} 80 %, gat 82 %." in words
+    assert f"least on Cora, one seed: {LETHE} 80 %, gat 82 %." in words
 
 
 def test_deleting_dense_nodes_is_to_help_a_dense_graph() -> None:
@@ -150,9 +150,9 @@ def test_the_page_shows_every_part_with_its_figures() -> None:
         trained(channel_before=17.5),
     ]
     text = page(Results(records))
-    for figure in ("76.5", "3.50", "81.2", "0.0625", "0.0417", "61.2 ± 1.4", "56.8 ± 1.4", "2.0e-15", "17.5"):
+    for figure in ("76.5", "3.50", "81.2", "0.0625", "0.0417", "61.2 ± 1.4 (2)", "56.8 ± 1.4 (2)", "2.0e-15", "17.5"):
         assert f"<td>{figure}</td>" in text
     assert "50.63 ± 0.19 (0.06 s)" in text
     # Beside the paper's own cell, too.
-    assert "<td>58.38 ± 11.75</td><td>61.2 ± 1.4</td>" in text
+    assert "<td>58.38 ± 11.75</td><td>61.2 ± 1.4 (2)</td>" in text
     assert pooled(Results(records), "cora", LETHE, "deleted_after") == pytest.approx([0.6023, 0.6223])
