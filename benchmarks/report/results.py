@@ -107,8 +107,8 @@ class Results:
             return "out of time"
         return "not measured yet" if plan((experiment,), (dataset,), (method,), seeds=1) else "not planned"
 
-    def missing(self) -> list[tuple[str, str, list[tuple[str, int, int]]]]:
-        """Of each experiment and dataset, the methods with fewer units than planned: (method, there, planned)."""
+    def missing(self) -> list[tuple[str, str, dict[tuple[int, int], list[str]]]]:
+        """Of each experiment and dataset, the methods with fewer units than planned, by (there, planned)."""
         there = {(r["experiment"], r["dataset"], r["method"], r["seed"]) for r in self.records}
         planned: dict[tuple[str, str], dict[str, list[bool]]] = {}
         for unit in plan():
@@ -116,7 +116,10 @@ class Results:
             planned.setdefault((unit.experiment, unit.dataset), {}).setdefault(unit.method, []).append(found)
         rows = []
         for (experiment, dataset), methods in planned.items():
-            short = [(name, sum(seeds), len(seeds)) for name, seeds in methods.items() if not all(seeds)]
+            short: dict[tuple[int, int], list[str]] = {}
+            for name, seeds in methods.items():
+                if not all(seeds):
+                    short.setdefault((sum(seeds), len(seeds)), []).append(name)
             if short:
                 rows.append((experiment, dataset, short))
         return rows
