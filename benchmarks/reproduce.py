@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.paper.experiments import EXPERIMENTS, plan
+from benchmarks.paper.experiments import EXPERIMENTS, SEEDS, plan
 from benchmarks.paper.runner import reproduce
 from benchmarks.report.page import write_page
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("what", nargs="?", metavar="EXPERIMENT", choices=[*EXPERIMENTS, "report"], help="or report")
     parser.add_argument("--dataset", nargs="+", help="names, files or synthetic:…; default: each experiment's own")
     parser.add_argument("--method", nargs="+", help="default: each experiment's own")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--quick", action="store_true", help="a made-up graph and one seed: does it run?")
     parser.add_argument("--out", type=Path, help="the folder of the results; default: benchmarks/results")
     options = parser.parse_args(arguments)

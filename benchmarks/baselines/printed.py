@@ -57,7 +57,7 @@ class PrintedModel(LinearModel):
             kept = graph.train_mask if self.form is Printed.OPTION_1 else live
             M, M_inverse = option_1(graph.features, kept, single=self.form is Printed.OFFICIAL)
         W = torch.from_numpy(self.weights).to(M.dtype)
-        # From the right, as in Section 3.1, takes d^2; their code multiplies from the left, which takes d^3.
+        # From the right, as in Section 3.2, takes d^2; their code multiplies from the left, which takes d^3.
         projected = M @ M_inverse @ W if self.form is Printed.OFFICIAL else M @ (M_inverse @ W)
         weights = projected.to(torch.float64).numpy()
         left = None if self.precomputed is None else (M, M_inverse)
@@ -93,7 +93,7 @@ def option_1(features: Features, kept: NDArray[np.bool_], *, single: bool) -> tu
 def option_2(M: Tensor, M_inverse: Tensor, X_D: Tensor) -> tuple[Tensor, Tensor]:
     """M_remain and what is printed as its pseudo-inverse, (d, d), of M, M^+ and the rows X_D (m, d) deleted.
 
-    In an order that takes the m d^2 of the paper's Section 3.1 rather than d^3.
+    In an order that takes the m d^2 of the paper's Section 3.2 rather than d^3.
     """
     Y = X_D @ M_inverse
     return M - X_D.T @ X_D, M_inverse + Y.T @ (Y - torch.linalg.multi_dot([X_D, X_D.T, Y]))

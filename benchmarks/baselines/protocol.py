@@ -3,7 +3,7 @@
 A `Baseline` is fitted to a graph and gives a `Trained`; that forgets nodes and gives another, and leaves the one before
 as it was. Features, labels, split and the columns of the classes are the graph's, so they are the same for all; the
 linear ones also share model, initialisation (zero) and loss through `ModelSpec`. Experiments take one lambda for
-all; the best of several is found in the same way for each (`choose_regularization`).
+all but certified removal and ScaleGUN; the best of several is found in the same way for each (`choose_regularization`).
 """
 
 from collections.abc import Callable, Sequence

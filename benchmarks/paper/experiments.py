@@ -59,6 +59,8 @@ _FORGETTING_EDGES = tuple(name + loss for loss in ("", SOFTMAX) for name in ("re
 _QUICK_ATTACKED = ("lethe, projection and repair", PLANTED, "graph eraser, linear, metis, mean", PLANTED + SOFTMAX)
 #: Graphs that attacks are measured on.
 _ATTACKED_GRAPHS = ("cora", "pubmed", ARXIV)
+#: How many are planned of what a seed draws something in, within `LIMITS`.
+SEEDS = 5
 _LARGE = ("amazon_photo", "coauthor_cs", ARXIV)
 #: The attacks with models of the attacker's own go by confidences, of either loss in one unit.
 _SHADOWED = (
@@ -121,7 +123,7 @@ LIMITS = (
         lambda experiment, _, __: experiment in ("delta", "expressiveness"),
     ),
     Limit(
-        "accuracies without diffusion or public labels on Cora, Citeseer and Pubmed, by more than one seed",
+        "the linear model's accuracies without diffusion, MLP or sampler on Cora, Citeseer and Pubmed, by many seeds",
         "A seed draws nothing there: the split is given.",
         lambda experiment, dataset, method: (
             experiment == "accuracy" and dataset in SMALL[:3] and _draws_nothing(method)
@@ -214,7 +216,7 @@ def plan(
     experiments: tuple[str, ...] = tuple(EXPERIMENTS),
     datasets: tuple[str, ...] | None = None,
     methods: tuple[str, ...] | None = None,
-    seeds: int = 5,
+    seeds: int = SEEDS,
     *,
     quick: bool = False,
 ) -> list[Unit]:

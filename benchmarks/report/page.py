@@ -278,8 +278,8 @@ def _machines(results: Results) -> str:
         return ""
     ratio, dataset = max(slower)
     return (
-        f"Machines are shared and differ from day to day: Lethe’s own time for 10 % differs up to {number(ratio)} "
-        f"times between seeds ({dataset}). That is in the deviations of times, and in part in those of ratios."
+        f"Records are of several days, commits and machines that others use as well: Lethe’s own time for 10 % differs "
+        f"up to {number(ratio)} times between seeds ({dataset}). That is in the deviations of times and of ratios."
     )
 
 

@@ -41,7 +41,7 @@ PARTS = (
         "Any graph has it; it is taken along the runs, and is in the bound of Theorem 1 below.",
     ),
     ("Section 3.2", "the projection: what it needs, promises and costs", ""),
-    ("Section 3.3", "extensions: an MLP and adaptive diffusion", ""),
+    ("Section 3.4", "extensions: an MLP and adaptive diffusion", ""),
     ("Assumption 3", "features near the span of the others", ""),
     ("Theorem 1", "the distance to retraining, and fine-tuning", ""),
     ("Proposition 2", "closer than second-order methods", ""),

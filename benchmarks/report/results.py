@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from benchmarks.paper.experiments import EXPERIMENTS, plan
+from benchmarks.paper.experiments import EXPERIMENTS, SEEDS, plan
 from benchmarks.paper.units import MEASURED, Unit, read
 
 #: As people call them; the last is no reproduction of OGB's dataset of 128 features.
@@ -18,8 +18,6 @@ NAMES = {
     "coauthor_cs": "Coauthor CS",
     "ogbn_arxiv_llm": "arXiv graph, a language model's features",
 }
-#: How many are planned where a seed draws something, and there was time.
-SEEDS = 5
 LETHE, REPAIRED, RETRAINED = "lethe, projection", "lethe, projection and repair", "retraining"
 
 
@@ -51,13 +49,6 @@ class Results:
         """Over the seeds; None where there are none."""
         found = self.values(experiment, dataset, method, case, figure)
         return fmean(found) if found else None
-
-    def seeds(self, experiment: str, dataset: str, *methods: str) -> int:
-        """How many there are of all these methods."""
-        kept = [
-            (r["method"], r["seed"]) for r in self.records if (r["experiment"], r["dataset"]) == (experiment, dataset)
-        ]
-        return len(set.intersection(*({seed for method, seed in kept if method == each} for each in methods)))
 
     def datasets(self, experiment: str) -> list[str]:
         """Those with a figure of an experiment, in the order in which they are listed, others last."""
@@ -99,12 +90,10 @@ class Results:
         ]
 
     def absent(self, experiment: str, dataset: str, method: str) -> str:
-        """Why a figure of a method is not there."""
-        if any(
-            (unit.experiment, unit.dataset, unit.method) == (experiment, dataset, method)
-            for unit, *_ in self.unfinished
-        ):
-            return "out of time"
+        """Why a figure of a method is not there: how its unit ended, or that there is none."""
+        for unit, outcome, _ in self.unfinished:
+            if (unit.experiment, unit.dataset, unit.method) == (experiment, dataset, method):
+                return outcome
         return "not measured yet" if plan((experiment,), (dataset,), (method,), seeds=1) else "not planned"
 
     def missing(self) -> list[tuple[str, str, dict[tuple[int, int], list[str]]]]:

@@ -63,7 +63,7 @@ def _robustness(results: Results, dataset: str) -> Table:
     for method in results.methods("robustness", dataset):
         cells = [percent(results.values("robustness", dataset, method, each, "accuracy_after")) for each in shares]
         before = results.values("robustness", dataset, method, shares[0], "accuracy_before")
-        curve, _ = curves(results, dataset, method, method)
+        curve, *_ = curves(results, dataset, method, method)
         most = [f"{100 * measure(curve):.2f}" for measure in (largest_change, largest_step)]
         rows.append([method, percent(before), *cells, *most, str(len(before))])
     head = ("method", "before", *(f"{float(each):.0%}" for each in shares))

@@ -1,7 +1,7 @@
 """What Chien et al. publish of certified removal, and how results judge it."""
 
 from benchmarks.report.claims.judging import Case, Claim
-from benchmarks.report.results import Results, number
+from benchmarks.report.results import Results, by, number
 
 #: The published figures are of nodes.
 _KEY = ("stream", "cora", "certified removal", "nodes")
@@ -13,7 +13,8 @@ def stream_accuracy(results: Results) -> list[Case]:
     removals, after, anew, noisy = (results.mean(*_KEY, each) for each in told)
     if removals is None or after is None or anew is None:
         return []
-    words = f"{100 * after:.2f} % after {removals:.0f} removals, {100 * anew:.2f} % retrained"
+    seeds = by(len(results.values(*_KEY, "accuracy_after")))
+    words = f"{seeds}: {100 * after:.2f} % after {removals:.0f} removals, {100 * anew:.2f} % retrained"
     if noisy is not None:
         words += f", {100 * noisy:.2f} % retrained with its noise"
     words += "."
@@ -27,7 +28,10 @@ def stream_speed(results: Results) -> list[Case]:
     if removals is None or spent is None or once is None or again is None:
         return []
     ratio = once * removals / spent
-    words = f"{number(ratio)} times as fast as retraining by Newton's method after each of {removals:.0f} removals"
+    seeds = by(len(results.values(*_KEY, "seconds")))
+    words = (
+        f"{seeds}: {number(ratio)} times as fast as retraining by Newton's method after each of {removals:.0f} removals"
+    )
     return [Case(ratio - 4.0, f"{words}, {number(again)} retrainings among them.")]
 
 

@@ -21,8 +21,8 @@ def growing(results: Results) -> list[Case]:
         means = [(share, results.mean("closeness", dataset, LETHE, share, "weights")) for share in shares]
         away = [(share, mean) for share, mean in means if mean is not None]
         for (less, near), (more, far) in pairwise(away):
-            seeds = by(results.seeds("closeness", dataset, LETHE))
-            words = f"{place(dataset, less)}, {seeds}: {number(near)}, and {number(far)} at {float(more):.0%}."
+            seeds = len(results.values("closeness", dataset, LETHE, more, "weights"))
+            words = f"{place(dataset, less)}, {by(seeds)}: {number(near)}, and {number(far)} at {float(more):.0%}."
             cases.append(Case(smaller(near, far), words))
     return cases
 

@@ -4,8 +4,9 @@ from statistics import stdev
 
 from benchmarks.baselines.catalogue import NETWORKS
 from benchmarks.paper.accuracies import DIFFUSED_MLP
+from benchmarks.paper.experiments import SEEDS
 from benchmarks.report.claims.judging import Case, Claim, accuracies, better_on_most, costs
-from benchmarks.report.results import NAMES, SEEDS, Results, by
+from benchmarks.report.results import NAMES, Results, by
 
 #: (with an MLP, without).
 _WITH_MLP = (

@@ -1,6 +1,7 @@
 """What the paper claims of the feature injection test (Table 1), and how results judge it."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from benchmarks.baselines.catalogue import METHODS
 from benchmarks.report.claims.judging import (
@@ -19,7 +20,7 @@ from benchmarks.report.claims.judging import (
     place,
     smaller,
 )
-from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, by, number
+from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, apart, by, number
 
 _PRINTED, _OFFICIAL = "projector, option 1 as printed", "projector, official code"
 _NOISELESS = ("fisher+, without noise", "influence+, authors' code")
@@ -60,19 +61,18 @@ def at_chosen_lambda(results: Results) -> list[Case]:
     for dataset in results.datasets("regularization"):
         chosen = {each: best_lambda(results, dataset, each) for each in (*APPROXIMATE, RETRAINED)}
         after = {
-            method: results.mean("regularization", dataset, method, best, "accuracy_after")
+            method: results.values("regularization", dataset, method, best, "accuracy_after")
             for method, best in chosen.items()
             if best is not None
         }
         for method in APPROXIMATE:
-            first, second = after.get(method), after.get(RETRAINED)
-            if first is not None and second is not None:
-                seeds = by(results.seeds("regularization", dataset, method, RETRAINED))
-                words = (
-                    f"{place(dataset, 'all')}, 5 %, {seeds}: {method} {number(100 * first)} % at lambda "
-                    f"{chosen[method]}, {RETRAINED} {number(100 * second)} % at {chosen[RETRAINED]}."
-                )
-                cases.append(Case(second - first - POINT, words))
+            found = [after.get(each, []) for each in (method, RETRAINED)]
+            if all(found):
+                first, second = map(fmean, found)
+                told = zip((method, RETRAINED), apart((100 * first, 100 * second), " %"), strict=True)
+                words = ", ".join(f"{each} {share} at lambda {chosen[each]}" for each, share in told)
+                where = f"{place(dataset, 'all')}, 5 %, {by(min(map(len, found)))}"
+                cases.append(Case(second - first - POINT, f"{where}: {words}."))
     return cases
 
 

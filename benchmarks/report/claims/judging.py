@@ -189,7 +189,10 @@ def _means(results: Results, key: tuple[str, str, str, str], pair: tuple[str, st
     if experiment != "accuracy" or dataset in DRAWN_SPLITS:
         shared = these.keys() & those.keys()
         these, those = ({seed: each[seed] for seed in shared} for each in (these, those))
-    return (fmean(these.values()), fmean(those.values()), max(len(these), len(those))) if these and those else None
+    if not these or not those:
+        return None
+    seeds = min((len(each) for each in (these, those) if len(each) > 1), default=1)
+    return fmean(these.values()), fmean(those.values()), seeds
 
 
 def _beside(pair: tuple[str, str], means: Sequence[float], times: float, unit: str) -> str:

@@ -23,9 +23,10 @@ _BALANCED = 1e-6
 Curve = list[tuple[str, float, float]]
 
 
-def curves(results: Results, dataset: str, one: str, other: str) -> tuple[Curve, Curve]:
-    """Accuracies of two methods share by share, over the seeds that both have."""
+def curves(results: Results, dataset: str, one: str, other: str) -> tuple[Curve, Curve, int]:
+    """Accuracies of two methods share by share, over the seeds that both have, and how many these are at the least."""
     made: tuple[Curve, Curve] = ([], [])
+    counts = []
     for share in results.cases("robustness", dataset):
         found = [
             [results.by_seed("robustness", dataset, method, share, f"accuracy_{when}") for when in ("before", "after")]
@@ -33,9 +34,10 @@ def curves(results: Results, dataset: str, one: str, other: str) -> tuple[Curve,
         ]
         seeds = found[0][1].keys() & found[1][1].keys()
         if seeds:
+            counts.append(len(seeds))
             for curve, (before, after) in zip(made, found, strict=True):
                 curve.append((share, fmean(before[each] for each in seeds), fmean(after[each] for each in seeds)))
-    return made
+    return *made, min(counts, default=0)
 
 
 def largest_change(curve: Curve) -> float:
@@ -55,11 +57,12 @@ def steadier(measure: Callable[[Curve], float]) -> Callable[[Results], list[Case
         cases = []
         for dataset in results.datasets("robustness"):
             for network in NETWORKS:
-                ours, theirs = (measure(each) if each else None for each in curves(results, dataset, LETHE, network))
-                if ours is not None and theirs is not None:
-                    seeds = by(results.seeds("robustness", dataset, LETHE, network))
-                    words = f"{NAMES.get(dataset, dataset)}, {seeds}: {100 * ours:.2f} points with {LETHE}, "
-                    cases.append(Case(theirs - ours, f"{words}{100 * theirs:.2f} with {network}."))
+                *made, seeds = curves(results, dataset, LETHE, network)
+                if seeds:
+                    ours, theirs = map(measure, made)
+                    words = f"{NAMES.get(dataset, dataset)}, {by(seeds)}: {100 * ours:.2f} points with {LETHE}, "
+                    words += f"{100 * theirs:.2f} with {network}{', as much' * (ours == theirs)}."
+                    cases.append(Case(theirs - ours, words))
         return cases
 
     return judge
@@ -72,14 +75,13 @@ def dense_nodes(results: Results) -> list[Case]:
         size = results.size(dataset)
         for method in results.methods("degrees", dataset):
             key = ("degrees", dataset, method, DENSE)
-            before, after = results.mean(*key, "accuracy_before"), results.mean(*key, "accuracy_after")
-            if before is not None and after is not None and size is not None:
+            found = [results.values(*key, f"accuracy_{when}") for when in ("before", "after")]
+            if all(found) and size is not None:
+                before, after = map(fmean, found)
                 degree = 2 * size["edges"] / size["nodes"]
-                seeds, figures = by(results.seeds("degrees", dataset, method)), apart((100 * before, 100 * after))
-                words = (
-                    f"{NAMES.get(dataset, dataset)}, of average degree {number(degree)}, {method}, {seeds}: "
-                    f"from {' to '.join(figures)} %."
-                )
+                figures = " to ".join(apart((100 * before, 100 * after)))
+                where = f"{NAMES.get(dataset, dataset)}, of average degree {number(degree)}, {method}"
+                words = f"{where}, {by(len(found[0]))}: from {figures} %."
                 cases.append(Case((after - before) * (1 if degree > _DENSE_GRAPH else -1), words))
     return cases
 
@@ -102,10 +104,8 @@ def told(
                 before, after = (pooled(results, dataset, method, f"{figure}_{each}") for each in ("before", "after"))
                 if before:
                     means = fmean(before), fmean(after)
-                    words = (
-                        f"{NAMES.get(dataset, dataset)}, {method}: {100 * means[0]:.1f} % before, "
-                        f"{100 * means[1]:.1f} % after."
-                    )
+                    where = f"{NAMES.get(dataset, dataset)}, {method}, {len(before)} splits"
+                    words = f"{where}: {100 * means[0]:.1f} % before, {100 * means[1]:.1f} % after."
                     cases.append(Case(margin(*means), words))
         return cases
 
@@ -119,7 +119,8 @@ def hidden_as_well(results: Results) -> list[Case]:
         ours, theirs = (pooled(results, dataset, method, "deleted_after") for method in (LETHE, RETRAINED))
         if ours and theirs:
             means = fmean(ours), fmean(theirs)
-            words = f"{NAMES.get(dataset, dataset)}: {100 * means[0]:.1f} % with {LETHE}, {100 * means[1]:.1f} % with "
+            words = f"{NAMES.get(dataset, dataset)}, {len(ours)} splits: {100 * means[0]:.1f} % with {LETHE}, "
+            words += f"{100 * means[1]:.1f} % with "
             cases.append(Case(means[0] - means[1] + _AS_WELL, f"{words}{RETRAINED}."))
     return cases
 
@@ -143,11 +144,13 @@ def of_machines(
         for dataset in results.datasets("svm"):
             for method in methods:
                 for case in results.cases("svm", dataset):
-                    found = results.mean("svm", dataset, method, case, figure)
+                    values = results.values("svm", dataset, method, case, figure)
                     whole = 1.0 if beside is None else results.mean("svm", dataset, method, case, beside)
-                    if found is not None and whole is not None:
+                    if values and whole is not None:
+                        found = fmean(values)
                         share = f"{number(found / whole)}{'' if beside is None else ' of what it was'}"
-                        words = f"{NAMES.get(dataset, dataset)}, {float(case):.0%}, {method}: {share}."
+                        where = f"{NAMES.get(dataset, dataset)}, {float(case):.0%}, {method}"
+                        words = f"{where}, {by(len(values))}: {share}."
                         cases.append(Case(margin(found / whole), words))
         return cases
 
@@ -259,7 +262,6 @@ CLAIMS = (
         of_machines("imbalance", (SMOOTHED_HINGE,), lambda share: _BALANCED - share),
         "The constraint belongs to a bias, which the primal problem has not. Of one point alone it leaves alpha = 0, "
         "while the primal solution is not 0. Measured: |sum alpha_i y_i| as a share of sum alpha_i, at the optimum.",
-        ""
         "test_robustness.py::test_the_printed_dual_of_the_svm_gives_one_point_nothing_while_the_primal_solution_is_not_zero",
         general=True,
     ),

@@ -1,11 +1,12 @@
 """How results judge the paper's theorems, propositions and Table 3, and what it says about fine-tuning."""
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from benchmarks.paper.delta import SCALINGS
 from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
 from benchmarks.report.claims.judging import Case
-from benchmarks.report.results import NAMES, Results, by, number
+from benchmarks.report.results import NAMES, Results, apart, by, number
 
 #: Table 3 of the datasets that are here: (delta, |mean x|).
 PRINTED = {"cora": (0.2984, 0.6923), "pubmed": (0.0049, 0.5546)}
@@ -119,15 +120,15 @@ def fine_tuned(
         for dataset in results.datasets("fine-tuning"):
             for method in methods:
                 key = ("fine-tuning", dataset, method)
-                one, other = (results.mean(*key, *each) for each in (first, second))
-                if one is not None and other is not None:
-                    told = [
-                        f"{_FIGURES[figure]} {stage_words(stage)} {_figure(figure, value)}"
-                        for (stage, figure), value in ((first, one), (second, other))
-                    ]
+                found = [results.by_seed(*key, *each) for each in (first, second)]
+                seeds = found[0].keys() & found[1].keys()
+                if seeds:
+                    means = [fmean(each[seed] for seed in seeds) for each in found]
+                    figures = zip((first, second), _figures(first[1], means), strict=True)
+                    told = [f"{_FIGURES[figure]} {stage_words(stage)} {value}" for (stage, figure), value in figures]
                     where = f"{_name(dataset)}{', with diffusion' * (method == DIFFUSED)}"
-                    words = f"{where}, {by(results.seeds('fine-tuning', dataset, method))}: {', '.join(told)}."
-                    cases.append(Case(ahead(one, other), words))
+                    words = f"{where}, {by(len(seeds))}: {', '.join(told)}."
+                    cases.append(Case(ahead(*means), words))
         return cases
 
     return judge
@@ -188,5 +189,7 @@ def stage_words(stage: str) -> str:
     return "after the projection" if stage == "after" else stage
 
 
-def _figure(figure: str, value: float) -> str:
-    return f"{number(value)}" if figure in ("gap", "rate") else f"{100 * value:.2f} %"
+def _figures(figure: str, values: Sequence[float]) -> list[str]:
+    if figure in ("gap", "rate"):
+        return apart(values)
+    return apart([100 * each for each in values], " %")

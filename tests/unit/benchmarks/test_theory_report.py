@@ -34,7 +34,8 @@ def expressive(case: str = "decomposed", method: str = LOOPED, **figures: float)
 
 
 def dual(change: float) -> dict[str, Any]:
-    return unit("duals", "retraining", {"misclassified": {"smallest_dual": 0.5, "least_change": change}})
+    figures = {"smallest_dual": 0.5, "least_change": 1.0, "change_at_smallest": change}
+    return unit("duals", "retraining", {"misclassified": figures})
 
 
 def at(stage: str, **figures: float) -> dict[str, dict[str, float]]:
@@ -52,8 +53,8 @@ FLIPS = [
     ("Fine-tuning goes as 1/K", tuned(at("10", gap=1.0, rate=2.0)), tuned(at("10", gap=3.0, rate=2.0))),
     (
         "Fine-tuning adds little",
-        tuned(at("after", accuracy=0.8), at("1000", accuracy=0.805)),
-        tuned(at("after", accuracy=0.8), at("1000", accuracy=0.82)),
+        tuned(at("after", accuracy=0.8), at("1000", accuracy=0.805), at("repaired", accuracy=0.805)),
+        tuned(at("after", accuracy=0.8), at("1000", accuracy=0.805), at("repaired", accuracy=0.82)),
     ),
     (
         "Training and validation accuracy drop",
