@@ -10,9 +10,9 @@ Every model answers on the whole remaining graph. GraphEraser's code shows a sha
 nodes; that of the Projector paper shows it the whole graph, as here, but averages the shards' *weights*, where its text
 says predictions. A deletion reaches no shard but its own, and none when the node was not in training.
 
-The Projector paper cuts all nodes and takes the training ones of each part, and keeps the epoch that classifies the
-validation nodes of the whole graph best. Here the training graph is cut, as GraphEraser's is, and a shard has no
-validation nodes: its last epoch is kept.
+The Projector paper cuts all nodes and takes the training ones of each part; here the training graph is cut, as
+GraphEraser's is. As that paper says, a network's epoch is the one that classifies the validation nodes of the whole
+graph best.
 """
 
 from collections.abc import Sequence
@@ -55,8 +55,8 @@ class ShardModel(Protocol):
 class ShardTrainer(Protocol):
     """What trains on a shard: `Retraining` or a `Network`."""
 
-    def fit(self, graph: Graph) -> ShardModel:
-        """Trained on the training nodes of `graph`."""
+    def fit(self, graph: Graph, whole: Graph) -> ShardModel:
+        """Trained on the training nodes of `graph`, a part of the `whole`."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class GraphEraser:
 
     def shard_model(self, graph: Graph, members: Nodes) -> ShardModel | None:
         """Trained on the graph that `members` (m,) induce; None for no members."""
-        return self.trainer.fit(induced(graph, members)) if members.size else None
+        return self.trainer.fit(induced(graph, members), graph) if members.size else None
 
     def importance(self, graph: Graph, models: Sequence[ShardModel | None]) -> Array:
         """alpha, (shards,): 0 for empty shards, and summing to 1."""

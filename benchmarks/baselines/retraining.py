@@ -25,7 +25,7 @@ class Retraining:
 
     spec: ModelSpec
 
-    def fit(self, graph: Graph) -> Retrained:
-        """As `Baseline.fit`."""
+    def fit(self, graph: Graph, whole: Graph | None = None) -> Retrained:
+        """As `Baseline.fit`, of a shard as of the `whole` graph: the minimum has no epochs to choose from."""
         found = fitted(graph, self.spec)
         return Retrained(found.graph, found.spec, found.live, found.weights)

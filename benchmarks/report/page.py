@@ -51,8 +51,7 @@ _METHODS = (
     ),
     (
         "graph eraser, …",
-        "Eight shards, cut by BEKM, BLPA or METIS, those with deleted nodes trained anew. A shard has no validation "
-        "nodes: of its networks the last epoch is kept, of whole graphs' the best.",
+        "Eight shards, cut by BEKM, BLPA or METIS, those with deleted nodes trained anew.",
     ),
     ("gcn, sage, gat, appnp, graphsaint", "Non-linear networks, trained anew."),
 )

@@ -78,8 +78,7 @@ CLAIMS = (
             ),
             costs,
         ),
-        "Counted from one point on, with 8 shards. A shard has no validation nodes to choose an epoch by; the whole "
-        "graph's network has.",
+        "Counted from one point on, with 8 shards.",
         "test_smallest_examples.py::test_an_eraser_does_not_hurt_a_network_where_classes_have_features_of_their_own",
     ),
 )

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from benchmarks.baselines.graph_eraser import induced
 from benchmarks.baselines.nonlinear import Kind, Layers, Network, dropped, tensors
 from benchmarks.baselines.protocol import accuracy
 from tests.support.mathematics.baselines import dense_propagation, small_graph
@@ -125,3 +126,14 @@ def test_the_best_epoch_for_validation_nodes_is_kept() -> None:
     assert counts == sorted(counts)
     nobody = replace(graph, val_mask=np.zeros(graph.nodes, dtype=np.bool_))
     assert Network(Kind.GCN, epochs=3).fit(nobody).predict().shape == (40, 3)
+
+
+def test_of_a_shard_the_tenth_epoch_that_is_best_for_the_whole_graph_is_kept() -> None:
+    whole = small_graph(nodes=40, features=6)
+    shard = induced(whole, np.flatnonzero(whole.train_mask)[::2])
+    ends = [Network(Kind.GCN, seed=4, epochs=epochs).fit(shard) for epochs in (10, 20, 30)]
+    answers = [each.predict_on(whole) for each in ends]
+    right = [accuracy(each, whole, whole.val_mask) for each in answers]
+    kept = Network(Kind.GCN, seed=4, epochs=35).fit(shard, whole).predict_on(whole)
+    np.testing.assert_array_equal(kept, answers[int(np.argmax(right))])
+    assert len(set(right)) > 1
