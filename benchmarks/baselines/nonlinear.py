@@ -162,7 +162,7 @@ class Network:
     epochs: int = 200
 
     def fit(self, graph: Graph, whole: Graph | None = None) -> TrainedNetwork:
-        """As `Baseline.fit`; a shard's epoch, of every tenth, is chosen by the validation nodes of the `whole` graph."""
+        """As `Baseline.fit`; a shard's epoch, of every tenth, is chosen by validation nodes of the `whole` graph."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             layers = self._trained(graph, whole)
