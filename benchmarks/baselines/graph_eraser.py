@@ -8,11 +8,12 @@ to the sum before the cross-entropy and takes fifty epochs of Adam; here the pro
 
 Every model answers on the whole remaining graph. GraphEraser's code shows a shard's model only that shard and the test
 nodes; that of the Projector paper shows it the whole graph, as here, but averages the shards' *weights*, where its text
-says predictions. A deletion reaches no shard but its own, and none when the node was not in training.
+says predictions. A deletion reaches no shard but its own, and none when the node was not in training; what the deleted
+helped to choose for other shards, their cut and the epochs of their networks, stays.
 
 The Projector paper cuts all nodes and takes the training ones of each part; here the training graph is cut, as
-GraphEraser's is. As that paper says, a network's epoch is the one that classifies the validation nodes of the whole
-graph best.
+GraphEraser's is. A network's epoch is the one of "the highest validation score", and whose validation nodes it does
+not say: of every tenth epoch, the one that classifies those of the whole graph best.
 """
 
 from collections.abc import Sequence

@@ -14,9 +14,9 @@ of 16 lived, and the network classified 39 % of the test nodes.
   itself, eight heads side by side and then one.
 * APPNP (Klicpera et al., 2019, Eq. 4): Z <- (1 - 0.1) P Z + 0.1 H ten times, H of a multilayer perceptron.
 
-Trained on the whole graph in single precision by Adam; the epoch that classifies validation nodes best is kept, the
-last one where there are none. Features that are mostly zeros are kept sparse: the products are the same, and dropping
-zeros changes nothing.
+Trained on the whole graph in single precision by Adam; the epoch that classifies validation nodes best is kept (of a
+shard, among every tenth), the last one where there are none. Features that are mostly zeros are kept sparse: the
+products are the same, and dropping zeros changes nothing.
 """
 
 import copy
@@ -162,7 +162,10 @@ class Network:
     epochs: int = 200
 
     def fit(self, graph: Graph, whole: Graph | None = None) -> TrainedNetwork:
-        """As `Baseline.fit`; a shard's epoch, of every tenth, is chosen by validation nodes of the `whole` graph."""
+        """As `Baseline.fit`; a shard's epoch, of every tenth, is chosen by validation nodes of the `whole` graph.
+
+        Of fewer than ten epochs it is the last.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             layers = self._trained(graph, whole)

@@ -51,7 +51,8 @@ _METHODS = (
     ),
     (
         "graph eraser, …",
-        "Eight shards, cut by BEKM, BLPA or METIS, those with deleted nodes trained anew.",
+        "Eight shards, cut by BEKM, BLPA or METIS, those with deleted nodes trained anew; a network's epoch, of every "
+        "tenth, is chosen by the whole graph's validation nodes.",
     ),
     ("gcn, sage, gat, appnp, graphsaint", "Non-linear networks, trained anew."),
 )
@@ -277,8 +278,8 @@ def _machines(results: Results) -> str:
         return ""
     ratio, dataset = max(slower)
     return (
-        f"Records are of several days, commits and machines that others use as well: Lethe’s own time for 10 % differs "
-        f"up to {number(ratio)} times between seeds ({dataset}). That is in the deviations of times and of ratios."
+        f"Machines are shared, and records are not all of one day and machine: Lethe’s own time for 10 % differs up to "
+        f" {number(ratio)} times between seeds ({dataset}). That is in the deviations of times and of ratios."
     )
 
 

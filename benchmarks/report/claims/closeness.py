@@ -1,6 +1,7 @@
 """What the paper claims of distances to retraining (Figure 3), neighbours and the options, and how results judge it."""
 
 from itertools import pairwise
+from statistics import fmean
 
 from benchmarks.report.claims.injection import LINEAR_ERASERS
 from benchmarks.report.claims.judging import APPROXIMATE, Case, Claim, all_of, compared, place, smaller
@@ -18,12 +19,15 @@ def growing(results: Results) -> list[Case]:
     cases = []
     for dataset in results.datasets("closeness"):
         shares = results.cases("closeness", dataset)
-        means = [(share, results.mean("closeness", dataset, LETHE, share, "weights")) for share in shares]
-        away = [(share, mean) for share, mean in means if mean is not None]
-        for (less, near), (more, far) in pairwise(away):
-            seeds = len(results.values("closeness", dataset, LETHE, more, "weights"))
-            words = f"{place(dataset, less)}, {by(seeds)}: {number(near)}, and {number(far)} at {float(more):.0%}."
-            cases.append(Case(smaller(near, far), words))
+        for less, more in pairwise(shares):
+            found = [results.by_seed("closeness", dataset, LETHE, each, "weights") for each in (less, more)]
+            seeds = found[0].keys() & found[1].keys()
+            if seeds:
+                near, far = (fmean(each[seed] for seed in seeds) for each in found)
+                words = (
+                    f"{place(dataset, less)}, {by(len(seeds))}: {number(near)}, and {number(far)} at {float(more):.0%}."
+                )
+                cases.append(Case(smaller(near, far), words))
     return cases
 
 

@@ -60,18 +60,18 @@ def at_chosen_lambda(results: Results) -> list[Case]:
     cases = []
     for dataset in results.datasets("regularization"):
         chosen = {each: best_lambda(results, dataset, each) for each in (*APPROXIMATE, RETRAINED)}
-        after = {
-            method: results.values("regularization", dataset, method, best, "accuracy_after")
-            for method, best in chosen.items()
-            if best is not None
-        }
         for method in APPROXIMATE:
-            found = [after.get(each, []) for each in (method, RETRAINED)]
-            if all(found):
-                first, second = map(fmean, found)
-                told = zip((method, RETRAINED), apart((100 * first, 100 * second), " %"), strict=True)
-                words = ", ".join(f"{each} {share} at lambda {chosen[each]}" for each, share in told)
-                where = f"{place(dataset, 'all')}, 5 %, {by(min(map(len, found)))}"
+            pair = [(each, chosen[each]) for each in (method, RETRAINED)]
+            found = [
+                results.by_seed("regularization", dataset, each, best, "accuracy_after") if best else {}
+                for each, best in pair
+            ]
+            seeds = found[0].keys() & found[1].keys()
+            if seeds:
+                first, second = (fmean(each[seed] for seed in seeds) for each in found)
+                told = zip(pair, apart((100 * first, 100 * second), " %"), strict=True)
+                words = ", ".join(f"{each} {share} at lambda {best}" for (each, best), share in told)
+                where = f"{place(dataset, 'all')}, 5 %, {by(len(seeds))}"
                 cases.append(Case(second - first - POINT, f"{where}: {words}."))
     return cases
 

@@ -182,7 +182,8 @@ def _means(results: Results, key: tuple[str, str, str, str], pair: tuple[str, st
     """Of (experiment, dataset, case, figure) of two methods, and over how many seeds; None where nothing compares.
 
     Seeds delete other nodes or draw another split, so that only those compare which both methods have. Where accuracy
-    is of one split, a method of which seeds draw nothing was measured once, and stands beside all seeds of another.
+    is of one split, a method of which seeds draw nothing was measured once, and stands beside all seeds of another; so
+    does one of which there is but one seed.
     """
     experiment, dataset, case, figure = key
     these, those = (results.by_seed(experiment, dataset, each, case, figure) for each in pair)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import isclose
 from statistics import fmean
 
 from benchmarks.baselines.catalogue import NETWORKS
@@ -61,7 +62,8 @@ def steadier(measure: Callable[[Curve], float]) -> Callable[[Results], list[Case
                 if seeds:
                     ours, theirs = map(measure, made)
                     words = f"{NAMES.get(dataset, dataset)}, {by(seeds)}: {100 * ours:.2f} points with {LETHE}, "
-                    words += f"{100 * theirs:.2f} with {network}{', as much' * (ours == theirs)}."
+                    words += f"{100 * theirs:.2f} with {network}{', as much' * isclose(ours, theirs)}, "
+                    words += f"up to {float(made[0][-1][0]):.0%} deleted."
                     cases.append(Case(theirs - ours, words))
         return cases
 

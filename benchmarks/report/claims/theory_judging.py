@@ -39,15 +39,15 @@ def delta_as_printed(results: Results) -> list[Case]:
     """Whether some scaling gives both of Table 3's figures."""
     cases = []
     for dataset, printed in PRINTED.items():
-        apart, told = [], []
+        far, told = [], []
         for scaling in SCALINGS:
             found = [results.mean("delta", dataset, scaling, "all", each) for each in ("delta", "mean_row")]
             if None not in found:
-                apart.append(max(abs((ours or 0.0) / its - 1) for ours, its in zip(found, printed, strict=True)))
+                far.append(max(abs((ours or 0.0) / its - 1) for ours, its in zip(found, printed, strict=True)))
                 told.append(f"{number(found[0])} and {number(found[1])} ({scaling})")
-        if apart:
+        if far:
             words = f"{_name(dataset)}: {number(printed[0])} and {number(printed[1])} printed; {', '.join(told)}."
-            cases.append(Case(_AS_PRINTED - min(apart), words))
+            cases.append(Case(_AS_PRINTED - min(far), words))
     return cases
 
 

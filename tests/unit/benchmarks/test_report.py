@@ -11,7 +11,7 @@ import pytest
 from benchmarks.baselines.catalogue import METHODS
 from benchmarks.paper.experiments import EXCLUDED
 from benchmarks.paper.lira import RETRAINED_QUESTION
-from benchmarks.paper.units import OUT_OF_TIME
+from benchmarks.paper.units import DIED, OUT_OF_TIME
 from benchmarks.report.claims.every import CLAIMS
 from benchmarks.report.claims.judging import Verdict, found
 from benchmarks.report.first_page import lines
@@ -134,6 +134,22 @@ def test_methods_are_compared_on_the_seeds_that_both_have() -> None:
     both = [injected(LETHE, 0.0, 0.5, 0.5, seed=1), injected(RETRAINED, 0.0, 0.84, 0.5, seed=1)]
     assert judged(name, *records, *both).verdict is Verdict.REFUTED
     assert judged(name, *records[:1], *both[1:]).verdict is Verdict.UNMEASURED
+
+
+def test_a_case_tells_by_how_many_seeds_it_is_and_their_means() -> None:
+    ours = [injected(LETHE, 0.0, each, 0.5, seed=seed) for seed, each in enumerate((0.8, 0.9, 0.1))]
+    theirs = [injected(RETRAINED, 0.0, each, 0.5, seed=seed) for seed, each in enumerate((0.8, 0.86))]
+    words = judged("The projection is slightly better than retraining", *ours, *theirs).words
+    assert f"2 seeds: {LETHE} 85 %, {RETRAINED} 83 %." in words
+    away = [{**near(LETHE, each), "seed": seed} for seed, each in enumerate((0.1, 0.3))]
+    assert "Cora, 1%, 2 seeds: 0.2, and 0.6 at 5%." in judged("Fewer deletions end closer to retraining", *away).words
+
+
+def test_a_cell_of_a_unit_that_did_not_end_says_how_it_ended() -> None:
+    late, died = (injected(LETHE, 0.0, 0.8, 1.0, outcome=each) for each in (OUT_OF_TIME, DIED))
+    assert [Results([each]).absent("injection", "cora", LETHE) for each in (late, died)] == [OUT_OF_TIME, DIED]
+    assert Results([]).absent("injection", "cora", LETHE) == "not measured yet"
+    assert Results([]).absent("injection", "ogbn_arxiv_llm", "gcn") == "not planned"
 
 
 def test_claims_on_data_that_cannot_be_reached_say_so_whatever_was_measured() -> None:

@@ -136,4 +136,4 @@ def test_of_a_shard_the_tenth_epoch_that_is_best_for_the_whole_graph_is_kept() -
     right = [accuracy(each, whole, whole.val_mask) for each in answers]
     kept = Network(Kind.GCN, seed=4, epochs=35).fit(shard, whole).predict_on(whole)
     np.testing.assert_array_equal(kept, answers[int(np.argmax(right))])
-    assert len(set(right)) > 1
+    assert np.argmax(right) == 1
