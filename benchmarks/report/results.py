@@ -154,6 +154,12 @@ def _tenths(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
+def paired(*figures: dict[int, float]) -> tuple[list[float], int]:
+    """Means of figures of every seed over the seeds that all have, and how many these are; no means where none."""
+    seeds = set.intersection(*(set(each) for each in figures))
+    return [fmean(each[seed] for seed in seeds) for each in figures] if seeds else [], len(seeds)
+
+
 def by(seeds: int) -> str:
     """Of how many seeds something is."""
     return "one seed" if seeds == 1 else f"{seeds} seeds"

@@ -1,11 +1,10 @@
 """What the paper claims of distances to retraining (Figure 3), neighbours and the options, and how results judge it."""
 
 from itertools import pairwise
-from statistics import fmean
 
 from benchmarks.report.claims.injection import LINEAR_ERASERS
 from benchmarks.report.claims.judging import APPROXIMATE, Case, Claim, all_of, compared, place, smaller
-from benchmarks.report.results import LETHE, Results, by, number
+from benchmarks.report.results import LETHE, Results, by, number, paired
 
 _AUTHORS = "influence+, authors' code"
 _BASELINES = (*APPROXIMATE, "influence", _AUTHORS, *LINEAR_ERASERS)
@@ -21,12 +20,10 @@ def growing(results: Results) -> list[Case]:
         shares = results.cases("closeness", dataset)
         for less, more in pairwise(shares):
             found = [results.by_seed("closeness", dataset, LETHE, each, "weights") for each in (less, more)]
-            seeds = found[0].keys() & found[1].keys()
+            means, seeds = paired(*found)
             if seeds:
-                near, far = (fmean(each[seed] for seed in seeds) for each in found)
-                words = (
-                    f"{place(dataset, less)}, {by(len(seeds))}: {number(near)}, and {number(far)} at {float(more):.0%}."
-                )
+                near, far = means
+                words = f"{place(dataset, less)}, {by(seeds)}: {number(near)}, and {number(far)} at {float(more):.0%}."
                 cases.append(Case(smaller(near, far), words))
     return cases
 

@@ -1,7 +1,6 @@
 """What the paper claims of the feature injection test (Table 1), and how results judge it."""
 
 from collections.abc import Sequence
-from statistics import fmean
 
 from benchmarks.baselines.catalogue import METHODS
 from benchmarks.report.claims.judging import (
@@ -20,7 +19,7 @@ from benchmarks.report.claims.judging import (
     place,
     smaller,
 )
-from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, apart, by, number
+from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, apart, by, number, paired
 
 _PRINTED, _OFFICIAL = "projector, option 1 as printed", "projector, official code"
 _NOISELESS = ("fisher+, without noise", "influence+, authors' code")
@@ -66,12 +65,12 @@ def at_chosen_lambda(results: Results) -> list[Case]:
                 results.by_seed("regularization", dataset, each, best, "accuracy_after") if best else {}
                 for each, best in pair
             ]
-            seeds = found[0].keys() & found[1].keys()
+            means, seeds = paired(*found)
             if seeds:
-                first, second = (fmean(each[seed] for seed in seeds) for each in found)
+                first, second = means
                 told = zip(pair, apart((100 * first, 100 * second), " %"), strict=True)
                 words = ", ".join(f"{each} {share} at lambda {best}" for (each, best), share in told)
-                where = f"{place(dataset, 'all')}, 5 %, {by(len(seeds))}"
+                where = f"{place(dataset, 'all')}, 5 %, {by(seeds)}"
                 cases.append(Case(second - first - POINT, f"{where}: {words}."))
     return cases
 

@@ -1,12 +1,11 @@
 """How results judge the paper's theorems, propositions and Table 3, and what it says about fine-tuning."""
 
 from collections.abc import Callable, Sequence
-from statistics import fmean
 
 from benchmarks.paper.delta import SCALINGS
 from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
 from benchmarks.report.claims.judging import Case
-from benchmarks.report.results import NAMES, Results, apart, by, number
+from benchmarks.report.results import NAMES, Results, apart, by, number, paired
 
 #: Table 3 of the datasets that are here: (delta, |mean x|).
 PRINTED = {"cora": (0.2984, 0.6923), "pubmed": (0.0049, 0.5546)}
@@ -121,13 +120,12 @@ def fine_tuned(
             for method in methods:
                 key = ("fine-tuning", dataset, method)
                 found = [results.by_seed(*key, *each) for each in (first, second)]
-                seeds = found[0].keys() & found[1].keys()
+                means, seeds = paired(*found)
                 if seeds:
-                    means = [fmean(each[seed] for seed in seeds) for each in found]
                     figures = zip((first, second), _figures(first[1], means), strict=True)
                     told = [f"{_FIGURES[figure]} {stage_words(stage)} {value}" for (stage, figure), value in figures]
                     where = f"{_name(dataset)}{', with diffusion' * (method == DIFFUSED)}"
-                    words = f"{where}, {by(len(seeds))}: {', '.join(told)}."
+                    words = f"{where}, {by(seeds)}: {', '.join(told)}."
                     cases.append(Case(ahead(*means), words))
         return cases
 
